@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// Error codes of the CNI specification 1.1.0, section "Error".
+const (
+	CodeIO           = types.ErrIOFailure            // 5: state on disk cannot be read or written
+	CodeDecode       = types.ErrDecodingFailure      // 6: standard input is not what it should be
+	CodeInvalid      = types.ErrInvalidNetworkConfig // 7: the configuration cannot work
+	CodeTryAgain     = types.ErrTryAgainLater        // 11: the same call may succeed later
+	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed
+	CodeLimited      = types.ErrLimitedConnectivity  // 51: STATUS: nor are existing containers well connected
+)
+
+// An Error is an error with what the runtime and the operator need: CNI's code,
+// and a hint at what can be done. It may stand anywhere in a chain of wrapped
+// errors; the outermost one decides.
+type Error struct {
+	Code uint
+	Hint string // what the operator can do; the "details" of CNI's error
+	Err  error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf returns an *Error around fmt.Errorf's.
+func Errorf(code uint, hint, format string, args ...any) error {
+	return &Error{code, hint, fmt.Errorf(format, args...)}
+}
+
+// encode gives err CNI's shape. What has no code is 999, "internal error", or 11
+// if only time was lacking.
+func encode(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	code, hint := uint(types.ErrInternal), ""
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		code = CodeTryAgain
+	}
+	if e, ok := errors.AsType[*Error](err); ok {
+		code, hint = e.Code, e.Hint
+	}
+	msg := err.Error()
+	if verb == "DEL" {
+		// containerd takes a DEL error that contains these words for success, and
+		// then forgets the sandbox (go-cni, Remove).
+		msg = strings.ReplaceAll(msg, "not found", "absent")
+	}
+	return types.NewError(code, msg, hint)
+}
+
+// printError prints the error object of the specification, which has a
+// cniVersion key; types.Error lacks it.
+func printError(w io.Writer, cniVersion string, err *types.Error) {
+	printJSON(w, struct {
+		CNIVersion string `json:"cniVersion"`
+		*types.Error
+	}{cniVersion, err})
+}
+
+// printResult prints a result as one line-terminated object.
+func printResult(w io.Writer, r types.Result) *types.Error {
+	var b bytes.Buffer
+	if err := r.PrintTo(&b); err != nil {
+		return types.NewError(CodeIO, "encode result: "+err.Error(), "")
+	}
+	b.WriteByte('\n')
+	if _, err := b.WriteTo(w); err != nil {
+		return types.NewError(CodeIO, "print result: "+err.Error(), "")
+	}
+	return nil
+}
+
+func printJSON(w io.Writer, v any) {
+	b, err := json.MarshalIndent(v, "", "    ")
+	if err != nil {
+		panic(err) // only strings and numbers
+	}
+	fmt.Fprintf(w, "%s\n", b)
+}

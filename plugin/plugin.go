@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package plugin is the skeleton that the ipam, ipvlan and unnumbered-ptp
+// plugins share.
+//
+// A runtime executes a plugin once per command, with the command in the
+// environment and the network configuration on standard input (CNI
+// specification 1.1.0, sections 2 and 3). [Main] decodes both once, runs the one
+// function that answers the command, and encodes what it returns. A plugin is
+// therefore a [Commands] value: functions that take a [Request] and return a
+// result or an error. Nothing below Main reads the environment or standard
+// input, prints, or exits.
+//
+// Standard output holds exactly one JSON object: a result in the version that
+// the configuration asks for, or an error with CNI's code, what went wrong, and
+// what the operator can do. A panic is error 999 with its stack; a command that
+// does not come to an end before its deadline is error 11, "try again later".
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/ns"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"golang.org/x/sys/unix"
+)
+
+// An Attachment is CNI's key for one interface of one container.
+type Attachment = types.GCAttachment
+
+// A Request is one CNI command about one attachment, or, for STATUS and GC,
+// about a network.
+type Request[C any] struct {
+	Network    string           // the network's name
+	Attachment                  // container ID and interface name; zero for STATUS and GC
+	NetNS      string           // path of the container's namespace; empty on a DEL that has none any more
+	Pod        Pod              // whose attachment it is; zero outside Kubernetes
+	Config     C                // the plugin's part of the configuration, validated
+	Prev       *types100.Result // prevResult; nil for the first plugin of a chain, and on a DEL after a failed ADD
+	Valid      []Attachment     // GC: the attachments that still exist
+}
+
+// Commands are the commands that a plugin answers. A nil one succeeds and does
+// nothing.
+type Commands[C any] struct {
+	Add    func(context.Context, *Request[C]) (*types100.Result, error)
+	Del    func(context.Context, *Request[C]) error
+	Check  func(context.Context, *Request[C]) error
+	GC     func(context.Context, *Request[C]) error
+	Status func(context.Context, *Request[C]) error
+}
+
+// The deadlines keep each command below the one that its callers have: a
+// runtime ends an overdue plugin with SIGKILL, and then nobody learns why.
+// containerd gives ADD 4 minutes (twice the kubelet's runtimeRequestTimeout) and
+// DEL 1 minute; CRI-O gives DEL 1 minute and GC 30 seconds; STATUS has no limit in
+// containerd, which holds a lock meanwhile.
+const (
+	addDeadline    = 100 * time.Second
+	delDeadline    = 45 * time.Second
+	checkDeadline  = 20 * time.Second
+	gcDeadline     = 25 * time.Second
+	statusDeadline = 2 * time.Second
+
+	// grace is what a command has left to say, after its deadline, what it was
+	// waiting for. That text is better than ours.
+	grace = time.Second
+)
+
+// supported are the specification versions in which prevResult and chaining exist.
+var supported = version.VersionsStartingFrom("0.3.0")
+
+// Main answers the command in the environment and exits: with 0, or with 1 after
+// printing an error. It never returns.
+func Main[C any](name string, c Commands[C]) {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
+	defer stop()
+	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID")))
+	e := execution[C]{ctx: ctx, commands: c, cniVersion: version.Current()}
+	if err := e.run(os.Stdout, name); err != nil {
+		printError(os.Stdout, e.cniVersion, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// An execution is the one command that a process of a plugin answers.
+type execution[C any] struct {
+	ctx        context.Context
+	commands   Commands[C]
+	cniVersion string       // of the configuration, so of the answer
+	result     types.Result // of an ADD
+}
+
+// run dispatches, and prints the result of an ADD: after skel is done, because
+// skel may still find fault with a command that has succeeded.
+func (e *execution[C]) run(stdout io.Writer, name string) *types.Error {
+	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
+		Add:    e.command("ADD", addDeadline, e.add),
+		Del:    e.command("DEL", delDeadline, e.commands.Del),
+		Check:  e.command("CHECK", checkDeadline, e.commands.Check),
+		GC:     e.command("GC", gcDeadline, e.commands.GC),
+		Status: e.command("STATUS", statusDeadline, e.commands.Status),
+	}, supported, about(name))
+	if err != nil || e.result == nil {
+		return err
+	}
+	return printResult(stdout, e.result)
+}
+
+// add converts the result to the version that the configuration asks for.
+func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
+	result, err := e.commands.Add(ctx, r)
+	if err != nil {
+		return err
+	}
+	e.result, err = result.GetAsVersion(e.cniVersion)
+	return err
+}
+
+// command adapts one command to skel: it decodes the request, and gives the
+// function a deadline and a net for its panics.
+func (e *execution[C]) command(verb string, limit time.Duration, f func(context.Context, *Request[C]) error) func(*skel.CmdArgs) error {
+	if f == nil {
+		return nil
+	}
+	return func(args *skel.CmdArgs) error {
+		req, cniVersion, err := decode[C](verb, args)
+		e.cniVersion = cniVersion
+		if err != nil {
+			return encode(verb, err)
+		}
+		ctx, cancel := context.WithTimeout(e.ctx, limit)
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- protect(func() error { return f(ctx, req) }) }()
+		select {
+		case err = <-done:
+		case <-overdue(ctx):
+			err = Errorf(CodeTryAgain, "the node is overloaded, or something holds its locks", "%s did not end within %v", verb, limit)
+		}
+		return encode(verb, err)
+	}
+}
+
+// overdue is closed when ctx is done and the grace has passed too.
+func overdue(ctx context.Context) <-chan struct{} {
+	late := make(chan struct{})
+	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })
+	return late
+}
+
+// protect turns a panic, which is a broken invariant of ours, into an error.
+func protect(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = Errorf(types.ErrInternal, string(debug.Stack()), "panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// sameNS refuses to work on the host: CNI_NETNS must not be the namespace that the
+// plugin runs in, unless CNI_NETNS_OVERRIDE says so. skel asks too, but after the work.
+func sameNS(args *skel.CmdArgs) error {
+	if args.Netns == "" || args.NetnsOverride == "1" || args.NetnsOverride == "TRUE" || args.NetnsOverride == "true" {
+		return nil
+	}
+	same, err := ns.CheckNetNS(args.Netns)
+	if err != nil {
+		return nil // gone or not a namespace: DEL does without, ADD says what it could not open
+	}
+	if same {
+		return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the plugin's own namespace", args.Netns)
+	}
+	return nil
+}
+
+func about(name string) string {
+	return fmt.Sprintf("%s %s: a CNI plugin, to be executed by a container runtime", name, Version())
+}
+
+// Version is the version of the module that the program was built from, for
+// example v1.2.3, or (devel).
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

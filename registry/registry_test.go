@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// child, in the environment, makes a process of the test binary one that shares
+// the registry in the directory named.
+const child = "REGISTRY_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(child); dir != "" {
+		if err := takeOne(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// takeOne leases an address and prints it.
+func takeOne(dir string) error {
+	r, err := Open(dir)
+	if err != nil {
+		return err
+	}
+	return r.Update(context.Background(), func(s *State) error {
+		idle := s.Idle(time.Now())
+		if len(idle) == 0 {
+			return errors.New("none idle")
+		}
+		fmt.Print(idle[0])
+		return s.Reserve(idle[0], lease(fmt.Sprint(os.Getpid())))
+	})
+}
+
+func key(id string) Key        { return Key{"net", Attachment{ContainerID: id, IfName: "eth0"}} }
+func lease(id string) Lease    { return Lease{Key: key(id), ENI: "eni-1", Since: time.Now()} }
+func addr(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+// fill gives the state n free addresses on eni-1, and returns the first.
+func fill(s *State, n int) netip.Addr {
+	first := addr("10.0.0.10")
+	e := ENI{MAC: "06:00:00:00:00:01", Index: 1, Subnet: "subnet-1", CIDR: netip.MustParsePrefix("10.0.0.0/20"), VPC: "vpc-1"}
+	for a := first; len(e.Addrs) < n; a = a.Next() {
+		s.Free[a] = time.Time{}
+		e.Addrs = append(e.Addrs, a)
+	}
+	s.ENIs["eni-1"] = e
+	return first
+}
+
+func open(t testing.TB) *Registry {
+	t.Helper()
+	r, err := Open(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func update(t testing.TB, r *Registry, f func(*State)) {
+	t.Helper()
+	if err := r.Update(t.Context(), func(s *State) error { f(s); return nil }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func view(t testing.TB, r *Registry) *State {
+	t.Helper()
+	s, err := r.View()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Each of 40 processes at once takes an address, and no two take the same.
+func TestProcesses(t *testing.T) {
+	r := open(t)
+	const n = 40
+	update(t, r, func(s *State) { fill(s, n) })
+	var mu sync.Mutex
+	got := map[string]bool{}
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), child+"="+r.dir)
+			out, err := cmd.Output()
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil || got[string(out)] {
+				t.Errorf("%q: %v", out, err)
+			}
+			got[string(out)] = true
+		})
+	}
+	wg.Wait()
+	if s := view(t, r); len(got) != n || len(s.Leases) != n || len(s.Free) != 0 {
+		t.Errorf("%d addresses printed, %d leased, %d free; want %d, %d, 0", len(got), len(s.Leases), len(s.Free), n, n)
+	}
+	leftovers(t, r)
+}
+
+// Writers are killed at any moment, and a reader never sees half a file.
+func TestKilledWriters(t *testing.T) {
+	r := open(t)
+	update(t, r, func(s *State) { fill(s, 200) })
+	for i := range 60 {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), child+"="+r.dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(time.Duration(i)*100*time.Microsecond, func() { cmd.Process.Kill() })
+		cmd.Wait()
+		timer.Stop()
+		s := view(t, r)
+		if got := len(s.Free) + len(s.Leases); got != 200 {
+			t.Fatalf("after kill %d: %d addresses, want 200", i, got)
+		}
+	}
+	update(t, r, func(*State) {}) // nobody has died with the lock
+}
+
+func leftovers(t *testing.T, r *Registry) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(r.dir, ".registry-*"))
+	if err != nil || files != nil {
+		t.Errorf("left behind: %v (%v)", files, err)
+	}
+}
+
+// The original's file is read, and what we write is one that the original reads.
+func TestOriginalFile(t *testing.T) {
+	r := open(t)
+	const original = `{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"},"10.0.1.14":{"released_on":"0001-01-01T00:00:00Z"}}}` + "\n"
+	write(t, r, original)
+	s := view(t, r)
+	want := map[netip.Addr]time.Time{addr("10.0.1.13"): time.Date(2026, 11, 21, 7, 17, 24, 0, time.UTC), addr("10.0.1.14"): {}}
+	if diff := cmp.Diff(want, s.Free, cmpopts.EquateComparable(netip.Addr{})); diff != "" || s.New {
+		t.Errorf("New %v, free addresses (-want +got):\n%s", s.New, diff)
+	}
+	update(t, r, func(s *State) { s.Forget(addr("10.0.1.14")) })
+	b, err := os.ReadFile(r.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"}},`; !strings.HasPrefix(string(b), want) {
+		t.Errorf("got %s, want it to begin with %s", b, want)
+	}
+}
+
+func TestUnknownFieldsStay(t *testing.T) {
+	r := open(t)
+	write(t, r, `{"schema_version":1,"ips":{},"colour":{"of":["the","sky"]}}`)
+	update(t, r, func(s *State) { fill(s, 1) })
+	update(t, r, func(s *State) {})
+	b, _ := os.ReadFile(r.file())
+	if !strings.Contains(string(b), `"colour":{"of":["the","sky"]}`) {
+		t.Errorf("got %s", b)
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	r := open(t)
+	now := time.Now().UTC()
+	var want *State
+	update(t, r, func(s *State) {
+		a := fill(s, 3)
+		l := lease("c1")
+		l.PodNamespace, l.PodName, l.NetNS, l.Bound, l.Since = "shop", "cart-0", "/run/netns/c1", true, now
+		if err := s.Reserve(a, l); err != nil {
+			t.Error(err)
+		}
+		s.Intents["token"] = Intent{Action: "CreateNetworkInterface", Since: now}
+		s.NotBefore["AssignPrivateIpAddresses"] = now
+		s.VPCs["vpc-1"] = VPC{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
+		s.Instance = Instance{ID: "i-1", Type: "m5.large", Zone: "us-east-1a", ENIs: 3, IPv4PerENI: 10}
+		want = s
+	})
+	got := view(t, r)
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreFields(State{}, "New"),
+		cmpopts.IgnoreUnexported(State{}), cmpopts.EquateEmpty()); diff != "" {
+		t.Errorf("-written +read:\n%s", diff)
+	}
+}
+
+// A file that cannot be read is never the end of an ADD, nor lost.
+func TestBadFiles(t *testing.T) {
+	for _, tt := range []struct{ name, content string }{
+		{"empty", ""},
+		{"cut short", `{"schema_version":1,"ips":{"10.0.`},
+		{"no version", `{"ips":{}}`},
+		{"not an object", `[]`},
+		{"an address twice", `{"schema_version":1,"ips":{"10.0.0.1":{}},"leases":{"10.0.0.1":{"containerID":"c"}}}`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := open(t)
+			write(t, r, tt.content)
+			if _, err := r.View(); err == nil {
+				t.Error("View: no error")
+			}
+			update(t, r, func(s *State) {
+				if !s.New {
+					t.Error("state is not New")
+				}
+			})
+			bad, _ := filepath.Glob(r.file() + ".bad-*")
+			if len(bad) != 1 {
+				t.Fatalf("set aside: %v", bad)
+			}
+			if b, _ := os.ReadFile(bad[0]); string(b) != tt.content {
+				t.Errorf("set aside: %q", b)
+			}
+		})
+	}
+}
+
+func TestLaterRelease(t *testing.T) {
+	r := open(t)
+	const later = `{"schema_version":2,"ips":["a different","layout"]}`
+	write(t, r, later)
+	err := r.Update(t.Context(), func(*State) error { t.Error("called"); return nil })
+	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "schema_version is 2") {
+		t.Errorf("got %v", err)
+	}
+	if b, _ := os.ReadFile(r.file()); string(b) != later {
+		t.Errorf("file is now %q", b)
+	}
+}
+
+func TestUpdateFails(t *testing.T) {
+	r := open(t)
+	update(t, r, func(s *State) { fill(s, 2) })
+	boom := errors.New("boom")
+	err := r.Update(t.Context(), func(s *State) error { clear(s.Free); return boom })
+	if !errors.Is(err, boom) || len(view(t, r).Free) != 2 {
+		t.Errorf("err %v, %d free", err, len(view(t, r).Free))
+	}
+	err = r.Update(t.Context(), func(s *State) error { s.Leases[addr("10.0.0.10")] = lease("c"); return nil })
+	if err == nil || !strings.Contains(err.Error(), "10.0.0.10 is free, and leased by net/c/eth0") {
+		t.Errorf("broken state: %v", err)
+	}
+}
+
+func TestLockHonoursContext(t *testing.T) {
+	r := open(t)
+	unlock, err := r.Lock(t.Context(), "grow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := r.Lock(ctx, "grow"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("second lock: %v", err)
+	}
+	other, err := r.Lock(t.Context(), "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other()
+	unlock()
+	again, err := r.Lock(t.Context(), "grow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	again()
+}
+
+func TestPermissions(t *testing.T) {
+	r := open(t)
+	update(t, r, func(*State) {})
+	for file, want := range map[string]os.FileMode{r.dir: 0o700, r.file(): 0o600, filepath.Join(r.dir, "registry.lock"): 0o600} {
+		fi, err := os.Stat(file)
+		if err != nil || fi.Mode().Perm() != want {
+			t.Errorf("%s: %v (%v), want %v", file, fi.Mode().Perm(), err, want)
+		}
+	}
+}
+
+func TestStateMethods(t *testing.T) {
+	s := newState()
+	a := fill(s, 3)
+	b, c := a.Next(), a.Next().Next()
+	now := time.Now()
+	if err := s.Reserve(a, lease("c1")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Reserve(a, lease("c2")); !errors.Is(err, ErrLeased) {
+		t.Errorf("reserve twice: %v", err)
+	}
+	if got := s.Held(key("c1")); len(got) != 1 || got[0] != a {
+		t.Errorf("held: %v", got)
+	}
+	s.Free[b], s.Free[c] = now.Add(-time.Minute), now.Add(-time.Hour)
+	if got := s.Idle(now.Add(-time.Second)); len(got) != 2 || got[0] != c || got[1] != b {
+		t.Errorf("idle: %v", got)
+	}
+	released := s.Release(now, func(_ netip.Addr, l Lease) bool { return l.Key == key("c1") })
+	if len(released) != 1 || s.Free[a] != now || len(s.Leases) != 0 {
+		t.Errorf("released %v, state %+v", released, s)
+	}
+	if id, e := s.ENIOf(b); id != "eni-1" || e.Primary() != a {
+		t.Errorf("ENIOf: %s %v", id, e)
+	}
+	if id, e := s.ENIOf(addr("1.2.3.4")); id != "" || e.Primary().IsValid() {
+		t.Errorf("ENIOf: %s %v", id, e)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte(`{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"}}}`))
+	f.Add([]byte(`{"schema_version":1,"leases":{"10.0.1.14":{"network":"n","containerID":"c","ifname":"eth0","eni":"eni-1","since":"2026-11-21T07:17:24Z"}}}`))
+	f.Add([]byte(`{"schema_version":1,"enis":{"eni-1":{"mac":"06:00:00:00:00:01","cidr":"10.0.0.0/20","addrs":["10.0.0.4"]}},"x":null}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := parse(b)
+		if err != nil {
+			return
+		}
+		out, err := s.encode()
+		if err != nil {
+			t.Fatalf("read, but cannot be written: %v", err)
+		}
+		if _, err := parse(out); err != nil {
+			t.Fatalf("written, but cannot be read: %v\n%s", err, out)
+		}
+	})
+}
+
+func BenchmarkUpdate(b *testing.B) {
+	dir, err := os.MkdirTemp("/dev/shm", "registry-*")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	r, err := Open(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	update(b, r, func(s *State) {
+		a := fill(s, 250)
+		for i := range 200 {
+			if err := s.Reserve(a, lease(fmt.Sprintf("%064d", i))); err != nil {
+				b.Fatal(err)
+			}
+			a = a.Next()
+		}
+	})
+	for b.Loop() {
+		update(b, r, func(*State) {})
+	}
+}
+
+func write(t *testing.T, r *Registry, content string) {
+	t.Helper()
+	if err := os.WriteFile(r.file(), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// ErrLeased means that an address is another attachment's.
+var ErrLeased = errors.New("address is leased")
+
+// A State is the content of the registry. An address is in Free or in Leases,
+// never in both.
+type State struct {
+	// New is true if there was no file: nothing is known yet, not even that no
+	// address is in use.
+	New bool
+
+	Free      map[netip.Addr]time.Time // since when; the zero time means that it was never used
+	Leases    map[netip.Addr]Lease
+	ENIs      map[string]ENI       // by ID
+	VPCs      map[string]VPC       // by ID
+	Intents   map[string]Intent    // by client token
+	NotBefore map[string]time.Time // by EC2 action: this node does not call it again before
+	Instance  Instance
+
+	unknown map[string]raw // top-level fields of a later release
+}
+
+// An Attachment is CNI's key of one interface of one container.
+type Attachment = types.GCAttachment
+
+// A Key names an attachment among all networks of a node.
+type Key struct {
+	Network string `json:"network"`
+	Attachment
+}
+
+func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
+
+// A Lease says who has an address.
+type Lease struct {
+	Key
+	PodNamespace string    `json:"podNamespace,omitempty"`
+	PodName      string    `json:"podName,omitempty"`
+	NetNS        string    `json:"netns,omitempty"` // path of the pod's namespace
+	ENI          string    `json:"eni"`
+	Bound        bool      `json:"bound,omitempty"` // the kernel has shown the address in the pod; before, it is only reserved
+	Since        time.Time `json:"since"`
+	MissingSince time.Time `json:"missingSince,omitzero"` // when a collector first saw that NetNS is gone
+}
+
+// An ENI is what the warm path needs to know of a network interface, so that it
+// need not ask anybody.
+type ENI struct {
+	MAC      string         `json:"mac"`
+	Index    int            `json:"index"` // device index on its network card
+	Card     int            `json:"card,omitempty"`
+	Subnet   string         `json:"subnet"`
+	CIDR     netip.Prefix   `json:"cidr"`
+	VPC      string         `json:"vpc"`
+	Addrs    []netip.Addr   `json:"addrs"` // the primary first
+	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
+	Pool     string         `json:"pool,omitempty"`
+	Managed  bool           `json:"managed,omitempty"`  // made by us
+	Draining bool           `json:"draining,omitempty"` // on its way out: takes no more pods
+	Read     time.Time      `json:"read"`               // when EC2 or the metadata service said so
+}
+
+// Primary is the address that the ENI was born with: it serves pods, and is
+// never unassigned. It is not valid for an ENI without IPv4.
+func (e ENI) Primary() netip.Addr {
+	if len(e.Addrs) == 0 {
+		return netip.Addr{}
+	}
+	return e.Addrs[0]
+}
+
+// A VPC is what routes are made of.
+type VPC struct {
+	CIDRs     []netip.Prefix `json:"cidrs"` // the VPC's primary CIDR first
+	Peers     []netip.Prefix `json:"peers,omitempty"`
+	PeersRead time.Time      `json:"peersRead,omitzero"` // zero: never asked
+}
+
+// An Instance is what growth needs to know of the machine.
+type Instance struct {
+	ID         string `json:"id,omitempty"`
+	Type       string `json:"type,omitempty"`
+	Zone       string `json:"zone,omitempty"`
+	ENIs       int    `json:"enis,omitempty"`       // most ENIs that it can have, all cards together; 0 if not known yet
+	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // most private IPv4 addresses of an ENI, its primary one included
+}
+
+// An Intent is an EC2 call that may have been made: it is written before the
+// call, and removed when what came of it is recorded.
+type Intent struct {
+	Action string    `json:"action"`
+	ENI    string    `json:"eni,omitempty"`
+	Since  time.Time `json:"since"`
+}
+
+// Held lists the addresses of an attachment, in order.
+func (s *State) Held(k Key) []netip.Addr {
+	var held []netip.Addr
+	for a, l := range s.Leases {
+		if l.Key == k {
+			held = append(held, a)
+		}
+	}
+	slices.SortFunc(held, netip.Addr.Compare)
+	return held
+}
+
+// Reserve gives a to the lease's attachment. It fails with ErrLeased if a is another's.
+func (s *State) Reserve(a netip.Addr, l Lease) error {
+	if old, ok := s.Leases[a]; ok && old.Key != l.Key {
+		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
+	}
+	delete(s.Free, a)
+	s.Leases[a] = l
+	return nil
+}
+
+// Release ends the leases that match, whose addresses are free since now, and
+// returns these.
+func (s *State) Release(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
+	var released []netip.Addr
+	for a, l := range s.Leases {
+		if match(a, l) {
+			delete(s.Leases, a)
+			s.Free[a] = now
+			released = append(released, a)
+		}
+	}
+	slices.SortFunc(released, netip.Addr.Compare)
+	return released
+}
+
+// Forget drops addresses that are no longer the node's. A leased one stays.
+func (s *State) Forget(addrs ...netip.Addr) {
+	for _, a := range addrs {
+		delete(s.Free, a)
+	}
+}
+
+// Idle lists the addresses that have been free since before t, the longest first.
+func (s *State) Idle(t time.Time) []netip.Addr {
+	var idle []netip.Addr
+	for a, since := range s.Free {
+		if since.Before(t) {
+			idle = append(idle, a)
+		}
+	}
+	slices.SortFunc(idle, func(a, b netip.Addr) int {
+		return cmp.Or(s.Free[a].Compare(s.Free[b]), a.Compare(b))
+	})
+	return idle
+}
+
+// ENIOf returns the ENI that carries a, and its ID, which is empty if none does.
+func (s *State) ENIOf(a netip.Addr) (string, ENI) {
+	for id, e := range s.ENIs {
+		if slices.Contains(e.Addrs, a) {
+			return id, e
+		}
+	}
+	return "", ENI{}
+}
+
+// check holds what a State promises.
+func (s *State) check() error {
+	for a, l := range s.Leases {
+		if _, ok := s.Free[a]; ok {
+			return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
+		}
+	}
+	owner := map[netip.Addr]string{}
+	for id, e := range s.ENIs {
+		for _, a := range e.Addrs {
+			if other, ok := owner[a]; ok {
+				return fmt.Errorf("%s is on %s and on %s", a, min(id, other), max(id, other))
+			}
+			owner[a] = id
+		}
+	}
+	return nil
+}
