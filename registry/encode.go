@@ -21,14 +21,16 @@ type raw = json.RawMessage
 
 // file is the layout on disk.
 type file struct {
-	SchemaVersion int                  `json:"schema_version"`
-	IPs           map[netip.Addr]free  `json:"ips"`
-	Leases        map[netip.Addr]Lease `json:"leases"`
-	ENIs          map[string]ENI       `json:"enis"`
-	VPCs          map[string]VPC       `json:"vpcs"`
-	Intents       map[string]Intent    `json:"intents,omitempty"`
-	NotBefore     map[string]time.Time `json:"not_before,omitempty"`
-	Instance      Instance             `json:"instance,omitzero"`
+	SchemaVersion int                      `json:"schema_version"`
+	IPs           map[netip.Addr]free      `json:"ips"`
+	Leases        map[netip.Addr]Lease     `json:"leases"`
+	ENIs          map[string]ENI           `json:"enis"`
+	VPCs          map[string]VPC           `json:"vpcs"`
+	Intents       map[string]Intent        `json:"intents,omitempty"`
+	Gone          map[netip.Addr]time.Time `json:"gone,omitempty"`
+	Wishes        map[string]time.Time     `json:"wishes,omitempty"`
+	NotBefore     map[string]time.Time     `json:"not_before,omitempty"`
+	Instance      Instance                 `json:"instance,omitzero"`
 }
 
 type free struct {
@@ -43,6 +45,8 @@ func newState() *State {
 		ENIs:      map[string]ENI{},
 		VPCs:      map[string]VPC{},
 		Intents:   map[string]Intent{},
+		Wishes:    map[string]time.Time{},
+		Gone:      map[netip.Addr]time.Time{},
 		NotBefore: map[string]time.Time{},
 	}
 }
@@ -68,7 +72,8 @@ func parse(b []byte) (*State, error) {
 	s, ips := newState(), map[netip.Addr]free{}
 	err := errors.Join(
 		take(all, "ips", &ips), take(all, "leases", &s.Leases), take(all, "enis", &s.ENIs), take(all, "vpcs", &s.VPCs),
-		take(all, "intents", &s.Intents), take(all, "not_before", &s.NotBefore), take(all, "instance", &s.Instance))
+		take(all, "intents", &s.Intents), take(all, "wishes", &s.Wishes), take(all, "gone", &s.Gone),
+		take(all, "not_before", &s.NotBefore), take(all, "instance", &s.Instance))
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +103,7 @@ func (s *State) encode() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	f := file{schemaVersion, make(map[netip.Addr]free, len(s.Free)), s.Leases, s.ENIs, s.VPCs, s.Intents, s.NotBefore, s.Instance}
+	f := file{schemaVersion, make(map[netip.Addr]free, len(s.Free)), s.Leases, s.ENIs, s.VPCs, s.Intents, s.Gone, s.Wishes, s.NotBefore, s.Instance}
 	for a, since := range s.Free {
 		f.IPs[a] = free{since}
 	}

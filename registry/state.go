@@ -26,10 +26,12 @@ type State struct {
 
 	Free      map[netip.Addr]time.Time // since when; the zero time means that it was never used
 	Leases    map[netip.Addr]Lease
-	ENIs      map[string]ENI       // by ID
-	VPCs      map[string]VPC       // by ID
-	Intents   map[string]Intent    // by client token
-	NotBefore map[string]time.Time // by EC2 action: this node does not call it again before
+	ENIs      map[string]ENI           // by ID
+	VPCs      map[string]VPC           // by ID
+	Intents   map[string]Intent        // by client token
+	Wishes    map[string]time.Time     // by attachment: an ADD waits for an address, until then
+	NotBefore map[string]time.Time     // by EC2 action: this node does not call it again before
+	Gone      map[netip.Addr]time.Time // when we unassigned it: the metadata service may list it for minutes yet
 	Instance  Instance
 
 	unknown map[string]raw // top-level fields of a later release
@@ -62,7 +64,8 @@ type Lease struct {
 // need not ask anybody.
 type ENI struct {
 	MAC      string         `json:"mac"`
-	Index    int            `json:"index"` // device index on its network card
+	Link     string         `json:"link,omitempty"` // its name on the host when it was last seen: a hint, MAC decides
+	Index    int            `json:"index"`          // device index on its network card
 	Card     int            `json:"card,omitempty"`
 	Subnet   string         `json:"subnet"`
 	CIDR     netip.Prefix   `json:"cidr"`
@@ -72,6 +75,7 @@ type ENI struct {
 	Pool     string         `json:"pool,omitempty"`
 	Managed  bool           `json:"managed,omitempty"`  // made by us
 	Draining bool           `json:"draining,omitempty"` // on its way out: takes no more pods
+	Keep     bool           `json:"keep,omitempty"`     // skipDeallocation: its addresses are never unassigned
 	Read     time.Time      `json:"read"`               // when EC2 or the metadata service said so
 }
 
@@ -97,7 +101,11 @@ type Instance struct {
 	Type       string `json:"type,omitempty"`
 	Zone       string `json:"zone,omitempty"`
 	ENIs       int    `json:"enis,omitempty"`       // most ENIs that it can have, all cards together; 0 if not known yet
-	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // most private IPv4 addresses of an ENI, its primary one included
+	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // most private IPv4 addresses of an ENI, its primary one included; 0 if not known yet
+
+	// FullUntil is set when EC2 has said that the instance can have no more ENIs,
+	// whatever we know: somebody else has attached some.
+	FullUntil time.Time `json:"fullUntil,omitzero"`
 }
 
 // An Intent is an EC2 call that may have been made: it is written before the

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package vpc is the map of this repository, and nothing else.
+//
+// Three CNI plugins, chained, give a Kubernetes pod a native address of an AWS VPC:
+//
+//	plugin/         the skeleton that the plugins share: decode, dispatch, encode, errors
+//	ipam/           which pod has which address, and getting more from EC2; the first plugin
+//	plugin/ipvlan/  a slave of the address's ENI in the pod; the second plugin
+//	unnumbered-ptp/ a veth pair between pod and node, routes, masquerade; the third plugin
+//	tool/           what people, cloud-init and systemd timers run
+//
+// They stand on three packages that know nothing of each other:
+//
+//	aws/            EC2 and its metadata service in our words; alone knows the AWS SDK
+//	nl/             links, addresses, routes, rules, nftables of two namespaces; alone knows netlink
+//	registry/       the locked directory that all processes of a node share; alone knows flock
+//
+// And they are proven on a simulated cloud with a real kernel:
+//
+//	aws/ec2sim/     EC2 and metadata over HTTP, from one VPC in memory
+//	aws/vpcsim/     its data plane: namespaces as instances, veths as ENIs; and the demo
+//	nl/nltest/      namespaces for tests, and a kernel with ipvlan where the machine's has none
+//
+// Arrows, and no others (repo_test.go holds them):
+//
+//	tool -> ipam aws nl registry          ipam -> plugin aws nl registry
+//	plugin/ipvlan -> plugin nl            unnumbered-ptp -> plugin nl
+//	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl
+//
+// To read the source, begin with plugin.Main, then ipam.Pool.Acquire, then nl.Wiring.Add.
+package vpc

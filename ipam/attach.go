@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// The tags of an ENI that was made here. They are in the call that creates it, so
+// an ENI without them is nobody's leak but somebody's property.
+const (
+	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
+	TagInstance = "cni-ipvlan-vpc-k8s/instance"
+)
+
+// intentLife is how long an intent without a trace in EC2 is believed to have
+// been carried out: describes lag behind by seconds, seldom by minutes (EC2 API
+// reference, "Eventual consistency").
+const intentLife = 15 * time.Minute
+
+// newToken is a client token: at most 64 ASCII characters (EC2 API reference,
+// "Ensuring idempotency").
+func newToken() string { return rand.Text() }
+
+// addENI creates an ENI that carries what the waiting ADDs need, and attaches it.
+// A subnet without addresses leads to the next subnet.
+func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
+	limit := s.Instance.ENIs
+	if p.Policy.MaxENIs > 0 {
+		limit = min(limit, p.Policy.MaxENIs)
+	}
+	if len(s.ENIs) >= limit || time.Now().Before(s.Instance.FullUntil) {
+		return plugin.Errorf(plugin.CodeTryAgain, "lower --max-pods (see 'cni-ipvlan-vpc-k8s-tool maxpods'), raise maxENIs, or take a larger instance type",
+			"%w: %s has %d ENIs of at most %d", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), limit)
+	}
+	spec := ENISpec{Tags: p.Policy.SubnetTags, SecurityGroups: p.Policy.SecurityGroups, Addrs: p.want(s), ENITags: p.Policy.Tags, MinIndex: p.Policy.MinIndex, Managed: true}
+	_, err := p.NewENI(ctx, spec)
+	return err
+}
+
+// An ENISpec says which ENI is wanted.
+type ENISpec struct {
+	Tags           map[string]string // of its subnet
+	SecurityGroups []string
+	Addrs          int // private addresses, the primary one included; as many as fit at most
+	ENITags        map[string]string
+	MinIndex       int
+	Managed        bool // may be released again when it is empty
+}
+
+// NewENI creates an ENI in one of the subnets of this instance's zone that have the
+// tags, and attaches it. It fails with [aws.ErrSubnetFull] if none of them has room.
+func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
+	s, err := p.describeInstance(ctx)
+	if err != nil {
+		return "", err
+	}
+	subnets, err := p.subnets(ctx, s, spec.Tags)
+	if err != nil {
+		return "", err
+	}
+	var why []error
+	for _, subnet := range subnets {
+		eni, token, err := p.create(ctx, s, subnet, spec)
+		if errors.Is(err, aws.ErrSubnetFull) {
+			why = append(why, err)
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		return eni.ID, p.attach(ctx, eni, token, spec)
+	}
+	return "", plugin.Errorf(plugin.CodeTryAgain, "add a subnet with these tags to the VPC, in this zone",
+		"%w: none of the %d subnets of %s in %s with the tags %v has an address left: %w",
+		aws.ErrSubnetFull, len(subnets), vpcOf(s), s.Instance.Zone, spec.Tags, errors.Join(why...))
+}
+
+// vpcOf is the VPC of the instance: that of its boot ENI.
+func vpcOf(s *registry.State) string {
+	for _, e := range s.ENIs {
+		if e.Index == 0 && e.Card == 0 {
+			return e.VPC
+		}
+	}
+	return ""
+}
+
+// subnets lists the subnets of the instance's zone that have the tags, in the order
+// in which this node tries them.
+func (p *Pool) subnets(ctx context.Context, s *registry.State, tags map[string]string) ([]aws.Subnet, error) {
+	all, err := p.Cloud.Subnets(ctx, vpcOf(s), s.Instance.Zone)
+	if err != nil {
+		return nil, err
+	}
+	fit := slices.DeleteFunc(all, func(n aws.Subnet) bool {
+		return !hasTags(n.Tags, tags) || n.Free == 0
+	})
+	spread(fit, s.Instance.ID)
+	return fit, nil
+}
+
+func hasTags(have, want map[string]string) bool {
+	for k, v := range want {
+		if have[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// spread orders the subnets by weighted rendezvous hashing: each node has an order of
+// its own, in which a subnet with twice the free addresses comes first twice as often. A
+// thousand nodes that start together therefore do not all ask for the same one.
+func spread(subnets []aws.Subnet, instance string) {
+	score := func(n aws.Subnet) float64 {
+		h := fnv.New64a()
+		fmt.Fprint(h, instance, n.ID)
+		u := (float64(mix(h.Sum64())>>11) + 0.5) / (1 << 53)
+		return -float64(n.Free) / math.Log(u)
+	}
+	slices.SortFunc(subnets, func(a, b aws.Subnet) int {
+		return cmp.Or(cmp.Compare(score(b), score(a)), strings.Compare(a.ID, b.ID))
+	})
+}
+
+// mix spreads the low bits of a FNV hash over all (the finalizer of splitmix64).
+func mix(h uint64) uint64 {
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// create makes the ENI, with its tags and a client token in the call. The token is on
+// disk before, and stays there until the ENI is attached: a crash in between
+// leaves an ENI that resume finds by its tags.
+func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec) (aws.ENI, string, error) {
+	const action = "CreateNetworkInterface"
+	token := newToken()
+	tags := maps.Clone(spec.ENITags)
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	tags[TagManaged], tags[TagInstance] = fmt.Sprint(spec.Managed), s.Instance.ID
+	var eni aws.ENI
+	err := p.call(ctx, action, registry.Intent{Action: action}, func() (_ func(*registry.State), err error) {
+		eni, err = p.Cloud.CreateENI(ctx, aws.ENISpec{
+			Subnet:         subnet.ID,
+			SecurityGroups: spec.SecurityGroups,
+			Description:    "CNI-ENI " + s.Instance.ID,
+			Tags:           tags,
+			Token:          token,
+			Secondary:      min(max(spec.Addrs, 1), s.Instance.IPv4PerENI) - 1,
+		})
+		eni.CIDR = subnet.CIDR // EC2 leaves it out
+		return func(s *registry.State) {
+			s.Intents[token] = registry.Intent{Action: "AttachNetworkInterface", ENI: eni.ID, Since: time.Now()}
+		}, err
+	})
+	return eni, token, err
+}
+
+// attach attaches an ENI of ours and records it. If the instance can have no more, the
+// ENI is deleted again.
+func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec) error {
+	attachment, index, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex)
+	if errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrNotRunning) {
+		return errors.Join(err, p.discard(context.WithoutCancel(ctx), eni.ID, token))
+	}
+	if err != nil {
+		return err
+	}
+	eni.Index = index
+	err = p.update(ctx, func(s *registry.State) {
+		record(s, eni, spec.Managed, time.Time{})
+		s.Intents[token] = registry.Intent{Action: "ModifyNetworkInterfaceAttribute", ENI: eni.ID, Since: time.Now()}
+	})
+	if err != nil {
+		return err
+	}
+	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
+}
+
+// record enters an ENI that is attached, with the addresses that EC2 says it has, free since then.
+func record(s *registry.State, e aws.ENI, managed bool, since time.Time) {
+	known := s.ENIs[e.ID]
+	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
+	known.Subnet, known.VPC = e.Subnet, e.VPC
+	if e.CIDR.IsValid() {
+		known.CIDR = e.CIDR
+	}
+	s.ENIs[e.ID] = known
+	addAddrs(s, e.ID, e.Addrs, since)
+}
+
+// deleteOnTermination lets EC2 delete the ENI together with the instance. An ENI
+// works without, so a failure is no reason to keep a pod waiting: the intent stays,
+// and the next growth or collection tries again.
+func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
+	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
+		slog.Warn("ENI would outlive the instance: will try again", "eni", eni, "error", err)
+		return nil
+	}
+	return p.update(ctx, func(s *registry.State) { delete(s.Intents, token) })
+}
+
+// attachAnywhere attaches the ENI at the lowest device index that is free. Another
+// program may take one between our look and our call.
+func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attachment string, index int, err error) {
+	s, err := p.Registry.View()
+	if err != nil {
+		return "", 0, err
+	}
+	taken := map[int]bool{0: true}
+	for _, e := range s.ENIs {
+		taken[e.Index] = e.Card == 0
+	}
+	attached, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	if err != nil {
+		return "", 0, err
+	}
+	for _, e := range attached {
+		taken[e.Index] = taken[e.Index] || e.Card == 0
+	}
+	const tries = 5
+	for index = least; len(taken) < s.Instance.ENIs+tries; index++ {
+		if taken[index] {
+			continue
+		}
+		attachment, err = p.attachAt(ctx, s.Instance.ID, eni, index)
+		if !errors.Is(err, aws.ErrIndexTaken) {
+			return attachment, index, err
+		}
+		taken[index] = true
+	}
+	return "", 0, err
+}
+
+// attachAt attaches the ENI. EC2 may not know yet what it has just created
+// (hashicorp/terraform-provider-aws#35568), so that is asked again for a while.
+func (p *Pool) attachAt(ctx context.Context, instance, eni string, index int) (attachment string, err error) {
+	const action, young = "AttachNetworkInterface", 10 * time.Second
+	for start := time.Now(); ; {
+		err = p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (_ func(*registry.State), err error) {
+			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, 0, index)
+			return func(*registry.State) {}, err
+		})
+		if !errors.Is(err, aws.ErrNotFound) || time.Since(start) > young {
+			return attachment, err
+		}
+		if e := sleep(ctx, backoff(0), "attach "+eni); e != nil {
+			return "", errors.Join(err, e)
+		}
+	}
+}
+
+// discard deletes an ENI that could not be attached, and remembers for a while that
+// the instance is full, lest every ADD makes an ENI and deletes it again.
+func (p *Pool) discard(ctx context.Context, eni, token string) error {
+	const while = 5 * time.Minute
+	if err := p.Cloud.DeleteENI(ctx, eni); err != nil && !errors.Is(err, aws.ErrNotFound) {
+		return err // the intent stays: resume will find the ENI
+	}
+	return p.update(ctx, func(s *registry.State) {
+		delete(s.Intents, token)
+		s.Instance.FullUntil = time.Now().Add(while)
+	})
+}

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command cni-ipvlan-vpc-k8s-ipam is the first plugin of the chain: it picks an
+// address on an ENI.
+package main
+
+import (
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", ipam.Commands()) }

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// missingGrace is for how long a pod's namespace must have been gone, as two
+// collections saw it, before its lease ends without a DEL.
+const missingGrace = time.Minute
+
+// A Collection says what to give back, and afterwards what was given back.
+type Collection struct {
+	FreeAfter time.Duration // give back what has been free for so long
+	Max       int           // addresses to unassign at most; negative: all
+
+	Ended      []netip.Addr // leases of pods that have gone without a DEL
+	Unassigned []netip.Addr
+	Deleted    []string // ENIs
+}
+
+// Collect gives back to EC2 what this node does not need: it ends the leases of pods
+// that are gone, unassigns addresses that have been free for long, in one call for
+// each ENI, and deletes ENIs that we have made and that have become empty. Primary
+// addresses are never unassigned, and nothing is given back because the metadata
+// service does not list it. A collection that is cut short is ended by the next one.
+func (p *Pool) Collect(ctx context.Context, c *Collection) error {
+	unlock, err := p.Registry.Lock(ctx, "collect")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := p.Learn(ctx); err != nil {
+		// Leases and old addresses can be judged without.
+		slog.Warn("collect without news", "error", err)
+	}
+	used := UsedAddrs()
+	if err := p.endLost(ctx, used, c); err != nil {
+		return err
+	}
+	return errors.Join(p.deleteEmpty(ctx, used, c), p.unassignIdle(ctx, used, c))
+}
+
+// endLost ends leases whose pod is gone, and notes which others the kernel confirms.
+func (p *Pool) endLost(ctx context.Context, used Used, c *Collection) error {
+	now := time.Now()
+	return p.update(ctx, func(s *registry.State) {
+		for a, l := range s.Leases {
+			s.Leases[a] = sighted(l, used.By[a] != "", now)
+		}
+		c.Ended = s.Release(now, func(a netip.Addr, l registry.Lease) bool {
+			return !used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
+		})
+		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > staleMetadata })
+		maps.DeleteFunc(s.Wishes, func(_ string, until time.Time) bool { return now.After(until) })
+	})
+}
+
+// sighted is the lease after a look at its pod. A lease without a namespace is one
+// of a pod that we found, and that has lost its address.
+func sighted(l registry.Lease, used bool, now time.Time) registry.Lease {
+	switch {
+	case used:
+		l.Bound, l.MissingSince = true, time.Time{}
+	case l.NetNS != "" && exists(l.NetNS):
+		l.MissingSince = time.Time{}
+	case l.MissingSince.IsZero():
+		l.MissingSince = now
+	}
+	return l
+}
+
+// exists tells whether there is something at path; if in doubt, there is.
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// idle tells whether an address has been free for as long as the collection asks.
+func (c *Collection) idle(s *registry.State, used Used, a netip.Addr, now time.Time) bool {
+	since, free := s.Free[a]
+	return free && now.Sub(since) >= c.FreeAfter && used.By[a] == "" && !used.Partial
+}
+
+// unassignIdle unassigns addresses, ENI by ENI.
+func (p *Pool) unassignIdle(ctx context.Context, used Used, c *Collection) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		failed = errors.Join(failed, p.unassign(ctx, id, used, c))
+	}
+	return failed
+}
+
+// unassign takes the idle addresses of an ENI out of the registry, so that no ADD takes
+// them, and then from the ENI. If it ends in between, the addresses are no longer
+// free but still there, and a later Learn finds them.
+func (p *Pool) unassign(ctx context.Context, id string, used Used, c *Collection) error {
+	const action = "UnassignPrivateIpAddresses"
+	if err := p.turn(ctx, action); err != nil {
+		return err
+	}
+	victims, now := map[netip.Addr]time.Time{}, time.Now()
+	err := p.update(ctx, func(s *registry.State) {
+		e := s.ENIs[id]
+		for _, a := range e.Addrs {
+			full := c.Max >= 0 && len(c.Unassigned)+len(victims) >= c.Max
+			if !full && !e.Keep && a != e.Primary() && c.idle(s, used, a, now) {
+				victims[a] = s.Free[a]
+			}
+		}
+		for a := range victims {
+			s.Forget(a)
+			s.Gone[a] = now
+		}
+		e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { _, ok := victims[a]; return ok })
+		s.ENIs[id] = e
+	})
+	if err != nil || len(victims) == 0 {
+		return err
+	}
+	addrs := slices.SortedFunc(maps.Keys(victims), netip.Addr.Compare)
+	err = p.Cloud.Unassign(ctx, id, addrs...)
+	if err == nil || errors.Is(err, aws.ErrNotFound) {
+		c.Unassigned = append(c.Unassigned, addrs...)
+		return nil
+	}
+	return errors.Join(err, p.restore(context.WithoutCancel(ctx), id, victims, err))
+}
+
+// restore puts back what EC2 has refused to take. If its answer was lost, the
+// addresses may be gone, and stay out of the registry until metadata shows them.
+func (p *Pool) restore(ctx context.Context, id string, victims map[netip.Addr]time.Time, why error) error {
+	return p.update(ctx, func(s *registry.State) {
+		if errors.Is(why, aws.ErrThrottled) {
+			s.NotBefore["UnassignPrivateIpAddresses"] = time.Now().Add(backoff(0))
+		}
+		if !answered(why) {
+			return
+		}
+		for a, since := range victims {
+			addAddrs(s, id, []netip.Addr{a}, since)
+		}
+	})
+}
+
+// deleteEmpty detaches and deletes the ENIs that were made by us and that no pod uses.
+func (p *Pool) deleteEmpty(ctx context.Context, used Used, c *Collection) error {
+	var doomed []string
+	now := time.Now()
+	err := p.update(ctx, func(s *registry.State) {
+		for id, e := range s.ENIs {
+			busy := slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, used, a, now) })
+			if e.Managed && !e.Keep && e.Index > 0 && (e.Draining || !busy) && c.Max < 0 {
+				e.Draining = true
+				s.ENIs[id] = e
+				doomed = append(doomed, id)
+			}
+		}
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(doomed)
+	var failed error
+	for _, id := range doomed {
+		if err := p.deleteENI(ctx, id); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("delete %s, which is empty: %w", id, err))
+			continue
+		}
+		c.Deleted = append(c.Deleted, id)
+	}
+	return failed
+}
+
+// deleteENI detaches an ENI, deletes it, and then forgets it. It takes up where an
+// earlier try ended.
+func (p *Pool) deleteENI(ctx context.Context, id string) error {
+	if err := p.DetachAndDelete(ctx, id); err != nil {
+		return err
+	}
+	now := time.Now()
+	return p.update(ctx, func(s *registry.State) {
+		for _, a := range s.ENIs[id].Addrs {
+			s.Gone[a] = now
+		}
+		s.Forget(s.ENIs[id].Addrs...)
+		delete(s.ENIs, id)
+	})
+}
+
+// DetachAndDelete detaches an ENI if it is attached, waits until EC2 has done so, and
+// deletes it. One that is gone already is no error.
+func (p *Pool) DetachAndDelete(ctx context.Context, id string) error {
+	const every = time.Second
+	for detached := false; ; {
+		enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
+		if errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0 {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if enis[0].Status == "available" {
+			break
+		}
+		if !detached {
+			if err := p.Cloud.DetachENI(ctx, enis[0].Attachment); err != nil && !errors.Is(err, aws.ErrNotFound) {
+				return err
+			}
+			detached = true
+			continue // it is often done at once
+		}
+		if err := sleep(ctx, every, "wait for "+id+" to be detached"); err != nil {
+			return err
+		}
+	}
+	err := p.Cloud.DeleteENI(ctx, id)
+	if errors.Is(err, aws.ErrNotFound) {
+		return nil
+	}
+	return err
+}

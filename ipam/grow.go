@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// grow asks EC2 once for the addresses that all waiting ADDs of this node need, or
+// fails. Its caller holds the lock "grow". It tries what costs least first: an address
+// on an ENI with room, the fullest first, then a new ENI.
+func (p *Pool) grow(ctx context.Context) error {
+	if p.Policy.Provision == ProvisionNone {
+		return p.provisioned()
+	}
+	if err := p.resume(ctx); err != nil {
+		return explain(err)
+	}
+	s, err := p.describeInstance(ctx)
+	if err != nil {
+		return explain(err)
+	}
+	var why []error
+	for _, r := range rooms(s, p.Policy) {
+		got, err := p.assign(ctx, r.id, min(p.want(s), r.room))
+		if err == nil && len(got) > 0 {
+			return nil
+		}
+		if !isFull(err) {
+			return explain(err)
+		}
+		why = append(why, err)
+	}
+	if p.Policy.Provision == ProvisionAssign {
+		why = append(why, errors.New(`"provision" is "assign": no new ENI is made`))
+		return explain(errors.Join(why...))
+	}
+	if err := p.addENI(ctx, s); err != nil {
+		return explain(errors.Join(append(why, err)...))
+	}
+	return nil
+}
+
+// explain gives an error the code and the hint that the runtime shows.
+func explain(err error) error {
+	if _, ok := errors.AsType[*plugin.Error](err); ok {
+		return err
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(err), "%w", err)
+}
+
+// provisioned is the error of a node that may not ask EC2 for anything.
+func (p *Pool) provisioned() error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, `give the launch template more addresses, lower --max-pods, or allow "provision": "assign"`,
+		`all of the %d addresses that this node is provisioned with are in use or cooling, and "provision" is "none"`, len(s.Free)+len(s.Leases))
+}
+
+// isFull tells whether err says that there, but perhaps not elsewhere, is no room.
+func isFull(err error) bool {
+	return errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound)
+}
+
+// want is how many addresses to ask for: one for each ADD that waits, at least ipBatchSize.
+func (p *Pool) want(s *registry.State) int {
+	if p.Policy.Batch == 0 {
+		return s.Instance.IPv4PerENI
+	}
+	now, waiting := time.Now(), 0
+	for _, until := range s.Wishes {
+		if until.After(now) {
+			waiting++
+		}
+	}
+	return max(waiting, p.Policy.Batch)
+}
+
+// describeInstance returns the state, with the limits of the instance in it.
+func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
+	s, err := p.Registry.View()
+	if err != nil || s.Instance.IPv4PerENI > 0 {
+		return s, err
+	}
+	limits, err := p.Cloud.Limits(ctx, s.Instance.Type)
+	if err != nil {
+		return nil, fmt.Errorf("limits of %s: %w", s.Instance.Type, err)
+	}
+	err = p.Registry.Update(ctx, func(now *registry.State) error {
+		now.Instance.ENIs, now.Instance.IPv4PerENI = limits.ENIs, limits.IPv4PerENI
+		s = now
+		return nil
+	})
+	return s, err
+}
+
+// A room is an ENI that can take more addresses.
+type room struct {
+	id         string
+	room, load int
+}
+
+// rooms lists the ENIs that can take more addresses, the fullest first.
+func rooms(s *registry.State, policy Policy) []room {
+	var rs []room
+	for id, e := range s.ENIs {
+		free := s.Instance.IPv4PerENI - len(e.Addrs) - len(e.Prefixes)
+		if e.Index >= policy.MinIndex && !e.Draining && free > 0 {
+			rs = append(rs, room{id, free, load(s, e)})
+		}
+	}
+	slices.SortFunc(rs, func(a, b room) int { return cmp.Or(b.load-a.load, cmp.Compare(a.id, b.id)) })
+	return rs
+}
+
+// assign asks EC2 for n addresses on an ENI. The action has no client token, so
+// before the call the intent is written: if the answer is lost, resume compares.
+func (p *Pool) assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
+	const action = "AssignPrivateIpAddresses"
+	var got []netip.Addr
+	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (record func(*registry.State), err error) {
+		got, err = p.Cloud.Assign(ctx, eni, n)
+		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, err
+	})
+	switch {
+	case errors.Is(err, aws.ErrNotFound):
+		return nil, errors.Join(err, p.forget(ctx, eni))
+	case errors.Is(err, aws.ErrENIFull):
+		return nil, errors.Join(err, p.compare(ctx, eni))
+	}
+	return got, err
+}
+
+// addAddrs records addresses that an ENI has, free since then. Those that EC2 has
+// just given were not ours a moment ago: they were free since the zero time.
+func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
+	e := s.ENIs[id]
+	for _, a := range addrs {
+		delete(s.Gone, a)
+		if slices.Contains(e.Addrs, a) {
+			continue
+		}
+		e.Addrs = append(e.Addrs, a)
+		if _, leased := s.Leases[a]; !leased {
+			s.Free[a] = since
+		}
+	}
+	s.ENIs[id] = e
+}
+
+// call makes a changing call to EC2: in its turn, with the intent on disk before
+// it, and what came of it recorded in the same update that removes the intent. While
+// EC2 throttles, the whole node waits, until ctx is done.
+func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do func() (record func(*registry.State), err error)) error {
+	token := newToken()
+	i.Since = time.Now()
+	for attempt := 0; ; attempt++ {
+		if err := p.turn(ctx, action); err != nil {
+			return err
+		}
+		if err := p.update(ctx, func(s *registry.State) { s.Intents[token] = i }); err != nil {
+			return err
+		}
+		record, err := do()
+		throttled := errors.Is(err, aws.ErrThrottled)
+		again := time.Now().Add(backoff(attempt))
+		e := p.update(context.WithoutCancel(ctx), func(s *registry.State) {
+			switch {
+			case err == nil:
+				record(s)
+			case throttled:
+				s.NotBefore[action] = again
+			case !answered(err):
+				return // who knows what EC2 has done: the intent stays
+			}
+			delete(s.Intents, token)
+		})
+		if !throttled || e != nil || ctx.Err() != nil {
+			return errors.Join(err, e)
+		}
+		if d, ok := ctx.Deadline(); ok && again.After(d) {
+			return err
+		}
+	}
+}
+
+// answered tells an error that is EC2's word from one that leaves open what EC2 has done.
+func answered(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && e.Code != "" && !errors.Is(err, aws.ErrTransient)
+}
+
+// update is Registry.Update for a function that cannot fail.
+func (p *Pool) update(ctx context.Context, f func(*registry.State)) error {
+	return p.Registry.Update(ctx, func(s *registry.State) error { f(s); return nil })
+}
+
+// turn waits until this node may call the action again.
+func (p *Pool) turn(ctx context.Context, action string) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	if wait := time.Until(s.NotBefore[action]); wait > 0 {
+		return sleep(ctx, wait, fmt.Sprintf("%s: %v until %s", action, aws.ErrThrottled, s.NotBefore[action].Format(time.RFC3339)))
+	}
+	return nil
+}
+
+// sleep waits for d. If ctx would be done before, it fails at once and says what for.
+func sleep(ctx context.Context, d time.Duration, what string) error {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
+		return fmt.Errorf("%s: %w", what, context.DeadlineExceeded)
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s: %w", what, ctx.Err())
+	}
+}
+
+// backoff is the wait after the n-th throttled answer in a row: full jitter up to
+// 1, 2, 4, 8 seconds, so that nodes which were throttled together do not return together.
+func backoff(n int) time.Duration {
+	return time.Duration(rand.Int64N(int64(time.Second) << min(n, 3)))
+}
+
+// forget drops an ENI that EC2 does not know any more. What is leased on it stays
+// leased until its pods end: EC2 may also have spoken too soon.
+func (p *Pool) forget(ctx context.Context, id string) error {
+	return p.update(ctx, func(s *registry.State) {
+		s.Forget(s.ENIs[id].Addrs...)
+		delete(s.ENIs, id)
+	})
+}
+
+// compare makes the registry agree with EC2 about the addresses of an ENI, which
+// somebody else, or a call whose answer was lost, has changed.
+func (p *Pool) compare(ctx context.Context, id string) error {
+	enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
+	if err != nil {
+		return fmt.Errorf("compare %s with EC2: %w", id, err)
+	}
+	return p.update(ctx, func(s *registry.State) {
+		for _, e := range enis {
+			addAddrs(s, e.ID, e.Addrs, time.Now())
+		}
+	})
+}

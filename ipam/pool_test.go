@@ -1,0 +1,546 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A world is a VPC with one node, and the node's registry.
+type world struct {
+	*testing.T
+	sim    *ec2sim.Sim
+	node   *ec2sim.Instance
+	dir    string
+	cloud  aws.Options
+	policy Policy
+}
+
+// newWorld makes a VPC with a node of the type, a subnet for nodes, and subnets of
+// the given lengths for pods. The addresses are none that the machine is likely to have.
+func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("looking into the node's namespaces needs root")
+	}
+	config := ec2sim.Config{
+		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16"), netip.MustParsePrefix("100.77.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")}},
+	}
+	for i, bits := range podSubnets {
+		base := netip.AddrFrom4([4]byte{100, 77, byte(i * 32), 0})
+		config.Subnets = append(config.Subnets, ec2sim.Subnet{
+			ID: fmt.Sprintf("subnet-pod%d", i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.PrefixFrom(base, bits),
+			Tags: map[string]string{"kubernetes_kubelet": "true"},
+		})
+	}
+	sim, err := ec2sim.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec2, imds := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
+	t.Cleanup(ec2.Close)
+	t.Cleanup(imds.Close)
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	return &world{T: t, sim: sim, node: node, dir: filepath.Join(t.TempDir(), "state"),
+		cloud: aws.Options{EC2URL: ec2.URL, MetadataURL: imds.URL},
+		policy: Policy{MinIndex: 1, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: ProvisionFull, Batch: 1,
+			ReuseWait: time.Minute, Timeout: 10 * time.Second}}
+}
+
+// pool is the pool as a process of its own would open it.
+func (w *world) pool() *Pool {
+	w.Helper()
+	r, err := registry.Open(w.dir)
+	if err != nil {
+		w.Fatal(err)
+	}
+	host, err := nl.Host()
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { host.Close() })
+	return &Pool{Cloud: aws.New(w.cloud), Registry: r, Host: host, Policy: w.policy}
+}
+
+func pod(n int) Owner {
+	id := fmt.Sprintf("pod%03d", n)
+	return Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: id, IfName: "eth0"}},
+		Pod: plugin.Pod{Namespace: "default", Name: id}, NetNS: "/run/netns/no-such-" + id}
+}
+
+func (w *world) acquire(n int) (Allocation, error) {
+	ctx, cancel := context.WithTimeout(w.Context(), w.policy.Timeout)
+	defer cancel()
+	return w.pool().Acquire(ctx, pod(n))
+}
+
+func (w *world) mustAcquire(n int) netip.Addr {
+	w.Helper()
+	a, err := w.acquire(n)
+	if err != nil {
+		w.Fatalf("pod %d: %v", n, err)
+	}
+	return a.Addr
+}
+
+func (w *world) release(n int) {
+	w.Helper()
+	if err := w.pool().Release(w.Context(), pod(n).Key); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) state() *registry.State {
+	w.Helper()
+	s, err := w.pool().Registry.View()
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// age makes all that is free in the registry free for longer, and all that is gone gone for longer.
+func (w *world) age(d time.Duration) {
+	w.Helper()
+	err := w.pool().update(w.Context(), func(s *registry.State) {
+		for a, since := range s.Free {
+			s.Free[a] = since.Add(-d)
+		}
+		for a, l := range s.Leases {
+			if !l.MissingSince.IsZero() {
+				l.MissingSince = l.MissingSince.Add(-d)
+				s.Leases[a] = l
+			}
+		}
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// writes counts the calls that changed something, by action.
+func (w *world) writes() map[string]int {
+	n := map[string]int{}
+	for _, c := range w.sim.Calls() {
+		if !strings.HasPrefix(c.Action, "Describe") && c.Code == "" {
+			n[c.Action]++
+		}
+	}
+	return n
+}
+
+func (w *world) wantWrites(want map[string]int) {
+	w.Helper()
+	if got := w.writes(); !maps.Equal(got, want) {
+		w.Errorf("EC2 was asked for %v, want %v", got, want)
+	}
+	w.sim.ResetCalls()
+}
+
+// consistent is what must hold at any time: what the registry leases or calls free is
+// on the ENIs of this node that EC2 knows, and nothing is owned twice.
+func (w *world) consistent() {
+	w.Helper()
+	onENI := map[netip.Addr]string{}
+	for _, e := range w.sim.ENIs() {
+		if e.Instance == w.node.ID {
+			for _, a := range e.Addrs {
+				onENI[a] = e.ID
+			}
+		}
+	}
+	s := w.state()
+	for a := range s.Leases {
+		if onENI[a] == "" {
+			w.Errorf("%s is leased, but on no ENI of the node", a)
+		}
+	}
+	for a := range s.Free {
+		if onENI[a] == "" {
+			w.Errorf("%s is free, but on no ENI of the node", a)
+		}
+	}
+}
+
+func TestMain(m *testing.M) {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	os.Exit(m.Run())
+}
+
+var oneENI = map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1, "ModifyNetworkInterfaceAttribute": 1}
+
+func TestFirstPods(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	a := w.mustAcquire(1)
+	w.wantWrites(oneENI)
+	if again := w.mustAcquire(1); again != a {
+		t.Errorf("the same attachment got %s, then %s", a, again)
+	}
+	w.wantWrites(map[string]int{})
+	b := w.mustAcquire(2)
+	w.wantWrites(map[string]int{"AssignPrivateIpAddresses": 1})
+	if a == b {
+		t.Errorf("two pods have %s", a)
+	}
+	eni := w.sim.ENIs()[1]
+	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[TagInstance] != w.node.ID || eni.Tags[TagManaged] != "true" || !eni.DeleteOnTermination {
+		t.Errorf("ENI is %+v", eni)
+	}
+	if s := w.state(); len(s.Intents)+len(s.Wishes) != 0 {
+		t.Errorf("left over: intents %v, wishes %v", s.Intents, s.Wishes)
+	}
+	w.consistent()
+}
+
+// An ADD with a free address asks nobody.
+func TestWarm(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 0
+	w.mustAcquire(0)
+	w.sim.ResetCalls()
+	for n := 1; n < 10; n++ {
+		w.mustAcquire(n)
+	}
+	if ec2, imds := len(w.sim.Calls()), len(w.node.MetadataCalls()); ec2+imds != 0 {
+		t.Errorf("%d EC2 calls, %d metadata calls", ec2, imds)
+	}
+}
+
+// A burst on an empty node: distinct addresses, and hardly more calls than ENIs need.
+func TestBurst(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	const pods = 20 // all that two ENIs of ten addresses have
+	w.sim.Delay("CreateNetworkInterface", 50*time.Millisecond)
+	var mu sync.Mutex
+	got := map[netip.Addr]int{}
+	var wg sync.WaitGroup
+	for n := range pods {
+		p := w.pool()
+		wg.Go(func() {
+			a, err := p.Acquire(t.Context(), pod(n))
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Errorf("pod %d: %v", n, err)
+			}
+			got[a.Addr]++
+		})
+	}
+	wg.Wait()
+	if len(got) != pods {
+		t.Errorf("%d distinct addresses, want %d: %v", len(got), pods, got)
+	}
+	writes := w.writes()
+	if writes["CreateNetworkInterface"] != 2 || writes["AssignPrivateIpAddresses"] > 2 {
+		t.Errorf("EC2 was asked for %v", writes)
+	}
+	w.consistent()
+
+	_, err := w.acquire(pods)
+	e, ok := errors.AsType[*plugin.Error](err)
+	if !ok || e.Code != plugin.CodeTryAgain || !errors.Is(err, aws.ErrInstanceFull) || e.Hint == "" {
+		t.Errorf("pod %d on a full node: %v (%+v)", pods, err, e)
+	}
+}
+
+func TestCooling(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	a := w.mustAcquire(1)
+	w.release(1)
+	if b := w.mustAcquire(2); b == a {
+		t.Errorf("%s was given away while it cooled", a)
+	}
+	w.release(2)
+	w.age(2 * time.Minute)
+	w.sim.ResetCalls()
+	if b := w.mustAcquire(3); b != a {
+		t.Errorf("got %s, want %s, which has been free the longest", b, a)
+	}
+	w.wantWrites(map[string]int{})
+	w.release(99) // nobody's
+}
+
+// The fullest ENI is filled first, so that the other can be given back.
+func TestFullestFirst(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 0
+	for n := range 12 {
+		w.mustAcquire(n)
+	}
+	for n := range 5 {
+		w.release(n)
+	}
+	w.age(time.Hour)
+	// The first ENI has 5 pods now, the second 2.
+	s := w.state()
+	first, _ := s.ENIOf(s.Held(pod(9).Key)[0])
+	for n := 20; n < 25; n++ {
+		a := w.mustAcquire(n)
+		if id, _ := s.ENIOf(a); id != first {
+			t.Errorf("pod %d is on %s, want the fuller %s", n, id, first)
+		}
+	}
+}
+
+// A full subnet leads to the next one, and only a true lack of room is an error.
+func TestSubnetFull(t *testing.T) {
+	w := newWorld(t, "m5.large", 28, 28) // 11 addresses each
+	for n := range 20 {
+		w.mustAcquire(n)
+	}
+	w.consistent()
+	subnets := map[string]bool{}
+	for _, e := range w.sim.ENIs() {
+		subnets[e.Subnet] = true
+	}
+	if len(subnets) != 3 {
+		t.Errorf("ENIs are in %v", subnets)
+	}
+	w = newWorld(t, "m5.large", 28)
+	var err error
+	n := 0
+	for ; err == nil && n < 30; n++ {
+		_, err = w.acquire(n)
+	}
+	if n-1 != 11 || !errors.Is(err, aws.ErrSubnetFull) {
+		t.Errorf("pod %d: %v", n-1, err)
+	}
+	if n := len(w.sim.ENIs()); n > 3 {
+		t.Errorf("%d ENIs", n)
+	}
+}
+
+// Throttling makes the node wait, not build ENIs.
+func TestThrottled(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(1)
+	w.sim.ResetCalls()
+	w.sim.Fail("AssignPrivateIpAddresses", "RequestLimitExceeded", 3)
+	w.mustAcquire(2)
+	w.wantWrites(map[string]int{"AssignPrivateIpAddresses": 1})
+
+	w.policy.Timeout = 300 * time.Millisecond
+	w.sim.Fail("AssignPrivateIpAddresses", "RequestLimitExceeded", -1)
+	_, err := w.acquire(3)
+	e, ok := errors.AsType[*plugin.Error](err)
+	if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), "AssignPrivateIpAddresses") {
+		t.Errorf("throttled for ever: %v", err)
+	}
+	if len(w.sim.ENIs()) != 2 {
+		t.Errorf("%d ENIs", len(w.sim.ENIs()))
+	}
+}
+
+func TestDenied(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	_, err := w.acquire(1)
+	e, ok := errors.AsType[*plugin.Error](err)
+	if !ok || !errors.Is(err, aws.ErrDenied) || e.Hint != "allow ec2:CreateNetworkInterface in the instance role" {
+		t.Errorf("%v (%+v)", err, e)
+	}
+}
+
+// What a process has begun and could not end, the next one ends.
+func TestResume(t *testing.T) {
+	for _, action := range []string{"AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"} {
+		t.Run(action, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			w.sim.Fail(action, "InternalError", 4)
+			_, err := w.acquire(1)
+			t.Logf("the first try: %v", err)
+			w.mustAcquire(2)
+			w.policy.Batch = 20
+			w.mustAcquire(3) // Modify is asked for again when there is growth
+			enis := w.sim.ENIs()
+			if len(enis) != 2 || enis[1].Status != "in-use" || !enis[1].DeleteOnTermination {
+				t.Errorf("ENIs: %+v", enis)
+			}
+			if s := w.state(); len(s.Intents) != 0 {
+				t.Errorf("intents: %v", s.Intents)
+			}
+			w.consistent()
+		})
+	}
+}
+
+// The registry is lost: what is in use stays in use, and the rest cools.
+func TestLostRegistry(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 3
+	a, err := w.acquire(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	netns := newNetNS(t)
+	up(t, netns, a.Addr)
+	if err := os.RemoveAll(w.dir); err != nil {
+		t.Fatal(err)
+	}
+	before := slices.Collect(maps.Keys(w.state().Free))
+	if len(before) != 0 {
+		t.Fatal("the registry is not lost")
+	}
+	b := w.mustAcquire(2)
+	if b == a.Addr {
+		t.Fatalf("%s was given away while a pod has it", b)
+	}
+	s := w.state()
+	if l := s.Leases[a.Addr]; l.Key != (registry.Key{}) || !l.Bound {
+		t.Errorf("lease of %s: %+v", a.Addr, l)
+	}
+	// The DEL of a pod whose owner was forgotten finds the lease by prevResult's address.
+	if err := w.pool().Release(t.Context(), pod(1).Key, a.Addr); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := w.state().Free[a.Addr]; !ok {
+		t.Errorf("%s is not free", a.Addr)
+	}
+	w.consistent()
+}
+
+// On a node where no pod ever was, addresses from the launch template serve at once.
+func TestFirstBoot(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.MinIndex, w.policy.Provision = 0, ProvisionNone
+	p := w.pool()
+	boot := w.sim.ENIs()[0]
+	if _, err := p.Cloud.Assign(t.Context(), boot.ID, 3); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		if a := w.mustAcquire(n); a == boot.Addrs[0] {
+			t.Errorf("pod %d has the node's own address", n)
+		}
+	}
+	_, err := w.acquire(3)
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(err.Error(), "provisioned with") || e.Hint == "" {
+		t.Errorf("fourth pod: %v", err)
+	}
+}
+
+func TestCollect(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	for n := range 12 {
+		w.mustAcquire(n)
+	}
+	for n := range 12 {
+		w.release(n)
+	}
+	collect := func(c Collection) Collection {
+		t.Helper()
+		if err := w.pool().Collect(t.Context(), &c); err != nil {
+			t.Fatal(err)
+		}
+		w.consistent()
+		return c
+	}
+	if c := collect(Collection{FreeAfter: time.Minute, Max: -1}); len(c.Unassigned)+len(c.Deleted) != 0 {
+		t.Errorf("too soon: %+v", c)
+	}
+	w.age(2 * time.Minute)
+	w.sim.ResetCalls()
+	if c := collect(Collection{FreeAfter: time.Minute, Max: 4}); len(c.Unassigned) != 4 {
+		t.Errorf("at most 4: %+v", c)
+	}
+	w.wantWrites(map[string]int{"UnassignPrivateIpAddresses": 1})
+	if c := collect(Collection{FreeAfter: time.Minute, Max: -1}); len(c.Deleted) != 2 {
+		t.Errorf("all: %+v", c)
+	}
+	if enis := w.sim.ENIs(); len(enis) != 1 {
+		t.Errorf("ENIs: %+v", enis)
+	}
+	s := w.state()
+	if len(s.Free) != 0 || len(s.ENIs) != 1 {
+		t.Errorf("state: %+v", s)
+	}
+}
+
+// Of an ENI with a pod on it, what is idle goes, but never the primary address.
+func TestCollectUsedENI(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 0
+	for n := range 10 {
+		w.mustAcquire(n)
+	}
+	primary := w.sim.ENIs()[1].Addrs[0]
+	for n := range 10 {
+		if a := w.state().Held(pod(n).Key)[0]; a == primary || n < 9 {
+			w.release(n)
+		}
+	}
+	w.age(time.Hour)
+	c := Collection{FreeAfter: time.Minute, Max: -1}
+	if err := w.pool().Collect(t.Context(), &c); err != nil {
+		t.Fatal(err)
+	}
+	eni := w.sim.ENIs()[1]
+	if len(c.Deleted) != 0 || eni.Addrs[0] != primary || slices.Contains(c.Unassigned, primary) {
+		t.Errorf("collected %+v, ENI is %+v", c, eni)
+	}
+	// What metadata still lists is not taken back.
+	if err := w.pool().Learn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.consistent()
+}
+
+// A pod that has gone without a DEL loses its lease at the second sight, after a grace.
+func TestCollectLostPods(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	a := w.mustAcquire(1)
+	c := Collection{FreeAfter: time.Hour, Max: -1}
+	for want, wait := range []time.Duration{0, 0, 2 * time.Minute} {
+		w.age(wait)
+		if err := w.pool().Collect(t.Context(), &c); err != nil {
+			t.Fatal(err)
+		}
+		if ended := slices.Contains(c.Ended, a); ended != (want == 2) {
+			t.Errorf("collection %d: ended %v", want, c.Ended)
+		}
+	}
+}
+
+func TestRetain(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 3
+	for n := range 3 {
+		w.mustAcquire(n)
+	}
+	if err := w.pool().Retain(t.Context(), "another", nil); err != nil || len(w.state().Leases) != 3 {
+		t.Errorf("another network: %v, %d leases", err, len(w.state().Leases))
+	}
+	if err := w.pool().Retain(t.Context(), "net", []plugin.Attachment{pod(1).Attachment}); err != nil {
+		t.Fatal(err)
+	}
+	s := w.state()
+	if len(s.Leases) != 1 || len(s.Held(pod(1).Key)) != 1 || len(s.Free) != 2 {
+		t.Errorf("leases %v, free %v", s.Leases, s.Free)
+	}
+}

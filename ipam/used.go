@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// namespaces is where network namespaces can be seen: the names that runtimes give
+// them, and those of processes, for runtimes that give none.
+var namespaces = []string{"/run/netns/*", "/run/docker/netns/*", "/proc/[0-9]*/ns/net"}
+
+// Used is what the kernel says about the addresses of pods.
+type Used struct {
+	By      map[netip.Addr]string // the path of a namespace that has the address
+	Partial bool                  // some namespace could not be read: what it has is not known
+}
+
+// UsedAddrs looks into every network namespace but the caller's own. It is a walk
+// of the whole node: for a registry that is new, and for collectors.
+func UsedAddrs() Used {
+	used := Used{By: map[netip.Addr]string{}}
+	err := EachNetNS(func(ns *nl.NS) error {
+		addrs, err := ns.Addrs("")
+		for _, a := range addrs {
+			used.By[a.Prefix.Addr()] = ns.Name
+		}
+		return err
+	})
+	if err != nil {
+		slog.Warn("some namespaces cannot be read: all addresses count as used", "error", err)
+		used.Partial = true
+	}
+	return used
+}
+
+// EachNetNS calls f with every network namespace on the node but the caller's own,
+// each once, however many names it has; its Name is the path by which it was found.
+// It goes on when one cannot be opened, or f fails, and returns all such errors.
+func EachNetNS(f func(*nl.NS) error) error {
+	self, err := inode("/proc/self/ns/net")
+	if err != nil {
+		return fmt.Errorf("list namespaces: %w", err)
+	}
+	seen := map[nsID]bool{self: true}
+	var failed error
+	for _, pattern := range namespaces {
+		paths, err := filepath.Glob(pattern)
+		if err != nil {
+			panic(err) // the patterns are ours
+		}
+		for _, path := range paths {
+			failed = errors.Join(failed, once(path, seen, f))
+		}
+	}
+	return failed
+}
+
+// once calls f unless it has seen the namespace at path. One that is gone by now is
+// no error: processes end.
+func once(path string, seen map[nsID]bool, f func(*nl.NS) error) error {
+	id, err := inode(path)
+	if gone(err) || err == nil && seen[id] || path == hostProcess {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	seen[id] = true
+	ns, err := nl.Open(path, path)
+	if gone(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	return f(ns)
+}
+
+// hostProcess is the host's: no pod has the namespace of process 1, and a sandbox may
+// keep even root from looking at it.
+const hostProcess = "/proc/1/ns/net"
+
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+
+// An nsID tells namespaces apart: namespaces(7), "The /proc/[pid]/ns/ directory".
+type nsID struct{ dev, ino uint64 }
+
+func inode(path string) (nsID, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return nsID{}, err
+	}
+	st := fi.Sys().(*syscall.Stat_t)
+	return nsID{uint64(st.Dev), st.Ino}, nil
+}
