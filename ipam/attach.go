@@ -166,7 +166,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 			Description:    "CNI-ENI " + s.Instance.ID,
 			Tags:           tags,
 			Token:          token,
-			Secondary:      min(max(spec.Addrs, 1), s.Instance.IPv4PerENI) - 1,
+			Secondary:      min(max(spec.Addrs, 1), s.Instance.IPv4PerENI, subnet.Free) - 1,
 		})
 		eni.CIDR = subnet.CIDR // EC2 leaves it out
 		return func(s *registry.State) {

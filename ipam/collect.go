@@ -66,7 +66,6 @@ func (p *Pool) endLost(ctx context.Context, used Used, c *Collection) error {
 			return !used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
 		})
 		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > staleMetadata })
-		maps.DeleteFunc(s.Wishes, func(_ string, until time.Time) bool { return now.After(until) })
 	})
 }
 
@@ -169,8 +168,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, used Used, c *Collection) error 
 		for id, e := range s.ENIs {
 			busy := slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, used, a, now) })
 			if e.Managed && !e.Keep && e.Index > 0 && (e.Draining || !busy) && c.Max < 0 {
-				e.Draining = true
-				s.ENIs[id] = e
+				drain(s, id, true)
 				doomed = append(doomed, id)
 			}
 		}
@@ -193,7 +191,11 @@ func (p *Pool) deleteEmpty(ctx context.Context, used Used, c *Collection) error 
 // deleteENI detaches an ENI, deletes it, and then forgets it. It takes up where an
 // earlier try ended.
 func (p *Pool) deleteENI(ctx context.Context, id string) error {
-	if err := p.DetachAndDelete(ctx, id); err != nil {
+	err := p.DetachAndDelete(ctx, id)
+	if errors.Is(err, aws.ErrDenied) {
+		return errors.Join(err, p.update(ctx, func(s *registry.State) { drain(s, id, false) }))
+	}
+	if err != nil {
 		return err
 	}
 	now := time.Now()
@@ -204,6 +206,13 @@ func (p *Pool) deleteENI(ctx context.Context, id string) error {
 		s.Forget(s.ENIs[id].Addrs...)
 		delete(s.ENIs, id)
 	})
+}
+
+// drain says whether an ENI is on its way out.
+func drain(s *registry.State, id string, draining bool) {
+	e := s.ENIs[id]
+	e.Draining = draining
+	s.ENIs[id] = e
 }
 
 // DetachAndDelete detaches an ENI if it is attached, waits until EC2 has done so, and

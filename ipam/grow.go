@@ -34,7 +34,11 @@ func (p *Pool) grow(ctx context.Context) error {
 	}
 	var why []error
 	for _, r := range rooms(s, p.Policy) {
-		got, err := p.assign(ctx, r.id, min(p.want(s), r.room))
+		n := min(p.want(s), r.room)
+		got, err := p.assign(ctx, r.id, n)
+		if errors.Is(err, aws.ErrSubnetFull) && n > 1 {
+			got, err = p.assign(ctx, r.id, 1) // EC2 gives all or nothing
+		}
 		if err == nil && len(got) > 0 {
 			return nil
 		}

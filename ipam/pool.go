@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -48,7 +49,7 @@ type Allocation struct {
 
 var (
 	errNone    = errors.New("no address is free")
-	errUnknown = errors.New("nothing is known of this node's addresses yet")
+	errUnknown = errors.New("the metadata service shows no ENI of this instance")
 )
 
 // Acquire leases an address to the owner. The same owner again gets the same
@@ -82,12 +83,13 @@ func (p *Pool) Acquire(ctx context.Context, o Owner) (Allocation, error) {
 // take leases an address that is free already, without asking EC2. The error is
 // errNone if there is none; then the registry knows that the owner waits.
 func (p *Pool) take(ctx context.Context, o Owner) (Allocation, error) {
-	for {
+	for learned := false; ; {
 		a, fresh, err := p.reserve(ctx, o)
-		if errors.Is(err, errUnknown) {
+		if errors.Is(err, errUnknown) && !learned {
 			if err := p.Learn(ctx); err != nil {
-				return Allocation{}, err
+				return Allocation{}, explain(err)
 			}
+			learned = true
 			continue
 		}
 		if err != nil || !fresh {
@@ -112,19 +114,19 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 		if s.New || len(s.ENIs) == 0 {
 			return errUnknown
 		}
-		held := slices.DeleteFunc(s.Held(o.Key), func(a netip.Addr) bool { return !onENI(s, a) })
-		addr := candidate(s, p.Policy, time.Now())
-		switch {
-		case len(held) > 0:
-			addr = held[0]
-		case addr.IsValid():
-			fresh = true
-		default:
+		now := time.Now()
+		maps.DeleteFunc(s.Wishes, func(_ string, until time.Time) bool { return now.After(until) })
+		delete(s.Wishes, o.Key.String())
+		addr, had := held(s, o.Key)
+		if !had {
+			addr = candidate(s, p.Policy, now)
+		}
+		if !addr.IsValid() {
 			none = true
 			s.Wishes[o.Key.String()] = deadline(ctx)
 			return nil
 		}
-		delete(s.Wishes, o.Key.String())
+		fresh = !had
 		id, eni := s.ENIOf(addr)
 		a = Allocation{addr, id, eni, s.VPCs[eni.VPC], s}
 		if p.Policy.Keep && !eni.Keep {
@@ -137,6 +139,18 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 		return a, false, errNone
 	}
 	return a, fresh, err
+}
+
+// held is the address that the attachment has already. A lease of an address that is
+// on no ENI any more is worth nothing, and ends.
+func held(s *registry.State, k registry.Key) (a netip.Addr, ok bool) {
+	for _, h := range s.Held(k) {
+		if onENI(s, h) {
+			return h, true
+		}
+		delete(s.Leases, h)
+	}
+	return a, false
 }
 
 // candidate chooses the address to lease next: on the fullest ENI, so that
