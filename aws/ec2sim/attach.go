@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import "strings"
+
+type attachNetworkInterfaceInput struct {
+	DeviceIndex        *int   `ec2:"DeviceIndex,required"`
+	InstanceID         string `ec2:"InstanceId,required"`
+	NetworkCardIndex   int    `ec2:"NetworkCardIndex"`
+	NetworkInterfaceID string `ec2:"NetworkInterfaceId,required"`
+}
+
+type attachNetworkInterfaceOutput struct {
+	head
+	AttachmentID     string `xml:"attachmentId"`
+	NetworkCardIndex int    `xml:"networkCardIndex"`
+}
+
+// attachNetworkInterface attaches an ENI to a running instance (API: AttachNetworkInterface). DeleteOnTermination is
+// false until ModifyNetworkInterfaceAttribute sets it.
+func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNetworkInterfaceOutput, error) {
+	e, err := s.eni(in.NetworkInterfaceID)
+	if err != nil {
+		return nil, err
+	}
+	i, err := s.running(in.InstanceID)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.mayAttach(e, i, in.NetworkCardIndex, *in.DeviceIndex); err != nil {
+		return nil, err
+	}
+	a := s.attach(e, i, in.NetworkCardIndex, *in.DeviceIndex, s.cfg.AttachDelay)
+	return &attachNetworkInterfaceOutput{AttachmentID: a.id, NetworkCardIndex: a.card}, nil
+}
+
+// mayAttach keeps the rules of attachments: one at a time for an ENI, one zone, one ENI for each device index of a card,
+// and the limits of the instance type for ENIs, ENIs of a card and addresses of an ENI (API: AttachNetworkInterface;
+// Guide: "Elastic network interfaces", "Maximum IP addresses per network interface").
+func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
+	switch {
+	case e.attachment != nil:
+		return refuse("InvalidNetworkInterface.InUse", "Interface: [%s] in use", e.id)
+	case e.subnet.Zone != i.Zone:
+		return refuse("InvalidParameterCombination",
+			"You may not attach a network interface to an instance if they are not in the same availability zone")
+	case card < 0 || card >= len(i.limits.cards()):
+		return invalid(card, "networkCardIndex", "The instance type has no such network card.")
+	case index < 0:
+		return invalid(index, "deviceIndex", "It must not be negative.")
+	case e.slots() > i.limits.IPv4PerENI:
+		return refuse("InvalidInterface.IpAddressLimitExceeded", "Number of private addresses exceeds the limit of %s.", i.Type)
+	case len(e.prefixes) > 0 && i.limits.Xen:
+		return noPrefixes(i.Type)
+	}
+	return s.hasRoom(i, card, index)
+}
+
+// hasRoom refuses an ENI where the instance has no room. A device index counts within its card, the limit of the instance
+// over all cards (Guide: "Network cards"). Which of the two EC2 looks at first is not documented; the index is what a
+// caller can do something about.
+func (s *Sim) hasRoom(i *Instance, card, index int) error {
+	all := s.attached(i)
+	onCard := 0
+	for _, other := range all {
+		if other.attachment.card != card {
+			continue
+		}
+		onCard++
+		if other.attachment.index == index {
+			return refuse("InvalidParameterValue", "Instance '%s' already has an interface attached at device index '%d'.", i.ID, index)
+		}
+	}
+	if len(all) >= i.limits.ENIs || onCard >= i.limits.cards()[card] {
+		return refuse("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(all)+1, i.Type)
+	}
+	return nil
+}
+
+type detachNetworkInterfaceInput struct {
+	AttachmentID string `ec2:"AttachmentId,required"`
+	Force        bool   `ec2:"Force"`
+}
+
+// detachNetworkInterface detaches an ENI, but never the boot ENI (API: DetachNetworkInterface; Guide: "Elastic network
+// interfaces": "You can't detach a primary network interface from an instance").
+func (s *Sim) detachNetworkInterface(in *detachNetworkInterfaceInput) (*done, error) {
+	e, err := s.attachmentOf(in.AttachmentID)
+	if err != nil {
+		return nil, err
+	}
+	a, delay := e.attachment, s.cfg.DetachDelay
+	switch {
+	case a.index == 0 && a.card == 0:
+		return nil, refuse("OperationNotPermitted",
+			"The network interface at device index 0 and networkCard index 0 cannot be detached.")
+	case in.Force:
+		delay = 0
+	case a.status == "detaching":
+		return nil, refuse("IncorrectState", "The attachment '%s' is already detaching.", a.id)
+	}
+	s.detach(e, delay)
+	return &done{Return: true}, nil
+}
+
+// attachmentOf finds an ENI by the ID of its attachment.
+func (s *Sim) attachmentOf(id string) (*eni, error) {
+	if !strings.HasPrefix(id, "eni-attach-") {
+		return nil, refuse("InvalidNetworkInterfaceAttachmentId.Malformed", "Invalid id: %q (expecting \"eni-attach-...\")", id)
+	}
+	for _, e := range s.enis {
+		if e.attachment != nil && e.attachment.id == id {
+			return e, nil
+		}
+	}
+	return nil, notFound("InvalidAttachmentID", "attachment", id)
+}

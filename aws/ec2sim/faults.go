@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A fault is what an action shall answer instead of the truth, for some calls.
+type fault struct {
+	code string
+	left int // negative: for ever
+}
+
+// Fail makes the next n calls of the action answer with the error code, and do nothing: RequestLimitExceeded is EC2
+// throttling. A negative n means all calls from now on, 0 none any more. An action that the simulator does not know is a
+// mistake of the caller, and panics.
+func (s *Sim) Fail(action, code string, n int) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[action] = &fault{code, n}
+}
+
+// Delay makes each answer to the action take d longer from now on. The work is done before the wait: a caller that
+// gives up has lost an answer, not a call, which is the harder case to be right about.
+func (s *Sim) Delay(action string, d time.Duration) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delays[action] = d
+}
+
+func mustKnow(action string) {
+	if _, ok := actions[action]; !ok {
+		panic(fmt.Sprintf("ec2sim: no action %q", action))
+	}
+}
+
+// injected is the error that the action shall answer with, if any.
+func (s *Sim) injected(action string) error {
+	f := s.faults[action]
+	if f == nil || f.left == 0 {
+		return nil
+	}
+	if f.left > 0 {
+		f.left--
+	}
+	if f.code == "RequestLimitExceeded" {
+		return refuse(f.code, "Request limit exceeded.")
+	}
+	return refuse(f.code, "%s answers so because the simulator was told to.", action)
+}
+
+// Calls returns the calls that EC2 has answered since the last ResetCalls, in order.
+func (s *Sim) Calls() []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+// ResetCalls forgets the calls so far, of EC2 and of the metadata of all instances.
+func (s *Sim) ResetCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = nil
+	for _, i := range s.instances {
+		i.forgetCalls()
+	}
+}
+
+// record appends a call.
+func (s *Sim) record(f form, err error) {
+	c := Call{Action: f["Action"], Params: maps.Clone(f)}
+	delete(c.Params, "Action")
+	delete(c.Params, "Version")
+	if r, ok := errors.AsType[*refusal](err); ok {
+		c.Code = r.code
+	}
+	s.calls = append(s.calls, c)
+}
+
+// String prints a call on one line, such as
+//
+//	AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=16: RequestLimitExceeded
+//
+// without the client token, which is different in every run.
+func (c Call) String() string {
+	words := []string{c.Action}
+	for _, name := range slices.Sorted(maps.Keys(c.Params)) {
+		if name != "ClientToken" {
+			words = append(words, name+"="+c.Params[name])
+		}
+	}
+	line := strings.Join(words, " ")
+	if c.Code != "" {
+		line += ": " + c.Code
+	}
+	return line
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A form is the parameters of a query: flat names with dots for members and numbers for the elements of lists, such as
+// Filter.1.Value.2 (API: "Make requests to the Amazon EC2 API").
+type form map[string]string
+
+// decoder reads a form into the input structure of an action. Fields name their parameter in the tag "ec2", with
+// ",required" behind it where EC2 insists. A pointer tells a parameter that was not sent from one that was sent empty.
+type decoder struct {
+	form form
+	seen map[string]bool
+}
+
+// decode fills in, a pointer to a structure, and refuses what is missing, malformed or unknown.
+func (f form) decode(in any) error {
+	d := decoder{form: f, seen: map[string]bool{}}
+	if err := d.structure(reflect.ValueOf(in).Elem(), ""); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if !d.seen[name] && !common(name) {
+			return refuse("UnknownParameter", "The parameter %s is not recognized", name)
+		}
+	}
+	return nil
+}
+
+// common says whether a parameter is one that every action takes (API: "Common Query Parameters").
+func common(name string) bool {
+	switch name {
+	case "Action", "Version", "DryRun":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Amz-")
+}
+
+func (d *decoder) structure(v reflect.Value, path string) error {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if field.Anonymous {
+			if err := d.structure(v.Field(i), path); err != nil {
+				return err
+			}
+			continue
+		}
+		name, option, _ := strings.Cut(field.Tag.Get("ec2"), ",")
+		if err := d.value(v.Field(i), path+name); err != nil {
+			return err
+		}
+		if option == "required" && v.Field(i).IsZero() {
+			return refuse("MissingParameter", "The request must contain the parameter %s", path+name)
+		}
+	}
+	return nil
+}
+
+func (d *decoder) value(v reflect.Value, name string) error {
+	switch {
+	case v.Kind() == reflect.Slice:
+		return d.list(v, name)
+	case v.Kind() == reflect.Struct && !isScalar(v):
+		return d.structure(v, name+".")
+	case v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Struct:
+		if !d.form.any(name + ".") {
+			return nil
+		}
+		v.Set(reflect.New(v.Type().Elem()))
+		return d.structure(v.Elem(), name+".")
+	}
+	text, ok := d.form[name]
+	if !ok {
+		return nil
+	}
+	d.seen[name] = true
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	if want := scalar(v, text); want != "" {
+		return invalid(text, name, "Expected "+want+".")
+	}
+	return nil
+}
+
+// list reads the elements in the order of their numbers, whatever these are.
+func (d *decoder) list(v reflect.Value, name string) error {
+	for _, n := range d.form.numbers(name + ".") {
+		element := reflect.New(v.Type().Elem()).Elem()
+		if err := d.value(element, name+"."+strconv.Itoa(n)); err != nil {
+			return err
+		}
+		v.Set(reflect.Append(v, element))
+	}
+	return nil
+}
+
+func (f form) any(prefix string) bool {
+	for name := range f {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// numbers are the numbers that follow the prefix.
+func (f form) numbers(prefix string) []int {
+	found := map[int]bool{}
+	for name := range f {
+		rest, ok := strings.CutPrefix(name, prefix)
+		if !ok {
+			continue
+		}
+		digits, _, _ := strings.Cut(rest, ".")
+		if n, err := strconv.Atoi(digits); err == nil && n > 0 && digits == strconv.Itoa(n) {
+			found[n] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// isScalar says whether a structure is a single value on the wire.
+func isScalar(v reflect.Value) bool {
+	switch v.Interface().(type) {
+	case netip.Addr, netip.Prefix:
+		return true
+	}
+	return false
+}
+
+// scalar parses text into v, or says what it should have been.
+func scalar(v reflect.Value, text string) (want string) {
+	ok := true
+	switch p := v.Addr().Interface().(type) {
+	case *string:
+		*p = text
+	case *bool:
+		want, *p, ok = "true or false", text == "true", text == "true" || text == "false"
+	case *int:
+		n, err := strconv.ParseInt(text, 10, 32)
+		want, *p, ok = "an integer", int(n), err == nil
+	case *netip.Addr:
+		a, err := netip.ParseAddr(text)
+		want, *p, ok = "an IPv4 address", a, err == nil && a.Is4()
+	case *netip.Prefix:
+		b, err := netip.ParsePrefix(text)
+		want, *p, ok = "a CIDR block", b, err == nil && b.Addr().Is4() && b == b.Masked()
+	default:
+		panic(fmt.Sprintf("ec2sim: no wire form for %s", v.Type()))
+	}
+	if ok {
+		return ""
+	}
+	return want
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// An Instance is a running instance.
+type Instance struct {
+	ID     string
+	Type   string
+	Zone   string
+	Subnet string // of the boot ENI
+	VPC    string
+
+	sim        *Sim
+	limits     InstanceType
+	role       string
+	tags       map[string]string
+	launched   time.Time
+	terminated bool   // guarded by sim.mu, like views
+	views      []view // what the metadata shows, the present view first and then those to come
+
+	metadata struct {
+		sync.Mutex
+		tokens map[string]time.Time // until when each is valid
+		calls  []string
+	}
+}
+
+// RunInstance launches an instance. It is running when RunInstance returns; the boot ENI is attached at device index 0,
+// and will be deleted with the instance (API: RunInstances).
+func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
+	var i *Instance
+	var err error
+	s.update(func() { i, err = s.run(r) })
+	if err != nil {
+		return nil, fmt.Errorf("run instance: %w", err)
+	}
+	return i, nil
+}
+
+func (s *Sim) run(r RunInstance) (*Instance, error) {
+	limits, ok := s.types[r.Type]
+	if !ok {
+		return nil, refuse("InvalidParameterValue", "Invalid value '%s' for InstanceType.", r.Type)
+	}
+	sub, err := s.subnet(r.Subnet)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := s.groups(r.SecurityGroups)
+	if err != nil {
+		return nil, err
+	}
+	if 1+r.Secondary > limits.IPv4PerENI {
+		return nil, refuse("InvalidInterface.IpAddressLimitExceeded", "Number of private addresses exceeds the limit of %s.", r.Type)
+	}
+	as, err := sub.takeFirst(r.PrivateIP, nil, r.Secondary)
+	if err != nil {
+		return nil, err
+	}
+	i := &Instance{
+		ID:   fmt.Sprintf("i-%017x", s.count("i")),
+		Type: r.Type, Zone: sub.Zone, Subnet: sub.ID, VPC: sub.VPC,
+		sim: s, limits: limits, role: cmp.Or(r.Role, "node"), tags: own(r.Tags), launched: time.Now(),
+	}
+	i.metadata.tokens = map[string]time.Time{}
+	s.instances[i.ID] = i
+	e := s.newENI(sub, groups, as, nil)
+	if sub.MapPublicIP {
+		e.publicIP = s.publicIP()
+	}
+	s.attach(e, i, 0, 0, 0).deleteOnTermination = true
+	i.views = []view{{since: i.launched, enis: i.snapshots()}}
+	return i, nil
+}
+
+// publicIP gives an address of 198.18.0.0/15, which no real host has (RFC 2544, RFC 6890).
+func (s *Sim) publicIP() netip.Addr {
+	n := s.count("public")
+	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16&1), byte(n >> 8), byte(n)})
+}
+
+// TerminateInstance ends an instance: ENIs whose attachment says DeleteOnTermination are deleted, the others are
+// detached and left behind (Guide: "Elastic network interfaces").
+func (s *Sim) TerminateInstance(id string) error {
+	var err error
+	s.update(func() { err = s.terminate(id) })
+	return err
+}
+
+func (s *Sim) terminate(id string) error {
+	i, err := s.running(id)
+	if err != nil {
+		return fmt.Errorf("terminate: %w", err)
+	}
+	i.terminated = true
+	for _, e := range s.attached(i) {
+		remove := e.attachment.deleteOnTermination
+		s.untie(e)
+		if remove {
+			s.drop(e)
+		}
+	}
+	return nil
+}
+
+// running finds an instance that is not terminated.
+func (s *Sim) running(id string) (*Instance, error) {
+	i, ok := s.instances[id]
+	switch {
+	case !strings.HasPrefix(id, "i-"):
+		return nil, refuse("InvalidInstanceID.Malformed", "Invalid id: %q (expecting \"i-...\")", id)
+	case !ok:
+		return nil, notFound("InvalidInstanceID", "instance ID", id)
+	case i.terminated:
+		return nil, refuse("InvalidParameterValue", "Instance '%s' is not 'running'.", id)
+	}
+	return i, nil
+}
+
+// ENIs returns the instance's network interfaces, by network card and device index.
+func (i *Instance) ENIs() []ENI {
+	i.sim.mu.Lock()
+	defer i.sim.mu.Unlock()
+	return i.snapshots()
+}
+
+func (i *Instance) snapshots() []ENI {
+	var enis []ENI
+	for _, e := range i.sim.attached(i) {
+		enis = append(enis, e.snapshot())
+	}
+	return enis
+}

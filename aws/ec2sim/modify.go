@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+type modifyNetworkInterfaceAttributeInput struct {
+	NetworkInterfaceID string             `ec2:"NetworkInterfaceId,required"`
+	Attachment         *attachmentChanges `ec2:"Attachment"`
+	Description        *struct {
+		Value string `ec2:"Value"`
+	} `ec2:"Description"`
+	SecurityGroupIDs []string `ec2:"SecurityGroupId"`
+	SourceDestCheck  *struct {
+		Value bool `ec2:"Value"`
+	} `ec2:"SourceDestCheck"`
+}
+
+type attachmentChanges struct {
+	AttachmentID        string `ec2:"AttachmentId,required"`
+	DeleteOnTermination *bool  `ec2:"DeleteOnTermination,required"`
+}
+
+// modifyNetworkInterfaceAttribute changes one attribute of an ENI (API: ModifyNetworkInterfaceAttribute: "You can
+// specify only one attribute at a time").
+func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttributeInput) (*done, error) {
+	given := []bool{in.Attachment != nil, in.Description != nil, in.SecurityGroupIDs != nil, in.SourceDestCheck != nil}
+	if several(given...) {
+		return nil, refuse("InvalidParameterCombination", "Fields for multiple attribute types specified.")
+	}
+	e, err := s.eni(in.NetworkInterfaceID)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case in.Attachment != nil:
+		a := e.attachment
+		if a == nil || a.id != in.Attachment.AttachmentID {
+			return nil, notFound("InvalidAttachmentID", "attachment", in.Attachment.AttachmentID)
+		}
+		a.deleteOnTermination = *in.Attachment.DeleteOnTermination
+	case in.Description != nil:
+		e.description = in.Description.Value
+	case in.SecurityGroupIDs != nil:
+		groups, err := s.groups(in.SecurityGroupIDs)
+		if err != nil {
+			return nil, err
+		}
+		e.groups = groups
+		s.changed(Addressed, e)
+	case in.SourceDestCheck != nil:
+		e.sourceDestCheck = in.SourceDestCheck.Value
+		s.changed(Addressed, e)
+	default:
+		return nil, refuse("InvalidParameterCombination", "No attributes specified.")
+	}
+	return &done{Return: true}, nil
+}

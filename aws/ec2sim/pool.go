@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// A pool is the addresses of an IPv4 subnet, one bit each. It gives out aligned blocks: a single address is a block of
+// one, a delegated prefix a block of sixteen, so that a subnet can be fragmented as EC2's are: full for prefixes with
+// addresses to spare.
+type pool struct {
+	cidr netip.Prefix
+	used []uint64
+	free int
+	next int // where the search for a block begins: behind the last one that was given
+}
+
+// newPool returns the pool of cidr. The first four addresses and the last one are never given: network, router, DNS,
+// reserved, broadcast (VPC Guide: "Subnet CIDR blocks").
+func newPool(cidr netip.Prefix) *pool {
+	size := 1 << (32 - cidr.Bits())
+	p := &pool{cidr: cidr.Masked(), used: make([]uint64, (size+63)/64), free: size}
+	for _, i := range []int{0, 1, 2, 3, size - 1} {
+		p.set(i, 1)
+	}
+	return p
+}
+
+func (p *pool) size() int { return 1 << (32 - p.cidr.Bits()) }
+
+// take gives the next free block of that prefix length. EC2 does not say how it chooses; the simulator goes round the
+// subnet, so that it is predictable and an address that was just freed is the last to be given again.
+func (p *pool) take(bits int) (netip.Prefix, bool) {
+	n, size := 1<<(32-bits), p.size()
+	start := (p.next + n - 1) / n * n
+	for i := range size / n {
+		at := (start + i*n) % size
+		if p.isFree(at, n) {
+			p.set(at, n)
+			p.next = at + n
+			return netip.PrefixFrom(p.at(at), bits), true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+// takeAll gives count blocks, or none.
+func (p *pool) takeAll(bits, count int) ([]netip.Prefix, bool) {
+	if count > p.free {
+		return nil, false
+	}
+	next, blocks := p.next, []netip.Prefix(nil)
+	for range count {
+		b, ok := p.take(bits)
+		if !ok {
+			p.give(blocks...)
+			p.next = next
+			return nil, false
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks, true
+}
+
+// takeThese gives these blocks of the subnet, or none and the first that is not free.
+func (p *pool) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
+	for done, b := range blocks {
+		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
+		if !p.isFree(i, n) {
+			p.give(blocks[:done]...)
+			return b, false
+		}
+		p.set(i, n)
+	}
+	return netip.Prefix{}, true
+}
+
+// give takes blocks back.
+func (p *pool) give(blocks ...netip.Prefix) {
+	for _, b := range blocks {
+		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
+		p.used[i/64] &^= mask(i, n)
+		p.free += n
+	}
+}
+
+// reserved says whether the address is one that EC2 keeps for itself.
+func (p *pool) reserved(a netip.Addr) bool {
+	i := p.index(a)
+	return i < 4 || i == p.size()-1
+}
+
+// isFree, set and mask work on n bits from i, which never cross a word: blocks are aligned and at most 16 long.
+func (p *pool) isFree(i, n int) bool { return p.used[i/64]&mask(i, n) == 0 }
+
+func (p *pool) set(i, n int) {
+	p.used[i/64] |= mask(i, n)
+	p.free -= n
+}
+
+func mask(i, n int) uint64 { return (1<<n - 1) << (i % 64) }
+
+func (p *pool) at(i int) netip.Addr {
+	base := p.cidr.Addr().As4()
+	var a [4]byte
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(base[:])+uint32(i))
+	return netip.AddrFrom4(a)
+}
+
+func (p *pool) index(a netip.Addr) int {
+	base, b := p.cidr.Addr().As4(), a.As4()
+	return int(binary.BigEndian.Uint32(b[:]) - binary.BigEndian.Uint32(base[:]))
+}
+
+// single is the block of one address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// singles are the blocks of addresses.
+func singles(addrs []netip.Addr) []netip.Prefix {
+	blocks := make([]netip.Prefix, len(addrs))
+	for i, a := range addrs {
+		blocks[i] = single(a)
+	}
+	return blocks
+}
+
+// addrs are the addresses of blocks of one.
+func addrs(blocks []netip.Prefix) []netip.Addr {
+	as := make([]netip.Addr, len(blocks))
+	for i, b := range blocks {
+		as[i] = b.Addr()
+	}
+	return as
+}

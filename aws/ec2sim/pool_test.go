@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+)
+
+func TestPoolSizes(t *testing.T) {
+	for block, want := range map[string]int{"10.0.0.0/28": 11, "10.0.0.0/24": 251, "10.0.0.0/16": 65531} {
+		p := newPool(cidr(block))
+		if p.free != want {
+			t.Errorf("%s: %d free, want %d", block, p.free, want)
+		}
+		if _, ok := p.takeAll(32, want+1); ok || p.free != want {
+			t.Errorf("%s: more than all was given, or some was kept: %d", block, p.free)
+		}
+		all, ok := p.takeAll(32, want)
+		if !ok || p.free != 0 || len(all) != want {
+			t.Errorf("%s: %d of %d given", block, len(all), want)
+		}
+	}
+}
+
+// TestPoolPrefixes: the first /28 and the last have reserved addresses, and so are never given.
+func TestPoolPrefixes(t *testing.T) {
+	p := newPool(cidr("10.0.0.0/24"))
+	all, ok := p.takeAll(28, 14)
+	if !ok || all[0] != cidr("10.0.0.16/28") || all[13] != cidr("10.0.0.224/28") {
+		t.Errorf("%v", all)
+	}
+	if _, ok := p.take(28); ok || p.free != 251-14*16 {
+		t.Errorf("a fifteenth, or %d left", p.free)
+	}
+}
+
+// TestPoolAgainstMap takes and gives blocks at random, and keeps book in the simplest way.
+func TestPoolAgainstMap(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	p, mine := newPool(cidr("10.0.0.0/23")), map[netip.Addr]netip.Prefix{}
+	var blocks []netip.Prefix
+	for range 5000 {
+		bits := []int{32, 32, 32, 28}[r.IntN(4)]
+		if r.IntN(2) == 0 && len(blocks) > 0 {
+			i := r.IntN(len(blocks))
+			p.give(blocks[i])
+			for a := blocks[i].Addr(); blocks[i].Contains(a); a = a.Next() {
+				delete(mine, a)
+			}
+			blocks = append(blocks[:i], blocks[i+1:]...)
+		} else if b, ok := p.take(bits); ok {
+			for a := b.Addr(); b.Contains(a); a = a.Next() {
+				if other, ok := mine[a]; ok || p.reserved(a) {
+					t.Fatalf("%s given, and %s before it", b, other)
+				}
+				mine[a] = b
+			}
+			blocks = append(blocks, b)
+		}
+		if p.free != 512-5-len(mine) {
+			t.Fatalf("%d free, %d given", p.free, len(mine))
+		}
+	}
+}

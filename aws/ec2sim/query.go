@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+)
+
+// The version of the API, and the namespace of its answers.
+const (
+	apiVersion = "2016-11-15"
+	namespace  = "http://ec2.amazonaws.com/doc/" + apiVersion + "/"
+)
+
+// actions is the API: what each action is called and who answers it. The parameters are the fields of the input.
+var actions = map[string]action{
+	"AssignPrivateIpAddresses":        answer((*Sim).assignPrivateIPAddresses),
+	"AttachNetworkInterface":          answer((*Sim).attachNetworkInterface),
+	"CreateNetworkInterface":          answer((*Sim).createNetworkInterface),
+	"CreateTags":                      answer((*Sim).createTags),
+	"DeleteNetworkInterface":          answer((*Sim).deleteNetworkInterface),
+	"DescribeInstanceTypes":           answer((*Sim).describeInstanceTypes),
+	"DescribeNetworkInterfaces":       answer((*Sim).describeNetworkInterfaces),
+	"DescribeSubnets":                 answer((*Sim).describeSubnets),
+	"DescribeVpcPeeringConnections":   answer((*Sim).describeVpcPeeringConnections),
+	"DescribeVpcs":                    answer((*Sim).describeVpcs),
+	"DetachNetworkInterface":          answer((*Sim).detachNetworkInterface),
+	"ModifyNetworkInterfaceAttribute": answer((*Sim).modifyNetworkInterfaceAttribute),
+	"UnassignPrivateIpAddresses":      answer((*Sim).unassignPrivateIPAddresses),
+}
+
+// An action answers a form with an output structure. It is called with the lock held.
+type action func(*Sim, form) (output, error)
+
+// answer makes an action of a method over decoded parameters. A dry run ends where the work would begin.
+func answer[In any, Out any, P interface {
+	*Out
+	output
+}](f func(*Sim, *In) (P, error)) action {
+	return func(s *Sim, parameters form) (output, error) {
+		in := new(In)
+		if err := parameters.decode(in); err != nil {
+			return nil, err
+		}
+		if parameters["DryRun"] == "true" {
+			return nil, refuse("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+		}
+		out, err := f(s, in)
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
+	}
+}
+
+// An output is the answer to an action: a structure that begins with a head.
+type output interface{ identify(request string) }
+
+// A head begins each answer.
+type head struct {
+	RequestID string `xml:"requestId"`
+}
+
+func (h *head) identify(request string) { h.RequestID = request }
+
+// done is the whole answer of actions that have nothing to tell.
+type done struct {
+	head
+	Return bool `xml:"return"`
+}
+
+// failure is the answer to a call that was refused.
+type failure struct {
+	Code      string `xml:"Errors>Error>Code"`
+	Message   string `xml:"Errors>Error>Message"`
+	RequestID string `xml:"RequestID"`
+}
+
+// ServeHTTP answers a request of the EC2 query API. Whoever signed it, and whether, does not matter.
+func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil { // a handler that is called without a server can meet a request without a body
+		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
+	}
+	if err := r.ParseForm(); err != nil {
+		reject(w, refuse("MalformedQueryString", "%v", err), "")
+		return
+	}
+	f := form{}
+	for name, values := range r.Form {
+		f[name] = values[0]
+	}
+	var out output
+	var err error
+	var request string
+	s.update(func() {
+		request = fmt.Sprintf("00000000-0000-4000-8000-%012x", s.count("request"))
+		out, err = s.dispatch(f)
+		s.record(f, err)
+	})
+	switch {
+	case !s.hold(r, f["Action"]): // nobody waits for the answer
+	case err != nil:
+		reject(w, err, request)
+	default:
+		out.identify(request)
+		write(w, http.StatusOK, xml.Name{Space: namespace, Local: f["Action"] + "Response"}, out)
+	}
+}
+
+// reject answers with an error.
+func reject(w http.ResponseWriter, err error, request string) {
+	r, ok := errors.AsType[*refusal](err)
+	if !ok {
+		r = &refusal{"InternalError", err.Error()}
+	}
+	write(w, status(r.code), xml.Name{Local: "Response"}, &failure{r.code, r.message, request})
+}
+
+// dispatch passes the gates in EC2's order (is there such an action, is the caller held up, is it allowed to) and then
+// lets the action answer.
+func (s *Sim) dispatch(f form) (output, error) {
+	name := f["Action"]
+	act, ok := actions[name]
+	switch {
+	case name == "":
+		return nil, refuse("MissingAction", "The request is missing an action.")
+	case !ok:
+		return nil, refuse("InvalidAction", "The action %s is not valid for this web service.", name)
+	case cmp.Or(f["Version"], apiVersion) != apiVersion:
+		return nil, refuse("NoSuchVersion", "The specified API version does not exist.")
+	}
+	if err := s.injected(name); err != nil {
+		return nil, err
+	}
+	if err := s.allowed(name); err != nil {
+		return nil, err
+	}
+	return act(s, f)
+}
+
+// allowed refuses an action that the Config denies.
+func (s *Sim) allowed(action string) error {
+	if slices.Contains(s.cfg.Denied, action) {
+		return refuse("UnauthorizedOperation",
+			"You are not authorized to perform this operation. No identity-based policy allows the ec2:%s action", action)
+	}
+	return nil
+}
+
+// hold keeps an answer back for as long as Delay says, and reports whether the caller still waits for it.
+func (s *Sim) hold(r *http.Request, action string) bool {
+	s.mu.Lock()
+	d := s.delays[action]
+	s.mu.Unlock()
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+// write sends an answer as EC2 lays it out.
+func write(w http.ResponseWriter, code int, name xml.Name, body any) {
+	text := bytes.NewBufferString(xml.Header)
+	e := xml.NewEncoder(text)
+	e.Indent("", "    ")
+	if err := e.EncodeElement(body, xml.StartElement{Name: name}); err != nil {
+		panic(fmt.Sprintf("ec2sim: answer %T: %v", body, err))
+	}
+	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
+	w.WriteHeader(code)
+	w.Write(text.Bytes())
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import "net/netip"
+
+// An ENI is a network interface as it was when it was asked for.
+type ENI struct {
+	ID              string
+	MAC             string
+	Description     string
+	Subnet          string
+	CIDR            netip.Prefix // the subnet's
+	VPC             string
+	Zone            string
+	SecurityGroups  []string
+	Addrs           []netip.Addr   // the primary address first
+	Prefixes        []netip.Prefix // delegated prefixes
+	PublicIP        netip.Addr     // mapped to the primary address; zero if none
+	SourceDestCheck bool
+	Tags            map[string]string
+
+	Status string // "available" or "in-use"
+
+	// The attachment; all of it is zero if there is none.
+	Attachment          string
+	AttachmentStatus    string // "attaching", "attached" or "detaching"
+	Instance            string
+	Index               int // the device index, within the card
+	Card                int // the network card's index
+	DeleteOnTermination bool
+}
+
+// A Change tells a data plane what happened to a network interface that is in an instance.
+type Change struct {
+	Kind     ChangeKind
+	Instance string // whose ENI it is, or was until now
+	ENI      ENI    // after the change; if Detached, as it was while attached
+}
+
+// A ChangeKind is what happened to a network interface.
+type ChangeKind string
+
+// The kinds of changes.
+const (
+	Attached  ChangeKind = "attached"  // it is in the instance now
+	Detached  ChangeKind = "detached"  // it has left the instance
+	Addressed ChangeKind = "addressed" // its addresses, prefixes, security groups or source/destination check are others
+)
+
+// A Call is one request that the EC2 endpoint has answered.
+type Call struct {
+	Action string
+	Params map[string]string // the request's parameters as they came, without Action and Version
+	Code   string            // the error code of the answer; empty if the call succeeded
+}
