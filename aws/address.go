@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// Assign gives the ENI n more secondary private addresses (AssignPrivateIpAddresses)
+// and returns those that EC2 answers: exactly n, or an error.
+//
+// EC2 has no client token for this. An error that matches [ErrTransient], or
+// context.DeadlineExceeded, leaves open whether the addresses were assigned: compare
+// with what the ENI had before.
+func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
+	const action = "AssignPrivateIpAddresses"
+	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
+	out, err := call(ctx, c, action, c.ec2.AssignPrivateIpAddresses, in)
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := parseAll(ipv4, texts(out.AssignedPrivateIpAddresses,
+		func(a types.AssignedPrivateIpAddress) *string { return a.PrivateIpAddress }))
+	if err != nil {
+		return nil, &Error{Action: action, Err: err}
+	}
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(strs(addrs), ","))
+	return addrs, nil
+}
+
+// AssignPrefixes gives the ENI n more delegated /28 prefixes, by the same EC2 action
+// and with the same uncertainty as Assign.
+func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
+	const action = "AssignPrivateIpAddresses"
+	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}
+	out, err := call(ctx, c, action, c.ec2.AssignPrivateIpAddresses, in)
+	if err != nil {
+		return nil, err
+	}
+	prefixes, err := parseAll(ipv4CIDR, texts(out.AssignedIpv4Prefixes,
+		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
+	if err != nil {
+		return nil, &Error{Action: action, Err: err}
+	}
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "prefixes", strings.Join(strs(prefixes), ","))
+	return prefixes, nil
+}
+
+// Unassign takes addresses from the ENI (UnassignPrivateIpAddresses), all in one call.
+// EC2 refuses the primary address.
+func (c *Client) Unassign(ctx context.Context, eni string, addrs ...netip.Addr) error {
+	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: strs(addrs)})
+}
+
+// UnassignPrefixes takes delegated prefixes from the ENI, with all their addresses, in
+// one call of the same EC2 action.
+func (c *Client) UnassignPrefixes(ctx context.Context, eni string, prefixes ...netip.Prefix) error {
+	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4Prefixes: strs(prefixes)})
+}
+
+func (c *Client) unassign(ctx context.Context, in *ec2.UnassignPrivateIpAddressesInput) error {
+	const action = "UnassignPrivateIpAddresses"
+	what := append(in.PrivateIpAddresses, in.Ipv4Prefixes...)
+	if len(what) == 0 {
+		return nil
+	}
+	out, err := call(ctx, c, action, c.ec2.UnassignPrivateIpAddresses, in)
+	if err != nil {
+		return err
+	}
+	changed(ctx, action, out.ResultMetadata, "eni", *in.NetworkInterfaceId, "addrs", strings.Join(what, ","))
+	return nil
+}

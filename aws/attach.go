@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"context"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// AttachENI attaches an ENI to an instance (AttachNetworkInterface), at a device index
+// of a network card, and returns the attachment's ID. EC2 answers long before the link
+// appears: wait for its MAC.
+//
+// [ErrIndexTaken] asks for another index, [ErrInstanceFull] for another plan.
+// [ErrNotFound] about an ENI that was created a moment ago passes.
+func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, index int) (attachment string, err error) {
+	const action = "AttachNetworkInterface"
+	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
+		NetworkInterfaceId: &eni,
+		InstanceId:         &instance,
+		NetworkCardIndex:   new(int32(card)), // also if 0: instances with several cards fail without it (cilium/cilium#42512)
+		DeviceIndex:        new(int32(index)),
+	})
+	if err != nil {
+		return "", err
+	}
+	attachment = sdk.ToString(out.AttachmentId)
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "instance", instance, "card", card, "index", index, "attachment", attachment)
+	return attachment, nil
+}
+
+// DeleteOnTermination has EC2 delete the ENI when its instance ends
+// (ModifyNetworkInterfaceAttribute). An ENI that is attached to a running instance
+// stays behind otherwise.
+func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string) error {
+	const action = "ModifyNetworkInterfaceAttribute"
+	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{
+		NetworkInterfaceId: &eni,
+		Attachment:         &types.NetworkInterfaceAttachmentChanges{AttachmentId: &attachment, DeleteOnTermination: new(true)},
+	})
+	if err != nil {
+		return err
+	}
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "deleteOnTermination", true)
+	return nil
+}
+
+// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface), never
+// by force: that may leave the device index blocked until the instance ends (EC2 user
+// guide, "Detach a network interface"). It is detached when its status is available.
+// [ErrNotFound] means that there is no such attachment any more.
+func (c *Client) DetachENI(ctx context.Context, attachment string) error {
+	const action = "DetachNetworkInterface"
+	out, err := call(ctx, c, action, c.ec2.DetachNetworkInterface, &ec2.DetachNetworkInterfaceInput{AttachmentId: &attachment})
+	if err != nil {
+		return err
+	}
+	changed(ctx, action, out.ResultMetadata, "attachment", attachment)
+	return nil
+}

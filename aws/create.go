@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// An ENISpec says what ENI to create.
+type ENISpec struct {
+	Subnet         string
+	SecurityGroups []string // none: the VPC's default group
+	Description    string
+	Tags           map[string]string
+
+	// Token makes the creation safe to repeat: the same token and the same spec give
+	// the same ENI, for as long as EC2 remembers. A caller that writes it down first
+	// finds its ENI again after a crash. Empty: one that is used for this call alone.
+	Token string
+
+	// Secondary is how many addresses the ENI has beside its primary one, and Prefixes
+	// how many /28; EC2 allows one or the other.
+	Secondary, Prefixes int
+}
+
+// CreateENI creates an ENI (CreateNetworkInterface), tags included. EC2 answers with
+// all of it, so that nothing needs to be asked for again.
+func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
+	const action = "CreateNetworkInterface"
+	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups, TagSpecifications: tagSpecs(s.Tags)}
+	if s.Description != "" {
+		in.Description = &s.Description
+	}
+	if s.Token != "" {
+		in.ClientToken = &s.Token // else the SDK's, which holds for the attempts of this call
+	}
+	if s.Secondary > 0 {
+		in.SecondaryPrivateIpAddressCount = new(int32(s.Secondary))
+	}
+	if s.Prefixes > 0 {
+		in.Ipv4PrefixCount = new(int32(s.Prefixes))
+	}
+	out, err := call(ctx, c, action, c.ec2.CreateNetworkInterface, in)
+	if err != nil {
+		return ENI{}, err
+	}
+	if out.NetworkInterface == nil {
+		return ENI{}, &Error{Action: action, Err: errors.New("the answer has no network interface")}
+	}
+	e, err := parseENI(*out.NetworkInterface)
+	changed(ctx, action, out.ResultMetadata, "eni", e.ID, "subnet", e.Subnet,
+		"addrs", strings.Join(append(strs(e.Addrs), strs(e.Prefixes)...), ","))
+	if err != nil {
+		return e, &Error{Action: action, Err: err}
+	}
+	return e, nil
+}
+
+// tagSpecs are tags for an ENI, sorted, so that the same tags make the same request.
+func tagSpecs(m map[string]string) []types.TagSpecification {
+	if len(m) == 0 {
+		return nil
+	}
+	spec := types.TagSpecification{ResourceType: types.ResourceTypeNetworkInterface}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		spec.Tags = append(spec.Tags, types.Tag{Key: new(k), Value: new(m[k])})
+	}
+	return []types.TagSpecification{spec}
+}
+
+// DeleteENI deletes an ENI that is attached nowhere (DeleteNetworkInterface).
+// [ErrNotFound] means that it is gone already, [ErrInUse] that it is still attached.
+func (c *Client) DeleteENI(ctx context.Context, eni string) error {
+	const action = "DeleteNetworkInterface"
+	out, err := call(ctx, c, action, c.ec2.DeleteNetworkInterface, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: &eni})
+	if err != nil {
+		return err
+	}
+	changed(ctx, action, out.ResultMetadata, "eni", eni)
+	return nil
+}

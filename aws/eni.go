@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// UnknownIndex is the Index of an ENI that is attached nowhere, or of which metadata
+// does not know the device index yet.
+const UnknownIndex = -1
+
+// An ENI is an elastic network interface. Metadata knows one half of it, EC2
+// another, and they overlap.
+type ENI struct {
+	ID             string
+	MAC            string // as the kernel writes it
+	Index          int    // device index within its card, or UnknownIndex
+	Card           int    // network card index
+	Subnet         string
+	VPC            string
+	SecurityGroups []string
+	Addrs          []netip.Addr   // private IPv4 addresses, the primary one first
+	Prefixes       []netip.Prefix // delegated IPv4 prefixes, /28
+	IPv6Addrs      []netip.Addr
+	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
+
+	// Metadata alone knows these.
+	CIDR         netip.Prefix   // the subnet's; zero if it has no IPv4
+	VPCCIDRs     []netip.Prefix // the VPC's, the primary one first
+	IPv6CIDR     netip.Prefix   // the subnet's; zero if it has no IPv6
+	VPCIPv6CIDRs []netip.Prefix
+
+	// EC2 alone knows these.
+	Description         string
+	Status              string // available, in-use, ...
+	Instance            string // that it is attached to
+	Attachment          string // the attachment's ID
+	DeleteOnTermination bool   // of the attachment
+	Tags                map[string]string
+}
+
+// Gateway is the VPC router in the ENI's subnet: the subnet's first address (VPC user
+// guide, "Subnet CIDR blocks"). It is zero if the CIDR is.
+func (e ENI) Gateway() netip.Addr { return nth(e.CIDR, 1) }
+
+// DNS is the VPC's resolver: the second address of the VPC's primary CIDR (VPC user
+// guide, "Amazon DNS server"). It is zero if the VPC's CIDRs are not known.
+func (e ENI) DNS() netip.Addr {
+	if len(e.VPCCIDRs) == 0 {
+		return netip.Addr{}
+	}
+	return nth(e.VPCCIDRs[0], 2)
+}
+
+// nth is the address n steps above the prefix's base.
+func nth(p netip.Prefix, n int) netip.Addr {
+	a := p.Masked().Addr()
+	for range n {
+		a = a.Next()
+	}
+	return a
+}
+
+// parseENI makes an ENI of EC2's answer.
+func parseENI(n types.NetworkInterface) (ENI, error) {
+	e := ENI{
+		ID:     sdk.ToString(n.NetworkInterfaceId),
+		MAC:    sdk.ToString(n.MacAddress),
+		Index:  UnknownIndex,
+		Subnet: sdk.ToString(n.SubnetId),
+		VPC:    sdk.ToString(n.VpcId),
+		SecurityGroups: texts(n.Groups,
+			func(g types.GroupIdentifier) *string { return g.GroupId }),
+		Description: sdk.ToString(n.Description),
+		Status:      string(n.Status),
+		Tags:        tags(n.TagSet),
+	}
+	if a := n.Attachment; a != nil {
+		e.Instance, e.Attachment = sdk.ToString(a.InstanceId), sdk.ToString(a.AttachmentId)
+		e.Index, e.Card = int(sdk.ToInt32(a.DeviceIndex)), int(sdk.ToInt32(a.NetworkCardIndex))
+		e.DeleteOnTermination = sdk.ToBool(a.DeleteOnTermination)
+	}
+	if i := slices.IndexFunc(n.PrivateIpAddresses, isPrimary); i > 0 {
+		n.PrivateIpAddresses[0], n.PrivateIpAddresses[i] = n.PrivateIpAddresses[i], n.PrivateIpAddresses[0]
+	}
+	var errs [4]error
+	e.Addrs, errs[0] = parseAll(ipv4, texts(n.PrivateIpAddresses,
+		func(a types.NetworkInterfacePrivateIpAddress) *string { return a.PrivateIpAddress }))
+	e.Prefixes, errs[1] = parseAll(ipv4CIDR, texts(n.Ipv4Prefixes,
+		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
+	e.IPv6Addrs, errs[2] = parseAll(ipv6, texts(n.Ipv6Addresses,
+		func(a types.NetworkInterfaceIpv6Address) *string { return a.Ipv6Address }))
+	e.IPv6Prefixes, errs[3] = parseAll(ipv6CIDR, texts(n.Ipv6Prefixes,
+		func(p types.Ipv6PrefixSpecification) *string { return p.Ipv6Prefix }))
+	return e, errors.Join(errs[:]...)
+}
+
+// isPrimary: EC2 lists the primary address first, but promises it by this flag alone.
+func isPrimary(a types.NetworkInterfacePrivateIpAddress) bool { return sdk.ToBool(a.Primary) }

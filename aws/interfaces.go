@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// macsPath is the list of the ENIs' MACs, below which each has its keys (EC2 user
+// guide, "Instance metadata categories").
+const macsPath = "network/interfaces/macs/"
+
+// eniKeys are the keys that an ENI is made of. Metadata has none of those that would
+// be empty: local-ipv4s of an ENI with IPv6 alone, ipv4-prefix of most.
+var eniKeys = []string{
+	"interface-id", "device-number", "subnet-id", "vpc-id", "security-group-ids",
+	"network-card", "network-card-index", // the first is what peers read, the second what the user guide says
+	"local-ipv4s", "ipv4-prefix", "subnet-ipv4-cidr-block", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks",
+	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
+}
+
+// ENIs asks metadata for the ENIs of this instance, by card, device index and MAC;
+// those with an unknown index are the last of their card.
+//
+// An ENI that metadata does not describe well enough is left out: without an error if
+// it has no ID yet, as happens for seconds after an attachment; with a line on standard
+// error if a key cannot be read or makes no sense. A half-read ENI would look like one
+// without addresses. It is an error only if that leaves none.
+func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
+	primary, err := c.metadata.read(ctx, "mac")
+	if err != nil {
+		return nil, err
+	}
+	listing, err := c.metadata.read(ctx, macsPath)
+	if err != nil {
+		return nil, err
+	}
+	var enis []ENI
+	var errs []error
+	for _, k := range c.readENIs(ctx, strings.Fields(listing)) {
+		e, err := k.eni(primary)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case e.ID != "":
+			enis = append(enis, e)
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("EC2 metadata %s: %w", metadataPath+macsPath, whyDone(ctx))
+	}
+	if len(enis) == 0 && len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	for _, err := range errs {
+		slog.WarnContext(ctx, "left an ENI out", "because", err)
+	}
+	slices.SortFunc(enis, byPlace)
+	return enis, nil
+}
+
+// byPlace orders ENIs by card, device index and MAC.
+func byPlace(a, b ENI) int {
+	place := func(e ENI) int {
+		if e.Index == UnknownIndex {
+			return math.MaxInt
+		}
+		return e.Index
+	}
+	return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(place(a), place(b)), cmp.Compare(a.MAC, b.MAC))
+}
+
+// readENIs reads the keys of all the ENIs.
+func (c *Client) readENIs(ctx context.Context, macs []string) []keys {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	all := make([]keys, len(macs))
+	for i, mac := range macs {
+		all[i] = keys{mac: strings.TrimSuffix(mac, "/"), text: make(map[string]string)}
+		for _, key := range eniKeys {
+			wg.Go(func() {
+				text, err := c.metadata.read(ctx, macsPath+all[i].mac+"/"+key)
+				mu.Lock()
+				defer mu.Unlock()
+				switch {
+				case err == nil:
+					all[i].text[key] = text
+				case !isAbsent(err):
+					all[i].err = err
+				}
+			})
+		}
+	}
+	wg.Wait()
+	return all
+}
+
+// keys are what metadata says of the ENI with a MAC. Absent keys are absent.
+type keys struct {
+	mac  string
+	text map[string]string
+	err  error // why one of them cannot be read, or makes no sense
+}
+
+// eni makes an ENI of the keys. It has no ID if metadata has none.
+//
+// The device number of an ENI that was attached while the instance ran is 0 until
+// metadata knows better (amazon-ec2-net-utils, lib/lib.sh), and only the boot ENI's
+// is truly 0: that with the MAC primary.
+func (k *keys) eni(primary string) (ENI, error) {
+	e := ENI{
+		ID:             k.text["interface-id"],
+		MAC:            k.mac,
+		Index:          k.number("device-number", UnknownIndex),
+		Card:           k.number("network-card", k.number("network-card-index", 0)),
+		Subnet:         k.text["subnet-id"],
+		VPC:            k.text["vpc-id"],
+		SecurityGroups: list(k, "security-group-ids", func(s string) (string, error) { return s, nil }),
+		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address comes first: all peers rely on it
+		Prefixes:       list(k, "ipv4-prefix", ipv4CIDR),
+		IPv6Addrs:      list(k, "ipv6s", ipv6),
+		IPv6Prefixes:   list(k, "ipv6-prefix", ipv6CIDR),
+		CIDR:           first(list(k, "subnet-ipv4-cidr-block", ipv4CIDR)),
+		IPv6CIDR:       first(list(k, "subnet-ipv6-cidr-blocks", ipv6CIDR)),
+		VPCIPv6CIDRs:   list(k, "vpc-ipv6-cidr-blocks", ipv6CIDR),
+		VPCCIDRs: unique(append(
+			list(k, "vpc-ipv4-cidr-block", ipv4CIDR), // the primary one
+			list(k, "vpc-ipv4-cidr-blocks", ipv4CIDR)...)),
+	}
+	if e.Index == 0 && k.mac != primary {
+		e.Index = UnknownIndex
+	}
+	return e, k.err
+}
+
+// number is the number at the key, or absent if there is no key.
+func (k *keys) number(key string, absent int) int {
+	text, ok := k.text[key]
+	if !ok {
+		return absent
+	}
+	n, err := strconv.ParseUint(text, 10, 15)
+	k.fail(key, err)
+	return int(n)
+}
+
+// list parses the lines at the key. There are none if there is no key.
+func list[T any](k *keys, key string, parse func(string) (T, error)) []T {
+	all, err := parseAll(parse, strings.Fields(k.text[key]))
+	k.fail(key, err)
+	return all
+}
+
+// fail keeps the first of the errors about keys.
+func (k *keys) fail(key string, err error) {
+	if err != nil && k.err == nil {
+		k.err = fmt.Errorf("EC2 metadata %s: %w", metadataPath+macsPath+k.mac+"/"+key, err)
+	}
+}
+
+// first is the first of the values, or zero.
+func first[T any](list []T) (v T) {
+	if len(list) > 0 {
+		v = list[0]
+	}
+	return v
+}

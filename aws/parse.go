@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// parseAll parses all of the texts, or says which it cannot. It is nil for none.
+func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error) {
+	var all []T
+	for _, s := range texts {
+		v, err := parse(s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
+
+// texts takes one text out of each of the SDK's structs.
+func texts[S any](list []S, field func(S) *string) []string {
+	var all []string
+	for _, s := range list {
+		all = append(all, sdk.ToString(field(s)))
+	}
+	return all
+}
+
+// tags makes a map of the SDK's tags. It is nil for none.
+func tags(list []types.Tag) map[string]string {
+	var m map[string]string
+	for _, t := range list {
+		if m == nil {
+			m = make(map[string]string, len(list))
+		}
+		m[sdk.ToString(t.Key)] = sdk.ToString(t.Value)
+	}
+	return m
+}
+
+// strs writes values as EC2 reads them.
+func strs[T fmt.Stringer](values []T) []string {
+	all := make([]string, len(values))
+	for i, v := range values {
+		all[i] = v.String()
+	}
+	return all
+}
+
+// The parsers of addresses and CIDRs, for one family each: one of the other family
+// would pass for something that it is not.
+
+func ipv4(s string) (netip.Addr, error)       { return parseAddr(s, netip.Addr.Is4) }
+func ipv6(s string) (netip.Addr, error)       { return parseAddr(s, isIPv6) }
+func ipv4CIDR(s string) (netip.Prefix, error) { return parsePrefix(s, netip.Addr.Is4) }
+func ipv6CIDR(s string) (netip.Prefix, error) { return parsePrefix(s, isIPv6) }
+
+func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }
+
+func parseAddr(s string, is func(netip.Addr) bool) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err == nil && !is(a) {
+		err = fmt.Errorf("%s is no address of this family", s)
+	}
+	return a, err
+}
+
+func parsePrefix(s string, is func(netip.Addr) bool) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(s)
+	if err == nil && !is(p.Addr()) {
+		err = fmt.Errorf("%s is no CIDR of this family", s)
+	}
+	return p.Masked(), err
+}
+
+// unique keeps the first of each value.
+func unique[T comparable](list []T) []T {
+	var all []T
+	for _, v := range list {
+		if !slices.Contains(all, v) {
+			all = append(all, v)
+		}
+	}
+	return all
+}

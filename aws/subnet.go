@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// A Subnet is a subnet of a VPC.
+type Subnet struct {
+	ID       string
+	VPC      string
+	Zone     string       // availability zone
+	CIDR     netip.Prefix // zero if it has no IPv4
+	IPv6CIDR netip.Prefix // zero if it has no IPv6
+	Free     int          // free IPv4 addresses; it says nothing about free /28 blocks
+	Default  bool         // the default subnet of its zone
+	Tags     map[string]string
+}
+
+// Subnets asks EC2 (DescribeSubnets) for the subnets of the VPC in the availability
+// zone, those with the most free addresses first.
+func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error) {
+	const action = "DescribeSubnets"
+	var subnets []Subnet
+	in := &ec2.DescribeSubnetsInput{MaxResults: new(int32(pageSize)), Filters: sdkFilters([]Filter{
+		{"vpc-id", []string{vpc}}, {"availability-zone", []string{zone}},
+	})}
+	for {
+		out, err := call(ctx, c, action, c.ec2.DescribeSubnets, in)
+		if err != nil {
+			return nil, err
+		}
+		for _, s := range out.Subnets {
+			subnet, err := parseSubnet(s)
+			if err != nil {
+				return nil, &Error{Action: action, Err: err}
+			}
+			subnets = append(subnets, subnet)
+		}
+		if in.NextToken = out.NextToken; isLast(in.NextToken) {
+			break
+		}
+	}
+	slices.SortFunc(subnets, func(a, b Subnet) int {
+		return cmp.Or(cmp.Compare(b.Free, a.Free), cmp.Compare(a.ID, b.ID))
+	})
+	return subnets, nil
+}
+
+func parseSubnet(s types.Subnet) (Subnet, error) {
+	var errs [2]error
+	subnet := Subnet{
+		ID:      sdk.ToString(s.SubnetId),
+		VPC:     sdk.ToString(s.VpcId),
+		Zone:    sdk.ToString(s.AvailabilityZone),
+		Free:    int(sdk.ToInt32(s.AvailableIpAddressCount)),
+		Default: sdk.ToBool(s.DefaultForAz),
+		Tags:    tags(s.Tags),
+	}
+	if s.CidrBlock != nil {
+		subnet.CIDR, errs[0] = ipv4CIDR(*s.CidrBlock)
+	}
+	for _, a := range s.Ipv6CidrBlockAssociationSet {
+		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.SubnetCidrBlockStateCodeAssociated {
+			subnet.IPv6CIDR, errs[1] = ipv6CIDR(sdk.ToString(a.Ipv6CidrBlock))
+		}
+	}
+	return subnet, errors.Join(errs[:]...)
+}
