@@ -105,6 +105,7 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		out, err = s.dispatch(f)
 		s.record(f, err)
 	})
+	w.Header().Set("x-amzn-RequestId", request)
 	switch {
 	case !s.hold(r, f["Action"]): // nobody waits for the answer
 	case err != nil:
