@@ -172,33 +172,34 @@ func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time)
 func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do func() (record func(*registry.State), err error)) error {
 	token := newToken()
 	i.Since = time.Now()
+	var throttled error // why there was another attempt
 	for attempt := 0; ; attempt++ {
 		if err := p.turn(ctx, action); err != nil {
-			return err
+			return errors.Join(throttled, err)
 		}
 		if err := p.update(ctx, func(s *registry.State) { s.Intents[token] = i }); err != nil {
-			return err
+			return errors.Join(throttled, err)
 		}
 		record, err := do()
-		throttled := errors.Is(err, aws.ErrThrottled)
 		again := time.Now().Add(backoff(attempt))
 		e := p.update(context.WithoutCancel(ctx), func(s *registry.State) {
 			switch {
 			case err == nil:
 				record(s)
-			case throttled:
+			case errors.Is(err, aws.ErrThrottled):
 				s.NotBefore[action] = again
 			case !answered(err):
 				return // who knows what EC2 has done: the intent stays
 			}
 			delete(s.Intents, token)
 		})
-		if !throttled || e != nil || ctx.Err() != nil {
+		if !errors.Is(err, aws.ErrThrottled) || e != nil {
+			if ctx.Err() != nil {
+				err = errors.Join(throttled, err)
+			}
 			return errors.Join(err, e)
 		}
-		if d, ok := ctx.Deadline(); ok && again.After(d) {
-			return err
-		}
+		throttled = err
 	}
 }
 
@@ -219,14 +220,19 @@ func (p *Pool) turn(ctx context.Context, action string) error {
 	if err != nil {
 		return err
 	}
-	if wait := time.Until(s.NotBefore[action]); wait > 0 {
-		return sleep(ctx, wait, fmt.Sprintf("%s: %v until %s", action, aws.ErrThrottled, s.NotBefore[action].Format(time.RFC3339)))
+	until := s.NotBefore[action]
+	err = sleep(ctx, time.Until(until), fmt.Sprintf("%s: %v: this node waits until %s", action, aws.ErrThrottled, until.Format(time.RFC3339)))
+	if err == nil {
+		return nil
 	}
-	return nil
+	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(&aws.Error{Action: action, Code: "RequestLimitExceeded"}), "%w", err)
 }
 
-// sleep waits for d. If ctx would be done before, it fails at once and says what for.
+// sleep waits for d, if that is not over already. If ctx would be done before, it fails at once and says what for.
 func sleep(ctx context.Context, d time.Duration, what string) error {
+	if d <= 0 {
+		return nil
+	}
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
 		return fmt.Errorf("%s: %w", what, context.DeadlineExceeded)
 	}

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// TestMain installs the test binary under the names of the four programs, so that
+// the chain runs as it does on a node: as processes.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"cni-ipvlan-vpc-k8s-ipam":           func() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", ipam.Commands()) },
+		"cni-ipvlan-vpc-k8s-ipvlan":         func() { plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", ipvlan.Commands()) },
+		"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() { plugin.Main("cni-ipvlan-vpc-k8s-unnumbered-ptp", ptp.Commands()) },
+		"cni-ipvlan-vpc-k8s-tool":           tool.Main,
+	})
+}
+
+// TestChain runs the transcripts in testdata on a simulated instance. They know
+// these commands besides those of testscript:
+//
+//	pod NAME              make the namespace of a pod
+//	nopod NAME            remove it
+//	cni VERB POD CONFLIST run a command of the chain by libcni, as a runtime does
+//	node PROGRAM ARG...   run a program on the node
+//	ec2 WANT              compare what EC2 has changed since the last time, as "Action=count ..."
+//	fail ACTION CODE N    let EC2 fail
+//	ping POD ADDRESS      send an echo request from a pod, from the node, or from the host
+func TestChain(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup:               func(e *testscript.Env) error { return setup(t, e) },
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"pod":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).newPod(args[0])) },
+			"nopod": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).pods[args[0]].Close()) },
+			"cni":   func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).cni(ts, args)) },
+			"node":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).run(ts, args)) },
+			"ec2":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).ec2(strings.Join(args, " "))) },
+			"fail":  func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).fail(args)) },
+			"ping":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).ping(args)) },
+		},
+	})
+}
+
+// verdict wants an error if the command is negated, and none if it is not.
+func verdict(ts *testscript.TestScript, neg bool, err error) {
+	if neg && err == nil {
+		ts.Fatalf("no error")
+	}
+	if !neg {
+		ts.Check(err)
+	}
+}
+
+// A world is what a transcript plays on: a VPC with one node and one other host.
+type world struct {
+	fabric     *vpcsim.Fabric
+	node, host *vpcsim.Instance
+	pods       map[string]*vpcsim.Namespace
+	path       string // of the plugins
+	cache      string // libcni's
+	stderr     io.Writer
+	conf       func(name string) string
+}
+
+type worldKey struct{}
+
+func on(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
+
+func setup(t *testing.T, e *testscript.Env) error {
+	w, err := newWorld()
+	if err != nil {
+		return err
+	}
+	e.Defer(func() {
+		if err := w.fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.path = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam")))
+	w.cache, w.stderr = filepath.Join(e.WorkDir, ".cache"), t.Output()
+	w.conf = func(name string) string { return filepath.Join(e.WorkDir, name) }
+	e.Setenv("NODE", w.node.Addr().String())
+	e.Setenv("HOST", w.host.Addr().String())
+	e.Values[worldKey{}] = w
+	return copyFiles("conflist-examples/*.conflist", e.WorkDir)
+}
+
+func newWorld() (*world, error) {
+	cidr := netip.MustParsePrefix
+	kubelet := map[string]string{"kubernetes_kubelet": "true"}
+	fabric, err := vpcsim.New(ec2sim.Config{
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), MapPublicIP: true},
+			{ID: "subnet-pod1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), Tags: kubelet},
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	w := &world{fabric: fabric, pods: map[string]*vpcsim.Namespace{}}
+	w.node, err = fabric.RunInstance("node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+	if err == nil {
+		w.host, err = fabric.RunInstance("host", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+	}
+	if err != nil {
+		return nil, errors.Join(err, fabric.Close())
+	}
+	w.pods["node"], w.pods["host"] = w.node.Namespace, w.host.Namespace
+	return w, nil
+}
+
+func copyFiles(pattern, dir string) error {
+	for _, file := range must(filepath.Glob(pattern)) {
+		b, err := os.ReadFile(file)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, filepath.Base(file)), b, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *world) newPod(name string) error {
+	n, err := w.fabric.NewNamespace(name)
+	w.pods[name] = n
+	return err
+}
+
+// cni runs VERB POD CONFLIST. Its output is the result, with what differs from
+// run to run replaced.
+func (w *world) cni(ts *testscript.TestScript, args []string) error {
+	verb, pod, file := args[0], args[1], args[2]
+	list, err := libcni.ConfListFromFile(w.conf(file))
+	if err != nil {
+		return err
+	}
+	result, err := w.call(list, verb, pod)
+	if err != nil {
+		fmt.Fprintln(ts.Stdout(), err)
+		return err
+	}
+	if result == nil {
+		return nil
+	}
+	var out bytes.Buffer
+	if err := result.PrintTo(&out); err != nil {
+		return err
+	}
+	fmt.Fprintln(ts.Stdout(), normal(out.String()))
+	return nil
+}
+
+// call runs a command of the chain in the node's namespace.
+func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result types.Result, err error) {
+	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path}, w.cache, w.runner())
+	rt := &libcni.RuntimeConf{
+		ContainerID: "id-" + pod, NetNS: w.pods[pod].Path, IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", pod}},
+	}
+	ctx := context.Background()
+	err = w.node.Do(func() (err error) {
+		switch verb {
+		case "ADD":
+			result, err = cni.AddNetworkList(ctx, list, rt)
+		case "DEL":
+			err = cni.DelNetworkList(ctx, list, rt)
+		case "CHECK":
+			err = cni.CheckNetworkList(ctx, list, rt)
+		case "STATUS":
+			err = cni.GetStatusNetworkList(ctx, list)
+		case "GC":
+			err = cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: rt.ContainerID, IfName: rt.IfName}}})
+		default:
+			err = fmt.Errorf("no verb %q", verb)
+		}
+		return err
+	})
+	return result, err
+}
+
+// A runner executes plugins with the environment of an instance.
+type runner struct {
+	*invoke.DefaultExec
+	env []string
+}
+
+func (w *world) runner() invoke.Exec {
+	return &runner{&invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: w.stderr}}, w.node.Env()}
+}
+
+func (r *runner) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	return r.DefaultExec.ExecPlugin(ctx, path, stdin, append(environ, r.env...))
+}
+
+var (
+	mac   = regexp.MustCompile(`"[0-9a-f]{2}(:[0-9a-f]{2}){5}"`)
+	veth  = regexp.MustCompile(`"veth[0-9a-f]{11}"`)
+	netns = regexp.MustCompile(`"[^"]*/netns/[^"]*"`)
+)
+
+// normal replaces what differs from run to run.
+func normal(s string) string {
+	s = mac.ReplaceAllString(s, `"MAC"`)
+	s = veth.ReplaceAllString(s, `"VETH"`)
+	return netns.ReplaceAllString(s, `"NETNS"`)
+}
+
+// run runs a program on the node.
+func (w *world) run(ts *testscript.TestScript, args []string) error {
+	return w.node.Do(func() error {
+		cmd := exec.Command(filepath.Join(w.path, args[0]), args[1:]...)
+		cmd.Env = append(os.Environ(), w.node.Env()...)
+		cmd.Stdout, cmd.Stderr = ts.Stdout(), ts.Stderr()
+		return cmd.Run()
+	})
+}
+
+// ec2 compares the calls that changed something since the last time with want.
+func (w *world) ec2(want string) error {
+	counts := map[string]int{}
+	for _, c := range w.fabric.EC2.Calls() {
+		if !strings.HasPrefix(c.Action, "Describe") && c.Code == "" {
+			counts[c.Action]++
+		}
+	}
+	w.fabric.EC2.ResetCalls()
+	var got []string
+	for _, action := range slices.Sorted(maps.Keys(counts)) {
+		got = append(got, fmt.Sprintf("%s=%d", action, counts[action]))
+	}
+	if got := strings.Join(got, " "); got != want {
+		return fmt.Errorf("EC2 was asked for %q, want %q", got, want)
+	}
+	return nil
+}
+
+func (w *world) fail(args []string) error {
+	var n int
+	if _, err := fmt.Sscan(args[2], &n); err != nil {
+		return err
+	}
+	w.fabric.EC2.Fail(args[0], args[1], n)
+	return nil
+}
+
+func (w *world) ping(args []string) error {
+	a, err := netip.ParseAddr(args[1])
+	if err != nil {
+		return err
+	}
+	return w.pods[args[0]].Ping(a)
+}
+
+// The original's own example works unchanged, and so it does in every version that
+// the specification has had since plugins can be chained.
+func TestEveryVersion(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	original, err := os.ReadFile("conflist-examples/original.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newWorld()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.path, w.cache, w.stderr = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam"))), t.TempDir(), t.Output()
+	if err := w.newPod("pod"); err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		t.Run(version, func(t *testing.T) {
+			list, err := libcni.ConfListFromBytes(bytes.ReplaceAll(original, []byte("0.3.1"), []byte(version)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			result, err := w.call(list, "ADD", "pod")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got struct {
+				CNIVersion string
+				Interfaces []struct{ Name string }
+				IPs        []struct {
+					Interface int
+					Address   netip.Prefix
+				}
+			}
+			if err := json.Unmarshal(must(json.Marshal(result)), &got); err != nil {
+				t.Fatal(err)
+			}
+			if got.CNIVersion != version || len(got.Interfaces) != 3 || got.Interfaces[0].Name != "eth0" || got.Interfaces[2].Name != "eth1" ||
+				len(got.IPs) != 1 || got.IPs[0].Interface != 0 {
+				t.Errorf("result %+v", got)
+			}
+			if err := w.host.Ping(got.IPs[0].Address.Addr()); err != nil {
+				t.Error(err)
+			}
+			if version >= "0.4.0" {
+				if _, err := w.call(list, "CHECK", "pod"); err != nil {
+					t.Error(err)
+				}
+			}
+			for range 2 {
+				if _, err := w.call(list, "DEL", "pod"); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

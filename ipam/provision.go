@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is what an operator asks of a node by name, where an ADD and a collection
+// decide by themselves.
+
+// Provision makes an ENI and sets its link up. Its addresses are free then, and no
+// collection deletes it. If it fails with an ID, the ENI is there, but its link is not.
+func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, err error) {
+	err = p.asked(ctx, func(s *registry.State) error {
+		// EC2 would only say so after the ENI is made.
+		attached, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+		if err != nil {
+			return err
+		}
+		if len(attached) >= s.Instance.ENIs {
+			return fmt.Errorf("too many adapters on this instance already: %w: %d ENIs, of %d that %s can have",
+				aws.ErrInstanceFull, len(attached), s.Instance.ENIs, s.Instance.Type)
+		}
+		spec.Managed = false
+		id, err = p.NewENI(ctx, spec)
+		return err
+	})
+	if err != nil {
+		return "", "", err
+	}
+	if link, err = p.LinkUp(ctx, id); err != nil {
+		return id, "", fmt.Errorf("%s is attached, but its link is not up: %w", id, err)
+	}
+	return id, link, nil
+}
+
+// Allocate assigns n more addresses, or as many as fit, to the first ENI by device index
+// that has room, and returns the ENI and them. They are free then.
+func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
+	err = p.asked(ctx, func(s *registry.State) error {
+		rs := rooms(s, p.Policy)
+		slices.SortFunc(rs, func(a, b room) int {
+			x, y := s.ENIs[a.id], s.ENIs[b.id]
+			return cmp.Or(cmp.Compare(x.Card, y.Card), cmp.Compare(x.Index, y.Index))
+		})
+		var why []error
+		for _, r := range rs {
+			if got, err = p.assign(ctx, r.id, min(n, r.room)); err == nil {
+				id = r.id
+				return nil
+			}
+			if !isFull(err) {
+				return err
+			}
+			why = append(why, err)
+		}
+		//lint:ignore ST1005 the original's words
+		why = append(why, fmt.Errorf("Unable to allocate - no IPs available on any interfaces: none of the ENIs from index %d on has room", p.Policy.MinIndex))
+		return errors.Join(why...)
+	})
+	return id, got, err
+}
+
+// asked runs f as the one process of this node that asks EC2, with all that is to be
+// known of the node in the registry.
+func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
+	unlock, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := p.Learn(ctx); err != nil {
+		return err
+	}
+	if err := p.resume(ctx); err != nil {
+		return err
+	}
+	s, err := p.describeInstance(ctx)
+	if err != nil {
+		return err
+	}
+	return f(s)
+}
+
+// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI. Unless
+// all of them are free, and none is an ENI's primary address, it does nothing.
+func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
+	if err := p.turn(ctx, "UnassignPrivateIpAddresses"); err != nil {
+		return err
+	}
+	if err := p.Learn(ctx); err != nil {
+		return err
+	}
+	victims := map[string]map[netip.Addr]time.Time{} // by ENI
+	err := p.Registry.Update(ctx, func(s *registry.State) error {
+		var refused error
+		for _, a := range addrs {
+			id, err := spare(s, a)
+			refused = errors.Join(refused, err)
+			if victims[id] == nil {
+				victims[id] = map[netip.Addr]time.Time{}
+			}
+			victims[id][a] = s.Free[a]
+		}
+		if refused != nil {
+			return refused
+		}
+		for id := range victims {
+			withdraw(s, id, slices.Collect(maps.Keys(victims[id])))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, id := range slices.Sorted(maps.Keys(victims)) {
+		err := p.Cloud.Unassign(ctx, id, slices.SortedFunc(maps.Keys(victims[id]), netip.Addr.Compare)...)
+		if err != nil {
+			failed = errors.Join(failed, err, p.restore(context.WithoutCancel(ctx), id, victims[id], err))
+		}
+	}
+	return failed
+}
+
+// spare returns the ENI that can do without the address, or why there is none.
+func spare(s *registry.State, a netip.Addr) (string, error) {
+	id, e := s.ENIOf(a)
+	lease, leased := s.Leases[a]
+	_, free := s.Free[a]
+	switch {
+	case id == "":
+		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
+	case leased:
+		return "", fmt.Errorf("%s is in use: %s", a, holder(lease))
+	case a == e.Primary():
+		return "", fmt.Errorf("%s is the primary address of %s, which has it as long as it lives", a, id)
+	case !free:
+		return "", fmt.Errorf("%s is not known to be free", a)
+	}
+	return id, nil
+}
+
+// holder says who has a lease, as well as that is known.
+func holder(l registry.Lease) string {
+	if l.PodName != "" {
+		return "pod " + l.PodNamespace + "/" + l.PodName
+	}
+	return cmp.Or(l.NetNS, "container "+l.ContainerID)
+}
+
+// withdraw takes addresses that are about to leave an ENI out of the registry.
+func withdraw(s *registry.State, id string, addrs []netip.Addr) {
+	e := s.ENIs[id]
+	e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
+	s.ENIs[id] = e
+	s.Forget(addrs...)
+	for _, a := range addrs {
+		s.Gone[a] = time.Now()
+	}
+}
+
+// Remove detaches an ENI and deletes it. It refuses one of this node's that pods use, and
+// says aws.ErrNotFound of one that EC2 does not know.
+func (p *Pool) Remove(ctx context.Context, id string) error {
+	if err := p.Learn(ctx); err != nil {
+		return err
+	}
+	unlock, err := p.Registry.Lock(ctx, "collect")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
+	if err != nil {
+		return err
+	}
+	if len(enis) == 0 {
+		return fmt.Errorf("remove %s: %w", id, aws.ErrNotFound)
+	}
+	ours := false
+	err = p.Registry.Update(ctx, func(s *registry.State) error {
+		if _, ours = s.ENIs[id]; !ours {
+			return nil
+		}
+		var used error
+		for _, a := range s.ENIs[id].Addrs {
+			if l, ok := s.Leases[a]; ok {
+				used = errors.Join(used, fmt.Errorf("remove %s: %s is in use: %s", id, a, holder(l)))
+			}
+		}
+		if used == nil {
+			drain(s, id, true)
+		}
+		return used
+	})
+	if err != nil {
+		return err
+	}
+	if !ours {
+		return p.DetachAndDelete(ctx, id)
+	}
+	return p.deleteENI(ctx, id)
+}

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// An Addr is an address of a link, with the prefix of its subnet.
+type Addr struct {
+	Prefix netip.Prefix
+	Dev    string
+	// NoDAD makes an IPv6 address usable at once. EC2 gives an address to one
+	// ENI only, and slaves of one link would see each other's probes as their own.
+	NoDAD bool
+}
+
+func (a Addr) String() string {
+	return command("ip addr add").word(a.Prefix.String()).option("dev", a.Dev).flag("nodad", a.NoDAD).String()
+}
+
+// Add adds the address. The kernel adds the route to its subnet.
+func (a Addr) Add(n *NS) error {
+	k, err := a.kernel(n)
+	if err != nil {
+		return err
+	}
+	return kernel(n.route.AddrAdd(nil, k))
+}
+
+// Del removes the address.
+func (a Addr) Del(n *NS) error {
+	k, err := a.kernel(n)
+	if err != nil {
+		return err
+	}
+	return kernel(n.route.AddrDel(nil, k))
+}
+
+func (a Addr) kernel(n *NS) (*netlink.Addr, error) {
+	index, err := n.index(a.Dev)
+	if err != nil {
+		return nil, err
+	}
+	k := &netlink.Addr{IPNet: ipnet(a.Prefix), LinkIndex: index}
+	if a.NoDAD && a.Prefix.Addr().Is6() {
+		k.Flags = unix.IFA_F_NODAD
+	}
+	return k, nil
+}
+
+// Check reports an address that is missing, or that IPv6 has found to be
+// somebody else's too.
+func (a Addr) Check(n *NS) error {
+	index, err := n.index(a.Dev)
+	if err != nil {
+		return err
+	}
+	found, err := n.addrs(familyOf(a.Prefix.Addr()), index)
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		if f.prefix == a.Prefix {
+			if f.flags&unix.IFA_F_DADFAILED != 0 {
+				return fmt.Errorf("%s is a duplicate", a.Prefix)
+			}
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
+}
+
+// Addrs lists the addresses of a link, the primary one of each family first, or
+// those of all links if dev is "".
+func (n *NS) Addrs(dev string) ([]Addr, error) {
+	index, names, err := n.indexOrNames(dev)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
+	}
+	var all []Addr
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		found, err := n.addrs(family, index)
+		if err != nil {
+			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
+		}
+		for _, f := range found {
+			all = append(all, Addr{Prefix: f.prefix, Dev: names[f.index], NoDAD: f.flags&unix.IFA_F_NODAD != 0})
+		}
+	}
+	return all, nil
+}
+
+// indexOrNames returns the index of a link and its name, or 0 and all names.
+func (n *NS) indexOrNames(dev string) (int, map[int]string, error) {
+	if dev != "" {
+		index, err := n.index(dev)
+		return index, map[int]string{index: dev}, err
+	}
+	links, err := n.Links()
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	return 0, names, err
+}
+
+type kernelAddr struct {
+	prefix netip.Prefix
+	index  int
+	flags  uint32
+}
+
+// addrs reads the addresses of one link, or of all if index is 0.
+func (n *NS) addrs(family, index int) ([]kernelAddr, error) {
+	msg := nl.NewIfAddrmsg(family)
+	msg.Index = uint32(index)
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.RTM_NEWADDR, msg)
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []kernelAddr
+	for _, m := range msgs {
+		a, err := parseAddr(m)
+		if err != nil {
+			return nil, err
+		}
+		if index == 0 || a.index == index {
+			found = append(found, a)
+		}
+	}
+	return found, nil
+}
+
+func parseAddr(m []byte) (kernelAddr, error) {
+	msg := nl.DeserializeIfAddrmsg(m)
+	a := kernelAddr{index: int(msg.Index), flags: uint32(msg.Flags)}
+	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
+	if err != nil {
+		return a, err
+	}
+	var local netip.Addr
+	for _, t := range attrs {
+		switch t.Attr.Type {
+		case unix.IFA_LOCAL: // the address; IFA_ADDRESS is then that of the peer, if there is one
+			local = addrFrom(t.Value)
+		case unix.IFA_ADDRESS:
+			if !local.IsValid() {
+				local = addrFrom(t.Value)
+			}
+		case unix.IFA_FLAGS:
+			a.flags = number(t.Value)
+		}
+	}
+	a.prefix = netip.PrefixFrom(local, int(msg.Prefixlen))
+	return a, nil
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// An IPVlan is a slave of the link Master, created in the namespace NS. It
+// shares the MAC address of its master and has its own addresses.
+type IPVlan struct {
+	Name   string
+	Master string // in the namespace that the step names
+	NS     *NS    // where the slave lives; nil when that is gone, and the slave with it
+	Mode   string // l2, l3 or l3s; "" is l2
+	MTU    int    // 0: the master's
+	Down   bool   // leave it down: something has to be set first, and Up follows
+}
+
+// modes in the order of IPVLAN_MODE_*, see linux/if_link.h.
+var modes = []string{"l2", "l3", "l3s"}
+
+func modeName(m uint16) string {
+	if int(m) < len(modes) {
+		return modes[m]
+	}
+	return fmt.Sprint(m)
+}
+
+func (v IPVlan) String() string {
+	c := command("ip link add").word(v.Name).option("link", v.Master)
+	if v.NS != nil {
+		c.option("netns", v.NS.Name)
+	}
+	return c.number("mtu", v.MTU).word("type ipvlan").option("mode", v.mode()).String()
+}
+
+func (v IPVlan) mode() string {
+	if v.Mode == "" {
+		return modes[0]
+	}
+	return v.Mode
+}
+
+// Add creates the slave in its namespace and up.
+//
+// The request goes to the slave's namespace and names the master's by its ID
+// there, so that the slave is never seen in the master's. But kernels before 6.15
+// make it there for a moment, and refuse a name that a link there bears, such as
+// eth0. So it is born under another name, and renamed before it is set up.
+func (v IPVlan) Add(n *NS) error {
+	if v.NS == nil {
+		return errGone
+	}
+	if err := checkName(v.Name); err != nil {
+		return err
+	}
+	if _, err := v.NS.linkByName(v.Name); err == nil {
+		return fmt.Errorf("link %s: %w", v.Name, fs.ErrExist)
+	}
+	// What a killed process has left under the first name has no address.
+	if err := v.NS.delLink(v.born()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := v.create(n); err != nil {
+		return err
+	}
+	if err := v.NS.renameLink(v.born(), v.Name, !v.Down); err != nil {
+		return errors.Join(err, v.NS.delLink(v.born()))
+	}
+	return nil
+}
+
+// born is the slave's first name. No two slaves bear it in the master's
+// namespace: the kernel makes and moves one under a lock.
+func (v IPVlan) born() string { return ("ipvl-" + v.Name)[:min(len(v.Name)+5, unix.IFNAMSIZ-1)] }
+
+// create makes the slave under its first name, and down.
+func (v IPVlan) create(n *NS) error {
+	mode := slices.Index(modes, v.mode())
+	if mode < 0 {
+		return fmt.Errorf("unknown ipvlan mode %q", v.Mode)
+	}
+	master, err := n.index(v.Master)
+	if err != nil {
+		return err
+	}
+	id, err := v.NS.idOf(n)
+	if err != nil {
+		return err
+	}
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("ipvlan"))
+	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(mode)))
+	data := []nl.NetlinkRequestData{linkMessage(), info, attrString(unix.IFLA_IFNAME, v.born()),
+		attr32(unix.IFLA_LINK, uint32(master)), attr32(unix.IFLA_LINK_NETNSID, uint32(id))}
+	if v.MTU > 0 {
+		data = append(data, attr32(unix.IFLA_MTU, uint32(v.MTU)))
+	}
+	_, err = v.NS.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, data...)
+	return err
+}
+
+// Supported reports a kernel that has no ipvlan and no module for it. It asks for
+// a slave without a master, which the kernel refuses in another way if it knows
+// what a slave is, after it has loaded the module if need be.
+func (IPVlan) Supported(n *NS) error {
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("ipvlan"))
+	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0,
+		linkMessage(), info, attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
+	if errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
+}
+
+// Del deletes the slave, and needs no master for that. A link of that name that
+// is no ipvlan is somebody else's, and is left.
+func (v IPVlan) Del(*NS) error {
+	if v.NS == nil {
+		return errGone
+	}
+	l, err := v.NS.LinkByName(v.Name)
+	if err != nil {
+		return err
+	}
+	if l.Kind != "ipvlan" {
+		return fmt.Errorf("%s is of type %s: %w", v.Name, l.Kind, fs.ErrNotExist)
+	}
+	return v.NS.delLink(v.Name)
+}
+
+// Check compares the slave with what it should be, and with its master if that
+// is named.
+func (v IPVlan) Check(n *NS) error {
+	if v.NS == nil {
+		return errGone
+	}
+	l, err := v.NS.LinkByName(v.Name)
+	if err != nil {
+		return err
+	}
+	var master Link
+	if v.Master != "" {
+		if master, err = n.LinkByName(v.Master); err != nil {
+			return err
+		}
+	}
+	mtu := cmp.Or(v.MTU, master.MTU)
+	switch {
+	case l.Kind != "ipvlan":
+		return differs(v.Name, l.Kind, "ipvlan")
+	case l.Peer != master.Index && v.Master != "":
+		return fmt.Errorf("the master of %s is not %s", v.Name, v.Master)
+	case l.Mode != v.mode():
+		return differs("mode", l.Mode, v.mode())
+	case mtu != 0 && l.MTU != mtu:
+		return differs("mtu", l.MTU, mtu)
+	case !l.Up && !v.Down:
+		return errors.New("the link is down")
+	}
+	return nil
+}
+
+// idOf returns the ID by which this namespace knows the other, and gives it one
+// if it has none. The ID lasts as long as both namespaces.
+func (n *NS) idOf(other *NS) (int, error) {
+	id, err := n.route.GetNetNsIdByFd(int(other.fd))
+	if err != nil || id >= 0 {
+		return id, kernel(err)
+	}
+	const any = -1
+	if err := n.route.SetNetNsIdByFd(int(other.fd), any); err != nil && !errors.Is(err, unix.EEXIST) {
+		return 0, fmt.Errorf("name the namespace of the master: %w", err)
+	}
+	id, err = n.route.GetNetNsIdByFd(int(other.fd))
+	return id, kernel(err)
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Link is what the kernel says of a network interface.
+type Link struct {
+	Index int
+	Name  string
+	Kind  string // "veth", "ipvlan", "device" for a real one
+	MAC   string
+	MTU   int
+	Up    bool
+	Alias string
+	Group uint32
+	Peer  int    // the index of the other end or of the master, maybe in another namespace
+	Mode  string // of an ipvlan: l2, l3 or l3s
+}
+
+// String is the link as ip(8) would add it, without what it is attached to.
+func (l Link) String() string {
+	return command("ip link add").word(l.Name).number("mtu", l.MTU).number("group", int(l.Group)).
+		option("type", l.Kind).option("mode", l.Mode).String()
+}
+
+// Links lists the links of the namespace by index.
+func (n *NS) Links() ([]Link, error) {
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(), skipStats())
+	if err != nil {
+		return nil, fmt.Errorf("%s: list links: %w", n.Name, err)
+	}
+	links := make([]Link, 0, len(msgs))
+	for _, m := range msgs {
+		l, err := parseLink(m)
+		if err != nil {
+			return nil, fmt.Errorf("%s: list links: %w", n.Name, err)
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
+// LinkByName returns the link of that name. The error answers to fs.ErrNotExist
+// if there is none.
+func (n *NS) LinkByName(name string) (Link, error) {
+	m, err := n.linkByName(name)
+	if err != nil {
+		return Link{}, fmt.Errorf("link %s: %w", name, err)
+	}
+	return parseLink(m)
+}
+
+// linkByName asks for one link without its statistics.
+func (n *NS) linkByName(name string) ([]byte, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK,
+		linkMessage(), skipStats(), attrString(unix.IFLA_IFNAME, name))
+	if err == nil && len(msgs) != 1 {
+		err = absence{unix.ENODEV}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return msgs[0], nil
+}
+
+// index returns the index of a link, all that most messages need.
+func (n *NS) index(name string) (int, error) {
+	m, err := n.linkByName(name)
+	if err != nil {
+		return 0, fmt.Errorf("link %s: %w", name, err)
+	}
+	return int(nl.DeserializeIfInfomsg(m).Index), nil
+}
+
+// checkName keeps a name that the kernel would refuse, or take for another
+// request, away from it. IFNAMSIZ is 16 with the final zero byte.
+func checkName(name string) error {
+	if name == "" || len(name) >= unix.IFNAMSIZ {
+		return fmt.Errorf("%q is no link name: 1 to %d bytes", name, unix.IFNAMSIZ-1)
+	}
+	return nil
+}
+
+func parseLink(m []byte) (Link, error) {
+	k, err := netlink.LinkDeserialize(nil, m)
+	if err != nil {
+		return Link{}, err
+	}
+	a := k.Attrs()
+	l := Link{
+		Index: a.Index, Name: a.Name, Kind: k.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU,
+		Up: a.Flags&net.FlagUp != 0, Alias: a.Alias, Group: a.Group, Peer: a.ParentIndex,
+	}
+	if v, ok := k.(*netlink.IPVlan); ok {
+		l.Mode = modeName(uint16(v.Mode))
+	}
+	return l, nil
+}
+
+// Up is the state of a link that is up, with an MTU if that is not 0. Deleting
+// it does nothing: a link that was set up stays up.
+type Up struct {
+	Dev string
+	MTU int
+}
+
+func (u Up) String() string {
+	return command("ip link set").word(u.Dev).number("mtu", u.MTU).word("up").String()
+}
+
+// Add sets the link up.
+func (u Up) Add(n *NS) error {
+	if u.Check(n) == nil {
+		return errSame
+	}
+	return n.setLink(u.Dev, u.MTU, "")
+}
+
+// Del does nothing.
+func (u Up) Del(*NS) error { return nil }
+
+// Check reports a link that is down or has another MTU.
+func (u Up) Check(n *NS) error {
+	l, err := n.LinkByName(u.Dev)
+	switch {
+	case err != nil:
+		return err
+	case !l.Up:
+		return errors.New("the link is down")
+	case u.MTU > 0 && l.MTU != u.MTU:
+		return differs("mtu", l.MTU, u.MTU)
+	}
+	return nil
+}
+
+// setLink sets a link up, with its MTU and alias if they are given.
+func (n *NS) setLink(name string, mtu int, alias string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	msg := linkMessage()
+	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	data := []nl.NetlinkRequestData{msg, attrString(unix.IFLA_IFNAME, name)}
+	if mtu > 0 {
+		data = append(data, attr32(unix.IFLA_MTU, uint32(mtu)))
+	}
+	if alias != "" {
+		data = append(data, attr(unix.IFLA_IFALIAS, []byte(alias)))
+	}
+	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_SETLINK, unix.NLM_F_ACK, 0, data...)
+	return err
+}
+
+// delLink deletes a link by its name.
+func (n *NS) delLink(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_DELLINK, unix.NLM_F_ACK, 0, linkMessage(), attrString(unix.IFLA_IFNAME, name))
+	return err
+}
+
+// renameLink renames a link that is down, and sets it up: the kernel does both in
+// this order.
+func (n *NS) renameLink(from, to string, up bool) error {
+	index, err := n.index(from)
+	if err != nil {
+		return err
+	}
+	msg := linkMessage()
+	msg.Index = int32(index)
+	if up {
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	_, err = n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_ACK, 0, msg, attrString(unix.IFLA_IFNAME, to))
+	return err
+}
+
+func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
+
+// skipStats leaves out the counters, half of an answer: RTEXT_FILTER_SKIP_STATS
+// of linux/rtnetlink.h.
+func skipStats() *nl.RtAttr { return attr32(unix.IFLA_EXT_MASK, 1<<3) }

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Neigh says which MAC address an address has on a link, so that nobody has
+// to ask. On an unnumbered link that is more than speed: an IPv6 host answers
+// only for the addresses of the link itself, and with arp_ignore=1, which
+// kube-proxy's strictARP sets on the whole node, so does an IPv4 host.
+type Neigh struct {
+	Addr netip.Addr
+	MAC  string
+	Dev  string
+}
+
+func (e Neigh) String() string {
+	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
+}
+
+// Add adds a permanent entry, in the place of one that was learnt.
+func (e Neigh) Add(n *NS) error {
+	k, err := e.kernel(n)
+	if err != nil {
+		return err
+	}
+	err = kernel(n.route.NeighAdd(k))
+	switch {
+	case !errors.Is(err, fs.ErrExist):
+		return err
+	case e.Check(n) == nil:
+		return errSame
+	}
+	return kernel(n.route.NeighSet(k))
+}
+
+// Del deletes the entry.
+func (e Neigh) Del(n *NS) error {
+	k, err := e.kernel(n)
+	if err != nil {
+		return err
+	}
+	return kernel(n.route.NeighDel(k))
+}
+
+func (e Neigh) kernel(n *NS) (*netlink.Neigh, error) {
+	index, err := n.index(e.Dev)
+	if err != nil {
+		return nil, err
+	}
+	mac, err := net.ParseMAC(e.MAC)
+	return &netlink.Neigh{LinkIndex: index, IP: e.Addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT}, err
+}
+
+// Check reports an entry that is missing, has another MAC address, or may be forgotten.
+func (e Neigh) Check(n *NS) error {
+	index, err := n.index(e.Dev)
+	if err != nil {
+		return err
+	}
+	ask := &netlink.Ndmsg{Family: uint8(familyOf(e.Addr)), Index: uint32(index)}
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask, attr(netlink.NDA_DST, e.Addr.AsSlice()))
+	if err != nil {
+		return err
+	}
+	for _, m := range msgs {
+		k, err := netlink.NeighDeserialize(m)
+		switch {
+		case err != nil:
+			return err
+		case k.HardwareAddr.String() != e.MAC:
+			return differs("lladdr", k.HardwareAddr, e.MAC)
+		case k.State&netlink.NUD_PERMANENT == 0:
+			return errors.New("the entry is not permanent")
+		}
+		return nil
+	}
+	return fmt.Errorf("there is no such neighbour: %w", fs.ErrNotExist)
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package nl arranges the network of two namespaces, the host's and a pod's.
+//
+// Its words are those of ip(8), sysctl(8) and nft(8). An Object is a link, an
+// address, a route, a rule, a neighbour, a sysctl or a table of netfilter
+// rules: it can be added, deleted and checked, and it prints as the command
+// that would add it. A Wiring is a list of objects, so one list is what ADD
+// adds, what CHECK checks, what DEL deletes, and the documentation of all three.
+//
+// Adding twice is the same as adding once, and so is deleting. What is there
+// already, but otherwise than asked for, is an error and is left alone.
+//
+// Everything goes over netlink; nothing is ever executed. This is the only
+// package that knows netlink, namespaces as file descriptors, and nftables; it
+// knows nothing of CNI, of EC2, or of what the wiring is for.
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+
+	"github.com/google/nftables"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// RouteProtocol marks the routes and rules that are ours: "protocol 72" to
+// ip(8). The numbers below 64 and some above are taken, see rt_protos of
+// iproute2.
+const RouteProtocol = 72
+
+// An NS is a network namespace, held by its file and by netlink sockets opened
+// in it. A socket stays in its namespace whichever thread uses it, so that only
+// Do has to move threads.
+type NS struct {
+	Name string // for people: "host", "pod"
+
+	fd      netns.NsHandle
+	route   *netlink.Handle
+	process bool // threads that no goroutine has locked are in it
+
+	mu      sync.Mutex               // of what is opened when first asked for:
+	sockets map[int]*nl.SocketHandle // by netlink family
+	nft     *nftables.Conn
+}
+
+// Host opens the namespace of the calling thread, which for a plugin is the
+// host's.
+func Host() (*NS, error) {
+	fd, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("open the host's network namespace: %w", err)
+	}
+	n, err := open("host", fd)
+	if err == nil {
+		n.process = n.is(anyThread())
+	}
+	return n, err
+}
+
+// Open opens the namespace at path. The error answers to fs.ErrNotExist if
+// there is none: no file, or a file that no namespace is mounted on any more.
+func Open(name, path string) (*NS, error) {
+	fd, err := netns.GetFromPath(path)
+	if err != nil {
+		return nil, fmt.Errorf("open network namespace %s: %w", path, err)
+	}
+	if !isNamespace(int(fd)) {
+		fd.Close()
+		return nil, fmt.Errorf("open network namespace %s: %w", path, os.ErrNotExist)
+	}
+	return open(name, fd)
+}
+
+// isNamespace tells a namespace from the empty file that its mount has left.
+func isNamespace(fd int) bool {
+	var s unix.Statfs_t
+	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC
+}
+
+func open(name string, fd netns.NsHandle) (*NS, error) {
+	route, err := netlink.NewHandleAt(fd, unix.NETLINK_ROUTE)
+	if err != nil {
+		fd.Close()
+		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
+	}
+	return &NS{Name: name, fd: fd, route: route, sockets: map[int]*nl.SocketHandle{}}, nil
+}
+
+// anyThread returns the namespace of a thread that no goroutine has locked, and
+// so of every such thread. It is not that of /proc/self: the first thread of a
+// process may be one that Do has moved.
+func anyThread() (fd netns.NsHandle) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		fd, _ = netns.Get()
+	}()
+	<-done
+	return fd
+}
+
+// is says whether fd is the same namespace, and closes it.
+func (n *NS) is(fd netns.NsHandle) bool {
+	defer fd.Close()
+	return fd.IsOpen() && n.fd.Equal(fd)
+}
+
+// Close releases the namespace.
+func (n *NS) Close() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.route.Close()
+	for _, s := range n.sockets {
+		s.Close()
+	}
+	clear(n.sockets)
+	if n.nft != nil {
+		_ = n.nft.CloseLasting()
+	}
+	return n.fd.Close()
+}
+
+// Do runs f in the namespace, for what a netlink socket cannot do: to read and
+// write a sysctl, to open a socket that then stays there. f runs on a thread of
+// its own, and goroutines that it starts do not run in the namespace.
+func (n *NS) Do(f func() error) error {
+	err := errors.New("interrupted") // f called runtime.Goexit
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if n.process {
+			err = f() // this thread, which no goroutine has locked, is there already
+			return
+		}
+		err = n.enter(f)
+	}()
+	<-done
+	return err
+}
+
+// enter moves this goroutine's thread into the namespace and back. If it cannot
+// come back the thread stays locked, and ends with its goroutine.
+func (n *NS) enter(f func() error) error {
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter %s: %w", n.Name, err)
+	}
+	defer home.Close()
+	if err := netns.Set(n.fd); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter %s: %w", n.Name, err)
+	}
+	defer func() {
+		if netns.Set(home) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return f()
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nltest
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A Guard runs the tests of a package and fails the run if they left something
+// behind: a namespace or a thread in one, a file descriptor, a process, or
+// anything that Dump shows in the namespace of the run itself.
+//
+//	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
+type Guard struct{ *testing.M }
+
+// Run runs the tests and returns the exit status.
+func (g Guard) Run() int {
+	warm()
+	before := traces()
+	status := g.M.Run()
+	if left := leftover(before); len(left) > 0 && status == 0 {
+		fmt.Fprintf(os.Stderr, "the tests left behind:\n\t%s\n", strings.Join(left, "\n\t"))
+		status = 1
+	}
+	return status
+}
+
+// warm has the runtime open what it keeps: its poller, which comes with the first pipe.
+func warm() {
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+}
+
+// leftover compares, and gives what is on its way out a moment: threads that end,
+// connections that close, namespaces that the kernel takes down.
+func leftover(before map[string]int) (left []string) {
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(20 * time.Millisecond) {
+		left = nil
+		after := traces()
+		for what := range maps.Keys(after) {
+			if more := after[what] - before[what]; more > 0 {
+				left = append(left, fmt.Sprintf("%s (%d)", what, more))
+			}
+		}
+		if len(left) == 0 || time.Now().After(deadline) {
+			slices.Sort(left)
+			return left
+		}
+	}
+}
+
+// traces counts what there is of each kind.
+func traces() map[string]int {
+	found := map[string]int{}
+	for _, path := range mounted() {
+		found["namespace "+path]++
+	}
+	for _, target := range targets("/proc/self/fd/*") {
+		found["descriptor of "+target]++ // sockets and pipes have numbers of their own
+	}
+	home, _ := os.Readlink("/proc/thread-self/ns/net")
+	for _, target := range targets("/proc/self/task/*/ns/net") {
+		if target != home {
+			found["thread in "+target]++
+		}
+	}
+	for _, name := range children() {
+		found["process "+name]++
+	}
+	for _, line := range own() {
+		found[line]++
+	}
+	return found
+}
+
+// targets reads the links that match.
+func targets(pattern string) (all []string) {
+	paths, _ := filepath.Glob(pattern)
+	for _, p := range paths {
+		if target, err := os.Readlink(p); err == nil {
+			all = append(all, target)
+		}
+	}
+	return all
+}
+
+// children lists the processes that this one has started, by name.
+func children() (names []string) {
+	paths, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, p := range paths {
+		pids, _ := os.ReadFile(p)
+		for pid := range strings.FieldsSeq(string(pids)) {
+			name, _ := os.ReadFile("/proc/" + pid + "/comm")
+			names = append(names, strings.TrimSpace(string(name)))
+		}
+	}
+	return names
+}
+
+// own is the dump of the namespace of this process. Who may not ask gets none.
+func own() []string {
+	n, err := nl.Host()
+	if err != nil {
+		return nil
+	}
+	defer n.Close()
+	lines, _ := dump(n)
+	return lines
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nltest_test
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// leaks are ways to leave something behind, and what Guard says of it.
+var leaks = map[string]func(t *testing.T) error{
+	"namespace /run/netns/forgotten": func(*testing.T) error {
+		return os.WriteFile("/run/netns/forgotten", nil, 0o644)
+	},
+	"descriptor of socket:[": func(*testing.T) (err error) {
+		listener, err = net.Listen("tcp", "127.0.0.1:0")
+		return err
+	},
+	"thread in net:[": func(t *testing.T) error {
+		n, _ := nltest.NS(t, "pod")
+		inside := make(chan struct{})
+		go n.Do(func() error {
+			close(inside)
+			select {}
+		})
+		<-inside
+		return nil
+	},
+	"process sleep": func(*testing.T) error { return exec.Command("sleep", "9").Start() },
+	"link add forgotten": func(*testing.T) error {
+		host, err := nl.Host()
+		if err != nil {
+			return err
+		}
+		defer host.Close()
+		return nl.Veth{Name: "forgotten", Peer: "too", PeerNS: host}.Add(host)
+	},
+}
+
+var listener net.Listener // keeps it from being collected, which would close it
+
+// TestLeak is for TestGuard, which runs it in a process and a namespace of its own.
+func TestLeak(t *testing.T) {
+	if os.Getenv("LEAK") == "" {
+		return
+	}
+	for what, leave := range leaks {
+		if err := leave(t); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestGuard(t *testing.T) {
+	n, _ := nltest.NS(t, "host")
+	run := func(leak string) (out []byte, err error) {
+		cmd := exec.Command("/proc/self/exe", "-test.run=^TestLeak$")
+		cmd.Env = append(os.Environ(), "LEAK="+leak)
+		cmd.WaitDelay = 1 // what it leaves behind has its output open
+		n.Do(func() error {
+			out, err = cmd.CombinedOutput()
+			return err
+		})
+		return out, err
+	}
+	if out, err := run(""); err != nil {
+		t.Errorf("left nothing: %v\n%s", err, out)
+	}
+	out, err := run("all")
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 1 {
+		t.Errorf("left all: %v, want exit status 1", err)
+	}
+	for what := range leaks {
+		if !strings.Contains(string(out), what) {
+			t.Errorf("want %q in\n%s", what, out)
+		}
+	}
+	if err := os.Remove("/run/netns/forgotten"); err != nil {
+		t.Error(err)
+	}
+}

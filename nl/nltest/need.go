@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nltest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// Need skips a test that cannot do without a feature that is not here: root,
+// netns, ipvlan, nftables. Where CI is set in the environment it fails the test
+// instead: a test that never runs is worse than none.
+func Need(t testing.TB, features ...string) {
+	t.Helper()
+	for _, f := range features {
+		probe, ok := probes[f]
+		if !ok {
+			t.Fatalf("nobody knows how to look for %q", f)
+		}
+		err := probe()
+		switch {
+		case err == nil:
+		case os.Getenv("CI") != "" && os.Getenv("CI") != "false":
+			t.Fatalf("needs %s, and in CI everything runs: %v", f, err)
+		default:
+			t.Skipf("needs %s: %v", f, err)
+		}
+	}
+}
+
+// probes ask the kernel, each once, and say what is missing.
+var probes = map[string]func() error{
+	"root":     sync.OnceValue(root),
+	"netns":    sync.OnceValue(func() error { return scratch(func(*nl.NS) error { return nil }) }),
+	"ipvlan":   sync.OnceValue(func() error { return scratch(nl.IPVlan{}.Supported) }),
+	"nftables": sync.OnceValue(func() error { return scratch(nftables) }),
+}
+
+func root() error {
+	if uid := os.Geteuid(); uid != 0 {
+		return fmt.Errorf("the user is %d", uid)
+	}
+	return nil
+}
+
+// scratch runs a probe in a namespace that nobody else sees.
+func scratch(probe func(*nl.NS) error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread, and the namespace, end with the goroutine
+		if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+			done <- os.NewSyscallError("unshare", err)
+			return
+		}
+		n, err := nl.Host()
+		if err == nil {
+			err = errors.Join(probe(n), n.Close())
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// nftables installs what the plugins cannot do without: NAT and connection tracking.
+func nftables(n *nl.NS) error {
+	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
+		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{{nl.CTState("new"), nl.Masquerade()}}},
+	}}.Add(n)
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package nltest has namespaces for tests, and a kernel to run them on.
+//
+// NS makes a namespace, Dump prints what is in one, Need says what a test cannot
+// do without, and Guard fails a run that left something behind. In folder vm are
+// the scripts that run a test binary unchanged: on this machine's kernel if it
+// has ipvlan, or in a virtual machine, through
+//
+//	go test -exec "$PWD/nl/nltest/vm/exec" ./nl/...
+//
+// Nothing here is a fake: what is tested runs on a real kernel or not at all. The
+// package knows what a namespace holds and nothing of CNI or EC2.
+package nltest
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+const dir = "/run/netns" // where ip-netns(8) looks for namespaces
+
+// The main goroutine keeps the first thread to itself. A goroutine that leaves its
+// namespace ends, and its thread with it; but the first thread cannot end, and
+// would stay in that namespace, and keep it, for as long as the process runs.
+func init() { runtime.LockOSThread() }
+
+// NS makes a network namespace with its loopback up, opens it under the given
+// name and mounts it at path. Both end with the test.
+func NS(t testing.TB, name string) (n *nl.NS, path string) {
+	t.Helper()
+	Need(t, "netns")
+	path, err := create(name)
+	if err != nil {
+		t.Fatalf("make namespace %s: %v", name, err)
+	}
+	t.Cleanup(func() { Remove(t, path) })
+	n, err = nl.Open(name, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Errorf("close namespace %s: %v", name, err)
+		}
+	})
+	if err := (nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	return n, path
+}
+
+// Remove gives up a namespace before its test ends, as a container runtime may
+// have done when it calls DEL. The kernel keeps it for as long as somebody is in
+// it, and for Open it is gone. Removing it twice does nothing more.
+func Remove(t testing.TB, path string) {
+	t.Helper()
+	err := syscall.Unmount(path, syscall.MNT_DETACH)
+	if err == nil {
+		err = os.Remove(path)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("remove namespace %s: %v", path, err)
+	}
+}
+
+// create mounts a new namespace on a file of its own, as "ip netns add" does.
+func create(name string) (path string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(dir, strings.ReplaceAll(name, "/", "-")+"-*")
+	if err != nil {
+		return "", err
+	}
+	f.Close()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		done <- mount(f.Name())
+	}()
+	if err := <-done; err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}
+
+// mount moves this thread into a new namespace and mounts that.
+func mount(path string) error {
+	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	return os.NewSyscallError("mount", syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, ""))
+}
+
+// mounted lists the names under which namespaces are to be found.
+func mounted() []string {
+	names, _ := filepath.Glob(filepath.Join(dir, "*"))
+	return names
+}

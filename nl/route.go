@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Route is a route to Dst over the link Dev, by way of Via if that is given,
+// else to what is on the link itself.
+type Route struct {
+	Dst      netip.Prefix
+	Via      netip.Addr
+	Dev      string
+	Table    uint32 // 0 is main
+	Src      netip.Addr
+	Metric   int
+	MTU      int
+	OnLink   bool   // Via is on the link, whatever the other routes say
+	Type     string // "" is unicast; one that is unreachable or blackhole has no Dev
+	Protocol int    // 0 is boot, as with ip(8)
+	// Replace takes the place of another route to Dst. Where Dst is the address
+	// of a pod, that is what a pod has left behind that is no more.
+	Replace bool
+}
+
+func (r Route) String() string {
+	name := "ip route add"
+	switch {
+	case r.Dst.Addr().Is6() && r.Replace:
+		name = "ip -6 route replace"
+	case r.Dst.Addr().Is6():
+		name = "ip -6 route add"
+	case r.Replace:
+		name = "ip route replace"
+	}
+	dst := r.Dst.String()
+	if r.Dst.Bits() == 0 {
+		dst = "default"
+	}
+	c := command(name).flag(r.Type, r.Type != "").word(dst)
+	if r.Via.IsValid() {
+		c.option("via", r.Via.String())
+	}
+	c.option("dev", r.Dev).flag("onlink", r.OnLink).flag("scope link", r.scope() == unix.RT_SCOPE_LINK)
+	if r.Src.IsValid() {
+		c.option("src", r.Src.String())
+	}
+	c.number("metric", r.Metric).number("mtu", r.MTU)
+	if r.table() != unix.RT_TABLE_MAIN {
+		c.number("table", r.table())
+	}
+	return c.number("proto", r.Protocol).String()
+}
+
+func (r Route) table() int { return int(cmp.Or(r.Table, unix.RT_TABLE_MAIN)) }
+
+// scope is how far Dst is: on the link, or beyond. IPv6 has no such thing.
+func (r Route) scope() int {
+	if r.Type == "" && !r.Via.IsValid() && r.Dst.Addr().Is4() {
+		return unix.RT_SCOPE_LINK
+	}
+	return unix.RT_SCOPE_UNIVERSE
+}
+
+// Add adds the route, or replaces another one to Dst.
+func (r Route) Add(n *NS) error {
+	k, err := r.kernel(n)
+	if err != nil {
+		return err
+	}
+	err = kernel(n.route.RouteAdd(k))
+	if !r.Replace || !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if r.Check(n) == nil {
+		return errSame
+	}
+	return kernel(n.route.RouteReplace(k))
+}
+
+// Del deletes the route, and not another one to Dst.
+func (r Route) Del(n *NS) error {
+	k, err := r.kernel(n)
+	if err != nil {
+		return err
+	}
+	return kernel(n.route.RouteDel(k))
+}
+
+func (r Route) kernel(n *NS) (*netlink.Route, error) {
+	k := &netlink.Route{
+		Dst: ipnet(r.Dst), Gw: r.Via.AsSlice(), Src: r.Src.AsSlice(), Table: r.table(), Scope: netlink.Scope(r.scope()),
+		Priority: r.Metric, MTU: r.MTU, Protocol: netlink.RouteProtocol(cmp.Or(r.Protocol, unix.RTPROT_BOOT)), Type: unix.RTN_UNICAST,
+	}
+	if r.OnLink {
+		k.Flags = int(netlink.FLAG_ONLINK)
+	}
+	if r.Type != "" {
+		t, ok := routeTypes[r.Type]
+		if !ok {
+			return nil, fmt.Errorf("unknown type of route %q", r.Type)
+		}
+		k.Type = t
+	}
+	if r.Dev == "" {
+		return k, nil
+	}
+	index, err := n.index(r.Dev)
+	k.LinkIndex = index
+	return k, err
+}
+
+// routeTypes are the types of rtnetlink(7) by ip(8)'s names.
+var routeTypes = map[string]int{
+	"local": unix.RTN_LOCAL, "broadcast": unix.RTN_BROADCAST, "anycast": unix.RTN_ANYCAST, "multicast": unix.RTN_MULTICAST,
+	"blackhole": unix.RTN_BLACKHOLE, "unreachable": unix.RTN_UNREACHABLE, "prohibit": unix.RTN_PROHIBIT, "throw": unix.RTN_THROW,
+}
+
+// Check looks for the route by its table and link. Who put it there does not matter.
+func (r Route) Check(n *NS) error {
+	var index int
+	if r.Dev != "" {
+		i, err := n.index(r.Dev)
+		if err != nil {
+			return err
+		}
+		index = i
+	}
+	found, err := n.routes(RouteFilter{Table: uint32(r.table())}, familyOf(r.Dst.Addr()), index)
+	if err != nil {
+		return err
+	}
+	want := r
+	want.Table, want.Dev, want.Protocol, want.Replace = uint32(r.table()), "", 0, false
+	for _, f := range found {
+		got := f.Route
+		got.Protocol = 0
+		if want.Metric == 0 { // 0 is 1024 in IPv6
+			got.Metric = 0
+		}
+		if f.index == index && got == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("there is no such route: %w", fs.ErrNotExist)
+}
+
+// A RouteFilter says which routes to list. The zero value of a field is any.
+type RouteFilter struct {
+	Table    uint32
+	Dev      string
+	Protocol int
+}
+
+// Routes lists routes, IPv4 first. Those of the local table come only if it is asked for.
+func (n *NS) Routes(f RouteFilter) ([]Route, error) {
+	all, err := n.listRoutes(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list routes: %w", n.Name, err)
+	}
+	return all, nil
+}
+
+func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
+	var index int
+	if f.Dev != "" {
+		if index, err = n.index(f.Dev); err != nil {
+			return nil, err
+		}
+	}
+	var found []kernelRoute
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		more, err := n.routes(f, family, index)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	if len(found) == 0 {
+		return nil, nil
+	}
+	_, names, err := n.indexOrNames(f.Dev)
+	for _, k := range found {
+		k.Dev = names[k.index]
+		all = append(all, k.Route)
+	}
+	return all, err
+}
+
+type kernelRoute struct {
+	Route // without Dev
+	index int
+}
+
+// routes reads the routes of a table, a protocol, and a link; 0 is any.
+func (n *NS) routes(f RouteFilter, family, index int) ([]kernelRoute, error) {
+	msg := &nl.RtMsg{}
+	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)
+	data := []nl.NetlinkRequestData{msg}
+	if f.Table != 0 {
+		data = append(data, attr32(unix.RTA_TABLE, f.Table))
+	}
+	if index != 0 {
+		data = append(data, attr32(unix.RTA_OIF, uint32(index)))
+	}
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, data...)
+	if absent(err) { // the table, or the family
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found []kernelRoute
+	for _, m := range msgs {
+		r, err := parseRoute(m)
+		switch {
+		case err != nil:
+			return nil, err
+		case f.Table != 0 && r.Table != f.Table, f.Table == 0 && r.Table == unix.RT_TABLE_LOCAL:
+		case f.Protocol != 0 && r.Protocol != f.Protocol, index != 0 && r.index != index:
+		default:
+			found = append(found, r)
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strconv"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Rule sends packets to the routes of a table.
+type Rule struct {
+	Pref     int
+	IPv6     bool // only asked for where neither From nor To tells
+	From, To netip.Prefix
+	IIF      string // "lo" for what the host itself sends, and for the check of sources, rp_filter
+	Mark     uint32
+	Mask     uint32 // 0 is all bits
+	Table    uint32 // 0 only to delete: any table
+	Protocol int    // 0 is kernel, as with ip(8)
+}
+
+func (r Rule) String() string {
+	name := "ip rule add"
+	if r.v6() {
+		name = "ip -6 rule add"
+	}
+	c := command(name).option("pref", strconv.Itoa(r.Pref))
+	if r.From.IsValid() {
+		c.option("from", r.From.String())
+	}
+	if r.To.IsValid() {
+		c.option("to", r.To.String())
+	}
+	if r.Mark != 0 {
+		c.option("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
+	}
+	return c.option("iif", r.IIF).option("lookup", tableName(r.Table)).number("protocol", r.Protocol).String()
+}
+
+func (r Rule) v6() bool     { return r.IPv6 || r.From.Addr().Is6() || r.To.Addr().Is6() }
+func (r Rule) mask() uint32 { return cmp.Or(r.Mask, ^uint32(0)) }
+
+// tableName is the name of a table where every host has one, see rt_tables.
+func tableName(t uint32) string {
+	switch t {
+	case 0:
+		return ""
+	case unix.RT_TABLE_LOCAL:
+		return "local"
+	case unix.RT_TABLE_MAIN:
+		return "main"
+	case unix.RT_TABLE_DEFAULT:
+		return "default"
+	}
+	return strconv.FormatUint(uint64(t), 10)
+}
+
+// Add adds the rule.
+func (r Rule) Add(n *NS) error {
+	err := kernel(n.route.RuleAdd(r.kernel()))
+	if errors.Is(err, fs.ErrExist) {
+		// There may be many rules of one preference; the kernel refuses an equal
+		// one only (fib_nl_newrule).
+		return errSame
+	}
+	return err
+}
+
+// Del deletes the rule.
+func (r Rule) Del(n *NS) error { return kernel(n.route.RuleDel(r.kernel())) }
+
+func (r Rule) kernel() *netlink.Rule {
+	k := netlink.NewRule()
+	k.Priority, k.IifName, k.Table, k.Protocol = r.Pref, r.IIF, int(r.Table), uint8(r.Protocol)
+	k.Src, k.Dst = ipnet(r.From), ipnet(r.To)
+	if k.Family = unix.AF_INET; r.v6() {
+		k.Family = unix.AF_INET6
+	}
+	if r.Mark != 0 {
+		k.Mark, k.Mask = r.Mark, new(r.mask())
+	}
+	return k
+}
+
+// Check looks for the rule. Who put it there does not matter.
+func (r Rule) Check(n *NS) error {
+	family := unix.AF_INET
+	if r.v6() {
+		family = unix.AF_INET6
+	}
+	found, err := n.rules(family)
+	if err != nil {
+		return err
+	}
+	r.IPv6, r.Protocol = r.v6(), 0
+	if r.Mark != 0 {
+		r.Mask = r.mask()
+	}
+	for _, f := range found {
+		if f.Protocol = 0; f == r {
+			return nil
+		}
+	}
+	return fmt.Errorf("there is no such rule: %w", fs.ErrNotExist)
+}
+
+// Rules lists the rules, IPv4 first, in the order the kernel asks them.
+func (n *NS) Rules() ([]Rule, error) {
+	var all []Rule
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		found, err := n.rules(family)
+		if err != nil {
+			return nil, fmt.Errorf("%s: list rules: %w", n.Name, err)
+		}
+		all = append(all, found...)
+	}
+	return all, nil
+}
+
+func (n *NS) rules(family int) ([]Rule, error) {
+	// struct fib_rule_hdr has the size and the first field of struct rtmsg.
+	msg := &nl.RtMsg{}
+	msg.Family = uint8(family)
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETRULE, unix.NLM_F_DUMP, unix.RTM_NEWRULE, msg)
+	if absent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	rules := make([]Rule, 0, len(msgs))
+	for _, m := range msgs {
+		r, err := parseRule(m)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, r)
+	}
+	return rules, nil
+}
+
+func parseRule(m []byte) (Rule, error) {
+	msg := nl.DeserializeRtMsg(m)
+	r := Rule{IPv6: msg.Family == unix.AF_INET6, Table: uint32(msg.Table)}
+	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
+	if err != nil {
+		return r, err
+	}
+	for _, t := range attrs {
+		switch t.Attr.Type {
+		case nl.FRA_PRIORITY:
+			r.Pref = int(number(t.Value))
+		case nl.FRA_SRC:
+			r.From = netip.PrefixFrom(addrFrom(t.Value), int(msg.Src_len))
+		case nl.FRA_DST:
+			r.To = netip.PrefixFrom(addrFrom(t.Value), int(msg.Dst_len))
+		case nl.FRA_IIFNAME:
+			r.IIF = unix.ByteSliceToString(t.Value)
+		case nl.FRA_FWMARK:
+			r.Mark = number(t.Value)
+		case nl.FRA_FWMASK:
+			r.Mask = number(t.Value)
+		case nl.FRA_TABLE:
+			r.Table = number(t.Value)
+		case nl.FRA_PROTOCOL:
+			r.Protocol = int(number(t.Value))
+		}
+	}
+	return r, nil
+}

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Table is a table of nftables that is ours alone. It is installed, compared
+// and replaced whole, each in one transaction.
+type Table struct {
+	Family string // inet, ip or ip6
+	Name   string
+	Chains []Chain
+}
+
+// A Chain is a chain of a table, with the hook of netfilter that it is called from.
+type Chain struct {
+	Name     string
+	Type     string // filter, nat or route
+	Hook     string // prerouting, input, forward, output or postrouting
+	Priority int
+	Policy   string // accept or drop; "" is accept
+	Rules    []NFRule
+}
+
+// An NFRule is a rule of netfilter: what all its terms match, the last of them act on.
+type NFRule []Term
+
+func (r NFRule) String() string {
+	words := make([]string, len(r))
+	for i, t := range r {
+		words[i] = t.text
+	}
+	return strings.Join(words, " ")
+}
+
+func (c Chain) header() string {
+	policy := c.Policy
+	if policy == "" {
+		policy = "accept"
+	}
+	return fmt.Sprintf("type %s hook %s priority %d; policy %s;", c.Type, c.Hook, c.Priority, policy)
+}
+
+// String is the table as nft(8) takes it for a command, quoted for the shell.
+func (t Table) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "nft 'table %s %s {\n", t.Family, t.Name)
+	for _, c := range t.Chains {
+		fmt.Fprintf(&b, "\tchain %s {\n\t\t%s\n", c.Name, c.header())
+		for _, r := range c.Rules {
+			fmt.Fprintf(&b, "\t\t%s\n", r)
+		}
+		b.WriteString("\t}\n")
+	}
+	b.WriteString("}'")
+	return b.String()
+}
+
+// Add installs the table, in the place of one of its name that differs: that has
+// been flushed, or is of another version. The check before is what makes a
+// second Add cheap.
+func (t Table) Add(n *NS) error {
+	err := t.Check(n)
+	if err == nil {
+		return errSame
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		// To delete is slow, so do not where there is nothing.
+		if err = t.install(n, (*nftables.Conn).CreateTable); !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return t.install(n, func(c *nftables.Conn, k *nftables.Table) *nftables.Table {
+		c.DelTable(k)
+		return c.AddTable(k)
+	})
+}
+
+// install begins a transaction and adds what is in the table.
+func (t Table) install(n *NS, begin func(*nftables.Conn, *nftables.Table) *nftables.Table) error {
+	family, ok := tableFamilies[t.Family]
+	if !ok {
+		return fmt.Errorf("unknown family of tables %q", t.Family)
+	}
+	c, err := n.nftables()
+	if err != nil {
+		return err
+	}
+	k := begin(c, &nftables.Table{Family: family, Name: t.Name})
+	for _, chain := range t.Chains {
+		if err := chain.add(c, k); err != nil {
+			n.forget(c) // and what it has not sent
+			return err
+		}
+	}
+	return kernel(c.Flush())
+}
+
+// forget closes the socket for nftables.
+func (n *NS) forget(c *nftables.Conn) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.nft = nil
+	_ = c.CloseLasting()
+}
+
+// nftables returns a socket that stays open as long as n: when one is closed the
+// kernel waits until all that was deleted is freed, 10 ms or more, and a
+// namespace that is about to be closed has other things to wait for meanwhile.
+func (n *NS) nftables() (*nftables.Conn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.nft != nil {
+		return n.nft, nil
+	}
+	c, err := nftables.New(nftables.WithNetNSFd(int(n.fd)), nftables.AsLasting())
+	if err != nil {
+		return nil, fmt.Errorf("open nftables in %s: %w", n.Name, err)
+	}
+	n.nft = c
+	return c, nil
+}
+
+func (c Chain) add(conn *nftables.Conn, t *nftables.Table) error {
+	hook, ok := hooks[c.Hook]
+	if !ok {
+		return fmt.Errorf("chain %s: unknown hook %q", c.Name, c.Hook)
+	}
+	policy := nftables.ChainPolicyAccept
+	if c.Policy == "drop" {
+		policy = nftables.ChainPolicyDrop
+	}
+	k := conn.AddChain(&nftables.Chain{
+		Table: t, Name: c.Name, Type: nftables.ChainType(c.Type), Hooknum: hook,
+		Priority: new(nftables.ChainPriority(c.Priority)), Policy: &policy,
+	})
+	for _, r := range c.Rules {
+		rule := &nftables.Rule{Table: t, Chain: k, UserData: userdata.AppendString(nil, userdata.TypeComment, c.comment(r))}
+		for _, term := range r {
+			code, err := term.code(conn, t)
+			if err != nil {
+				return fmt.Errorf("rule %s: %s: %w", r, term.text, err)
+			}
+			rule.Exprs = append(rule.Exprs, code...)
+		}
+		conn.AddRule(rule)
+	}
+	return nil
+}
+
+// revision belongs to the comment of a rule: to be counted up when the same text
+// is to compile to something else.
+const revision = "1"
+
+// comment is the fingerprint by which Check knows a rule and the chain around it.
+func (c Chain) comment(r NFRule) string {
+	h := fnv.New64a()
+	fmt.Fprintln(h, revision, c.Name, c.header(), r)
+	return fmt.Sprintf("%x", h.Sum(nil))
+}
+
+// Del deletes the table.
+func (t Table) Del(n *NS) error {
+	c, err := n.nftables()
+	if err != nil {
+		return err
+	}
+	c.DelTable(&nftables.Table{Family: tableFamilies[t.Family], Name: t.Name})
+	return kernel(c.Flush())
+}
+
+// Check compares the rules in the kernel with those of the table by their
+// fingerprints: one question, about this table only, and no decoding.
+func (t Table) Check(n *NS) error {
+	got, err := t.fingerprints(n)
+	if err != nil {
+		return err
+	}
+	var want []string
+	for _, c := range t.Chains {
+		for _, r := range c.Rules {
+			want = append(want, c.Name+" "+c.comment(r))
+		}
+	}
+	switch {
+	case slices.Equal(got, want):
+		return nil
+	case len(got) == 0:
+		return fmt.Errorf("there are no such rules: %w", fs.ErrNotExist)
+	}
+	return errors.New("the rules differ")
+}
+
+// fingerprints reads the chain and the comment of each rule of the table.
+func (t Table) fingerprints(n *NS) ([]string, error) {
+	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, 0,
+		&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}, attrString(unix.NFTA_RULE_TABLE, t.Name))
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, m := range msgs {
+		attrs, err := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
+		if err != nil {
+			return nil, err
+		}
+		var chain, comment string
+		for _, a := range attrs {
+			switch a.Attr.Type {
+			case unix.NFTA_RULE_CHAIN:
+				chain = unix.ByteSliceToString(a.Value)
+			case unix.NFTA_RULE_USERDATA:
+				comment, _ = userdata.GetString(a.Value, userdata.TypeComment)
+			}
+		}
+		found = append(found, chain+" "+comment)
+	}
+	return found, nil
+}
+
+// Tables lists the tables of nftables as nft(8) does: "inet filter".
+func (n *NS) Tables() ([]string, error) {
+	c, err := n.nftables()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := c.ListTables()
+	if err != nil {
+		return nil, fmt.Errorf("%s: list tables: %w", n.Name, err)
+	}
+	names := make([]string, len(tables))
+	for i, t := range tables {
+		family := fmt.Sprint(t.Family)
+		for name, f := range tableFamilies {
+			if f == t.Family {
+				family = name
+			}
+		}
+		names[i] = family + " " + t.Name
+	}
+	return names, nil
+}
+
+var tableFamilies = map[string]nftables.TableFamily{
+	"inet": nftables.TableFamilyINet, "ip": nftables.TableFamilyIPv4, "ip6": nftables.TableFamilyIPv6,
+}
+
+var hooks = map[string]*nftables.ChainHook{
+	"prerouting": nftables.ChainHookPrerouting, "input": nftables.ChainHookInput, "forward": nftables.ChainHookForward,
+	"output": nftables.ChainHookOutput, "postrouting": nftables.ChainHookPostrouting,
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl_test
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// vocabulary is a table with every term.
+func vocabulary() nl.Table {
+	p := netip.MustParsePrefix
+	return nl.Table{Family: "inet", Name: "words", Chains: []nl.Chain{
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{
+			{nl.IIFName("eth0"), nl.DPort("tcp", 30000, 32767), nl.SetCTMark(0x2000)},
+			{nl.IIFName("veth*"), nl.CTMark(0x2000), nl.SetMark(0x2000)},
+			{nl.IIFGroup(72), nl.ToLocal(), nl.Count()},
+			{nl.NoRouteBack(), nl.Count(), nl.Drop()},
+			{nl.NotSAddr(p("10.0.0.0/16"), p("10.0.1.0/24"), p("10.2.0.0/16"), p("255.0.0.0/8")), nl.IIFName("eth0"), nl.Drop()},
+			{nl.DAddr(p("fd00::/64"), p("fd00:1::/64")), nl.L4Proto("udp"), nl.Accept()},
+			{nl.SAddr(p("10.0.0.1/32")), nl.Accept()},
+			{nl.NotDAddr(p("fd00::1/128")), nl.Accept()},
+		}},
+		{Name: "forward", Type: "filter", Hook: "forward", Priority: 0, Policy: "drop", Rules: []nl.NFRule{
+			{nl.CTState("established", "related"), nl.Accept()},
+			{nl.CTStatusDNAT(), nl.OIFGroup(72), nl.Accept()},
+		}},
+		{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100, Rules: []nl.NFRule{
+			{nl.DAddr(p("172.20.0.10/32")), nl.DPort("tcp", 80, 80), nl.DNAT(netip.MustParseAddrPort("10.0.2.20:8080"))},
+			{nl.DAddr(p("fd00::10/128")), nl.DPort("udp", 53, 53), nl.DNAT(netip.MustParseAddrPort("[fd00:2::20]:53"))},
+		}},
+		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("10.0.9.10"))},
+			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("fd00::10"))},
+			{nl.OIFName("eth0"), nl.Masquerade()},
+		}},
+	}}
+}
+
+// TestTable installs every word there is, and repairs what somebody has changed.
+func TestTable(t *testing.T) {
+	n, _ := nltest.NS(t, "host")
+	nltest.Need(t, "nftables")
+	w := nl.Wiring{{n, vocabulary()}}
+	if err := w.Check(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Check before Add: %v", err)
+	}
+	for range 2 {
+		if err := w.Add(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := vocabulary()
+	other.Chains = other.Chains[2:]
+	if err := (nl.Wiring{{n, other}}).Check(); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Check of a table that differs: %v", err)
+	}
+	if err := (nl.Wiring{{n, other}}).Add(); err != nil {
+		t.Errorf("replace: %v", err)
+	}
+	if err := w.Check(); err == nil {
+		t.Error("the table was replaced, and Check is content")
+	}
+	if err := w.Add(); err != nil {
+		t.Errorf("repair: %v", err)
+	}
+	for range 2 {
+		if err := w.Del(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tables, err := n.Tables(); err != nil || len(tables) != 0 {
+		t.Errorf("left: %v, %v", tables, err)
+	}
+}
+
+// TestTableString compares what a table says of itself with what nft(8) reads in the kernel.
+func TestTableString(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("there is no nft here to ask")
+	}
+	n, _ := nltest.NS(t, "host")
+	nltest.Need(t, "nftables")
+	list := func() string {
+		var out []byte
+		if err := n.Do(func() (err error) {
+			out, err = exec.Command(nft, "-nnn", "list", "ruleset").CombinedOutput()
+			return err
+		}); err != nil {
+			t.Fatalf("nft list ruleset: %v\n%s", err, out)
+		}
+		return uncomment(string(out))
+	}
+	w := nl.Wiring{{n, vocabulary()}}
+	if err := w.Add(); err != nil {
+		t.Fatal(err)
+	}
+	ours := list()
+	if err := w.Del(); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Do(func() error {
+		out, err := exec.Command("sh", "-c", vocabulary().String()).CombinedOutput()
+		if err != nil {
+			t.Logf("%s", out)
+		}
+		return err
+	}); err != nil {
+		t.Fatalf("nft: %v", err)
+	}
+	if d := cmp.Diff(list(), ours); d != "" {
+		t.Errorf("-what nft makes of the text +what we make\n%s", d)
+	}
+}
+
+// uncomment takes the fingerprints away.
+func uncomment(ruleset string) string {
+	var b strings.Builder
+	for line := range strings.Lines(ruleset) {
+		line, _, _ = strings.Cut(strings.TrimRight(line, "\n"), " comment ")
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}

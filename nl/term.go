@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// A Term is one phrase of a rule of netfilter: as nft(8) writes it, and as the
+// kernel runs it, which is by loading a register and comparing it.
+type Term struct {
+	text string
+	code func(*nftables.Conn, *nftables.Table) ([]expr.Any, error)
+}
+
+// term is a Term whose code depends on nothing.
+func term(text string, code ...expr.Any) Term {
+	return Term{text, func(*nftables.Conn, *nftables.Table) ([]expr.Any, error) { return code, nil }}
+}
+
+// IIFName matches packets that came in by a link, or by all whose names begin
+// as it does if it ends in an asterisk.
+func IIFName(name string) Term { return ifname("iifname", expr.MetaKeyIIFNAME, name) }
+
+// OIFName matches packets that go out by a link; see IIFName.
+func OIFName(name string) Term { return ifname("oifname", expr.MetaKeyOIFNAME, name) }
+
+func ifname(word string, key expr.MetaKey, name string) Term {
+	data := make([]byte, unix.IFNAMSIZ)
+	copy(data, name)
+	if prefix, ok := strings.CutSuffix(name, "*"); ok {
+		data = []byte(prefix)
+	}
+	return term(fmt.Sprintf("%s %q", word, name), &expr.Meta{Key: key, Register: 1}, equal(data))
+}
+
+// IIFGroup matches packets that came in by a link of that group.
+func IIFGroup(group uint32) Term { return ifgroup("iifgroup", expr.MetaKeyIIFGROUP, group) }
+
+// OIFGroup matches packets that go out by a link of that group.
+func OIFGroup(group uint32) Term { return ifgroup("oifgroup", expr.MetaKeyOIFGROUP, group) }
+
+func ifgroup(word string, key expr.MetaKey, group uint32) Term {
+	return term(fmt.Sprintf("%s %d", word, group), &expr.Meta{Key: key, Register: 1}, equal(binaryutil.NativeEndian.PutUint32(group)))
+}
+
+// SAddr matches packets from one of the prefixes, which are of one family.
+func SAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", false, p) }
+
+// DAddr matches packets to one of the prefixes.
+func DAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", false, p) }
+
+// NotSAddr matches packets of the prefixes' family from none of them.
+func NotSAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", true, p) }
+
+// NotDAddr matches packets of the prefixes' family to none of them.
+func NotDAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", true, p) }
+
+// L4Proto matches a protocol over IP: tcp, udp, icmp, icmpv6 or sctp.
+func L4Proto(name string) Term { return term("meta l4proto "+name, l4proto(name)...) }
+
+func l4proto(name string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal([]byte{protocols[name]})}
+}
+
+var protocols = map[string]byte{
+	"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP, "icmp": unix.IPPROTO_ICMP, "icmpv6": unix.IPPROTO_ICMPV6,
+}
+
+// DPort matches packets of a protocol to the ports from first to last.
+func DPort(proto string, first, last uint16) Term {
+	port := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+	if first == last {
+		return term(fmt.Sprintf("%s dport %d", proto, first), append(l4proto(proto), port, equal(binaryutil.BigEndian.PutUint16(first)))...)
+	}
+	within := &expr.Range{Op: expr.CmpOpEq, Register: 1, FromData: binaryutil.BigEndian.PutUint16(first), ToData: binaryutil.BigEndian.PutUint16(last)}
+	return term(fmt.Sprintf("%s dport %d-%d", proto, first, last), append(l4proto(proto), port, within)...)
+}
+
+// NoRouteBack matches packets from an address that no route leads back to by
+// the link they came in by.
+func NoRouteBack() Term {
+	return term("fib saddr . iif oif missing",
+		&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true}, equal(make([]byte, 4)))
+}
+
+// ToLocal matches packets to an address of the namespace itself.
+func ToLocal() Term {
+	return term("fib daddr type local",
+		&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, equal(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)))
+}
+
+// CTState matches packets whose connection is in one of the states: new,
+// established, related, invalid or untracked.
+func CTState(states ...string) Term {
+	var bits uint32
+	for _, s := range states {
+		bits |= ctStates[s]
+	}
+	return term("ct state "+strings.Join(states, ","), &expr.Ct{Key: expr.CtKeySTATE, Register: 1}, masked(bits), notZero())
+}
+
+var ctStates = map[string]uint32{
+	"invalid": expr.CtStateBitINVALID, "established": expr.CtStateBitESTABLISHED, "related": expr.CtStateBitRELATED,
+	"new": expr.CtStateBitNEW, "untracked": expr.CtStateBitUNTRACKED,
+}
+
+// CTStatusDNAT matches packets of a connection whose destination was translated.
+func CTStatusDNAT() Term {
+	const ipsDstNAT = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
+	return term("ct status dnat", &expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, masked(ipsDstNAT), notZero())
+}
+
+// CTMark matches packets of a connection that has all bits of the mark.
+func CTMark(mark uint32) Term {
+	return term(fmt.Sprintf("ct mark & %#x == %#x", mark, mark),
+		&expr.Ct{Key: expr.CtKeyMARK, Register: 1}, masked(mark), equal(binaryutil.NativeEndian.PutUint32(mark)))
+}
+
+// SetCTMark sets the bits of the mark on the connection and leaves the others.
+func SetCTMark(mark uint32) Term {
+	return term(fmt.Sprintf("ct mark set ct mark | %#x", mark),
+		&expr.Ct{Key: expr.CtKeyMARK, Register: 1}, or(mark), &expr.Ct{Key: expr.CtKeyMARK, Register: 1, SourceRegister: true})
+}
+
+// SetMark sets the bits of the mark on the packet and leaves the others.
+func SetMark(mark uint32) Term {
+	return term(fmt.Sprintf("meta mark set meta mark | %#x", mark),
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, or(mark), &expr.Meta{Key: expr.MetaKeyMARK, Register: 1, SourceRegister: true})
+}
+
+// Count counts packets and bytes.
+func Count() Term { return term("counter", &expr.Counter{}) }
+
+// Drop ends a rule.
+func Drop() Term { return term("drop", &expr.Verdict{Kind: expr.VerdictDrop}) }
+
+// Accept ends a rule.
+func Accept() Term { return term("accept", &expr.Verdict{Kind: expr.VerdictAccept}) }
+
+// Masquerade ends a rule: the source becomes an address of the link that the
+// packet leaves by, and its port any that is free. Ports drawn in order collide
+// when two CPUs draw at once, and the later packet is lost; hence fully-random.
+func Masquerade() Term { return term("masquerade fully-random", &expr.Masq{FullyRandom: true}) }
+
+// SNAT ends a rule: the source becomes a, and its port any that is free.
+func SNAT(a netip.Addr) Term {
+	f, family := nfFamily(a)
+	return term(fmt.Sprintf("snat %s to %s fully-random", f, a), &expr.Immediate{Register: 1, Data: a.AsSlice()},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1, FullyRandom: true})
+}
+
+// DNAT ends a rule: the destination becomes to.
+func DNAT(to netip.AddrPort) Term {
+	f, family := nfFamily(to.Addr())
+	return term(fmt.Sprintf("dnat %s to %s", f, to), &expr.Immediate{Register: 1, Data: to.Addr().AsSlice()},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(to.Port())},
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: 1, RegProtoMin: 2})
+}
+
+func nfFamily(a netip.Addr) (string, byte) {
+	if a.Is4() {
+		return "ip", unix.NFPROTO_IPV4
+	}
+	return "ip6", unix.NFPROTO_IPV6
+}
+
+func equal(data []byte) expr.Any    { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
+func notEqual(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: data} }
+func notZero() expr.Any             { return notEqual(make([]byte, 4)) }
+
+// masked leaves only some bits of the register, and or sets some of them.
+func masked(bits uint32) expr.Any { return bitwise(bits, 0) }
+func or(bits uint32) expr.Any     { return bitwise(^bits, bits) }
+
+func bitwise(mask, xor uint32) expr.Any {
+	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
+		Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: binary.NativeEndian.AppendUint32(nil, xor)}
+}

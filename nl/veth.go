@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Veth is a pair of links, one in its own namespace and its peer in another.
+// Both are created where they belong and are up; deleting one deletes both.
+//
+// The MAC addresses are given, not left to chance: udev would change the host
+// end's after the fact (systemd.link(5), MACAddressPolicy=persistent), and
+// neighbours can be known without asking for them.
+type Veth struct {
+	Name    string
+	MAC     string
+	Peer    string
+	PeerMAC string
+	PeerNS  *NS // nil to delete or to check the near end alone
+	MTU     int
+	Group   uint32 // of the near end; 0 is everybody's
+	Alias   string // of the near end; 255 bytes at most
+}
+
+func (v Veth) String() string {
+	c := command("ip link add").word(v.Name).option("address", v.MAC).number("mtu", v.MTU).number("group", int(v.Group))
+	if v.Alias != "" {
+		c.option("alias", strconv.Quote(v.Alias))
+	}
+	c.word("type veth peer name").word(v.Peer).option("address", v.PeerMAC)
+	if v.PeerNS != nil {
+		c.option("netns", v.PeerNS.Name)
+	}
+	return c.String()
+}
+
+// Add creates the pair and sets both ends up.
+func (v Veth) Add(n *NS) error {
+	if v.PeerNS == nil {
+		return errGone
+	}
+	data := attr(nl.IFLA_INFO_DATA, nil)
+	peer := data.AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	if err := v.end(peer.AddRtAttr, v.Peer, v.PeerMAC); err != nil {
+		return err
+	}
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(v.PeerNS.fd)))
+
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("veth"))
+	info.AddChild(data)
+	msg := []nl.NetlinkRequestData{linkMessage(), info}
+	add := func(typ int, b []byte) *nl.RtAttr {
+		msg = append(msg, attr(typ, b))
+		return nil
+	}
+	if err := v.end(add, v.Name, v.MAC); err != nil {
+		return err
+	}
+	if v.Group != 0 {
+		add(unix.IFLA_GROUP, nl.Uint32Attr(v.Group))
+	}
+	if _, err := n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, msg...); err != nil {
+		return err
+	}
+	// The kernel takes an alias only for a link that it has, and sets an end up
+	// only when it has the other.
+	err := n.setLink(v.Name, 0, v.Alias)
+	if err == nil {
+		err = v.PeerNS.setLink(v.Peer, 0, "")
+	}
+	if err != nil {
+		_ = n.delLink(v.Name)
+	}
+	return err
+}
+
+// end adds what both ends have.
+func (v Veth) end(add func(int, []byte) *nl.RtAttr, name, mac string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	add(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
+	if v.MTU > 0 {
+		add(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.MTU)))
+	}
+	if mac == "" {
+		return nil
+	}
+	hw, err := net.ParseMAC(mac)
+	if err != nil {
+		return err
+	}
+	add(unix.IFLA_ADDRESS, hw)
+	return nil
+}
+
+// Del deletes both ends.
+func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
+
+// Check compares both ends, and that they are each other's.
+func (v Veth) Check(n *NS) error {
+	near, err := n.LinkByName(v.Name)
+	if err != nil {
+		return err
+	}
+	if err := v.checkEnd(near, v.MAC); err != nil {
+		return err
+	}
+	switch {
+	case near.Alias != v.Alias:
+		return differs("alias", near.Alias, v.Alias)
+	case near.Group != v.Group:
+		return differs("group", near.Group, v.Group)
+	case v.PeerNS == nil:
+		return nil
+	}
+	far, err := v.PeerNS.LinkByName(v.Peer)
+	if err != nil {
+		return err
+	}
+	if far.Peer != near.Index || near.Peer != far.Index {
+		return differs("peer of "+v.Name, "another link", v.Peer)
+	}
+	return v.checkEnd(far, v.PeerMAC)
+}
+
+func (v Veth) checkEnd(l Link, mac string) error {
+	switch {
+	case l.Kind != "veth":
+		return differs(l.Name, l.Kind, "veth")
+	case mac != "" && l.MAC != mac:
+		return differs("address of "+l.Name, l.MAC, mac)
+	case v.MTU > 0 && l.MTU != v.MTU:
+		return differs("mtu of "+l.Name, l.MTU, v.MTU)
+	case !l.Up:
+		return fmt.Errorf("%s is down", l.Name)
+	}
+	return nil
+}
