@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipvlan
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A Config is the plugin's part of a network configuration. The keys down to dns
+// are the original's, and those of the reference plugin.
+type Config struct {
+	Master string    `json:"master"` // link of the host; "": the interface of prevResult
+	Mode   string    `json:"mode"`   // l2, l3 or l3s; "": l2
+	MTU    int       `json:"mtu"`    // 0: the master's
+	DNS    types.DNS `json:"dns"`    // empty: that of prevResult
+
+	// What the reference plugin can and this one cannot, so that it is refused
+	// and not ignored.
+	IPAM struct {
+		Type string `json:"type"`
+	} `json:"ipam"`
+	LinkInContainer bool `json:"linkInContainer"`
+}
+
+var modes = []string{"", "l2", "l3", "l3s"}
+
+// Validate returns every mistake at once.
+func (c *Config) Validate() error {
+	var mistakes []error
+	mistake := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
+	if !slices.Contains(modes, c.Mode) {
+		mistake("unknown ipvlan mode: %q: mode is l2, l3 or l3s", c.Mode)
+	}
+	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
+		mistake("mtu: %d: it is 0, for the master's, or 68 to 65535", c.MTU)
+	}
+	if c.IPAM.Type != "" {
+		mistake("ipam: %q: this plugin calls no other; put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
+			"or use the reference plugin, of type ipvlan, with an ipam of its own", c.IPAM.Type)
+	}
+	if c.LinkInContainer {
+		mistake("linkInContainer: true: the master is an ENI, a link of the host")
+	}
+	return errors.Join(mistakes...)
+}

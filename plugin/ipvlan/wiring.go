@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipvlan
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// slave is the link of the pod.
+func (c Config) slave(name string, master nl.Link, pod *nl.NS) nl.IPVlan {
+	return nl.IPVlan{Name: name, Master: master.Name, NS: pod, Mode: cmp.Or(c.Mode, "l2"), MTU: cmp.Or(c.MTU, master.MTU)}
+}
+
+// wiring is all that an ADD does: the slave, its addresses, and its routes.
+func wiring(slave nl.IPVlan, prev *types100.Result, host, pod *nl.NS) nl.Wiring {
+	addrs := prefixes(prev.IPs)
+	v6 := slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
+	slave.Down = v6
+	w := nl.Wiring{{NS: host, Object: slave}}
+	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
+	if v6 {
+		conf := "net/ipv6/conf/" + slave.Name + "/"
+		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
+		// All slaves have the MAC address of their master, and would take each
+		// other's link-local address for a duplicate of their own.
+		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
+		// The routes are those of the result, not what routers advertise.
+		add(nl.Sysctl{Key: conf + "accept_ra", Value: "0"})
+		add(nl.Up{Dev: slave.Name})
+	}
+	for _, p := range addrs {
+		add(nl.Addr{Prefix: p, Dev: slave.Name, NoDAD: p.Addr().Is6()})
+	}
+	for _, r := range routes(prev, addrs, slave.Name) {
+		add(r)
+	}
+	return w
+}
+
+func prefixes(ips []*types100.IPConfig) []netip.Prefix {
+	var all []netip.Prefix
+	for _, c := range ips {
+		if p, ok := prefixOf(c); ok && !slices.Contains(all, p) {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// routes are the routes of a result, each once. The route to the subnet of an
+// address is not among them: the kernel adds it with the address.
+func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
+	var all []nl.Route
+	for _, r := range prev.Routes {
+		dst, ok := netip.AddrFromSlice(r.Dst.IP)
+		if !ok {
+			continue
+		}
+		bits, _ := r.Dst.Mask.Size()
+		k := nl.Route{Dst: netip.PrefixFrom(dst.Unmap(), bits).Masked(), Dev: dev, MTU: r.MTU, Metric: r.Priority}
+		if r.Table != nil {
+			k.Table = uint32(*r.Table)
+		}
+		k.Via = gateway(r, prev.IPs)
+		k.OnLink = k.Via.IsValid() && !k.Via.IsLinkLocalUnicast() && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(k.Via) })
+		connected := cmp.Or(k.Table, unix.RT_TABLE_MAIN) == unix.RT_TABLE_MAIN &&
+			slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Masked() == k.Dst })
+		same := func(o nl.Route) bool { return o.Dst == k.Dst && o.Table == k.Table && o.Metric == k.Metric }
+		if !connected && !slices.ContainsFunc(all, same) {
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
+// gateway is that of the route, or else of an address of the same family.
+func gateway(r *types.Route, ips []*types100.IPConfig) netip.Addr {
+	if a, ok := netip.AddrFromSlice(r.GW); ok {
+		return a.Unmap()
+	}
+	for _, c := range ips {
+		a, ok := netip.AddrFromSlice(c.Gateway)
+		if ok && (c.Gateway.To4() != nil) == (r.Dst.IP.To4() != nil) {
+			return a.Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// result is prevResult with the slave for its only interface, which has all addresses.
+func result(r *plugin.Request[Config], l nl.Link) *types100.Result {
+	res := &types100.Result{
+		Interfaces: []*types100.Interface{{Name: l.Name, Mac: l.MAC, Mtu: l.MTU, Sandbox: r.NetNS}},
+		Routes:     r.Prev.Routes,
+		DNS:        r.Prev.DNS,
+	}
+	for _, c := range r.Prev.IPs {
+		ip := *c
+		ip.Interface = new(0)
+		res.IPs = append(res.IPs, &ip)
+	}
+	if own := r.Config.DNS; !own.IsEmpty() {
+		res.DNS = own
+	}
+	return res
+}

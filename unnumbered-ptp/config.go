@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A Config is the plugin's part of a network configuration. The keys down to
+// nodePortMark are the original's, with its defaults.
+type Config struct {
+	HostInterface      string  `json:"hostInterface"`      // link of the boot ENI
+	ContainerInterface string  `json:"containerInterface"` // pod's end of the veth pair
+	IPMasq             bool    `json:"ipMasq"`             // forward and masquerade: without it neither services nor the internet
+	MTU                int     `json:"mtu"`                // of the pair; 0: that of hostInterface
+	RouteTableStart    *uint32 `json:"routeTableStart"`    // lowest number of a table for a pod's routes; 256
+	NodePorts          *string `json:"nodePorts"`          // as iptables writes a range; 30000:32767; "": no NodePorts
+	NodePortMark       *uint32 `json:"nodePortMark"`       // bits of the mark of a connection to a NodePort; 0x2000
+
+	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a backend of a service in the VPC: masquerade
+
+	ports ports
+	start uint32
+	mark  uint32
+}
+
+// ports is a range of ports. It is empty if last is 0.
+type ports struct{ first, last uint16 }
+
+// maxTable leaves room for an index above it.
+const maxTable = 1 << 30
+
+// Validate sets the defaults and returns every mistake at once.
+func (c *Config) Validate() error {
+	var mistakes []error
+	mistake := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
+	if c.HostInterface == "" {
+		mistake("hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5")
+	}
+	if c.ContainerInterface == "" {
+		mistake("containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example")
+	}
+	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
+		mistake("mtu: %d: it is 0, for that of hostInterface, or 68 to 65535", c.MTU)
+	}
+	c.start = *cmp.Or(c.RouteTableStart, new(uint32(256)))
+	if c.start == 0 || c.start > maxTable {
+		mistake("routeTableStart: %d: it is 1 to %d", c.start, maxTable)
+	}
+	c.mark = *cmp.Or(c.NodePortMark, new(uint32(0x2000)))
+	if c.mark == 0 {
+		mistake("nodePortMark: 0: it is the bits that mark a connection, at least one; 8192 is 0x2000")
+	}
+	var err error
+	if c.ports, err = parsePorts(*cmp.Or(c.NodePorts, new("30000:32767"))); err != nil {
+		mistake("nodePorts: %w", err)
+	}
+	if c.ServiceLoop = cmp.Or(c.ServiceLoop, "masquerade"); c.ServiceLoop != "masquerade" {
+		mistake(`serviceLoop: %q: it is "masquerade"`, c.ServiceLoop)
+	}
+	return errors.Join(mistakes...)
+}
+
+// parsePorts reads a range of ports: "30000:32767", "30000-32767" as Kubernetes
+// writes it, or one port. The empty text is the empty range.
+func parsePorts(s string) (ports, error) {
+	if s == "" {
+		return ports{}, nil
+	}
+	from, to, isRange := strings.Cut(strings.Replace(s, "-", ":", 1), ":")
+	if !isRange {
+		to = from
+	}
+	first, err := strconv.ParseUint(from, 10, 16)
+	last, err2 := strconv.ParseUint(to, 10, 16)
+	if err != nil || err2 != nil || first == 0 || first > last {
+		return ports{}, fmt.Errorf(`%q: it is a range as "30000:32767", or "" for none`, s)
+	}
+	return ports{uint16(first), uint16(last)}, nil
+}

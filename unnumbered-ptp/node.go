@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A node is what an ADD has to know of the node.
+type node struct {
+	mtu      int          // of hostInterface
+	addrs    []netip.Addr // of hostInterface, the primary one of each family first, without link-local ones
+	acceptRA bool         // hostInterface listens to routers, as long as the node does not forward IPv6
+}
+
+func readNode(host *nl.NS, c Config) (node, error) {
+	l, err := host.LinkByName(c.HostInterface)
+	if err != nil {
+		return node{}, fmt.Errorf("hostInterface: %w", err)
+	}
+	n := node{mtu: l.MTU}
+	addrs, err := host.Addrs(c.HostInterface)
+	if err != nil {
+		return n, fmt.Errorf("hostInterface: %w", err)
+	}
+	for _, a := range addrs {
+		if addr := a.Prefix.Addr(); !addr.IsLinkLocalUnicast() {
+			n.addrs = append(n.addrs, addr)
+		}
+	}
+	if len(n.addrs) == 0 {
+		return n, fmt.Errorf("hostInterface: %s has no addresses", c.HostInterface)
+	}
+	if _, ok := n.primary(true); ok {
+		v, _ := host.Sysctl(conf6(c.HostInterface) + "accept_ra")
+		n.acceptRA = v == "1"
+	}
+	return n, nil
+}
+
+// primary is the first address of a family.
+func (n node) primary(v6 bool) (netip.Addr, bool) {
+	for _, a := range n.addrs {
+		if a.Is6() == v6 {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
+func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
+
+const (
+	prefNodePort = 512
+	prefPod      = 1024
+)
+
+// nodeWiring is what serves all pods of the node.
+func nodeWiring(c Config, n node, host *nl.NS) nl.Wiring {
+	var w nl.Wiring
+	add := func(o nl.Object) { w = append(w, nl.Step{NS: host, Object: o}) }
+	_, v6 := n.primary(true)
+	if c.IPMasq {
+		add(nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+		// The node sends a packet back by the veth that it came by, on purpose, and
+		// need not tell the pod of a shorter way. It does if either the link or
+		// "all" wants it to; the links that have always done so still do.
+		add(nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"})
+	}
+	if c.IPMasq && v6 {
+		if n.acceptRA { // 2: although it forwards
+			add(nl.Sysctl{Key: conf6(c.HostInterface) + "accept_ra", Value: "2"})
+		}
+		add(nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
+	}
+	if t := nodeTable(c, n); len(t.Chains) > 0 {
+		add(t)
+	}
+	if c.ports.last == 0 {
+		return w
+	}
+	// A strict check would ask for the way back of a packet to a NodePort as if it
+	// came from the pod, and find the pod's table.
+	add(nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
+	marked := nl.Rule{Pref: prefNodePort, Mark: c.mark, Mask: c.mark, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol}
+	add(marked)
+	if v6 {
+		marked.IPv6 = true
+		add(marked)
+	}
+	return w
+}
+
+// tableName is the name of our table of nftables, on the node and in pods.
+const tableName = "cni_ipvlan_vpc_k8s"
+
+// nodeTable is the node's netfilter rules.
+//
+// A connection from outside to a NodePort gets a mark, because its answers must
+// leave as it came. To the pod's rule they are packets to the VPC like others,
+// which it would send back into the pod; the rule for marked packets comes first.
+func nodeTable(c Config, n node) nl.Table {
+	t := nl.Table{Family: "inet", Name: tableName}
+	if p := c.ports; p.last != 0 {
+		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
+		t.Chains = append(t.Chains, nl.Chain{
+			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: -150, // mangle: before the destination is translated
+			Rules: []nl.NFRule{
+				{in, nl.DPort("tcp", p.first, p.last), mark},
+				{in, nl.DPort("udp", p.first, p.last), mark},
+				{nl.IIFGroup(group), nl.CTMark(c.mark), nl.SetMark(c.mark)},
+			},
+		})
+	}
+	if c.IPMasq {
+		out := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+			{nl.IIFGroup(group), nl.OIFName(c.HostInterface), nl.Masquerade()},
+		}}
+		for _, v6 := range []bool{false, true} {
+			if a, ok := n.primary(v6); ok {
+				out.Rules = append(out.Rules, loop(a))
+			}
+		}
+		t.Chains = append(t.Chains, out)
+	}
+	return t
+}
+
+// loop gives a packet that goes back to a pod the node's address. A masquerade
+// would look for one on the veth, which has none, and take that of any link.
+func loop(a netip.Addr) nl.NFRule {
+	return nl.NFRule{nl.IIFGroup(group), nl.OIFGroup(group), nl.SNAT(a)}
+}

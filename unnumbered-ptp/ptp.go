@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package ptp is the last plugin of the chain, unnumbered-ptp: it puts a veth
+// pair without addresses between the pod and the node.
+//
+// By its ENI a pod reaches the VPC, and by the veth pair everything else: the
+// node itself, Kubernetes services, and, with the node's address, the internet.
+// A service is where the two meet. The pod sends to the service's address, by
+// the veth; kube-proxy on the node rewrites that to the address of a backend in
+// the VPC; and the pod's own rule of the node ("iif veth lookup T") sends the packet
+// back by the veth, so that it leaves by the pod's ENI and with the pod's
+// address, as if the pod had known the backend all along. The node masquerades
+// such a packet on its way back, and the pod masquerades it once more on its way
+// out: the node, so that the answer comes back to where kube-proxy's rewriting is
+// remembered; the pod, so that nobody sees the node's address on the pod's ENI.
+//
+// What serves all pods is on the node once: some sysctls, a rule for NodePorts,
+// and one table of nftables. ADD checks it and repairs it; DEL leaves it.
+//
+// The invariants: all that belongs to one pod hangs on the host end of its veth
+// pair, whose name follows from the attachment alone, so that DEL, CHECK and GC
+// need nothing else to find it; and what bears neither our names nor our protocol
+// number is never deleted.
+package ptp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// Commands are the commands of the unnumbered-ptp plugin.
+func Commands() plugin.Commands[Config] {
+	return plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
+}
+
+func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
+	if err := chained(r); err != nil {
+		return nil, err
+	}
+	s, err := open(r)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	// One by one, because what one has done stays when another fails: other pods
+	// have come to rely on it.
+	for _, step := range nodeWiring(r.Config, s.node, s.host) {
+		if err := (nl.Wiring{step}).Add(); err != nil {
+			return nil, err
+		}
+	}
+	p := newPair(r, s)
+	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
+	fresh := pair.Check() != nil
+	if err := pair.Add(); err != nil {
+		return nil, err
+	}
+	if err := s.wire(r, p); err != nil {
+		if fresh {
+			err = errors.Join(err, pair.Del())
+		}
+		return nil, err
+	}
+	return result(r, p), nil
+}
+
+// wire adds all but the veth pair, which has to be there for its index.
+func (s *scene) wire(r *plugin.Request[Config], p pair) error {
+	table, err := tableOf(s.host, r.Config, p.veth.Name)
+	if err != nil {
+		return err
+	}
+	return wiring(r, p, s.node, table, s.host, s.pod).Add()
+}
+
+// chained refuses what is not the last plugin of a chain.
+func chained(r *plugin.Request[Config]) error {
+	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain"
+	switch {
+	case r.Prev == nil:
+		return plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin")
+	case len(addrsOf(r.Prev)) == 0:
+		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
+	}
+	return nil
+}
+
+// check looks for all that is ours alone. The routes in the pod, and the
+// destinations of those on the node, a later plugin may have changed (CNI
+// specification, CHECK).
+func check(_ context.Context, r *plugin.Request[Config]) error {
+	if err := chained(r); err != nil {
+		return err
+	}
+	s, err := open(r)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	p := newPair(r, s)
+	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
+	if err := pair.Check(); err != nil {
+		return err
+	}
+	table, err := tableOf(s.host, r.Config, p.veth.Name)
+	if err != nil {
+		return err
+	}
+	w := append(pair, nodeWiring(r.Config, s.node, s.host)...)
+	for _, step := range wiring(r, p, s.node, table, s.host, s.pod) {
+		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && route.Table == 0 {
+			w = append(w, step)
+		}
+	}
+	return slices.DeleteFunc(w, minor).Check()
+}
+
+// minor are the sysctls without which a pod does reach everything.
+func minor(s nl.Step) bool {
+	k, is := s.Object.(nl.Sysctl)
+	return is && !strings.HasSuffix(k.Key, "forward") && !strings.HasSuffix(k.Key, "forwarding")
+}
+
+// status asks for what every ADD needs of the node.
+func status(_ context.Context, r *plugin.Request[Config]) error {
+	host, err := nl.Host()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if _, err := host.LinkByName(r.Config.HostInterface); err != nil {
+		return plugin.Errorf(plugin.CodeNotAvailable, "hostInterface is the name of the boot ENI's link, see 'ip link'", "hostInterface: %w", err)
+	}
+	if _, err := host.Tables(); err != nil {
+		return plugin.Errorf(plugin.CodeNotAvailable, "it needs CONFIG_NF_TABLES or the module nf_tables", "this kernel has no nftables: %w", err)
+	}
+	return nil
+}
+
+// A scene is what an ADD and a CHECK work on.
+type scene struct {
+	host, pod *nl.NS
+	node      node
+}
+
+func open(r *plugin.Request[Config]) (*scene, error) {
+	host, err := nl.Host()
+	if err != nil {
+		return nil, err
+	}
+	s := &scene{host: host}
+	if s.node, err = readNode(host, r.Config); err != nil {
+		s.close()
+		return nil, err
+	}
+	if s.pod, err = nl.Open("pod", r.NetNS); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *scene) close() {
+	s.host.Close()
+	if s.pod != nil {
+		s.pod.Close()
+	}
+}
+
+// del deletes all that hangs on the host end of the pair. It needs neither the
+// namespace nor prevResult, and what it does not find is deleted already.
+func del(_ context.Context, r *plugin.Request[Config]) error {
+	host, err := nl.Host()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	pod, err := nl.Open("pod", r.NetNS)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if pod != nil {
+		defer pod.Close()
+	}
+	rules, err := host.Rules()
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	w := unwiring(host, vethName(r.Network, r.Attachment), rules)
+	if pod != nil {
+		w = append(w, nl.Step{NS: pod, Object: nl.Table{Family: "inet", Name: tableName}})
+		w = append(w, formerWiring(host, pod, r.Config, rules)...)
+	}
+	return w.Del()
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// prepared is a fabric on which a pod has come and gone, so that the node has what
+// it keeps, with a pod that has its ENI and no more.
+func prepared(t *testing.T) (*fabric, *pod) {
+	t.Helper()
+	f := newFabric(t)
+	first := f.pod("first", "10.0.1.52")
+	must(t, f.ADD(first))
+	must(t, f.DEL(first))
+	return f, f.pod("pod1", "10.0.1.50")
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func same(t *testing.T, what, want, got string) {
+	t.Helper()
+	if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); d != "" {
+		t.Errorf("%s: -want +got\n%s", what, d)
+	}
+}
+
+// TestLifecycle adds, checks and deletes, each twice.
+func TestLifecycle(t *testing.T) {
+	f, p := prepared(t)
+	dump := func() string { return nltest.Dump(t, f.node, p.NS) }
+	before := dump()
+	must(t, f.ADD(p))
+	during := dump()
+	must(t, f.CHECK(p))
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	same(t, "the second ADD changed something", during, dump())
+	must(t, f.DEL(p))
+	same(t, "DEL left something", before, dump())
+	if f.CHECK(p) == nil {
+		t.Error("CHECK after DEL: no error")
+	}
+	must(t, f.DEL(p))
+	same(t, "the second DEL changed something", before, dump())
+}
+
+// TestDelWithoutNamespace is what containerd's second DEL does, and a DEL after a reboot.
+func TestDelWithoutNamespace(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node)
+	must(t, f.ADD(p))
+	path := p.request.NetNS
+	for _, netns := range []string{"", "/run/netns/absent", path} {
+		p.request.NetNS = netns
+		p.request.Prev = nil
+		must(t, f.DEL(p))
+		same(t, "DEL with namespace "+netns, before, nltest.Dump(t, f.node))
+	}
+}
+
+// TestDelOfHalf deletes whatever part an ADD that was killed has left.
+func TestDelOfHalf(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node, p.NS)
+	for _, lost := range []func(){
+		func() {},
+		func() { delRules(t, f.node) },
+		func() {
+			must(t, nl.Wiring{{NS: p.NS, Object: nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s"}}}.Del())
+		},
+		func() {
+			must(t, nl.Wiring{{NS: f.node, Object: nl.Veth{Name: p.result.Interfaces[1].Name}}}.Del())
+		},
+	} {
+		must(t, f.ADD(p))
+		lost()
+		must(t, f.DEL(p))
+		same(t, "DEL left something", before, nltest.Dump(t, f.node, p.NS))
+	}
+}
+
+func delRules(t *testing.T, n *nl.NS) {
+	rules, err := n.Rules()
+	must(t, err)
+	for _, r := range rules {
+		if strings.HasPrefix(r.IIF, "veth") {
+			must(t, nl.Wiring{{NS: n, Object: r}}.Del())
+		}
+	}
+}
+
+// TestAddOrNothing fails late, on a default route that is not ours.
+func TestAddOrNothing(t *testing.T) {
+	f, p := prepared(t)
+	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"})
+	before := nltest.Dump(t, f.node, p.NS)
+	err := f.ADD(p)
+	if err == nil || !strings.HasPrefix(err.Error(), "pod: ip route add default via 10.0.9.10 dev eth1 proto 72: file exists") {
+		t.Errorf("got %v", err)
+	}
+	same(t, "a failed ADD left something", before, nltest.Dump(t, f.node, p.NS))
+	must(t, f.DEL(p))
+	same(t, "DEL after it", before, nltest.Dump(t, f.node, p.NS))
+}
+
+// TestAddRefusesForeignInterface leaves an eth1 that somebody else made alone, and so does DEL.
+func TestAddRefusesForeignInterface(t *testing.T) {
+	f, p := prepared(t)
+	f.add(f.node, nl.Veth{Name: "vethforeign", Peer: "eth1", PeerNS: p.NS})
+	before := nltest.Dump(t, f.node, p.NS)
+	if f.ADD(p) == nil {
+		t.Error("no error")
+	}
+	same(t, "ADD", before, nltest.Dump(t, f.node, p.NS))
+	must(t, f.DEL(p))
+	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
+}
+
+// TestStaleRoute gives a pod the address of one that was never deleted.
+func TestStaleRoute(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	heir := *p
+	heir.NS, heir.request.NetNS = nltest.NS(t, "heir")
+	heir.request.ContainerID = "heir"
+	must(t, f.ADD(&heir))
+	routes, err := f.node.Routes(nl.RouteFilter{Table: 254, Dev: heir.result.Interfaces[1].Name, Protocol: nl.RouteProtocol})
+	must(t, err)
+	if len(routes) != 1 {
+		t.Errorf("routes to the heir: %v", routes)
+	}
+	must(t, f.DEL(p))
+	must(t, f.CHECK(&heir))
+}
+
+// TestNodeRepairs puts back what somebody has flushed or reset, with the next ADD; CHECK tells.
+func TestNodeRepairs(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	table := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s"}
+	marked := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}
+	for name, spoil := range map[string]func() error{
+		"table deleted": func() error { return table.Del(f.node) },
+		"table flushed": func() error {
+			other := table
+			other.Chains = []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}
+			return other.Add(f.node)
+		},
+		"rule deleted":   func() error { return marked.Del(f.node) },
+		"forwarding off": func() error { return nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}.Add(f.node) },
+		"pod table gone": func() error { return table.Del(p.NS) },
+		"pod rules gone": func() error { delRules(t, f.node); return nil },
+		"neighbour gone": func() error {
+			return nl.Neigh{Addr: netip.MustParseAddr("10.0.1.50"), Dev: p.result.Interfaces[1].Name, MAC: p.result.Interfaces[2].Mac}.Del(f.node)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(t, spoil())
+			if f.CHECK(p) == nil {
+				t.Error("CHECK is content")
+			}
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+		})
+	}
+}
+
+// TestCheckAllowsOthers: later plugins may change routes, and admins sysctls.
+func TestCheckAllowsOthers(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(nodeAddr), Dev: "eth1"}}}.Del())
+	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
+	must(t, f.CHECK(p))
+}
+
+// TestGC deletes the pairs that are not valid any more, and rules of pairs that are gone.
+func TestGC(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	valid := nltest.Dump(t, f.node)
+	pod2 := f.pod("pod2", "10.0.1.51")
+	must(t, f.ADD(pod2))
+	// The original left its rules behind, without a protocol number of its own.
+	f.add(f.node, nl.Rule{Pref: 1024, IIF: "veth12345678", Table: 967})
+	before := nltest.Dump(t, f.node)
+	must(t, f.GC(p, p.request.Attachment, pod2.request.Attachment))
+	same(t, "GC of nothing but a stale rule", strings.ReplaceAll(before, "node: ip rule add pref 1024 iif veth12345678 lookup 967\n", ""), nltest.Dump(t, f.node))
+	must(t, f.GC(p, p.request.Attachment))
+	same(t, "GC of pod2", valid, nltest.Dump(t, f.node))
+	must(t, f.CHECK(p))
+	p.request.Network = "another"
+	must(t, f.GC(p))
+	same(t, "GC of another network", valid, nltest.Dump(t, f.node))
+}
+
+// TestFormer deletes what the original plugin made.
+func TestFormer(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node, p.NS)
+	addr := netip.MustParseAddr("10.0.1.50")
+	f.add(f.node, nl.Veth{Name: "veth7e005493", Peer: "eth1", PeerNS: p.NS, MTU: 9001},
+		nl.Route{Dst: netip.PrefixFrom(addr, 32), Dev: "veth7e005493"},
+		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: addr, Dev: "veth7e005493", Table: 967},
+		nl.Rule{Pref: 1024, IIF: "veth7e005493", Table: 967})
+	p.request.Prev = nil
+	must(t, f.DEL(p))
+	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
+	must(t, f.DEL(p))
+}
+
+// TestForeignTable passes over a table in which somebody else has routes.
+func TestForeignTable(t *testing.T) {
+	f, p := prepared(t)
+	for i := range uint32(100) { // one of them is next
+		f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"), Dev: "eth0", Table: 257 + i})
+	}
+	before := nltest.Dump(t, f.node)
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	must(t, f.ADD(p))
+	if d := nltest.Dump(t, f.node); !strings.Contains(d, "via 10.0.1.50 dev "+p.result.Interfaces[1].Name+" table 16777") {
+		t.Errorf("no routes in a table of our own:\n%s", d)
+	}
+	must(t, f.DEL(p))
+	same(t, "DEL", before, nltest.Dump(t, f.node))
+}
+
+func TestStatus(t *testing.T) {
+	f := newFabric(t)
+	status := func(link string) error {
+		return f.node.Do(func() error {
+			return ptp.Commands().Status(t.Context(), &plugin.Request[ptp.Config]{Config: ptp.Config{HostInterface: link}})
+		})
+	}
+	must(t, status("eth0"))
+	if err := status("ens5"); err == nil || err.Error() != "hostInterface: link ens5: no such device" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestUnchained refuses to be the first of a chain.
+func TestUnchained(t *testing.T) {
+	f, p := prepared(t)
+	for want, prev := range map[string]func(){
+		"got no container IPs":             func() { p.request.Prev.IPs = nil },
+		"must be called as chained plugin": func() { p.request.Prev = nil },
+	} {
+		prev()
+		if err := f.ADD(p); err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		must(t, f.DEL(p))
+	}
+}

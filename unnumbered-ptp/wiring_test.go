@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"encoding/json"
+	"flag"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+var update = flag.Bool("update", false, "write testdata")
+
+func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	file = "testdata/" + file + ".golden"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s: -want +got\n%s", file, d)
+	}
+}
+
+// request is an ADD with a config in JSON, addresses, and the destinations of routes.
+func request(t *testing.T, config string, addrs, dsts []string) *plugin.Request[Config] {
+	t.Helper()
+	r := &plugin.Request[Config]{
+		Network:    "cni-ipvlan-vpc-k8s",
+		Attachment: plugin.Attachment{ContainerID: "4f1c", IfName: "eth0"},
+		NetNS:      "/run/netns/cni-1",
+		Pod:        plugin.Pod{Namespace: "default", Name: "web-0"},
+		Prev:       &types100.Result{Interfaces: []*types100.Interface{{Name: "eth0", Mac: "0a:00:00:00:00:02", Sandbox: "/run/netns/cni-1"}}},
+	}
+	if err := json.Unmarshal([]byte(config), &r.Config); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Config.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a)})
+	}
+	for _, d := range dsts {
+		r.Prev.Routes = append(r.Prev.Routes, &types.Route{Dst: cidr(d)})
+	}
+	return r
+}
+
+func cidr(s string) net.IPNet {
+	ip, n, err := net.ParseCIDR(s)
+	if err != nil {
+		panic(err)
+	}
+	return net.IPNet{IP: ip, Mask: n.Mask}
+}
+
+// TestWiring prints all that an ADD does: first what serves all pods, then what serves this one.
+func TestWiring(t *testing.T) {
+	const keys = `"hostInterface": "ens5", "containerInterface": "eth1"`
+	vpc := []string{"10.0.0.0/16", "100.64.0.0/16", "10.0.0.0/16"}
+	v4 := node{mtu: 9001, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("10.0.0.11")}}
+	dual := node{mtu: 9001, addrs: append(v4.addrs[:1:1], netip.MustParseAddr("2600:1f18::10")), acceptRA: true}
+	for _, c := range []struct {
+		name, config string
+		node         node
+		addrs, dsts  []string
+	}{
+		{"masquerade", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"plain", `{` + keys + `, "mtu": 1500}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"no-nodeports", `{` + keys + `, "ipMasq": true, "nodePorts": "", "routeTableStart": 1000}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"dotted", `{"hostInterface": "bond0.100", "containerInterface": "eth.1", "ipMasq": true, "nodePorts": "80", "nodePortMark": 1}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"default-by-eni", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, []string{"0.0.0.0/0"}},
+		{"dual-stack", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
+		{"ipv6", `{` + keys + `, "ipMasq": true}`, dual, []string{"2600:1f18:0:1::20/64"}, []string{"2600:1f18::/56"}},
+		{"ipv4-on-dual", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24"}, append(vpc, "2600:1f18::/56")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &scene{host: &nl.NS{Name: "host"}, pod: &nl.NS{Name: "pod"}, node: c.node}
+			r := request(t, c.config, c.addrs, c.dsts)
+			p := newPair(r, s)
+			w := append(nodeWiring(r.Config, s.node, s.host), nl.Step{NS: s.host, Object: p.veth})
+			w = append(w, wiring(r, p, s.node, table(r.Config.start, 7), s.host, s.pod)...)
+			golden(t, c.name, w.String())
+		})
+	}
+}
+
+func TestResult(t *testing.T) {
+	r := request(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, []string{"10.0.1.20/24"}, []string{"10.0.0.0/16"})
+	r.Prev.DNS.Nameservers = []string{"10.0.0.2"}
+	p := newPair(r, &scene{node: node{mtu: 9001}})
+	b, err := json.MarshalIndent(result(r, p), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "result", string(b)+"\n")
+	if len(r.Prev.Interfaces) != 1 {
+		t.Error("prevResult was changed")
+	}
+}
+
+// TestTable: one number per index, and none of those that every host has.
+func TestTable(t *testing.T) {
+	for _, start := range []uint32{1, 100, 252, 253, 254, 255, 256, maxTable} {
+		seen := map[uint32]int{}
+		for i := 1; i < 600; i++ {
+			n := table(start, i)
+			if n < start || n >= 253 && n <= 255 {
+				t.Errorf("table(%d, %d) = %d", start, i, n)
+			}
+			if j, ok := seen[n]; ok {
+				t.Errorf("table(%d, %d) = table(%d, %d) = %d", start, i, start, j, n)
+			}
+			seen[n] = i
+		}
+	}
+}
+
+func TestNames(t *testing.T) {
+	r := request(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, nil, nil)
+	seen := map[string]bool{}
+	for _, network := range []string{"a", "b"} {
+		for _, id := range []string{"1", "2", strings.Repeat("f", 64)} {
+			for _, ifname := range []string{"eth0", "net1"} {
+				a := plugin.Attachment{ContainerID: id, IfName: ifname}
+				name := vethName(network, a)
+				host, pod := macs(network, a)
+				for _, s := range []string{name, host, pod} {
+					if seen[s] {
+						t.Errorf("%s serves two", s)
+					}
+					seen[s] = true
+				}
+				if len(name) != 15 || !strings.HasPrefix(name, "veth") || name != vethName(network, a) {
+					t.Errorf("name %q", name)
+				}
+				for _, mac := range []string{host, pod} {
+					if hw, err := net.ParseMAC(mac); err != nil || hw[0]&3 != 2 {
+						t.Errorf("%s is not a locally administered address of one station", mac)
+					}
+				}
+			}
+		}
+	}
+	if got, want := alias(r), "cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s 4f1c eth0 default/web-0"; got != want {
+		t.Errorf("alias %q, want %q", got, want)
+	}
+	r.Pod.Name = strings.Repeat("x", 253)
+	if got := alias(r); len(got) != 255 || networkOf(got) != r.Network {
+		t.Errorf("%d bytes, network %q", len(got), networkOf(got))
+	}
+	for _, foreign := range []string{"", "uplink", "somebody else's link"} {
+		if networkOf(foreign) != "" {
+			t.Errorf("took %q for ours", foreign)
+		}
+	}
+}
+
+// TestValidate wants every mistake named, with its key, at once.
+func TestValidate(t *testing.T) {
+	for config, want := range map[string]string{
+		`{}`: "hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5\n" +
+			"containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: it is 0, for that of hostInterface, or 68 to 65535\n" +
+			"routeTableStart: 0: it is 1 to 1073741824\n" +
+			"nodePortMark: 0: it is the bits that mark a connection, at least one; 8192 is 0x2000\n" +
+			"nodePorts: \"9:8\": it is a range as \"30000:32767\", or \"\" for none\n" +
+			"serviceLoop: \"ports\": it is \"masquerade\"",
+	} {
+		var c Config
+		if err := json.Unmarshal([]byte(config), &c); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(); err == nil || err.Error() != want {
+			t.Errorf("%s:\n%v\nwant\n%s", config, err, want)
+		}
+	}
+	for text, want := range map[string]ports{"30000:32767": {30000, 32767}, "30000-32767": {30000, 32767}, "80": {80, 80}, "": {}} {
+		if got, err := parsePorts(text); got != want || err != nil {
+			t.Errorf("parsePorts(%q) = %v, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"a", "1:", ":1", "0:1", "1:65536", "1:2:3", "-1", " 1"} {
+		if got, err := parsePorts(text); err == nil {
+			t.Errorf("parsePorts(%q) = %v", text, got)
+		}
+	}
+}
