@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// A sample is what one ADD or one DEL took, and what each plugin of it.
+type sample struct {
+	cost
+	steps []step
+}
+
+// A subject is a chain that is measured, c calls at once.
+type subject struct {
+	*chain
+	label     string
+	c         int
+	reference *subject // what it is compared with
+
+	add, del []sample
+}
+
+// bench measures all candidates on one node.
+func bench(ctx context.Context, o options, r *report) error {
+	w, err := newWorld()
+	if err != nil {
+		return err
+	}
+	err = w.bench(ctx, o, r)
+	return errors.Join(err, w.close())
+}
+
+func (w *world) bench(ctx context.Context, o options, r *report) error {
+	n, err := w.newNode("node")
+	if err != nil {
+		return err
+	}
+	chains, err := n.chains(o, r)
+	if err != nil {
+		return err
+	}
+	if err := n.fill(ctx, chains, slices.Max(o.c)); err != nil {
+		return err
+	}
+	for _, c := range o.c {
+		var subjects []*subject
+		for _, ch := range chains {
+			subjects = append(subjects, &subject{chain: ch, label: ch.name, c: c})
+		}
+		for _, s := range subjects {
+			s.reference = subjects[slices.IndexFunc(subjects, func(s *subject) bool { return s.name == reference })]
+		}
+		if err := rounds(ctx, subjects, batches(o.rounds, c)); err != nil {
+			return err
+		}
+		r.subjects = append(r.subjects, subjects...)
+	}
+	r.calls(w.EC2.Calls(), n.MetadataCalls())
+	return nil
+}
+
+// chains are the candidates that can be measured here.
+func (n *node) chains(o options, r *report) ([]*chain, error) {
+	conflist, err := warm(o.conflist)
+	if err != nil {
+		return nil, err
+	}
+	var cs []*chain
+	for _, c := range candidates(conflist, n.dir) {
+		ch, err := c.chain(n, []string{o.bin, o.peers})
+		if err != nil {
+			r.note("%s: not measured: %v", c.name, err)
+			continue
+		}
+		cs = append(cs, ch)
+	}
+	return cs, nil
+}
+
+// fill makes each chain ready for that many pods at once: the first ADDs get addresses from EC2, load modules and
+// install what a node has once. What EC2 is asked from now on is counted.
+func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
+	for _, c := range chains {
+		ps, err := n.newPods(most)
+		if err != nil {
+			return err
+		}
+		for _, verb := range []string{"ADD", "DEL"} {
+			if err := c.each(ctx, verb, ps); err != nil {
+				return err
+			}
+		}
+		if err := ps.close(); err != nil {
+			return err
+		}
+	}
+	n.world.EC2.ResetCalls()
+	return nil
+}
+
+// batches is how many batches of c calls at once make the rounds: a few at least, and not more than of single calls.
+func batches(rounds, c int) int { return min(rounds, max(8, rounds/c)) }
+
+// rounds measures each subject once per round, in an order that changes from round to round, so that none has always
+// the same one before it. The first round is for the caches.
+func rounds(ctx context.Context, subjects []*subject, n int) error {
+	for round := range n + 1 {
+		for i := range subjects {
+			s := subjects[(i+round)%len(subjects)]
+			if err := s.batch(ctx, round > 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// batch adds the chain to c pods at once, and then deletes it from them.
+func (s *subject) batch(ctx context.Context, keep bool) error {
+	ps, err := s.node.newPods(s.c)
+	if err != nil {
+		return err
+	}
+	runtime.GC() // now, and not in between
+	adds, err := s.all(ctx, "ADD", ps)
+	if err != nil {
+		return err
+	}
+	dels, err := s.all(ctx, "DEL", ps)
+	if err != nil {
+		return err
+	}
+	if keep {
+		s.add, s.del = append(s.add, adds...), append(s.del, dels...)
+	}
+	return errors.Join(ps.close(), settle(ctx, s.c))
+}
+
+// settle waits until the kernel has cleaned up after the namespaces, which it does in the background.
+func settle(ctx context.Context, namespaces int) error {
+	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("interrupted: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// flat measures chains on two nodes in turns: as the first pod of a node, and as the last of many.
+func flat(ctx context.Context, o options, r *report) error {
+	w, err := newWorld()
+	if err != nil {
+		return err
+	}
+	err = w.flat(ctx, o, r)
+	return errors.Join(err, w.close())
+}
+
+func (w *world) flat(ctx context.Context, o options, r *report) error {
+	for _, before := range []int{0, o.pods - 1} {
+		n, err := w.newNode(fmt.Sprintf("node%d", before))
+		if err != nil {
+			return err
+		}
+		chains, err := n.chains(o, r)
+		if err != nil {
+			return err
+		}
+		for _, c := range chains {
+			if c.name != ours && c.name != reference {
+				continue
+			}
+			if err := n.crowd(ctx, c, before); err != nil {
+				return err
+			}
+			r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", c.name, before+1), c: 1})
+		}
+	}
+	for _, s := range r.subjects {
+		s.reference = r.subjects[slices.IndexFunc(r.subjects, func(first *subject) bool { return first.name == s.name })]
+	}
+	w.EC2.ResetCalls()
+	if err := rounds(ctx, r.subjects, o.rounds); err != nil {
+		return err
+	}
+	r.note("x is to pod 1")
+	return nil
+}
+
+// crowd gives the node pods that stay, and the room for one more.
+func (n *node) crowd(ctx context.Context, c *chain, pods int) error {
+	ps, err := n.newPods(pods + 1)
+	if err != nil {
+		return err
+	}
+	if err := c.each(ctx, "ADD", ps); err != nil {
+		return err
+	}
+	return c.each(ctx, "DEL", ps[pods:])
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+)
+
+// How the twelve pods of each node come.
+const (
+	first = 4 // at once, on a node that has nothing but its boot ENI
+	spare = 6 // addresses that somebody has asked the tool for, and a pod for each, one after the other
+	last  = 2 // at once again; the first pod ENI is full by now
+)
+
+// added is what the ADDs took.
+type added struct {
+	cold, warm []time.Duration
+
+	warmCalls, warmMetadata int // that reached EC2 and metadata while pods were added to warm nodes
+}
+
+// addPods makes the pods of both nodes.
+func (s *scene) addPods(ctx context.Context, out *output) (added, error) {
+	var a added
+	for _, n := range s.nodes {
+		out.progress("%s: %d pods at once on an instance with its boot ENI only", n.Name, first)
+		took, err := s.addAtOnce(ctx, n, first)
+		if err != nil {
+			return a, err
+		}
+		a.cold = append(a.cold, took...)
+		if err := s.tool(ctx, n, "allocate-first-available", "--index=1", "--ip_batch_size="+strconv.Itoa(spare)); err != nil {
+			return a, err
+		}
+		if err := s.addWarm(ctx, n, &a, out); err != nil {
+			return a, err
+		}
+		out.progress("%s: %d more pods, for which it needs another ENI", n.Name, last)
+		if took, err = s.addAtOnce(ctx, n, last); err != nil {
+			return a, err
+		}
+		a.cold = append(a.cold, took...)
+	}
+	return a, nil
+}
+
+// addWarm adds pods for which the node has addresses.
+func (s *scene) addWarm(ctx context.Context, n *node, a *added, out *output) error {
+	calls, metadata := len(s.EC2.Calls()), len(n.MetadataCalls())
+	for i := range spare {
+		out.progress("%s: pod %d, for which there is an address", n.Name, first+i+1)
+		took, err := s.addAtOnce(ctx, n, 1)
+		if err != nil {
+			return err
+		}
+		a.warm = append(a.warm, took...)
+	}
+	a.warmCalls += len(s.EC2.Calls()) - calls
+	a.warmMetadata += len(n.MetadataCalls()) - metadata
+	return nil
+}
+
+// deletePods ends all pods, and then gives back what was theirs, as a systemd timer does.
+func (s *scene) deletePods(ctx context.Context, out *output) error {
+	calls := len(s.EC2.Calls())
+	var took []time.Duration
+	for _, n := range s.nodes {
+		for _, p := range n.pods {
+			out.progress("deleting %s", p.Name)
+			start := time.Now()
+			if err := s.del(ctx, n, p); err != nil {
+				return err
+			}
+			took = append(took, time.Since(start))
+		}
+	}
+	out.times("DEL", "asking nobody", took, fmt.Sprintf("EC2 calls %d", len(s.EC2.Calls())-calls))
+	return nil
+}
+
+// checkNothingLeft gives back what has been free for a second, and then looks for what is left, in EC2 and on the nodes.
+func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []state) error {
+	const freeAfter = time.Second
+	out.progress("registry-gc")
+	select {
+	case <-time.After(freeAfter * 12 / 10): // registry-gc adds up to 15 %, so that nodes do not ask EC2 together
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	calls := len(s.EC2.Calls())
+	for _, n := range s.nodes {
+		if err := s.tool(ctx, n, "registry-gc", "--free-after="+freeAfter.String()); err != nil {
+			return err
+		}
+	}
+	out.line("GC   registry-gc --free-after=%s on each node: %s", freeAfter, wrap(count(s.EC2.Calls()[calls:]), width-45))
+	out.line("")
+	out.verdict("EC2 is as it was before", "no ENI but those of the launch, with one address each", s.onlyBootENIs())
+	after, err := s.dump()
+	if err != nil {
+		return err
+	}
+	for i, n := range s.nodes {
+		left, gone := after[i].without(before[i]), before[i].without(after[i])
+		out.verdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables", differ(left, gone))
+	}
+	return s.Err()
+}
+
+// onlyBootENIs wants nothing in EC2 but what the instances were launched with.
+func (s *scene) onlyBootENIs() error {
+	for _, e := range s.EC2.ENIs() {
+		if e.Index != 0 || e.Instance == "" || len(e.Addrs)+len(e.Prefixes) > 1 {
+			return fmt.Errorf("left: %s %q with %v %v", e.ID, e.Description, e.Addrs, e.Prefixes)
+		}
+	}
+	return nil
+}
+
+func has(e ec2sim.ENI, a netip.Addr) bool {
+	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}

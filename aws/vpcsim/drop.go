@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// Drops counts the packets that the fabric has dropped, by the reason.
+type Drops struct {
+	Spoofed int // from an address that the ENI has not: EC2's source/destination check
+	Nobody  int // to an address of the VPC, or of a peer, that no ENI has
+	NoRoute int // to anywhere else, from an ENI without a public address or from another address than its primary one
+}
+
+// String is such as "spoofed 0, to nobody 2, without a route 1".
+func (d Drops) String() string {
+	return fmt.Sprintf("spoofed %d, to nobody %d, without a route %d", d.Spoofed, d.Nobody, d.NoRoute)
+}
+
+// A drain is a veth pair whose far end is deaf: packets go out by it, are counted, and are no more. To see which they
+// are: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
+const (
+	drainSpoofed = "spoofed"
+	drainNobody  = "nobody"
+	drainNoRoute = "no-route"
+)
+
+// toDrain is the route to a drain of all packets to dst. The next hop stands for the far end, with a MAC address that
+// it does not have, so that nobody is asked for it and nobody takes the packet.
+func toDrain(drain string, dst netip.Prefix, table uint32) nl.Route {
+	return nl.Route{Dst: dst, Via: nextHop, Dev: drain, Table: table, OnLink: true}
+}
+
+var (
+	nextHop    = netip.MustParseAddr("192.0.2.254")
+	everything = netip.MustParsePrefix("0.0.0.0/0")
+)
+
+const deafMAC = "02:00:00:00:00:01"
+
+func (f *Fabric) drains() nl.Wiring {
+	var w nl.Wiring
+	for _, name := range []string{drainSpoofed, drainNobody, drainNoRoute} {
+		w = append(w,
+			nl.Step{NS: f.vpc.NS, Object: nl.Veth{Name: name, Peer: "x-" + name, PeerNS: f.vpc.NS, MTU: jumbo}},
+			nl.Step{NS: f.vpc.NS, Object: nl.Neigh{Addr: nextHop, MAC: deafMAC, Dev: name}})
+	}
+	return append(w, nl.Step{NS: f.vpc.NS, Object: toDrain(drainSpoofed, everything, tableSpoofed)})
+}
+
+// Drops returns the counts since New.
+func (f *Fabric) Drops() (Drops, error) {
+	var sent map[string]int
+	err := f.vpc.Do(func() (err error) {
+		sent, err = transmitted()
+		return err
+	})
+	if err != nil {
+		return Drops{}, fmt.Errorf("count what the fabric dropped: %w", err)
+	}
+	return Drops{Spoofed: sent[drainSpoofed], Nobody: sent[drainNobody], NoRoute: sent[drainNoRoute]}, nil
+}
+
+// transmitted reads how many packets each link of this thread's namespace has been given to send: proc_net(5), net/dev.
+func transmitted() (map[string]int, error) {
+	const sent, dropped, columns = 9, 11, 16 // the receiver's eight columns come first
+	b, err := os.ReadFile("/proc/thread-self/net/dev")
+	if err != nil {
+		return nil, err
+	}
+	packets := map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		name, counters, ok := strings.Cut(line, ":")
+		c := strings.Fields(counters)
+		if !ok || len(c) < columns {
+			continue
+		}
+		for _, n := range []string{c[sent], c[dropped]} {
+			v, err := strconv.Atoi(n)
+			if err != nil {
+				return nil, fmt.Errorf("net/dev: %w", err)
+			}
+			packets[strings.TrimSpace(name)] += v
+		}
+	}
+	return packets, nil
+}

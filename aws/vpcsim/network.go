@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A network is a VPC in the fabric: the routes that its ENIs can use.
+type network struct {
+	table    uint32         // to the ENIs of the VPC and of its peers, and to drains
+	internet uint32         // to the internet, for those who may
+	within   []netip.Prefix // the CIDRs of the VPC and of its peers
+	peers    []*network     // those that are in the fabric
+}
+
+const (
+	tableVPC      = 1000 // and up
+	tableInternet = 2000 // and up
+	tableSpoofed  = 3000
+)
+
+// newNetworks lays out the VPCs and their active peerings.
+func newNetworks(c ec2sim.Config) (map[string]*network, error) {
+	networks := map[string]*network{}
+	for i, v := range c.VPCs {
+		for _, other := range c.VPCs[:i] {
+			if overlap(v.CIDRs, other.CIDRs) {
+				return nil, fmt.Errorf("%s and %s overlap: one fabric cannot tell them apart", other.ID, v.ID)
+			}
+		}
+		networks[v.ID] = &network{table: tableVPC + uint32(i), internet: tableInternet + uint32(i), within: slices.Clone(v.CIDRs)}
+	}
+	cidrs := func(p ec2sim.PeerVPC) []netip.Prefix {
+		i := slices.IndexFunc(c.VPCs, func(v ec2sim.VPC) bool { return v.ID == p.ID })
+		if p.CIDRs == nil && i >= 0 {
+			return c.VPCs[i].CIDRs
+		}
+		return p.CIDRs
+	}
+	for _, p := range c.Peerings {
+		if cmp.Or(p.Status, "active") != "active" {
+			continue
+		}
+		networks[p.Requester.ID].peer(networks[p.Accepter.ID], cidrs(p.Accepter))
+		networks[p.Accepter.ID].peer(networks[p.Requester.ID], cidrs(p.Requester))
+	}
+	return networks, nil
+}
+
+func overlap(as, bs []netip.Prefix) bool {
+	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
+}
+
+// peer leads from n to another network. Either may be nil: a VPC of somebody else's, that is not in the fabric.
+func (n *network) peer(other *network, cidrs []netip.Prefix) {
+	if n == nil {
+		return
+	}
+	n.within = append(n.within, cidrs...)
+	if other != nil {
+		n.peers = append(n.peers, other)
+	}
+}
+
+// tables are those that have a route to each address of the network: its own, its peers', and main, for what the fabric
+// itself says (that a packet is too big) and for what comes from the internet.
+func (n *network) tables() []uint32 {
+	tables := []uint32{0, n.table}
+	for _, p := range n.peers {
+		tables = append(tables, p.table)
+	}
+	return tables
+}
+
+// wiring is the routes that are there without any ENI.
+func (n *network) wiring(vpc *nl.NS) nl.Wiring {
+	var w nl.Wiring
+	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }
+	for _, cidr := range n.within {
+		add(toDrain(drainNobody, cidr, n.table))
+		// A packet that stays within is none of the internet's: on to the next rule.
+		add(nl.Route{Dst: cidr, Type: "throw", Table: n.internet})
+	}
+	add(toDrain(drainNoRoute, everything, n.table))
+	add(nl.Route{Dst: everything, Via: gatewayAddr.Addr(), Dev: "igw", Table: n.internet})
+	return w
+}

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package vpcsim moves the packets of the VPCs of package ec2sim: namespaces of this kernel are the instances, veth
+// pairs their ENIs, and a namespace between them all is the fabric, which delivers and drops as EC2 does.
+//
+//	vpc-1: 10.0.0.0/16, 100.64.0.0/16            vpc-2: 10.1.0.0/16
+//
+//	node1                    node2               db
+//	  eth0 10.0.0.10           eth0 10.0.0.11      eth0 10.1.0.10     instances: eth0 as DHCP leaves it,
+//	   |     eth1               |                   |                 eth1 ... bare, plugged in when EC2 attaches
+//	...|......|.................|...................|........................................................
+//	 eni-01  eni-04           eni-02              eni-03              vpc: the fabric
+//	   |      |                 |                   |
+//	   +------+-----------------+--- peering -------+---> spoofed   \
+//	                            |                   +---> nobody     > drains, that count what is dropped
+//	                           igw                  +---> no-route  /
+//	............................|............................................................................
+//	                           vpc                                    igw: the internet gateway
+//	                            | 10.0.0.10 is 198.18.0.1             1:1 NAT, for boot ENIs with a public address
+//	............................|............................................................................
+//	                           eth0 203.0.113.1                       internet: one host
+//
+// There is no broadcast domain. The fabric answers ARP for every address but those of the ENI that asks, and knows
+// without asking which ENI has an address. It answers as the metadata service, too. It believes EC2 and nobody else: addresses follow AssignPrivateIpAddresses
+// and its kin, as [ec2sim.Sim.OnChange] tells of them, before EC2 has answered.
+//
+// All of it is routing: a rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to the table of its VPC,
+// which has a route for each address that can be reached from there. What no rule or no such route takes falls into a
+// drain, whose counter tells why ([Fabric.Drops]).
+//
+// It needs root, and changes nothing outside of the namespaces that it makes. They are named vpcsim0-node1 and so on;
+// a process that is killed leaves them behind, and the next one clears them away.
+package vpcsim
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A Fabric is what is between the instances of a simulated EC2, and between them and the internet.
+type Fabric struct {
+	EC2      *ec2sim.Sim
+	Internet *Namespace // the one host of the internet, with the address InternetAddr
+
+	run      *run
+	region   string
+	networks map[string]*network // by VPC
+	vpc, igw *Namespace
+
+	launch sync.Mutex // held while an instance boots
+
+	mu        sync.Mutex           // guards all below
+	booting   *Instance            // the one that launch is held for, until its ID is known
+	instances map[string]*Instance // by ID
+	made      []*Namespace
+	plugged   map[string]nl.Wiring // by ENI
+	mapped    map[string]mapping   // by ENI
+	failed    error
+}
+
+// New starts EC2 and its fabric. The VPCs must not overlap, peered or not, because the fabric is one.
+func New(c ec2sim.Config) (*Fabric, error) {
+	sim, err := ec2sim.New(c)
+	if err != nil {
+		return nil, err
+	}
+	networks, err := newNetworks(c)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRun()
+	if err != nil {
+		return nil, err
+	}
+	f := &Fabric{
+		EC2: sim, run: r, region: c.Region, networks: networks,
+		instances: map[string]*Instance{}, plugged: map[string]nl.Wiring{}, mapped: map[string]mapping{},
+	}
+	if err := f.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("build the fabric: %w", err), f.Close())
+	}
+	sim.OnChange(f.follow)
+	return f, nil
+}
+
+// build makes the namespaces that are there without any instance.
+func (f *Fabric) build() (err error) {
+	if f.vpc, err = f.NewNamespace("vpc"); err != nil {
+		return err
+	}
+	if f.igw, err = f.NewNamespace("igw"); err != nil {
+		return err
+	}
+	if f.Internet, err = f.NewNamespace("internet"); err != nil {
+		return err
+	}
+	w := router(f.vpc.NS)
+	w = append(w, f.drains()...)
+	w = append(w, f.outside()...)
+	for _, n := range f.networks {
+		w = append(w, n.wiring(f.vpc.NS)...)
+	}
+	if err := w.Add(); err != nil {
+		return err
+	}
+	return f.serveMetadata()
+}
+
+// router makes a namespace forward packets as they are, and answer ARP for all that it can forward.
+func router(n *nl.NS) nl.Wiring {
+	return nl.Wiring{
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first: it resets others
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/proxy_arp", Value: "1"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/send_redirects", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}},
+		// The kernel's own IPv6 chatter would be counted in the drains.
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}},
+	}
+}
+
+// Err is what has gone wrong in following EC2 so far. A test asks at its end, and Close tells too.
+func (f *Fabric) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}
+
+// Close removes all that was made: namespaces, those of pods too, with whatever is in them, and files. Processes that
+// run in a namespace are not ended; they are whose they are. Closing twice does nothing more.
+func (f *Fabric) Close() error {
+	err := f.Err()
+	f.mu.Lock()
+	made, run := f.made, f.run
+	f.made, f.run = nil, nil
+	f.mu.Unlock()
+	if run == nil {
+		return nil
+	}
+	for _, n := range made {
+		err = errors.Join(err, n.Close())
+	}
+	return errors.Join(err, run.end())
+}
+
+// prefix is the address as a prefix.
+func prefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

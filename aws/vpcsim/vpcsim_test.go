@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim_test
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+var (
+	addr = netip.MustParseAddr
+	cidr = netip.MustParsePrefix
+)
+
+// world is three VPCs, of which the first two are peers.
+var world = ec2sim.Config{
+	VPCs: []ec2sim.VPC{
+		{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}},
+		{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.1.0.0/16")}},
+		{ID: "vpc-3", CIDRs: []netip.Prefix{cidr("10.2.0.0/16")}},
+	},
+	Subnets: []ec2sim.Subnet{
+		{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), MapPublicIP: true},
+		{ID: "subnet-private", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24")},
+		{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/24")},
+		{ID: "subnet-peer", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
+		{ID: "subnet-stranger", VPC: "vpc-3", Zone: "us-east-1a", CIDR: cidr("10.2.0.0/24")},
+	},
+	Peerings: []ec2sim.Peering{
+		{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}},
+		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-3"}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}, Status: "pending-acceptance"},
+	},
+}
+
+const port = 8080
+
+func newFabric(t *testing.T) *vpcsim.Fabric {
+	t.Helper()
+	if os.Getuid() != 0 {
+		if os.Getenv("CI") != "" {
+			t.Fatal("namespaces need root")
+		}
+		t.Skip("namespaces need root")
+	}
+	f, err := vpcsim.New(world)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := f.Internet.Answer(port); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// run launches an instance that answers.
+func run(t *testing.T, f *vpcsim.Fabric, name, subnet string) *vpcsim.Instance {
+	t.Helper()
+	i, err := f.RunInstance(name, ec2sim.RunInstance{Type: "m5.large", Subnet: subnet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := i.Answer(port); err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// drops wants the fabric to have dropped so much since the fabric was made.
+func drops(t *testing.T, f *vpcsim.Fabric, want vpcsim.Drops) {
+	t.Helper()
+	got, err := f.Drops()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != want {
+		t.Errorf("dropped: %v, want %v", got, want)
+	}
+}
+
+// meet wants a to reach b by ICMP and some others, and to be seen as want.
+func meet(t *testing.T, a, b *vpcsim.Namespace, to, want netip.Addr, networks ...string) {
+	t.Helper()
+	if err := a.Ping(to); err != nil {
+		t.Errorf("to %s: %v", b.Name, err)
+	}
+	for _, network := range networks {
+		seen, err := a.Call(network, netip.AddrPortFrom(to, port))
+		if err != nil {
+			t.Errorf("%s to %s: %v", network, b.Name, err)
+		} else if seen.Addr() != want {
+			t.Errorf("%s from %s: %s sees %s, want %s", network, a.Name, b.Name, seen.Addr(), want)
+		}
+	}
+}
+
+// lost sends one datagram and expects nothing.
+func lost(t *testing.T, from *vpcsim.Namespace, local, to netip.Addr) {
+	t.Helper()
+	if err := from.Do(func() error { return datagram(local, to, 1) }); err != nil {
+		t.Error(err)
+	}
+}
+
+func datagram(from, to netip.Addr, size int) error {
+	var local *net.UDPAddr
+	if from.IsValid() {
+		local = net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0))
+	}
+	c, err := net.DialUDP("udp4", local, net.UDPAddrFromAddrPort(netip.AddrPortFrom(to, port)))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_, err = c.Write(make([]byte, size))
+	return err
+}
+
+func TestDelivery(t *testing.T) {
+	f := newFabric(t)
+	public, private := run(t, f, "public", "subnet-nodes"), run(t, f, "private", "subnet-private")
+	twin, peer, stranger := run(t, f, "twin", "subnet-nodes"), run(t, f, "peer", "subnet-peer"), run(t, f, "stranger", "subnet-stranger")
+
+	for _, ends := range [][2]*vpcsim.Instance{{public, private}, {public, twin}, {public, peer}, {private, peer}} {
+		meet(t, ends[0].Namespace, ends[1].Namespace, ends[1].Addr(), ends[0].Addr(), "tcp", "udp")
+		meet(t, ends[1].Namespace, ends[0].Namespace, ends[0].Addr(), ends[1].Addr(), "tcp", "udp")
+	}
+	meet(t, public.Namespace, f.Internet, vpcsim.InternetAddr, public.PublicIP(), "tcp", "udp")
+	meet(t, twin.Namespace, f.Internet, vpcsim.InternetAddr, twin.PublicIP(), "tcp", "udp")
+	drops(t, f, vpcsim.Drops{})
+
+	lost(t, private.Namespace, netip.Addr{}, vpcsim.InternetAddr)
+	lost(t, private.Namespace, netip.Addr{}, stranger.Addr()) // the peering is not active
+	lost(t, stranger.Namespace, netip.Addr{}, private.Addr())
+	drops(t, f, vpcsim.Drops{NoRoute: 3})
+	lost(t, private.Namespace, netip.Addr{}, addr("10.0.0.200"))
+	lost(t, private.Namespace, netip.Addr{}, addr("100.64.9.9"))
+	lost(t, private.Namespace, netip.Addr{}, addr("10.1.9.9"))
+	lost(t, private.Namespace, netip.Addr{}, addr("10.0.1.1")) // the gateway does not answer either
+	drops(t, f, vpcsim.Drops{NoRoute: 3, Nobody: 4})
+}
+
+func TestSourceCheck(t *testing.T) {
+	f := newFabric(t)
+	honest, liar := run(t, f, "honest", "subnet-nodes"), run(t, f, "liar", "subnet-nodes")
+	for _, a := range []netip.Addr{honest.Addr(), addr("10.0.0.99"), addr("8.8.8.8")} {
+		own := nl.Addr{Prefix: netip.PrefixFrom(a, 32), Dev: "lo"}
+		if err := own.Add(liar.NS); err != nil {
+			t.Fatal(err)
+		}
+		lost(t, liar.Namespace, a, vpcsim.InternetAddr)
+		if err := own.Del(liar.NS); err != nil {
+			t.Fatal(err)
+		}
+	}
+	drops(t, f, vpcsim.Drops{Spoofed: 3})
+
+	// An ENI without the check may lie. What comes back goes to whom the address belongs.
+	if err := (nl.Addr{Prefix: cidr("10.0.0.99/32"), Dev: "lo"}).Add(liar.NS); err != nil {
+		t.Fatal(err)
+	}
+	call(t, liar, url.Values{"Action": {"ModifyNetworkInterfaceAttribute"}, "NetworkInterfaceId": {liar.ENIs()[0].ID}, "SourceDestCheck.Value": {"false"}})
+	lost(t, liar.Namespace, addr("10.0.0.99"), honest.Addr())
+	meet(t, liar.Namespace, honest.Namespace, honest.Addr(), liar.Addr(), "tcp", "udp") // answered after the lie
+	drops(t, f, vpcsim.Drops{Spoofed: 3, Nobody: 1})
+}
+
+// TestHotPlug attaches an ENI by EC2's API, as called from the instance itself, and follows its addresses.
+func TestHotPlug(t *testing.T) {
+	f := newFabric(t)
+	node, host := run(t, f, "node", "subnet-nodes"), run(t, f, "host", "subnet-private")
+	made := call(t, node, url.Values{"Action": {"CreateNetworkInterface"}, "SubnetId": {"subnet-pods"}})
+	eni := made.get(t, "networkInterfaceId")
+	attached := call(t, node, url.Values{"Action": {"AttachNetworkInterface"}, "NetworkInterfaceId": {eni}, "InstanceId": {node.ID}, "DeviceIndex": {"1"}})
+
+	// It is there when EC2 has answered, without an address.
+	link, err := node.LinkByName("eth1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := node.ENIs()[1].MAC; link.MAC != want || link.MTU != 9001 {
+		t.Errorf("eth1 has address %s and mtu %d, want %s and 9001", link.MAC, link.MTU, want)
+	}
+	addrs, err := node.Addrs("eth1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is4() }) {
+		t.Errorf("eth1 has %v, want no IPv4 address", addrs)
+	}
+
+	// A new address is known at once, and one that was taken away is nobody's.
+	assigned := call(t, node, url.Values{"Action": {"AssignPrivateIpAddresses"}, "NetworkInterfaceId": {eni}, "SecondaryPrivateIpAddressCount": {"1"}})
+	pod := addr(assigned.get(t, "privateIpAddress"))
+	w := nl.Wiring{
+		{NS: node.NS, Object: nl.Addr{Prefix: netip.PrefixFrom(pod, 32), Dev: "lo"}},
+		{NS: node.NS, Object: nl.Route{Dst: cidr("0.0.0.0/0"), Via: addr("100.64.0.1"), Dev: "eth1", Table: 100, OnLink: true}},
+		{NS: node.NS, Object: nl.Rule{Pref: 100, From: netip.PrefixFrom(pod, 32), Table: 100}},
+	}
+	if err := w.Add(); err != nil {
+		t.Fatal(err)
+	}
+	meet(t, host.Namespace, node.Namespace, pod, host.Addr(), "tcp")
+	drops(t, f, vpcsim.Drops{})
+	call(t, node, url.Values{"Action": {"UnassignPrivateIpAddresses"}, "NetworkInterfaceId": {eni}, "PrivateIpAddress.1": {pod.String()}})
+	lost(t, host.Namespace, netip.Addr{}, pod)
+	lost(t, node.Namespace, pod, host.Addr())
+	drops(t, f, vpcsim.Drops{Nobody: 1, Spoofed: 1})
+
+	// So are all addresses of a prefix.
+	assigned = call(t, node, url.Values{"Action": {"AssignPrivateIpAddresses"}, "NetworkInterfaceId": {eni}, "Ipv4PrefixCount": {"1"}})
+	pod = cidr(assigned.get(t, "ipv4Prefix")).Addr().Next().Next()
+	w[0].Object = nl.Addr{Prefix: netip.PrefixFrom(pod, 32), Dev: "lo"}
+	w[2].Object = nl.Rule{Pref: 100, From: netip.PrefixFrom(pod, 32), Table: 100}
+	if err := w.Add(); err != nil {
+		t.Fatal(err)
+	}
+	meet(t, host.Namespace, node.Namespace, pod, host.Addr(), "tcp")
+
+	call(t, node, url.Values{"Action": {"DetachNetworkInterface"}, "AttachmentId": {attached.get(t, "attachmentId")}})
+	if _, err := node.LinkByName("eth1"); err == nil {
+		t.Error("eth1 is still there")
+	}
+	lost(t, host.Namespace, netip.Addr{}, pod)
+	drops(t, f, vpcsim.Drops{Nobody: 2, Spoofed: 1})
+	if err := f.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestMTU(t *testing.T) {
+	const headers = 20 + 8 // IP's and UDP's
+	f := newFabric(t)
+	a, b := run(t, f, "a", "subnet-nodes"), run(t, f, "b", "subnet-private")
+	sent := func(to netip.Addr, size int) error {
+		return a.Do(func() error { return datagram(netip.Addr{}, to, size-headers) })
+	}
+	if err := sent(b.Addr(), 9001); err != nil {
+		t.Error(err)
+	}
+	if _, err := a.Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, port)); err != nil {
+		t.Error(err)
+	}
+	// The router tells that the first is too big, so that the kernel knows when the second is sent.
+	if err := sent(vpcsim.InternetAddr, 1501); err != nil {
+		t.Error(err)
+	}
+	routes := func() (out string) {
+		if err := a.Do(func() error {
+			c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(vpcsim.InternetAddr, port)))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			out, err = mtu(c)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if got := routes(); got != "1500" {
+		t.Errorf("the path to the internet has MTU %s, want 1500", got)
+	}
+	drops(t, f, vpcsim.Drops{})
+}
+
+// TestServices asks the metadata service and EC2 where an instance expects them.
+func TestServices(t *testing.T) {
+	f := newFabric(t)
+	i, other := run(t, f, "node", "subnet-nodes"), run(t, f, "other", "subnet-private")
+	for _, i := range []*vpcsim.Instance{i, other} {
+		token := fetch(t, i, "PUT", "http://169.254.169.254/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
+		if got := fetch(t, i, "GET", "http://169.254.169.254/latest/meta-data/instance-id", "X-aws-ec2-metadata-token", token); got != i.ID {
+			t.Errorf("instance-id %q, want %q", got, i.ID)
+		}
+	}
+	if want := []string{"CNI_IPVLAN_VPC_STATE_DIR=" + i.StateDir, "AWS_REGION=us-east-1"}; !slices.Contains(i.Env(), want[0]) || !slices.Contains(i.Env(), want[1]) {
+		t.Errorf("environment %q lacks one of %q", i.Env(), want)
+	}
+	if got := call(t, i, url.Values{"Action": {"DescribeVpcs"}}).get(t, "vpcId"); got != "vpc-1" {
+		t.Errorf("DescribeVpcs begins with %q, want vpc-1", got)
+	}
+	routes, err := i.Routes(nl.RouteFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, r := range routes {
+		if r.Dst.Addr().Is4() {
+			got = append(got, r.String())
+		}
+	}
+	want := []string{
+		"ip route add default via 10.0.0.1 dev eth0 src 10.0.0.4 proto 16",
+		"ip route add 10.0.0.0/24 dev eth0 scope link src 10.0.0.4 proto 2",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("routes of an instance (-want +got):\n%s", diff)
+	}
+}
+
+// TestMetadataHopLimit asks the metadata service from behind an instance that forwards: its answer does not get there.
+func TestMetadataHopLimit(t *testing.T) {
+	f := newFabric(t)
+	i := run(t, f, "node", "subnet-nodes")
+	pod, err := f.NewNamespace("pod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := nl.Wiring{
+		{NS: i.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
+		{NS: i.NS, Object: nl.Veth{Name: "pod", Peer: "eth0", PeerNS: pod.NS}},
+		{NS: i.NS, Object: nl.Addr{Prefix: cidr("192.168.0.1/24"), Dev: "pod"}},
+		{NS: i.NS, Object: nl.Table{Family: "ip", Name: "nat", Chains: []nl.Chain{
+			{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{{nl.OIFName("eth0"), nl.Masquerade()}}},
+		}}},
+		{NS: pod.NS, Object: nl.Addr{Prefix: cidr("192.168.0.2/24"), Dev: "eth0"}},
+		{NS: pod.NS, Object: nl.Route{Dst: cidr("0.0.0.0/0"), Via: addr("192.168.0.1"), Dev: "eth0"}},
+	}
+	if err := w.Add(); err != nil {
+		t.Fatal(err)
+	}
+	meet(t, pod, f.Internet, vpcsim.InternetAddr, i.PublicIP(), "tcp")
+	dial := func() error {
+		c, err := net.DialTimeout("tcp", "169.254.169.254:80", 300*time.Millisecond)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	}
+	if err := i.Do(dial); err != nil {
+		t.Errorf("from the instance: %v", err)
+	}
+	if err := pod.Do(dial); err == nil {
+		t.Error("the answer has survived a hop")
+	}
+}
+
+// TestClose looks for what is left, also of a process that could not close.
+func TestClose(t *testing.T) {
+	before := left(t)
+	f := newFabric(t)
+	i := run(t, f, "node", "subnet-nodes")
+	if _, err := f.NewNamespace("pod"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.RunInstance("node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-nodes"}); err == nil {
+		t.Error("two instances of one name")
+	}
+	if _, err := f.RunInstance("other", ec2sim.RunInstance{Type: "m5.huge", Subnet: "subnet-nodes"}); err == nil {
+		t.Error("an instance of no type")
+	}
+	dead := "/run/netns/vpcsim77-half"
+	for _, err := range []error{os.Mkdir("/run/vpcsim77", 0o755), os.WriteFile(dead, nil, 0o444)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := newFabric(t) // clears away 77, and not f
+	if _, err := os.Stat(dead); err == nil {
+		t.Errorf("%s is still there", dead)
+	}
+	if err := i.Ping(i.Addr()); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(before, left(t)); diff != "" {
+		t.Errorf("files and links of the host (-before +after):\n%s", diff)
+	}
+}
+
+// left lists what a Fabric might leave behind.
+func left(t *testing.T) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"/run/vpcsim*", "/run/netns/vpcsim*"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, found...)
+	}
+	host, err := nl.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	links, err := host.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range links {
+		all = append(all, l.String())
+	}
+	return all
+}
+
+func TestOverlap(t *testing.T) {
+	c := world
+	c.VPCs = append(slices.Clone(c.VPCs), ec2sim.VPC{ID: "vpc-4", CIDRs: []netip.Prefix{cidr("10.0.0.0/20")}})
+	if _, err := vpcsim.New(c); err == nil || !strings.Contains(err.Error(), "vpc-1 and vpc-4 overlap") {
+		t.Errorf("got %v, want an error that names both VPCs", err)
+	}
+}
+
+// An answer of EC2: the first value of each element.
+type answer map[string]string
+
+func (a answer) get(t *testing.T, name string) string {
+	t.Helper()
+	if a[name] == "" {
+		t.Fatalf("EC2 tells no %s: %v", name, a)
+	}
+	return a[name]
+}
+
+// call asks EC2 from an instance.
+func call(t *testing.T, i *vpcsim.Instance, form url.Values) answer {
+	t.Helper()
+	form.Set("Version", "2016-11-15")
+	body := fetch(t, i, "POST", endpoint(i)+"/?"+form.Encode(), "", "")
+	a := answer{}
+	var element string
+	for d := xml.NewDecoder(strings.NewReader(body)); ; {
+		switch token, err := d.Token(); x := token.(type) {
+		case xml.StartElement:
+			element = x.Name.Local
+		case xml.CharData:
+			if text := strings.TrimSpace(string(x)); text != "" && a[element] == "" {
+				a[element] = text
+			}
+		case nil:
+			if err != io.EOF {
+				t.Fatal(err)
+			}
+			return a
+		}
+	}
+}
+
+func endpoint(i *vpcsim.Instance) string {
+	for _, e := range i.Env() {
+		if v, ok := strings.CutPrefix(e, "AWS_ENDPOINT_URL_EC2="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+// fetch makes an HTTP request from an instance.
+func fetch(t *testing.T, i *vpcsim.Instance, method, url, header, value string) string {
+	t.Helper()
+	var body []byte
+	err := i.Do(func() error {
+		r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+		if err != nil {
+			return err
+		}
+		if header != "" {
+			r.Header.Set(header, value)
+		}
+		// http.Client dials on a goroutine of its own, which is not in the namespace.
+		c, err := net.Dial("tcp", r.URL.Host+map[bool]string{true: ":80"}[r.URL.Port() == ""])
+		if err != nil {
+			return err
+		}
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return c, nil }}}
+		answer, err := client.Do(r)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		body, err = io.ReadAll(answer.Body)
+		if answer.StatusCode != http.StatusOK {
+			return fmt.Errorf("%s: %s", answer.Status, body)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+)
+
+func deallocate() *cli.Command {
+	return &cli.Command{
+		Name:  "deallocate",
+		Usage: "Deallocate a private IP",
+		Description: `It unassigns addresses of this instance's ENIs that no pod has: all of them,
+or none. The primary address of an ENI stays.`,
+		ArgsUsage: "IP...",
+		Action: func(c *cli.Context) error {
+			var addrs []netip.Addr
+			for _, arg := range c.Args().Slice() {
+				a, err := netip.ParseAddr(arg)
+				if err != nil {
+					return misuse(c, "Invalid IP: please specify a valid IP: %w", err)
+				}
+				addrs = append(addrs, a)
+			}
+			if len(addrs) > 0 {
+				p, err := openPool(ipam.Policy{})
+				if err != nil {
+					return err
+				}
+				defer p.Close()
+				if err := p.Deallocate(c.Context, addrs...); err != nil {
+					return fmt.Errorf("deallocation failed: %w", err)
+				}
+			}
+			return answer(c, map[string][]netip.Addr{"deallocated": list(addrs)}, func(io.Writer) {})
+		},
+	}
+}

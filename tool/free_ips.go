@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+)
+
+func freeIPs() *cli.Command {
+	return &cli.Command{
+		Name:  "free-ips",
+		Usage: "List all currently unassigned AWS IP addresses",
+		Description: `Those that the metadata service lists, but that neither this node nor a
+namespace on it has, and that are not reserved for a pod.`,
+		Action: func(c *cli.Context) error {
+			p, err := openPool(ipam.Policy{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			rows, err := unbound(c.Context, p)
+			if err != nil {
+				return err
+			}
+			return table(c, rows)
+		},
+	}
+}
+
+// An unboundRow is an address that nobody has.
+type unboundRow struct {
+	Adapter string     `json:"adapter"`
+	Addr    netip.Addr `json:"ip"`
+}
+
+// unbound lists the addresses that nobody has, in the order of metadata.
+func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
+	enis, err := p.Cloud.ENIs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names, err := linkNames()
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.Registry.View()
+	if err != nil {
+		return nil, err
+	}
+	own, err := boundTo(p.Host, "")
+	if err != nil {
+		return nil, err
+	}
+	bound := map[netip.Addr]bool{}
+	for _, a := range own {
+		bound[a.Addr] = true
+	}
+	for a := range ipam.UsedAddrs().By {
+		bound[a] = true
+	}
+	for a := range s.Leases {
+		bound[a] = true
+	}
+	var rows []unboundRow
+	for _, e := range enis {
+		for _, a := range e.Addrs {
+			if !bound[a] {
+				rows = append(rows, unboundRow{names[e.MAC], a})
+			}
+		}
+	}
+	return rows, nil
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+)
+
+func newInterface() *cli.Command {
+	return &cli.Command{
+		Name:  "new-interface",
+		Usage: "Create a new interface",
+		Description: `For cloud-init, so that the first pods need not wait for EC2:
+
+    ` + Name + ` new-interface --subnet_filter=kubernetes_kubelet=true \
+        --ip_batch_size=10 sg-1234 sg-5678
+
+It makes an ENI with the security groups, attaches it, waits until its link
+is there, and sets that up. The next pods find its addresses. registry-gc
+never deletes it.`,
+		ArgsUsage: "SECURITY-GROUP...",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "subnet_filter", Usage: "take a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},
+			batchFlag(),
+		},
+		Action: func(c *cli.Context) error {
+			spec := ipam.ENISpec{SecurityGroups: c.Args().Slice(), MinIndex: 1}
+			var err error
+			if spec.Addrs, err = batch(c); err != nil {
+				return err
+			}
+			if spec.Tags, err = parseFilter(c.String("subnet_filter")); err != nil {
+				return misuse(c, "%w", err)
+			}
+			if len(spec.SecurityGroups) == 0 {
+				return misuse(c, "need security groups")
+			}
+			p, err := openPool(ipam.Policy{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			id, link, err := p.Provision(c.Context, spec)
+			if err != nil {
+				return err
+			}
+			made, err := describe(p, id)
+			if err != nil {
+				return err
+			}
+			made.Iface, made.SecurityGroups = link, spec.SecurityGroups
+			return answer(c, made, made.print)
+		},
+	}
+}
+
+// A madeENI is an ENI that new-interface has made: what eniif will say of it, and the CIDRs of
+// its VPC.
+type madeENI struct {
+	eniRow
+	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the VPC's primary CIDR first
+}
+
+// describe returns what the registry knows of an ENI.
+func describe(p *ipam.Pool, id string) (madeENI, error) {
+	s, err := p.Registry.View()
+	if err != nil {
+		return madeENI{}, err
+	}
+	e, ok := s.ENIs[id]
+	if !ok || len(e.Addrs) == 0 {
+		return madeENI{}, fmt.Errorf("%s was made, but somebody has removed it since", id)
+	}
+	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC, Addrs: list(e.Addrs)}
+	return madeENI{row, list(s.VPCs[e.VPC].CIDRs)}, nil
+}
+
+// print writes the ENI as the original does: as Go prints a pointer to its struct.
+func (e madeENI) print(w io.Writer) {
+	var primary netip.Prefix
+	if len(e.VPCCIDRs) > 0 {
+		primary = e.VPCCIDRs[0]
+	}
+	fmt.Fprintf(w, "&{%s %s %s %d %v %s %s %s %s %v %v}\n",
+		e.ID, e.MAC, e.Iface, e.Index, e.Addrs, e.Subnet, cell(e.CIDR), e.VPC, cell(primary), e.VPCCIDRs, e.SecurityGroups)
+}
+
+// parseFilter parses tags: k=v,k=v.
+func parseFilter(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	tags := map[string]string{}
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			//lint:ignore ST1005 the original's words
+			return nil, fmt.Errorf("Invalid filter specification %q: want key=value[,key=value...]", text)
+		}
+		tags[key] = value
+	}
+	return tags, nil
+}
+
+// batchFlag is the flag for how many addresses to ask for at once.
+func batchFlag() cli.Flag {
+	return &cli.IntFlag{Name: "ip_batch_size", Value: 1, Usage: "ask for `N` addresses; 0: as many as the interface can have"}
+}
+
+// batch is the value of batchFlag, with as many as there are for 0.
+func batch(c *cli.Context) (int, error) {
+	switch n := c.Int("ip_batch_size"); {
+	case n < 0:
+		return 0, misuse(c, "--ip_batch_size: %d: want 0 or more", n)
+	case n == 0:
+		return math.MaxInt32, nil
+	default:
+		return n, nil
+	}
+}

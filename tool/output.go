@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/netip"
+	"reflect"
+	"text/tabwriter"
+
+	"github.com/urfave/cli/v2"
+)
+
+// answer writes v as JSON if the command line asks for that, and else by text.
+func answer(c *cli.Context, v any, text func(w io.Writer)) error {
+	var b bytes.Buffer
+	if c.String("output") == "json" {
+		e := json.NewEncoder(&b)
+		e.SetIndent("", "    ")
+		if err := e.Encode(v); err != nil {
+			return fmt.Errorf("encode the answer: %w", err)
+		}
+	} else {
+		text(&b)
+	}
+	if _, err := b.WriteTo(c.App.Writer); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// table answers with rows, which are structs. A field is a column, headed by its
+// JSON name, or by its tag "head" if it has one; "-" is a field of the JSON alone.
+func table[Row any](c *cli.Context, rows []Row) error {
+	if rows == nil {
+		rows = []Row{} // [], not null
+	}
+	return answer(c, rows, func(w io.Writer) { tabulate(w, rows) })
+}
+
+// tabulate writes the table as the original does: every cell, the last one too, is
+// as wide as its column and three spaces.
+func tabulate[Row any](w io.Writer, rows []Row) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	defer t.Flush()
+	var shown []int
+	for i := range reflect.TypeFor[Row]().NumField() {
+		if h := head[Row](i); h != "-" {
+			fmt.Fprint(t, h, "\t")
+			shown = append(shown, i)
+		}
+	}
+	fmt.Fprintln(t)
+	for _, r := range rows {
+		for _, i := range shown {
+			fmt.Fprint(t, cell(reflect.ValueOf(r).Field(i).Interface()), "\t")
+		}
+		fmt.Fprintln(t)
+	}
+}
+
+// head is the heading of the i-th column.
+func head[Row any](i int) string {
+	tag := reflect.TypeFor[Row]().Field(i).Tag
+	if h, ok := tag.Lookup("head"); ok {
+		return h
+	}
+	return tag.Get("json")
+}
+
+// cell is what a table shows of a value. A CIDR that an ENI has not is blank.
+func cell(v any) string {
+	if p, ok := v.(netip.Prefix); ok && !p.IsValid() {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+// list is a copy of s that JSON writes as [] if it is empty, and never as null.
+func list[T any](s []T) []T { return append([]T{}, s...) }

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+)
+
+func registryGC() *cli.Command {
+	return &cli.Command{
+		Name:  "registry-gc",
+		Usage: "Free all IPs that have remained unused for a given time interval",
+		Description: `For a systemd timer:
+
+    ` + Name + ` registry-gc --free-after=15m
+
+It unassigns addresses that have been free for so long, ends the leases of
+pods that have gone without a DEL, and deletes ENIs that the ipam plugin has
+made and that are empty. It answers nothing. If it could not do all of it,
+the exit status is 1, and the next run takes it up.`,
+		Flags: []cli.Flag{
+			&cli.DurationFlag{
+				Name: "free-after", DefaultText: "none",
+				Usage: "give back what has been free for this `TIME`; up to 15 % is added, so that nodes do not call EC2 together",
+			},
+			&cli.IntFlag{Name: "max-reap", Value: -1, Usage: "unassign `N` addresses at most, and delete no ENI; -1: all, 0: none"},
+		},
+		Action: func(c *cli.Context) error {
+			after := c.Duration("free-after")
+			if after <= 0 {
+				return misuse(c, "invalid duration %v: --free-after must be more than 0", after)
+			}
+			p, err := openPool(ipam.Policy{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			done := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
+			failed := p.Collect(c.Context, &done)
+			if len(done.Unassigned)+len(done.Deleted)+len(done.Ended) > 0 {
+				slog.Info("gave back", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended))
+			}
+			return errors.Join(failed, answer(c, map[string]any{
+				"unassigned": list(done.Unassigned), "deleted": list(done.Deleted), "ended": list(done.Ended),
+			}, func(io.Writer) {}))
+		},
+	}
+}
+
+// jitter is up to 15 % of d.
+func jitter(d time.Duration) time.Duration { return rand.N(d*15/100 + 1) }
+
+// openPool opens the pool of this node for a command that needs root.
+func openPool(policy ipam.Policy) (*ipam.Pool, error) {
+	if err := needRoot(); err != nil {
+		return nil, err
+	}
+	return ipam.OpenPool(policy)
+}

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+func subnets() *cli.Command {
+	return &cli.Command{
+		Name:  "subnets",
+		Usage: "Show available subnets for this host",
+		Description: `The subnets of the boot ENI's VPC in this availability zone, those with the
+most free addresses first.`,
+		Action: func(c *cli.Context) error {
+			cloud := aws.New(aws.Options{})
+			i, err := cloud.Instance(c.Context)
+			if err != nil {
+				return err
+			}
+			enis, err := cloud.ENIs(c.Context)
+			if err != nil {
+				return err
+			}
+			boot := slices.IndexFunc(enis, func(e aws.ENI) bool { return e.MAC == i.MAC })
+			if boot < 0 {
+				return errors.New("metadata does not list the boot ENI " + i.MAC)
+			}
+			all, err := cloud.Subnets(c.Context, enis[boot].VPC, i.Zone)
+			if err != nil {
+				return err
+			}
+			var rows []subnetRow
+			for _, s := range all {
+				tags := map[string]string{}
+				maps.Copy(tags, s.Tags)
+				delete(tags, "Name") // for people; subnetTags are not meant to depend on it
+				rows = append(rows, subnetRow{s.ID, s.CIDR, s.Default, s.Free, tags})
+			}
+			return table(c, rows)
+		},
+	}
+}
+
+// A subnetRow is a subnet.
+type subnetRow struct {
+	ID      string            `json:"id"`
+	CIDR    netip.Prefix      `json:"cidr"`
+	Default bool              `json:"default"`
+	Free    int               `json:"addresses_available"`
+	Tags    map[string]string `json:"tags"`
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// TestScript runs the transcripts in testdata, each on a node of its own: an
+// instance that was launched a moment ago, whose registry is $WORK/state. Its links
+// are in the network namespace of the test process, so the scripts run in turn.
+//
+// Beside testscript's commands they have:
+//
+//	shows FILE               standard output is FILE, in which · is a blank at the end of a line
+//	fail ACTION CODE N       the next N calls of an EC2 action fail
+//	calls                    print the EC2 calls since the last time
+//	enis                     print the ENIs that EC2 has
+//	lease ADDRESS NAMESPACE/POD
+//	freed ADDRESS AGE        the registry says that an address was released so long ago
+func TestScript(t *testing.T) {
+	testscript.RunT(inTurn{t}, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		UpdateScripts:       os.Getenv("UPDATE") != "",
+		Setup:               setup,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"shows": shows,
+			"fail":  fail,
+			"calls": calls,
+			"enis":  enis,
+			"lease": lease,
+			"freed": freed,
+		},
+	})
+}
+
+// inTurn is a testscript.T that runs no script in parallel with another.
+type inTurn struct{ *testing.T }
+
+func (inTurn) Parallel()     {}
+func (inTurn) Verbose() bool { return testing.Verbose() }
+func (t inTurn) Run(name string, f func(testscript.T)) {
+	t.T.Run(name, func(t *testing.T) { f(inTurn{t}) })
+}
+
+// world is the VPC in which the original's output was recorded.
+func world() ec2sim.Config {
+	block := netip.MustParsePrefix
+	pods := map[string]string{"kubernetes_kubelet": "true", "Name": "pods"}
+	return ec2sim.Config{
+		AttachDelay: 100 * time.Millisecond,
+		VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.0.0/24")},
+			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.1.0/24"), Tags: pods},
+			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1b", CIDR: block("10.0.2.0/24"), Tags: pods},
+			{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("100.64.0.0/28"), Tags: map[string]string{"tiny": "true"}},
+		},
+		Peerings: []ec2sim.Peering{
+			{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-9", CIDRs: []netip.Prefix{block("10.9.0.0/16")}}},
+			{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-8", CIDRs: []netip.Prefix{block("10.8.0.0/16")}}, Accepter: ec2sim.PeerVPC{ID: "vpc-1"}, Status: "deleted"},
+		},
+	}
+}
+
+func setup(e *testscript.Env) error {
+	sim, err := ec2sim.New(world())
+	if err != nil {
+		return err
+	}
+	host, err := nl.Host()
+	if err != nil {
+		return err
+	}
+	p := plant{host}
+	e.Defer(p.clear)
+	sim.OnChange(p.change)
+	node, err := sim.RunInstance(ec2sim.RunInstance{
+		Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}, PrivateIP: netip.MustParseAddr("10.0.0.10"),
+	})
+	if err != nil {
+		return err
+	}
+	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
+	e.Defer(ec2.Close)
+	e.Defer(metadata.Close)
+	e.Values["sim"] = sim
+	e.Setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
+	e.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
+	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process of a -race build takes a second to end
+	e.Setenv("CNI_IPVLAN_VPC_STATE_DIR", filepath.Join(e.WorkDir, "state"))
+	return nil
+}
+
+// A plant gives the node a link for each ENI that is attached to it.
+type plant struct{ host *nl.NS }
+
+func (p plant) change(c ec2sim.Change) {
+	index, mtu := strconv.Itoa(c.ENI.Index), 1500
+	if c.ENI.Index == 0 {
+		mtu = 9001
+	}
+	w := nl.Wiring{{NS: p.host, Object: nl.Veth{
+		Name: "eth" + index, MAC: c.ENI.MAC, Peer: "vpc" + index, PeerMAC: "0e" + c.ENI.MAC[2:], PeerNS: p.host, MTU: mtu,
+	}}}
+	if c.ENI.Index == 0 {
+		w = append(w, nl.Step{NS: p.host, Object: nl.Addr{Prefix: netip.PrefixFrom(c.ENI.Addrs[0], c.ENI.CIDR.Bits()), Dev: "eth0"}})
+	}
+	var err error
+	switch c.Kind {
+	case ec2sim.Attached:
+		err = w.Add()
+	case ec2sim.Detached:
+		err = w.Del()
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// clear takes all links away again.
+func (p plant) clear() {
+	links, err := p.host.Links()
+	for _, l := range links {
+		if strings.HasPrefix(l.Name, "eth") {
+			err = errors.Join(err, nl.Wiring{{NS: p.host, Object: nl.Veth{Name: l.Name}}}.Del())
+		}
+	}
+	if err = errors.Join(err, p.host.Close()); err != nil {
+		panic(err)
+	}
+}
+
+func sim(ts *testscript.TestScript) *ec2sim.Sim { return ts.Value("sim").(*ec2sim.Sim) }
+
+func shows(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: shows FILE")
+	}
+	want := strings.ReplaceAll(ts.ReadFile(args[0]), "·", " ")
+	if diff := cmp.Diff(want, ts.ReadFile("stdout")); diff != "" {
+		ts.Fatalf("-want +got\n%s", diff)
+	}
+}
+
+func fail(ts *testscript.TestScript, _ bool, args []string) {
+	n, err := strconv.Atoi(args[2])
+	ts.Check(err)
+	sim(ts).Fail(args[0], args[1], n)
+}
+
+func calls(ts *testscript.TestScript, _ bool, _ []string) {
+	out := ts.Stdout() // empties it, too
+	for _, c := range sim(ts).Calls() {
+		fmt.Fprintln(out, c)
+	}
+	sim(ts).ResetCalls()
+}
+
+func enis(ts *testscript.TestScript, _ bool, _ []string) {
+	out := ts.Stdout()
+	for _, e := range sim(ts).ENIs() {
+		fmt.Fprintln(out, e.ID, e.Status, e.Index, e.DeleteOnTermination, e.Addrs, e.Description)
+	}
+}
+
+// update changes the node's registry.
+func update(ts *testscript.TestScript, f func(*registry.State)) {
+	r, err := registry.Open(ts.Getenv("CNI_IPVLAN_VPC_STATE_DIR"))
+	ts.Check(err)
+	ts.Check(r.Update(context.Background(), func(s *registry.State) error { f(s); return nil }))
+}
+
+func lease(ts *testscript.TestScript, _ bool, args []string) {
+	namespace, pod, _ := strings.Cut(args[1], "/")
+	update(ts, func(s *registry.State) {
+		a := netip.MustParseAddr(args[0])
+		id, _ := s.ENIOf(a)
+		key := registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: pod, IfName: "eth0"}}
+		ts.Check(s.Reserve(a, registry.Lease{Key: key, ENI: id, PodNamespace: namespace, PodName: pod, NetNS: "/run/netns/" + pod, Since: time.Now()}))
+	})
+}
+
+func freed(ts *testscript.TestScript, _ bool, args []string) {
+	age, err := time.ParseDuration(args[1])
+	ts.Check(err)
+	update(ts, func(s *registry.State) {
+		a := netip.MustParseAddr(args[0])
+		if _, ok := s.Free[a]; !ok {
+			ts.Check(errors.New(args[0] + " is not free"))
+		}
+		s.Free[a] = time.Now().Add(-age)
+	})
+}

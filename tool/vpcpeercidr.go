@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"net/netip"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+func vpcPeerCIDR() *cli.Command {
+	return &cli.Command{
+		Name:        "vpcpeercidr",
+		Usage:       "Show the peered VPC CIDRs associated with current interfaces",
+		Description: "Those of active peering connections: what routeToVpcPeers adds to the pods' routes.",
+		Action: func(c *cli.Context) error {
+			cloud := aws.New(aws.Options{})
+			var rows []vpcPeerCIDRRow
+			err := eachVPC(c.Context, cloud, cloud.PeerCIDRs, func(iface string, _ aws.ENI, cidrs []netip.Prefix) {
+				rows = append(rows, vpcPeerCIDRRow{iface, list(cidrs)})
+			})
+			if err != nil {
+				return err
+			}
+			return table(c, rows)
+		},
+	}
+}
+
+// A vpcPeerCIDRRow is an ENI and the CIDRs of its VPC's peers.
+type vpcPeerCIDRRow struct {
+	Iface string         `json:"iface"`
+	Peers []netip.Prefix `json:"peer_cidr" head:"peer_dcidr"` // the heading is the original's, which scripts know
+}
