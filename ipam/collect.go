@@ -52,7 +52,19 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	if err := p.endLost(ctx, used, c); err != nil {
 		return err
 	}
-	return errors.Join(p.deleteEmpty(ctx, used, c), p.unassignIdle(ctx, used, c))
+	return errors.Join(p.deleteEmpty(ctx, used, c), p.unassignIdle(ctx, used, c), p.tidy(ctx, used))
+}
+
+// tidy removes what the plugins have installed on the node for all pods, when there
+// is no pod left. An ADD gets its lease before it wires anything, so the lock of the
+// registry keeps new pods away meanwhile.
+func (p *Pool) tidy(ctx context.Context, used Used) error {
+	return p.Registry.Update(ctx, func(s *registry.State) error {
+		if len(s.Leases) > 0 || used.Partial {
+			return nil
+		}
+		return p.Host.RemoveOwn()
+	})
 }
 
 // endLost ends leases whose pod is gone, and notes which others the kernel confirms.

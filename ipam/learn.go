@@ -38,11 +38,13 @@ func (p *Pool) Learn(ctx context.Context) error {
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := lesson{s, used, time.Now(), s.New && !anyUsed(enis, used)}
+		l := lesson{s, used, time.Now(), s.Blank() && !anyUsed(enis, used)}
 		for _, e := range enis {
 			l.learn(e)
 		}
-		s.New = false
+		if len(s.ENIs) == 0 {
+			return fmt.Errorf("learn about this instance's ENIs: %w: it shows none with an IPv4 subnet", aws.ErrNoMetadata)
+		}
 		return nil
 	})
 }

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ type Allocation struct {
 
 var (
 	errNone    = errors.New("no address is free")
-	errUnknown = errors.New("the metadata service shows no ENI of this instance")
+	errUnknown = errors.New("nothing is known of this node's ENIs yet")
 )
 
 // Acquire leases an address to the owner. The same owner again gets the same
@@ -57,41 +58,46 @@ var (
 // the order in which they came, and the others find its answer.
 func (p *Pool) Acquire(ctx context.Context, o Owner) (Allocation, error) {
 	a, err := p.take(ctx, o)
-	if !errors.Is(err, errNone) {
+	if !errors.Is(err, errNone) && !errors.Is(err, errUnknown) {
 		return a, err
 	}
-	unlock, err := p.Registry.Lock(ctx, "grow")
-	if err != nil {
-		return Allocation{}, plugin.Errorf(plugin.CodeTryAgain, "another process of this node is asking EC2: see its log", "%w: %w", errNone, err)
+	unlock, lockErr := p.Registry.Lock(ctx, "grow")
+	if lockErr != nil {
+		return Allocation{}, plugin.Errorf(plugin.CodeTryAgain, "another process of this node is asking EC2: see its log", "%w: %w", err, lockErr)
 	}
 	defer unlock()
 	for attempt := 0; ; attempt++ {
 		a, err := p.take(ctx, o)
-		if !errors.Is(err, errNone) {
+		switch {
+		case errors.Is(err, errUnknown):
+			err = p.Learn(ctx)
+		case errors.Is(err, errNone):
+			err = p.grow(ctx)
+		default:
 			return a, err
 		}
-		err = p.grow(ctx)
-		if errors.Is(err, aws.ErrTransient) && sleep(ctx, backoff(attempt), "") == nil {
-			continue // grow begins by looking at what EC2 has made of the last try
+		if err == nil {
+			continue
 		}
-		if err != nil {
-			return Allocation{}, fmt.Errorf("%w: %w", errNone, err)
+		// Each try begins by looking at what EC2 has made of the one before.
+		if !passing(err, attempt) || sleep(ctx, backoff(attempt), "") != nil {
+			return Allocation{}, explain(fmt.Errorf("%w: %w", errNone, err))
 		}
 	}
 }
 
+// passing tells whether err is likely to pass. A metadata service that does not
+// answer may be overloaded, as the whole node is when it starts, or not be there.
+func passing(err error, attempt int) bool {
+	const few = 3
+	return errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata) && attempt < few
+}
+
 // take leases an address that is free already, without asking EC2. The error is
-// errNone if there is none; then the registry knows that the owner waits.
+// errNone if there is none, or errUnknown; then the registry knows that the owner waits.
 func (p *Pool) take(ctx context.Context, o Owner) (Allocation, error) {
-	for learned := false; ; {
+	for {
 		a, fresh, err := p.reserve(ctx, o)
-		if errors.Is(err, errUnknown) && !learned {
-			if err := p.Learn(ctx); err != nil {
-				return Allocation{}, explain(err)
-			}
-			learned = true
-			continue
-		}
 		if err != nil || !fresh {
 			return a, err
 		}
@@ -109,11 +115,8 @@ func (p *Pool) take(ctx context.Context, o Owner) (Allocation, error) {
 
 // reserve is take, as far as the registry goes. It tells a fresh lease from one that the owner had.
 func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, err error) {
-	var none bool
+	var none error
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
-		if s.New || len(s.ENIs) == 0 {
-			return errUnknown
-		}
 		now := time.Now()
 		maps.DeleteFunc(s.Wishes, func(_ string, until time.Time) bool { return now.After(until) })
 		delete(s.Wishes, o.Key.String())
@@ -122,7 +125,9 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 			addr = candidate(s, p.Policy, now)
 		}
 		if !addr.IsValid() {
-			none = true
+			if none = errNone; len(s.ENIs) == 0 {
+				none = errUnknown
+			}
 			s.Wishes[o.Key.String()] = deadline(ctx)
 			return nil
 		}
@@ -135,10 +140,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 		}
 		return s.Reserve(addr, o.lease(id))
 	})
-	if none {
-		return a, false, errNone
-	}
-	return a, fresh, err
+	return a, fresh, cmp.Or(err, none)
 }
 
 // held is the address that the attachment has already. A lease of an address that is

@@ -39,7 +39,6 @@ type free struct {
 
 func newState() *State {
 	return &State{
-		New:       true,
 		Free:      map[netip.Addr]time.Time{},
 		Leases:    map[netip.Addr]Lease{},
 		ENIs:      map[string]ENI{},
@@ -80,7 +79,7 @@ func parse(b []byte) (*State, error) {
 	for a, ip := range ips {
 		s.Free[a] = ip.ReleasedOn
 	}
-	s.New, s.unknown = false, all
+	s.unknown = all
 	return s, s.check()
 }
 

@@ -53,7 +53,7 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state. If there is no file yet, the state is New.
+// View returns the state. If there is no file yet, it is Blank.
 func (r *Registry) View() (*State, error) {
 	b, err := os.ReadFile(r.file())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -70,7 +70,7 @@ func (r *Registry) View() (*State, error) {
 }
 
 // Update calls f with the state, and keeps what f makes of it unless f fails. A
-// file that cannot be parsed is set aside, and f gets a New state; one of a
+// file that cannot be parsed is set aside, and f gets a Blank state; one of a
 // later release is left alone, and the error is ErrVersion.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	unlock, err := r.Lock(ctx, "registry")

@@ -156,8 +156,8 @@ func TestOriginalFile(t *testing.T) {
 	write(t, r, original)
 	s := view(t, r)
 	want := map[netip.Addr]time.Time{addr("10.0.1.13"): time.Date(2026, 11, 21, 7, 17, 24, 0, time.UTC), addr("10.0.1.14"): {}}
-	if diff := cmp.Diff(want, s.Free, cmpopts.EquateComparable(netip.Addr{})); diff != "" || s.New {
-		t.Errorf("New %v, free addresses (-want +got):\n%s", s.New, diff)
+	if diff := cmp.Diff(want, s.Free, cmpopts.EquateComparable(netip.Addr{})); diff != "" || s.Blank() {
+		t.Errorf("free addresses (-want +got):\n%s", diff)
 	}
 	update(t, r, func(s *State) { s.Forget(addr("10.0.1.14")) })
 	b, err := os.ReadFile(r.file())
@@ -198,8 +198,7 @@ func TestRoundTrip(t *testing.T) {
 		want = s
 	})
 	got := view(t, r)
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreFields(State{}, "New"),
-		cmpopts.IgnoreUnexported(State{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(State{}), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("-written +read:\n%s", diff)
 	}
 }
@@ -220,8 +219,8 @@ func TestBadFiles(t *testing.T) {
 				t.Error("View: no error")
 			}
 			update(t, r, func(s *State) {
-				if !s.New {
-					t.Error("state is not New")
+				if !s.Blank() {
+					t.Errorf("state is %+v", s)
 				}
 			})
 			bad, _ := filepath.Glob(r.file() + ".bad-*")

@@ -20,10 +20,6 @@ var ErrLeased = errors.New("address is leased")
 // A State is the content of the registry. An address is in Free or in Leases,
 // never in both.
 type State struct {
-	// New is true if there was no file: nothing is known yet, not even that no
-	// address is in use.
-	New bool
-
 	Free      map[netip.Addr]time.Time // since when; the zero time means that it was never used
 	Leases    map[netip.Addr]Lease
 	ENIs      map[string]ENI           // by ID
@@ -115,6 +111,9 @@ type Intent struct {
 	ENI    string    `json:"eni,omitempty"`
 	Since  time.Time `json:"since"`
 }
+
+// Blank tells whether nothing is known yet, not even that no address is in use.
+func (s *State) Blank() bool { return len(s.ENIs) == 0 && len(s.Free) == 0 && len(s.Leases) == 0 }
 
 // Held lists the addresses of an attachment, in order.
 func (s *State) Held(k Key) []netip.Addr {

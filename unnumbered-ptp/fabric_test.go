@@ -89,7 +89,7 @@ var config = ptp.Config{HostInterface: "eth0", ContainerInterface: "eth1", IPMas
 
 // pod makes a namespace and gives it an eth0 by the ipvlan plugin, or where the
 // kernel has no ipvlan by a link of its own to the router.
-func (f *fabric) pod(name, addr string) *pod {
+func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	n, path := nltest.NS(f.t, name)
 	p := &pod{NS: n}
@@ -100,6 +100,9 @@ func (f *fabric) pod(name, addr string) *pod {
 		f.t.Fatal(err)
 	}
 	r.Prev = ipamResult(addr)
+	for _, f := range more {
+		f(r.Prev)
+	}
 	if (nl.IPVlan{}).Supported(f.node) == nil {
 		r.Prev = f.slave(p)
 	} else {
@@ -119,14 +122,23 @@ func (f *fabric) slave(p *pod) (res *types100.Result) {
 
 // link stands in for the ipvlan plugin.
 func (f *fabric) link(p *pod, addr string) {
-	a := netip.MustParseAddr(addr)
 	eni := "pod" + addr[len("10.0.1."):]
 	f.add(f.router, nl.Veth{Name: eni, Peer: "eth0", PeerNS: p.NS, MTU: 9001},
-		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}, // for its siblings
-		nl.Addr{Prefix: netip.MustParsePrefix("10.0.1.1/32"), Dev: eni},
-		nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: eni})
-	f.add(p.NS, nl.Addr{Prefix: netip.PrefixFrom(a, 24), Dev: "eth0"},
-		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"})
+		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // for its siblings
+	for _, c := range p.request.Prev.IPs {
+		a, _ := netip.AddrFromSlice(c.Address.IP)
+		gw, _ := netip.AddrFromSlice(c.Gateway)
+		a, gw = a.Unmap(), gw.Unmap()
+		bits, _ := c.Address.Mask.Size()
+		f.add(f.router, nl.Addr{Prefix: netip.PrefixFrom(gw, gw.BitLen()), Dev: eni, NoDAD: true}, nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: eni})
+		f.add(p.NS, nl.Addr{Prefix: netip.PrefixFrom(a, bits), Dev: "eth0", NoDAD: true})
+	}
+	for _, r := range p.request.Prev.Routes {
+		dst, _ := netip.AddrFromSlice(r.Dst.IP)
+		gw, _ := netip.AddrFromSlice(r.GW)
+		bits, _ := r.Dst.Mask.Size()
+		f.add(p.NS, nl.Route{Dst: netip.PrefixFrom(dst.Unmap(), bits), Via: gw.Unmap(), Dev: "eth0"})
+	}
 	p.request.Prev.Interfaces[0] = &types100.Interface{Name: "eth0", Sandbox: p.request.NetNS}
 }
 
@@ -185,10 +197,10 @@ func serve(t testing.TB, n *nl.NS, addr string) {
 	var l net.Listener
 	var u net.PacketConn
 	if err := n.Do(func() (err error) {
-		if l, err = net.Listen("tcp4", addr); err != nil {
+		if l, err = net.Listen("tcp", addr); err != nil {
 			return err
 		}
-		u, err = net.ListenPacket("udp4", addr)
+		u, err = net.ListenPacket("udp", addr)
 		return err
 	}); err != nil {
 		t.Fatal(err)

@@ -15,10 +15,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// group is the group of our links on the node, by which rules of netfilter know
-// them: "veth*" are everybody's. See 'ip link show group 72'.
-const group = 72
-
 // owner begins the alias of our links.
 const owner = "cni-ipvlan-vpc-k8s"
 

@@ -98,16 +98,13 @@ func nodeWiring(c Config, n node, host *nl.NS) nl.Wiring {
 	return w
 }
 
-// tableName is the name of our table of nftables, on the node and in pods.
-const tableName = "cni_ipvlan_vpc_k8s"
-
 // nodeTable is the node's netfilter rules.
 //
 // A connection from outside to a NodePort gets a mark, because its answers must
 // leave as it came. To the pod's rule they are packets to the VPC like others,
 // which it would send back into the pod; the rule for marked packets comes first.
 func nodeTable(c Config, n node) nl.Table {
-	t := nl.Table{Family: "inet", Name: tableName}
+	t := nl.Table{Family: "inet", Name: nl.OwnTable}
 	if p := c.ports; p.last != 0 {
 		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
 		t.Chains = append(t.Chains, nl.Chain{
@@ -115,13 +112,13 @@ func nodeTable(c Config, n node) nl.Table {
 			Rules: []nl.NFRule{
 				{in, nl.DPort("tcp", p.first, p.last), mark},
 				{in, nl.DPort("udp", p.first, p.last), mark},
-				{nl.IIFGroup(group), nl.CTMark(c.mark), nl.SetMark(c.mark)},
+				{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.SetMark(c.mark)},
 			},
 		})
 	}
 	if c.IPMasq {
 		out := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
-			{nl.IIFGroup(group), nl.OIFName(c.HostInterface), nl.Masquerade()},
+			{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
 		}}
 		for _, v6 := range []bool{false, true} {
 			if a, ok := n.primary(v6); ok {
@@ -136,5 +133,5 @@ func nodeTable(c Config, n node) nl.Table {
 // loop gives a packet that goes back to a pod the node's address. A masquerade
 // would look for one on the veth, which has none, and take that of any link.
 func loop(a netip.Addr) nl.NFRule {
-	return nl.NFRule{nl.IIFGroup(group), nl.OIFGroup(group), nl.SNAT(a)}
+	return nl.NFRule{nl.IIFGroup(nl.OwnGroup), nl.OIFGroup(nl.OwnGroup), nl.SNAT(a)}
 }

@@ -198,7 +198,7 @@ func del(_ context.Context, r *plugin.Request[Config]) error {
 	}
 	w := unwiring(host, vethName(r.Network, r.Attachment), rules)
 	if pod != nil {
-		w = append(w, nl.Step{NS: pod, Object: nl.Table{Family: "inet", Name: tableName}})
+		w = append(w, nl.Step{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}})
 		w = append(w, formerWiring(host, pod, r.Config, rules)...)
 	}
 	return w.Del()

@@ -28,7 +28,7 @@ func newPair(r *plugin.Request[Config], s *scene) pair {
 		veth: nl.Veth{
 			Name: vethName(r.Network, r.Attachment), MAC: host,
 			Peer: r.Config.ContainerInterface, PeerMAC: pod, PeerNS: s.pod,
-			MTU: cmp.Or(r.Config.MTU, s.node.mtu), Group: group, Alias: alias(r),
+			MTU: cmp.Or(r.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(r),
 		},
 		addrs: addrsOf(r.Prev),
 	}
@@ -105,7 +105,7 @@ func podTable(r *plugin.Request[Config]) []nl.Object {
 	if !r.Config.IPMasq {
 		return nil
 	}
-	return []nl.Object{nl.Table{Family: "inet", Name: tableName, Chains: []nl.Chain{{
+	return []nl.Object{nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
 		Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
 		Rules: []nl.NFRule{{nl.IIFName(r.Config.ContainerInterface), nl.OIFName(r.IfName), nl.Masquerade()}},
 	}}}}

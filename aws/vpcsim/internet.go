@@ -45,15 +45,14 @@ func (f *Fabric) outside() nl.Wiring {
 // translate makes the gateway translate between private and public addresses as they are mapped now (VPC user guide:
 // "Internet gateways": "a one-to-one NAT").
 func (f *Fabric) translate() error {
-	t := nl.Table{Family: "ip", Name: "igw", Chains: []nl.Chain{
-		{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100},
-	}}
+	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}
 	var w nl.Wiring
 	for _, id := range slices.Sorted(maps.Keys(f.mapped)) {
 		m := f.mapped[id]
 		w = append(w, nl.Step{NS: f.igw.NS, Object: nl.Route{Dst: prefix(m.private), Via: routerAddr.Addr(), Dev: "vpc"}})
-		t.Chains[0].Rules = append(t.Chains[0].Rules, nl.NFRule{nl.OIFName("internet"), nl.SAddr(prefix(m.private)), nl.SNAT(m.public)})
+		out.Rules = append(out.Rules, nl.NFRule{nl.OIFName("internet"), nl.SAddr(prefix(m.private)), nl.SNAT(m.public)})
 	}
+	t := nl.Table{Family: "ip", Name: "igw", Chains: []nl.Chain{out}}
 	if len(w) == 0 {
 		return nl.Wiring{{NS: f.igw.NS, Object: t}}.Del()
 	}

@@ -91,8 +91,9 @@ func mountNetNS(path string) error {
 }
 
 func removeNetNS(path string) error {
-	// EINVAL: nothing is mounted there; the process was killed before it could.
-	if err := syscall.Unmount(path, syscall.MNT_DETACH); err != nil && err != syscall.EINVAL && !errors.Is(err, fs.ErrNotExist) {
+	err := syscall.Unmount(path, syscall.MNT_DETACH)
+	// EINVAL: nothing is mounted there, because the process was killed before it could.
+	if err != nil && err != syscall.EINVAL && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

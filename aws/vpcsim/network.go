@@ -36,7 +36,8 @@ func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 				return nil, fmt.Errorf("%s and %s overlap: one fabric cannot tell them apart", other.ID, v.ID)
 			}
 		}
-		networks[v.ID] = &network{table: tableVPC + uint32(i), internet: tableInternet + uint32(i), within: slices.Clone(v.CIDRs)}
+		n := uint32(i)
+		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, within: slices.Clone(v.CIDRs)}
 	}
 	cidrs := func(p ec2sim.PeerVPC) []netip.Prefix {
 		i := slices.IndexFunc(c.VPCs, func(v ec2sim.VPC) bool { return v.ID == p.ID })

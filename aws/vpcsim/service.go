@@ -17,7 +17,7 @@ import (
 // metadataAddr is where the fabric answers for the metadata services of all instances.
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// ec2Addr is where EC2 listens in each instance's namespace. In truth it is far away, and the way there no concern of ours.
+// ec2Addr is where EC2 listens in each instance's namespace. In truth it is far away, and the way no concern of ours.
 const ec2Addr = "127.0.0.1:8773"
 
 // serve answers HTTP at an address of a namespace until that is closed. Answers live for so many hops; 0 is as usual.

@@ -22,8 +22,9 @@
 //	                           eth0 203.0.113.1                       internet: one host
 //
 // There is no broadcast domain. The fabric answers ARP for every address but those of the ENI that asks, and knows
-// without asking which ENI has an address. It answers as the metadata service, too. It believes EC2 and nobody else: addresses follow AssignPrivateIpAddresses
-// and its kin, as [ec2sim.Sim.OnChange] tells of them, before EC2 has answered.
+// without asking which ENI has an address. It believes EC2 and nobody else: addresses follow AssignPrivateIpAddresses
+// and its kin, as [ec2sim.Sim.OnChange] tells of them, before EC2 has answered. It is the metadata service, too, and
+// knows an instance by the address that it asks from.
 //
 // All of it is routing: a rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to the table of its VPC,
 // which has a route for each address that can be reached from there. What no rule or no such route takes falls into a

@@ -4,13 +4,8 @@
 package vpcsim_test
 
 import (
-	"encoding/xml"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -141,7 +136,8 @@ func datagram(from, to netip.Addr, size int) error {
 func TestDelivery(t *testing.T) {
 	f := newFabric(t)
 	public, private := run(t, f, "public", "subnet-nodes"), run(t, f, "private", "subnet-private")
-	twin, peer, stranger := run(t, f, "twin", "subnet-nodes"), run(t, f, "peer", "subnet-peer"), run(t, f, "stranger", "subnet-stranger")
+	twin, peer := run(t, f, "twin", "subnet-nodes"), run(t, f, "peer", "subnet-peer")
+	stranger := run(t, f, "stranger", "subnet-stranger")
 
 	for _, ends := range [][2]*vpcsim.Instance{{public, private}, {public, twin}, {public, peer}, {private, peer}} {
 		meet(t, ends[0].Namespace, ends[1].Namespace, ends[1].Addr(), ends[0].Addr(), "tcp", "udp")
@@ -181,7 +177,7 @@ func TestSourceCheck(t *testing.T) {
 	if err := (nl.Addr{Prefix: cidr("10.0.0.99/32"), Dev: "lo"}).Add(liar.NS); err != nil {
 		t.Fatal(err)
 	}
-	call(t, liar, url.Values{"Action": {"ModifyNetworkInterfaceAttribute"}, "NetworkInterfaceId": {liar.ENIs()[0].ID}, "SourceDestCheck.Value": {"false"}})
+	call(t, liar, "ModifyNetworkInterfaceAttribute", "NetworkInterfaceId", liar.ENIs()[0].ID, "SourceDestCheck.Value", "false")
 	lost(t, liar.Namespace, addr("10.0.0.99"), honest.Addr())
 	meet(t, liar.Namespace, honest.Namespace, honest.Addr(), liar.Addr(), "tcp", "udp") // answered after the lie
 	drops(t, f, vpcsim.Drops{Spoofed: 3, Nobody: 1})
@@ -191,9 +187,9 @@ func TestSourceCheck(t *testing.T) {
 func TestHotPlug(t *testing.T) {
 	f := newFabric(t)
 	node, host := run(t, f, "node", "subnet-nodes"), run(t, f, "host", "subnet-private")
-	made := call(t, node, url.Values{"Action": {"CreateNetworkInterface"}, "SubnetId": {"subnet-pods"}})
+	made := call(t, node, "CreateNetworkInterface", "SubnetId", "subnet-pods")
 	eni := made.get(t, "networkInterfaceId")
-	attached := call(t, node, url.Values{"Action": {"AttachNetworkInterface"}, "NetworkInterfaceId": {eni}, "InstanceId": {node.ID}, "DeviceIndex": {"1"}})
+	attached := call(t, node, "AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", node.ID, "DeviceIndex", "1")
 
 	// It is there when EC2 has answered, without an address.
 	link, err := node.LinkByName("eth1")
@@ -212,7 +208,7 @@ func TestHotPlug(t *testing.T) {
 	}
 
 	// A new address is known at once, and one that was taken away is nobody's.
-	assigned := call(t, node, url.Values{"Action": {"AssignPrivateIpAddresses"}, "NetworkInterfaceId": {eni}, "SecondaryPrivateIpAddressCount": {"1"}})
+	assigned := call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "SecondaryPrivateIpAddressCount", "1")
 	pod := addr(assigned.get(t, "privateIpAddress"))
 	w := nl.Wiring{
 		{NS: node.NS, Object: nl.Addr{Prefix: netip.PrefixFrom(pod, 32), Dev: "lo"}},
@@ -224,13 +220,13 @@ func TestHotPlug(t *testing.T) {
 	}
 	meet(t, host.Namespace, node.Namespace, pod, host.Addr(), "tcp")
 	drops(t, f, vpcsim.Drops{})
-	call(t, node, url.Values{"Action": {"UnassignPrivateIpAddresses"}, "NetworkInterfaceId": {eni}, "PrivateIpAddress.1": {pod.String()}})
+	call(t, node, "UnassignPrivateIpAddresses", "NetworkInterfaceId", eni, "PrivateIpAddress.1", pod.String())
 	lost(t, host.Namespace, netip.Addr{}, pod)
 	lost(t, node.Namespace, pod, host.Addr())
 	drops(t, f, vpcsim.Drops{Nobody: 1, Spoofed: 1})
 
 	// So are all addresses of a prefix.
-	assigned = call(t, node, url.Values{"Action": {"AssignPrivateIpAddresses"}, "NetworkInterfaceId": {eni}, "Ipv4PrefixCount": {"1"}})
+	assigned = call(t, node, "AssignPrivateIpAddresses", "NetworkInterfaceId", eni, "Ipv4PrefixCount", "1")
 	pod = cidr(assigned.get(t, "ipv4Prefix")).Addr().Next().Next()
 	w[0].Object = nl.Addr{Prefix: netip.PrefixFrom(pod, 32), Dev: "lo"}
 	w[2].Object = nl.Rule{Pref: 100, From: netip.PrefixFrom(pod, 32), Table: 100}
@@ -239,7 +235,7 @@ func TestHotPlug(t *testing.T) {
 	}
 	meet(t, host.Namespace, node.Namespace, pod, host.Addr(), "tcp")
 
-	call(t, node, url.Values{"Action": {"DetachNetworkInterface"}, "AttachmentId": {attached.get(t, "attachmentId")}})
+	call(t, node, "DetachNetworkInterface", "AttachmentId", attached.get(t, "attachmentId"))
 	if _, err := node.LinkByName("eth1"); err == nil {
 		t.Error("eth1 is still there")
 	}
@@ -250,57 +246,23 @@ func TestHotPlug(t *testing.T) {
 	}
 }
 
-func TestMTU(t *testing.T) {
-	const headers = 20 + 8 // IP's and UDP's
-	f := newFabric(t)
-	a, b := run(t, f, "a", "subnet-nodes"), run(t, f, "b", "subnet-private")
-	sent := func(to netip.Addr, size int) error {
-		return a.Do(func() error { return datagram(netip.Addr{}, to, size-headers) })
-	}
-	if err := sent(b.Addr(), 9001); err != nil {
-		t.Error(err)
-	}
-	if _, err := a.Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, port)); err != nil {
-		t.Error(err)
-	}
-	// The router tells that the first is too big, so that the kernel knows when the second is sent.
-	if err := sent(vpcsim.InternetAddr, 1501); err != nil {
-		t.Error(err)
-	}
-	routes := func() (out string) {
-		if err := a.Do(func() error {
-			c, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(vpcsim.InternetAddr, port)))
-			if err != nil {
-				return err
-			}
-			defer c.Close()
-			out, err = mtu(c)
-			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
-		return out
-	}
-	if got := routes(); got != "1500" {
-		t.Errorf("the path to the internet has MTU %s, want 1500", got)
-	}
-	drops(t, f, vpcsim.Drops{})
-}
-
 // TestServices asks the metadata service and EC2 where an instance expects them.
 func TestServices(t *testing.T) {
 	f := newFabric(t)
 	i, other := run(t, f, "node", "subnet-nodes"), run(t, f, "other", "subnet-private")
 	for _, i := range []*vpcsim.Instance{i, other} {
-		token := fetch(t, i, "PUT", "http://169.254.169.254/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
-		if got := fetch(t, i, "GET", "http://169.254.169.254/latest/meta-data/instance-id", "X-aws-ec2-metadata-token", token); got != i.ID {
+		const latest, header = "http://169.254.169.254/latest/", "X-aws-ec2-metadata-token"
+		token := fetch(t, i, "PUT", latest+"api/token", header+"-ttl-seconds", "60")
+		if got := fetch(t, i, "GET", latest+"meta-data/instance-id", header, token); got != i.ID {
 			t.Errorf("instance-id %q, want %q", got, i.ID)
 		}
 	}
-	if want := []string{"CNI_IPVLAN_VPC_STATE_DIR=" + i.StateDir, "AWS_REGION=us-east-1"}; !slices.Contains(i.Env(), want[0]) || !slices.Contains(i.Env(), want[1]) {
-		t.Errorf("environment %q lacks one of %q", i.Env(), want)
+	for _, want := range []string{"CNI_IPVLAN_VPC_STATE_DIR=" + i.StateDir, "AWS_REGION=us-east-1"} {
+		if !slices.Contains(i.Env(), want) {
+			t.Errorf("environment %q lacks %s", i.Env(), want)
+		}
 	}
-	if got := call(t, i, url.Values{"Action": {"DescribeVpcs"}}).get(t, "vpcId"); got != "vpc-1" {
+	if got := call(t, i, "DescribeVpcs").get(t, "vpcId"); got != "vpc-1" {
 		t.Errorf("DescribeVpcs begins with %q, want vpc-1", got)
 	}
 	routes, err := i.Routes(nl.RouteFilter{})
@@ -335,7 +297,9 @@ func TestMetadataHopLimit(t *testing.T) {
 		{NS: i.NS, Object: nl.Veth{Name: "pod", Peer: "eth0", PeerNS: pod.NS}},
 		{NS: i.NS, Object: nl.Addr{Prefix: cidr("192.168.0.1/24"), Dev: "pod"}},
 		{NS: i.NS, Object: nl.Table{Family: "ip", Name: "nat", Chains: []nl.Chain{
-			{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{{nl.OIFName("eth0"), nl.Masquerade()}}},
+			{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+				{nl.OIFName("eth0"), nl.Masquerade()},
+			}},
 		}}},
 		{NS: pod.NS, Object: nl.Addr{Prefix: cidr("192.168.0.2/24"), Dev: "eth0"}},
 		{NS: pod.NS, Object: nl.Route{Dst: cidr("0.0.0.0/0"), Via: addr("192.168.0.1"), Dev: "eth0"}},
@@ -431,83 +395,4 @@ func TestOverlap(t *testing.T) {
 	if _, err := vpcsim.New(c); err == nil || !strings.Contains(err.Error(), "vpc-1 and vpc-4 overlap") {
 		t.Errorf("got %v, want an error that names both VPCs", err)
 	}
-}
-
-// An answer of EC2: the first value of each element.
-type answer map[string]string
-
-func (a answer) get(t *testing.T, name string) string {
-	t.Helper()
-	if a[name] == "" {
-		t.Fatalf("EC2 tells no %s: %v", name, a)
-	}
-	return a[name]
-}
-
-// call asks EC2 from an instance.
-func call(t *testing.T, i *vpcsim.Instance, form url.Values) answer {
-	t.Helper()
-	form.Set("Version", "2016-11-15")
-	body := fetch(t, i, "POST", endpoint(i)+"/?"+form.Encode(), "", "")
-	a := answer{}
-	var element string
-	for d := xml.NewDecoder(strings.NewReader(body)); ; {
-		switch token, err := d.Token(); x := token.(type) {
-		case xml.StartElement:
-			element = x.Name.Local
-		case xml.CharData:
-			if text := strings.TrimSpace(string(x)); text != "" && a[element] == "" {
-				a[element] = text
-			}
-		case nil:
-			if err != io.EOF {
-				t.Fatal(err)
-			}
-			return a
-		}
-	}
-}
-
-func endpoint(i *vpcsim.Instance) string {
-	for _, e := range i.Env() {
-		if v, ok := strings.CutPrefix(e, "AWS_ENDPOINT_URL_EC2="); ok {
-			return v
-		}
-	}
-	return ""
-}
-
-// fetch makes an HTTP request from an instance.
-func fetch(t *testing.T, i *vpcsim.Instance, method, url, header, value string) string {
-	t.Helper()
-	var body []byte
-	err := i.Do(func() error {
-		r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
-		if err != nil {
-			return err
-		}
-		if header != "" {
-			r.Header.Set(header, value)
-		}
-		// http.Client dials on a goroutine of its own, which is not in the namespace.
-		c, err := net.Dial("tcp", r.URL.Host+map[bool]string{true: ":80"}[r.URL.Port() == ""])
-		if err != nil {
-			return err
-		}
-		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) { return c, nil }}}
-		answer, err := client.Do(r)
-		if err != nil {
-			return err
-		}
-		defer answer.Body.Close()
-		body, err = io.ReadAll(answer.Body)
-		if answer.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s: %s", answer.Status, body)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
 }

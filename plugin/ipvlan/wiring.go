@@ -72,7 +72,7 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 			k.Table = uint32(*r.Table)
 		}
 		k.Via = gateway(r, prev.IPs)
-		k.OnLink = k.Via.IsValid() && !k.Via.IsLinkLocalUnicast() && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(k.Via) })
+		k.OnLink = beyond(k.Via, addrs)
 		connected := cmp.Or(k.Table, unix.RT_TABLE_MAIN) == unix.RT_TABLE_MAIN &&
 			slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Masked() == k.Dst })
 		same := func(o nl.Route) bool { return o.Dst == k.Dst && o.Table == k.Table && o.Metric == k.Metric }
@@ -81,6 +81,12 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 		}
 	}
 	return all
+}
+
+// beyond says that a gateway is in none of the subnets of the addresses. The
+// link-local addresses of IPv6 are on every link.
+func beyond(gw netip.Addr, addrs []netip.Prefix) bool {
+	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
 // gateway is that of the route, or else of an address of the same family.

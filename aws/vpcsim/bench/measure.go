@@ -23,7 +23,7 @@ type subject struct {
 	*chain
 	label     string
 	c         int
-	reference *subject // what it is compared with
+	reference *subject // what it is compared with; nil if that is not here
 
 	add, del []sample
 }
@@ -56,7 +56,9 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 			subjects = append(subjects, &subject{chain: ch, label: ch.name, c: c})
 		}
 		for _, s := range subjects {
-			s.reference = subjects[slices.IndexFunc(subjects, func(s *subject) bool { return s.name == reference })]
+			if i := slices.IndexFunc(subjects, func(s *subject) bool { return s.name == reference }); i >= 0 {
+				s.reference = subjects[i]
+			}
 		}
 		if err := rounds(ctx, subjects, batches(o.rounds, c)); err != nil {
 			return err

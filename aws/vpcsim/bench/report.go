@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -104,12 +105,13 @@ func (r *report) table() table {
 	t := table{header}
 	for _, s := range r.subjects {
 		row := []string{s.label, strconv.Itoa(s.c)}
-		for _, verb := range [][2][]sample{{s.add, s.reference.add}, {s.del, s.reference.del}} {
+		to := cmp.Or(s.reference, &subject{})
+		for _, verb := range [][2][]sample{{s.add, to.add}, {s.del, to.del}} {
 			w := walls(verb[0])
 			row = append(row, r.number(quantile(w, 0)), r.number(quantile(w, 0.5)), r.number(quantile(w, 0.9)),
 				ratio(quantile(w, 0.5), quantile(walls(verb[1]), 0.5)))
 		}
-		t = append(t, append(row, r.number(s.cpu()), ratio(s.cpu(), s.reference.cpu())))
+		t = append(t, append(row, r.number(s.cpu()), ratio(s.cpu(), to.cpu())))
 	}
 	return t
 }
@@ -170,4 +172,9 @@ func quantile(sorted []time.Duration, q float64) time.Duration {
 	return sorted[int(q*float64(len(sorted)-1)+0.5)]
 }
 
-func ratio(a, b time.Duration) string { return strconv.FormatFloat(float64(a)/float64(b), 'f', 2, 64) }
+func ratio(a, b time.Duration) string {
+	if b == 0 {
+		return "" // there is nothing to compare with
+	}
+	return strconv.FormatFloat(float64(a)/float64(b), 'f', 2, 64)
+}

@@ -37,6 +37,7 @@ func main() {
 // run tells the story, and returns how many of its checks failed.
 func run(ctx context.Context, bin, conflist string) (failures int, err error) {
 	out := newOutput(os.Stdout)
+	defer out.clear()
 	s, err := newScene(bin, conflist)
 	if err != nil {
 		return 0, err

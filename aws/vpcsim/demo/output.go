@@ -51,11 +51,16 @@ func (o *output) progress(format string, args ...any) {
 	}
 }
 
-// line prints a line that stays.
-func (o *output) line(format string, args ...any) {
+// clear removes the line of progress.
+func (o *output) clear() {
 	if o.terminal {
 		fmt.Fprint(o.w, eraseLine)
 	}
+}
+
+// line prints a line that stays.
+func (o *output) line(format string, args ...any) {
+	o.clear()
 	fmt.Fprintf(o.w, format+"\n", args...)
 }
 
@@ -111,7 +116,8 @@ func compact(addrs []netip.Addr) string {
 // addTimes prints what the ADDs took.
 func (o *output) addTimes(a added) {
 	o.times("ADD", "in bursts, asking EC2", a.cold, "")
-	o.times("ADD", "with addresses there", a.warm, fmt.Sprintf("EC2 calls %d, metadata calls %d", a.warmCalls, a.warmMetadata))
+	asked := fmt.Sprintf("EC2 calls %d, metadata calls %d", a.warmCalls, a.warmMetadata)
+	o.times("ADD", "with addresses there", a.warm, asked)
 }
 
 // times prints the shortest, the middle and the longest of some times.

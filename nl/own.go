@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"slices"
+)
+
+// By these marks, and by [RouteProtocol], what is ours on a node can be told from
+// what is others'.
+const (
+	OwnGroup = 72                   // of the host ends of veth pairs: see 'ip link show group 72'
+	OwnTable = "cni_ipvlan_vpc_k8s" // of nftables, in the family inet, on the node and in pods
+)
+
+// RemoveOwn removes from the namespace all that bears our marks: veth pairs, rules,
+// routes, and the table of nftables. It is for a node that has no pod any more.
+func (n *NS) RemoveOwn() error {
+	own, err := n.own()
+	if err != nil {
+		return err
+	}
+	return own.Del()
+}
+
+// own lists what bears our marks.
+func (n *NS) own() (Wiring, error) {
+	links, err1 := n.Links()
+	routes, err2 := n.Routes(RouteFilter{Protocol: RouteProtocol})
+	rules, err3 := n.Rules()
+	tables, err4 := n.Tables()
+	var w Wiring
+	for _, l := range links {
+		if l.Group == OwnGroup && l.Kind == "veth" {
+			w = append(w, Step{n, Veth{Name: l.Name}})
+		}
+	}
+	for _, r := range routes {
+		w = append(w, Step{n, r})
+	}
+	for _, r := range rules {
+		if r.Protocol == RouteProtocol {
+			w = append(w, Step{n, r})
+		}
+	}
+	if slices.Contains(tables, "inet "+OwnTable) {
+		w = append(w, Step{n, Table{Family: "inet", Name: OwnTable}})
+	}
+	return w, errors.Join(err1, err2, err3, err4)
+}

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipvlan
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+const eniMAC = "0a:00:00:00:00:02"
+
+// A bench is a node with an ENI ens6 that leads to a VPC router, and an eth0 of its own.
+type bench struct {
+	*testing.T
+	node, vpc *nl.NS
+}
+
+func newBench(t *testing.T) bench {
+	nltest.Need(t, "ipvlan")
+	b := bench{T: t}
+	b.node, _ = nltest.NS(t, "node")
+	b.vpc, _ = nltest.NS(t, "vpc")
+	b.must(nl.Wiring{
+		{NS: b.node, Object: nl.Veth{Name: "eth0", Peer: "eni0", PeerNS: b.vpc}},
+		{NS: b.node, Object: nl.Veth{Name: "ens6", MAC: eniMAC, Peer: "eni1", PeerNS: b.vpc, MTU: 9001}},
+	}.Add())
+	return b
+}
+
+func (b bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// pod is a request for a new pod.
+func (b bench) pod(config string, addrs ...[2]string) (*plugin.Request[Config], *nl.NS) {
+	n, path := nltest.NS(b, "pod")
+	r := request(b.T, config, addrs, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
+	r.NetNS = path
+	return r, n
+}
+
+func (b bench) ADD(r *plugin.Request[Config]) (res *types100.Result, err error) {
+	err = b.node.Do(func() (err error) { res, err = Commands().Add(b.Context(), r); return err })
+	return res, err
+}
+
+func (b bench) run(command func(plugin.Commands[Config]) error) error {
+	return b.node.Do(func() error { return command(Commands()) })
+}
+
+func (b bench) DEL(r *plugin.Request[Config]) error {
+	return b.run(func(c plugin.Commands[Config]) error { return c.Del(b.Context(), r) })
+}
+
+func (b bench) CHECK(r *plugin.Request[Config], final *types100.Result) error {
+	r2 := *r
+	r2.Prev = final
+	return b.run(func(c plugin.Commands[Config]) error { return c.Check(b.Context(), &r2) })
+}
+
+func (b bench) same(what, want, got string) {
+	b.Helper()
+	if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(got, "\n")); d != "" {
+		b.Errorf("%s: -want +got\n%s", what, d)
+	}
+}
+
+// TestLifecycle adds, checks and deletes, each twice, although the node has an eth0 too.
+func TestLifecycle(t *testing.T) {
+	for name, addrs := range map[string][][2]string{
+		"ipv4":       {{"10.0.1.20/24", "10.0.1.1"}},
+		"dual-stack": {{"10.0.1.20/24", "10.0.1.1"}, {"fd00:0:0:1::20/64", "fd00:0:0:1::1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			r, pod := b.pod(`{}`, addrs...)
+			dump := func() string { return nltest.Dump(t, b.node, pod) }
+			before := dump()
+			res, err := b.ADD(r)
+			b.must(err)
+			if i := res.Interfaces[0]; i.Mac != eniMAC || i.Mtu != 9001 || i.Sandbox != r.NetNS {
+				t.Errorf("interface %+v", i)
+			}
+			golden(t, "pod-"+name, nltest.Dump(t, pod))
+			during := dump()
+			// Later plugins add interfaces of theirs, and take routes away.
+			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "veth1"}, &types100.Interface{Name: "eth1", Sandbox: r.NetNS})
+			b.must(b.CHECK(r, res))
+			_, err = b.ADD(r)
+			b.must(err)
+			b.same("the second ADD changed something", during, dump())
+			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"}}}.Del())
+			b.must(b.CHECK(r, res))
+			r.Prev = res // as DEL gets it
+			b.must(b.DEL(r))
+			b.same("DEL left something", before, dump())
+			if b.CHECK(r, res) == nil {
+				t.Error("CHECK after DEL: no error")
+			}
+			b.must(b.DEL(r))
+			b.same("the second DEL changed something", before, dump())
+		})
+	}
+}
+
+// TestAddRefusesWhatDiffers leaves alone an interface that is not the one to make.
+func TestAddRefusesWhatDiffers(t *testing.T) {
+	b := newBench(t)
+	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	for want, there := range map[string]nl.Step{
+		"eth0 is veth, not ipvlan":       {NS: b.vpc, Object: nl.Veth{Name: "other", Peer: "eth0", PeerNS: pod}},
+		"mode is l3, not l2":             {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Mode: "l3"}},
+		"the master of eth0 is not ens6": {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "eth0", NS: pod}},
+		"mtu is 1500, not 9001":          {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, MTU: 1500}},
+	} {
+		w := nl.Wiring{there}
+		b.must(w.Add())
+		before := nltest.Dump(t, b.node, pod)
+		if _, err := b.ADD(r); err == nil || !strings.HasSuffix(err.Error(), "file already exists: "+want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		b.same(want, before, nltest.Dump(t, b.node, pod))
+		b.must(w.Del())
+	}
+}
+
+// TestAddOrNothing fails late, on an address that another slave has.
+func TestAddOrNothing(t *testing.T) {
+	b := newBench(t)
+	first, _ := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	_, err := b.ADD(first)
+	b.must(err)
+	r, pod := b.pod(`{}`, [2]string{"10.0.1.21/24", "10.0.1.1"}, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	before := nltest.Dump(t, b.node, pod)
+	_, err = b.ADD(r)
+	e, ok := errors.AsType[*plugin.Error](err)
+	if !ok || e.Code != plugin.CodeTryAgain || e.Error() != "pod: ip addr add 10.0.1.20/24 dev eth0: address already in use" {
+		t.Errorf("got %v", err)
+	}
+	b.same("a failed ADD left something", before, nltest.Dump(t, b.node, pod))
+	b.must(b.DEL(r))
+	b.must(b.CHECK(first, result(first, nl.Link{Name: "eth0"})))
+}
+
+// TestDelOfNothing succeeds: without a namespace, and with one that holds somebody else's eth0.
+func TestDelOfNothing(t *testing.T) {
+	b := newBench(t)
+	r, pod := b.pod(`{"master": "absent"}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	b.must(nl.Wiring{{NS: b.vpc, Object: nl.Veth{Name: "other", Peer: "eth0", PeerNS: pod}}}.Add())
+	before := nltest.Dump(t, b.node, pod)
+	for _, netns := range []string{r.NetNS, "", "/run/netns/absent"} {
+		r.NetNS, r.Prev = netns, nil
+		b.must(b.DEL(r))
+	}
+	b.same("DEL", before, nltest.Dump(t, b.node, pod))
+}
+
+// TestCheck notices what is not as the result says.
+func TestCheck(t *testing.T) {
+	b := newBench(t)
+	r, _ := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	res, err := b.ADD(r)
+	b.must(err)
+	for want, spoil := range map[string]func(r *plugin.Request[Config], res *types100.Result){
+		"there is no prevResult to check":                                                               func(_ *plugin.Request[Config], res *types100.Result) { *res = types100.Result{} },
+		"prevResult has no interface net1 in the container":                                             func(r *plugin.Request[Config], _ *types100.Result) { r.IfName = "net1" },
+		"eth0 has the MAC address " + eniMAC + ", not 0a:00:00:00:00:09":                                func(_ *plugin.Request[Config], res *types100.Result) { res.Interfaces[0].Mac = "0a:00:00:00:00:09" },
+		"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not exist": func(_ *plugin.Request[Config], res *types100.Result) { res.IPs[0].Address = cidr("10.0.1.21/24") },
+		"host: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, not l3":                      func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
+		"host: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
+	} {
+		r2, res2 := *r, *res
+		res2.Interfaces = []*types100.Interface{new(*res.Interfaces[0])}
+		res2.IPs = []*types100.IPConfig{new(*res.IPs[0])}
+		spoil(&r2, &res2)
+		final := &res2
+		if len(res2.Interfaces) == 0 {
+			final = nil
+		}
+		if err := b.CHECK(&r2, final); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestStatus(t *testing.T) {
+	b := newBench(t)
+	b.must(b.run(func(c plugin.Commands[Config]) error { return c.Status(t.Context(), &plugin.Request[Config]{}) }))
+	if d := nltest.Dump(t, b.node); strings.Contains(d, "probe") {
+		t.Errorf("the probe is still there:\n%s", d)
+	}
+}

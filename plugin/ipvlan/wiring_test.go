@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipvlan
+
+import (
+	"encoding/json"
+	"flag"
+	"net"
+	"os"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+var update = flag.Bool("update", false, "write testdata")
+
+func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
+
+func golden(t *testing.T, file, got string) {
+	t.Helper()
+	file = "testdata/" + file + ".golden"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s: -want +got\n%s", file, d)
+	}
+}
+
+// request is an ADD with a config in JSON after an ipam plugin that chose the
+// addresses, each with its gateway, and the routes.
+func request(t *testing.T, config string, addrs, routes [][2]string) *plugin.Request[Config] {
+	t.Helper()
+	r := &plugin.Request[Config]{
+		Network:    "net",
+		Attachment: plugin.Attachment{ContainerID: "4f1c", IfName: "eth0"},
+		NetNS:      "/run/netns/cni-1",
+		Prev: &types100.Result{
+			Interfaces: []*types100.Interface{{Name: "ens6"}},
+			DNS:        types.DNS{Nameservers: []string{"10.0.0.2"}},
+		},
+	}
+	if err := json.Unmarshal([]byte(config), &r.Config); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Config.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a[0]), Gateway: net.ParseIP(a[1])})
+	}
+	for _, p := range routes {
+		r.Prev.Routes = append(r.Prev.Routes, &types.Route{Dst: cidr(p[0]), GW: net.ParseIP(p[1])})
+	}
+	return r
+}
+
+func cidr(s string) net.IPNet {
+	ip, n, err := net.ParseCIDR(s)
+	if err != nil {
+		panic(err)
+	}
+	return net.IPNet{IP: ip, Mask: n.Mask}
+}
+
+// TestWiring prints all that an ADD does.
+func TestWiring(t *testing.T) {
+	v4 := [][2]string{{"10.0.1.20/24", "10.0.1.1"}}
+	dual := append(v4, [2]string{"2600:1f18:0:1::20/64", "fe80::1"})
+	vpc := [][2]string{{"10.0.0.0/16", "10.0.1.1"}, {"100.64.0.0/16", "10.0.1.1"}}
+	for _, c := range []struct {
+		name, config  string
+		addrs, routes [][2]string
+	}{
+		{"l2", `{}`, v4, vpc},
+		{"l3s", `{"mode": "l3s", "mtu": 1500}`, v4, vpc},
+		{"routes", `{}`, v4, append(vpc, [][2]string{
+			{"10.0.0.0/16", "10.0.1.1"},    // twice
+			{"10.0.1.0/24", "10.0.1.1"},    // the subnet itself
+			{"192.168.0.7/24", ""},         // the gateway of the address; host bits
+			{"10.8.0.0/16", "169.254.1.1"}, // a gateway beyond the subnet
+		}...)},
+		{"dual-stack", `{}`, dual, append(vpc, [2]string{"2600:1f18::/56", "fe80::1"})},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := request(t, c.config, c.addrs, c.routes)
+			host, pod := &nl.NS{Name: "host"}, &nl.NS{Name: "pod"}
+			slave := r.Config.slave(r.IfName, nl.Link{Name: "ens6", MTU: 9001}, pod)
+			golden(t, c.name, wiring(slave, r.Prev, host, pod).String())
+		})
+	}
+}
+
+func TestResult(t *testing.T) {
+	for name, config := range map[string]string{"result": `{}`, "result-dns": `{"dns": {"nameservers": ["192.0.2.53"], "search": ["example.com"]}}`} {
+		r := request(t, config, [][2]string{{"10.0.1.20/24", "10.0.1.1"}}, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
+		r.Prev.IPs[0].Interface = nil
+		b, err := json.MarshalIndent(result(r, nl.Link{Name: "eth0", MAC: "0a:00:00:00:00:02", MTU: 9001}), "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		golden(t, name, string(b)+"\n")
+		if r.Prev.IPs[0].Interface != nil {
+			t.Error("prevResult was changed")
+		}
+	}
+}
+
+// TestValidate wants every mistake named, with its key, at once.
+func TestValidate(t *testing.T) {
+	c := Config{Mode: "bridge", MTU: 20, LinkInContainer: true}
+	c.IPAM.Type = "host-local"
+	const want = `unknown ipvlan mode: "bridge": mode is l2, l3 or l3s
+mtu: 20: it is 0, for the master's, or 68 to 65535
+ipam: "host-local": this plugin calls no other; put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, of type ipvlan, with an ipam of its own
+linkInContainer: true: the master is an ENI, a link of the host`
+	if err := c.Validate(); err == nil || err.Error() != want {
+		t.Errorf("got\n%v\nwant\n%s", err, want)
+	}
+}
+
+func TestMasterOf(t *testing.T) {
+	for _, c := range []struct {
+		want   string // the master, or the error
+		change func(*plugin.Request[Config])
+	}{
+		{"ens6", func(*plugin.Request[Config]) {}},
+		{"eth7", func(r *plugin.Request[Config]) { r.Config.Master = "eth7" }},
+		{"must be called as chained plugin: there is no prevResult", func(r *plugin.Request[Config]) { r.Prev = nil }},
+		{"prevResult has no addresses", func(r *plugin.Request[Config]) { r.Prev.IPs = nil }},
+		{"chained master failure. PrevResult lacks a single named interface", func(r *plugin.Request[Config]) { r.Prev.Interfaces = nil }},
+		{"chained master failure. PrevResult lacks a single named interface", func(r *plugin.Request[Config]) {
+			r.Prev.Interfaces = append(r.Prev.Interfaces, r.Prev.Interfaces[0])
+		}},
+	} {
+		r := request(t, `{}`, [][2]string{{"10.0.1.20/24", "10.0.1.1"}}, nil)
+		c.change(r)
+		got, err := masterOf(r)
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("got %s, want %s", got, c.want)
+		}
+	}
+}
