@@ -22,6 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -31,6 +32,7 @@ type world struct {
 	*testing.T
 	sim    *ec2sim.Sim
 	node   *ec2sim.Instance
+	host   *nl.NS // the node's namespace
 	dir    string
 	cloud  aws.Options
 	policy Policy
@@ -40,9 +42,8 @@ type world struct {
 // the given lengths for pods. The addresses are none that the machine is likely to have.
 func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("looking into the node's namespaces needs root")
-	}
+	nltest.Need(t, "root", "netns")
+	host, _ := nltest.NS(t, "node")
 	config := ec2sim.Config{
 		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16"), netip.MustParsePrefix("100.77.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")}},
@@ -67,7 +68,7 @@ func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
 	t.Cleanup(imds.Close)
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
-	return &world{T: t, sim: sim, node: node, dir: filepath.Join(t.TempDir(), "state"),
+	return &world{T: t, sim: sim, node: node, host: host, dir: filepath.Join(t.TempDir(), "state"),
 		cloud: aws.Options{EC2URL: ec2.URL, MetadataURL: imds.URL},
 		policy: Policy{MinIndex: 1, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: ProvisionFull, Batch: 1,
 			ReuseWait: time.Minute, Timeout: 10 * time.Second}}
@@ -80,12 +81,7 @@ func (w *world) pool() *Pool {
 	if err != nil {
 		w.Fatal(err)
 	}
-	host, err := nl.Host()
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { host.Close() })
-	return &Pool{Cloud: aws.New(w.cloud), Registry: r, Host: host, Policy: w.policy}
+	return &Pool{Cloud: aws.New(w.cloud), Registry: r, Host: w.host, Policy: w.policy}
 }
 
 func pod(n int) Owner {
@@ -398,8 +394,7 @@ func TestLostRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	netns := newNetNS(t)
-	up(t, netns, a.Addr)
+	runPod(t, a.Addr)
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
