@@ -38,7 +38,7 @@ const RouteProtocol = 72
 
 // An NS is a network namespace, held by its file and by netlink sockets opened
 // in it. A socket stays in its namespace whichever thread uses it, so that only
-// Do has to move threads.
+// Do has to move threads. It serves one goroutine at a time.
 type NS struct {
 	Name string // for people: "host", "pod"
 

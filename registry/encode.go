@@ -29,6 +29,7 @@ type file struct {
 	Intents       map[string]Intent        `json:"intents,omitempty"`
 	Gone          map[netip.Addr]time.Time `json:"gone,omitempty"`
 	Wishes        map[string]time.Time     `json:"wishes,omitempty"`
+	Warm          map[string]Warm          `json:"warm,omitempty"`
 	NotBefore     map[string]time.Time     `json:"not_before,omitempty"`
 	Instance      Instance                 `json:"instance,omitzero"`
 }
@@ -46,6 +47,7 @@ func newState() *State {
 		Intents:   map[string]Intent{},
 		Wishes:    map[string]time.Time{},
 		Gone:      map[netip.Addr]time.Time{},
+		Warm:      map[string]Warm{},
 		NotBefore: map[string]time.Time{},
 	}
 }
@@ -71,7 +73,7 @@ func parse(b []byte) (*State, error) {
 	s, ips := newState(), map[netip.Addr]free{}
 	err := errors.Join(
 		take(all, "ips", &ips), take(all, "leases", &s.Leases), take(all, "enis", &s.ENIs), take(all, "vpcs", &s.VPCs),
-		take(all, "intents", &s.Intents), take(all, "wishes", &s.Wishes), take(all, "gone", &s.Gone),
+		take(all, "intents", &s.Intents), take(all, "wishes", &s.Wishes), take(all, "gone", &s.Gone), take(all, "warm", &s.Warm),
 		take(all, "not_before", &s.NotBefore), take(all, "instance", &s.Instance))
 	if err != nil {
 		return nil, err
@@ -102,7 +104,7 @@ func (s *State) encode() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	f := file{schemaVersion, make(map[netip.Addr]free, len(s.Free)), s.Leases, s.ENIs, s.VPCs, s.Intents, s.Gone, s.Wishes, s.NotBefore, s.Instance}
+	f := file{schemaVersion, make(map[netip.Addr]free, len(s.Free)), s.Leases, s.ENIs, s.VPCs, s.Intents, s.Gone, s.Wishes, s.Warm, s.NotBefore, s.Instance}
 	for a, since := range s.Free {
 		f.IPs[a] = free{since}
 	}

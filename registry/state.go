@@ -28,6 +28,7 @@ type State struct {
 	Wishes    map[string]time.Time     // by attachment: an ADD waits for an address, until then
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it again before
 	Gone      map[netip.Addr]time.Time // when we unassigned it: the metadata service may list it for minutes yet
+	Warm      map[string]Warm          // by pool: what the configuration asks for
 	Instance  Instance
 
 	unknown map[string]raw // top-level fields of a later release
@@ -59,36 +60,74 @@ type Lease struct {
 // An ENI is what the warm path needs to know of a network interface, so that it
 // need not ask anybody.
 type ENI struct {
-	MAC      string         `json:"mac"`
-	Link     string         `json:"link,omitempty"` // its name on the host when it was last seen: a hint, MAC decides
-	Index    int            `json:"index"`          // device index on its network card
-	Card     int            `json:"card,omitempty"`
-	Subnet   string         `json:"subnet"`
-	CIDR     netip.Prefix   `json:"cidr"`
-	VPC      string         `json:"vpc"`
-	Addrs    []netip.Addr   `json:"addrs"` // the primary first
-	Prefixes []netip.Prefix `json:"prefixes,omitempty"`
-	Pool     string         `json:"pool,omitempty"`
-	Managed  bool           `json:"managed,omitempty"`  // made by us
-	Draining bool           `json:"draining,omitempty"` // on its way out: takes no more pods
-	Keep     bool           `json:"keep,omitempty"`     // skipDeallocation: its addresses are never unassigned
-	Read     time.Time      `json:"read"`               // when EC2 or the metadata service said so
+	MAC      string       `json:"mac"`
+	Link     string       `json:"link,omitempty"` // its name on the host when it was last seen: a hint, MAC decides
+	Index    int          `json:"index"`          // device index on its network card
+	Card     int          `json:"card,omitempty"`
+	Subnet   string       `json:"subnet"`
+	CIDR     netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
+	CIDR6    netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
+	VPC      string       `json:"vpc"`
+	Addrs    []netip.Addr `json:"addrs"` // of both families; the primary first, if it has IPv4
+	Prefixes []Prefix     `json:"prefixes,omitempty"`
+	Pool     string       `json:"pool,omitempty"`     // that it serves; empty: the default one
+	Managed  bool         `json:"managed,omitempty"`  // made by us
+	Draining bool         `json:"draining,omitempty"` // on its way out: takes no more pods
+	Keep     bool         `json:"keep,omitempty"`     // skipDeallocation: its addresses are never unassigned
+	Read     time.Time    `json:"read"`               // when EC2 or the metadata service said so
+}
+
+// A Prefix is a block of addresses that is delegated to an ENI: a /28, or a /80 of
+// IPv6. Its addresses are leased one by one; those that never were have no entry
+// in Free.
+type Prefix struct {
+	CIDR  netip.Prefix `json:"cidr"`
+	Since time.Time    `json:"since"` // it was delegated; the zero time if nobody knows
 }
 
 // Primary is the address that the ENI was born with: it serves pods, and is
 // never unassigned. It is not valid for an ENI without IPv4.
 func (e ENI) Primary() netip.Addr {
-	if len(e.Addrs) == 0 {
+	if len(e.Addrs) == 0 || !e.Addrs[0].Is4() {
 		return netip.Addr{}
 	}
 	return e.Addrs[0]
 }
 
+// Has tells whether the ENI carries the address, by itself or in a prefix.
+func (e ENI) Has(a netip.Addr) bool {
+	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes, func(p Prefix) bool { return p.CIDR.Contains(a) })
+}
+
+// Slots is how many of the addresses that an ENI can have of a family are taken: a
+// prefix counts as one (EC2 user guide, "Prefix delegation").
+func (e ENI) Slots(v6 bool) int {
+	n := 0
+	for _, a := range e.Addrs {
+		if a.Is6() == v6 {
+			n++
+		}
+	}
+	for _, p := range e.Prefixes {
+		if p.CIDR.Addr().Is6() == v6 {
+			n++
+		}
+	}
+	return n
+}
+
 // A VPC is what routes are made of.
 type VPC struct {
-	CIDRs     []netip.Prefix `json:"cidrs"` // the VPC's primary CIDR first
+	CIDRs     []netip.Prefix `json:"cidrs"`            // of IPv4, the VPC's primary CIDR first
+	CIDRs6    []netip.Prefix `json:"cidrs6,omitempty"` // of IPv6
 	Peers     []netip.Prefix `json:"peers,omitempty"`
 	PeersRead time.Time      `json:"peersRead,omitzero"` // zero: never asked
+}
+
+// A Warm is how many free addresses a pool is to have at least and at most.
+type Warm struct {
+	Min int `json:"min"`
+	Max int `json:"max"`
 }
 
 // An Instance is what growth needs to know of the machine.
@@ -98,6 +137,7 @@ type Instance struct {
 	Zone       string `json:"zone,omitempty"`
 	ENIs       int    `json:"enis,omitempty"`       // most ENIs that it can have, all cards together; 0 if not known yet
 	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // most private IPv4 addresses of an ENI, its primary one included; 0 if not known yet
+	IPv6PerENI int    `json:"ipv6PerENI,omitempty"` // the same of IPv6; 0 if the type has none, or if it is not known yet
 
 	// FullUntil is set when EC2 has said that the instance can have no more ENIs,
 	// whatever we know: somebody else has attached some.
@@ -176,7 +216,7 @@ func (s *State) Idle(t time.Time) []netip.Addr {
 // ENIOf returns the ENI that carries a, and its ID, which is empty if none does.
 func (s *State) ENIOf(a netip.Addr) (string, ENI) {
 	for id, e := range s.ENIs {
-		if slices.Contains(e.Addrs, a) {
+		if e.Has(a) {
 			return id, e
 		}
 	}

@@ -4,6 +4,7 @@
 package ptp_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -182,6 +183,37 @@ func TestNodeRepairs(t *testing.T) {
 	}
 }
 
+// TestStorm adds and deletes many pods at once, on a node that has nothing of ours yet.
+func TestStorm(t *testing.T) {
+	f := newFabric(t)
+	var pods []*pod
+	for i := range 12 {
+		pods = append(pods, f.pod(fmt.Sprint("pod", i), fmt.Sprint("10.0.1.", 50+i)))
+	}
+	all := func(command func(*pod) error) {
+		t.Helper()
+		errs := make(chan error, len(pods))
+		for _, p := range pods {
+			go func() { errs <- command(p) }()
+		}
+		for range pods {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	all(f.ADD)
+	all(f.CHECK)
+	all(f.DEL)
+	links, err := f.node.Links()
+	must(t, err)
+	for _, l := range links {
+		if strings.HasPrefix(l.Name, "veth") {
+			t.Errorf("%s is still there", l)
+		}
+	}
+}
+
 // TestCheckAllowsOthers: later plugins may change routes, and admins sysctls.
 func TestCheckAllowsOthers(t *testing.T) {
 	f, p := prepared(t)
@@ -259,14 +291,15 @@ func TestStatus(t *testing.T) {
 // TestUnchained refuses to be the first of a chain.
 func TestUnchained(t *testing.T) {
 	f, p := prepared(t)
-	for want, prev := range map[string]func(){
-		"got no container IPs":             func() { p.request.Prev.IPs = nil },
-		"must be called as chained plugin": func() { p.request.Prev = nil },
-	} {
-		prev()
-		if err := f.ADD(p); err == nil || err.Error() != want {
-			t.Errorf("got %v, want %s", err, want)
-		}
-		must(t, f.DEL(p))
+	prev := p.request.Prev
+	p.request.Prev = nil
+	if err := f.ADD(p); err == nil || err.Error() != "must be called as chained plugin" {
+		t.Errorf("got %v", err)
 	}
+	p.request.Prev = prev
+	p.request.Prev.IPs = nil
+	if err := f.ADD(p); err == nil || err.Error() != "got no container IPs" {
+		t.Errorf("got %v", err)
+	}
+	must(t, f.DEL(p))
 }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TestRetry repeats what was interrupted, and only that, and not for ever.
+func TestRetry(t *testing.T) {
+	other := errors.New("other")
+	for _, c := range []struct {
+		name        string
+		interrupted int // how often
+		then        error
+		want        error
+		calls       int
+	}{
+		{"at once", 0, nil, nil, 1},
+		{"the third time", 2, nil, nil, 3},
+		{"another error", 1, other, other, 2},
+		{"never", 1 << 30, nil, nil, 10},
+	} {
+		calls := 0
+		err := retry(func() error {
+			if calls++; calls <= c.interrupted {
+				return netlink.ErrDumpInterrupted
+			}
+			return c.then
+		})
+		if err != c.want || calls != c.calls {
+			t.Errorf("%s: %v after %d calls, want %v after %d", c.name, err, calls, c.want, c.calls)
+		}
+	}
+}
+
+// TestKernel: an error of the kernel answers to package fs, and still to its own
+// name, and never says the words that containerd takes for success.
+func TestKernel(t *testing.T) {
+	for errno, want := range map[syscall.Errno]error{
+		unix.EEXIST: fs.ErrExist, unix.ENOENT: fs.ErrNotExist, unix.ESRCH: fs.ErrNotExist,
+		unix.ENODEV: fs.ErrNotExist, unix.EADDRNOTAVAIL: fs.ErrNotExist, unix.EPERM: fs.ErrPermission,
+	} {
+		err := kernel(errno)
+		if !errors.Is(err, want) || !errors.Is(err, errno) || err.Error() != errno.Error() {
+			t.Errorf("%v does not answer to %v", err, want)
+		}
+	}
+	if err := kernel(unix.ENETUNREACH); errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
+		t.Errorf("%v is neither", err)
+	}
+}
+
+// TestElements makes intervals that do not overlap, and do not end beyond the last address.
+func TestElements(t *testing.T) {
+	var got []string
+	var prefixes []netip.Prefix
+	for _, s := range []string{"255.0.0.0/8", "10.0.5.1/16", "10.0.1.0/24", "10.1.0.0/16", "10.0.0.0/16"} {
+		prefixes = append(prefixes, netip.MustParsePrefix(s))
+	}
+	for _, e := range elements(outermost(prefixes)) {
+		s := addrFrom(e.Key).String()
+		if e.IntervalEnd {
+			s = "before " + s
+		}
+		got = append(got, s)
+	}
+	want := []string{"10.0.0.0", "before 10.1.0.0", "10.1.0.0", "before 10.2.0.0", "255.0.0.0"}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+}
