@@ -31,6 +31,7 @@ import (
 	"sync"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
+	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go/middleware"
 )
@@ -93,8 +94,9 @@ func sdkOptions(o Options, m *metadata) ec2.Options {
 	if o.EC2URL != "" {
 		s.BaseEndpoint = &o.EC2URL
 	}
+	s.HTTPClient = whole{awshttp.NewBuildableClient()}
 	if o.HTTP != nil {
-		s.HTTPClient = o.HTTP
+		s.HTTPClient = whole{o.HTTP}
 	}
 	return s
 }

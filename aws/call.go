@@ -27,7 +27,7 @@ var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, contex
 
 // untokened are the actions that take no client token and do more when they are
 // done twice (API reference: AssignPrivateIpAddresses, AttachNetworkInterface).
-var untokened = []string{"AssignPrivateIpAddresses", "AttachNetworkInterface"}
+var untokened = []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "AttachNetworkInterface"}
 
 // A method is one of *ec2.Client's, as a method value, so that the program keeps that
 // method and no other of some 700. That is why *ec2.Client is nowhere an interface and

@@ -29,6 +29,10 @@ type ENISpec struct {
 	// Secondary is how many addresses the ENI has beside its primary one, and Prefixes
 	// how many /28; EC2 allows one or the other.
 	Secondary, Prefixes int
+
+	// IPv6 is how many IPv6 addresses the ENI has, and IPv6Prefixes how many /80; EC2
+	// allows one or the other, beside either of IPv4, in the same call.
+	IPv6, IPv6Prefixes int
 }
 
 // CreateENI creates an ENI (CreateNetworkInterface), tags included. EC2 answers with
@@ -47,6 +51,12 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	}
 	if s.Prefixes > 0 {
 		in.Ipv4PrefixCount = new(int32(s.Prefixes))
+	}
+	if s.IPv6 > 0 {
+		in.Ipv6AddressCount = new(int32(s.IPv6))
+	}
+	if s.IPv6Prefixes > 0 {
+		in.Ipv6PrefixCount = new(int32(s.IPv6Prefixes))
 	}
 	out, err := call(ctx, c, action, c.ec2.CreateNetworkInterface, in)
 	if err != nil {

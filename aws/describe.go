@@ -30,6 +30,9 @@ func ByTag(key string, values ...string) Filter { return Filter{"tag:" + key, va
 // ByStatus selects the ENIs of a status: available or in-use.
 func ByStatus(status string) Filter { return Filter{"status", []string{status}} }
 
+// ByDescription selects ENIs by their description.
+func ByDescription(text string) Filter { return Filter{"description", []string{text}} }
+
 // ByID selects ENIs by their IDs. Those that do not exist are left out of the answer,
 // and are no error.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }

@@ -31,101 +31,70 @@ type assignedAddress struct {
 
 // assignPrivateIPAddresses gives an ENI secondary addresses or prefixes (API: AssignPrivateIpAddresses).
 func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assignPrivateIPAddressesOutput, error) {
-	if err := in.check(); err != nil {
+	d := demand{in.PrivateIPAddresses, in.SecondaryPrivateIPAddressCount, in.IPv4Prefixes, in.IPv4PrefixCount}
+	if err := d.checkAssign("IPv4"); err != nil {
 		return nil, err
 	}
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {
 		return nil, err
 	}
-	wanted := slices.DeleteFunc(slices.Clone(in.PrivateIPAddresses), func(a netip.Addr) bool { return slices.Contains(e.addrs, a) })
-	asked := len(wanted) + len(in.IPv4Prefixes) + value(in.SecondaryPrivateIPAddressCount) + value(in.IPv4PrefixCount)
-	switch {
-	case e.slots()+asked > s.maxSlots(e):
-		return nil, tooManyAddresses()
-	case in.wantsPrefixes() && e.attachment != nil && e.attachment.instance.limits.Xen:
-		return nil, noPrefixes(e.attachment.instance.Type)
+	if e.subnet.v4 == nil {
+		return nil, noFamily(e.subnet, "IPv4")
 	}
-	if err := e.subnet.check(wanted); err != nil {
+	d = d.without(e.v4)
+	most, _ := s.maxSlots(e)
+	if err := e.mayHold(e.v4.slots()+d.slots(), most, d); err != nil {
 		return nil, err
 	}
 	if in.AllowReassignment {
-		if err := s.reassign(wanted, e.subnet); err != nil {
+		if err := s.reassign(d.addrs, e.subnet); err != nil {
 			return nil, err
 		}
 	}
-	as, prefixes, err := in.take(e.subnet, wanted)
+	got, err := s.assign(e, &e.v4, e.subnet.v4, d)
 	if err != nil {
 		return nil, err
 	}
-	e.addrs, e.prefixes = append(e.addrs, as...), append(e.prefixes, prefixes...)
-	s.changed(Addressed, e)
 	if len(in.PrivateIPAddresses) > 0 {
-		as = in.PrivateIPAddresses // also those that it had before: asking twice for an address is no error
+		got.addrs = in.PrivateIPAddresses // also those that it had before: asking twice for an address is no error
 	}
-	return assigned(e, as, prefixes), nil
-}
-
-func assigned(e *eni, as []netip.Addr, prefixes []netip.Prefix) *assignPrivateIPAddressesOutput {
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
-	for _, a := range as {
+	for _, a := range got.addrs {
 		out.Addresses.Items = append(out.Addresses.Items, assignedAddress{a})
 	}
-	for _, p := range prefixes {
+	for _, p := range got.prefixes {
 		out.Prefixes.Items = append(out.Prefixes.Items, prefixItem{p})
 	}
-	return out
+	return out, nil
 }
 
-// check wants exactly one way of asking (API: AssignPrivateIpAddresses: "You must specify either the IP addresses or
-// the IP address count in the request", and the same of prefixes).
-func (in *assignPrivateIPAddressesInput) check() error {
-	given := []bool{len(in.PrivateIPAddresses) > 0, in.SecondaryPrivateIPAddressCount != nil,
-		len(in.IPv4Prefixes) > 0, in.IPv4PrefixCount != nil}
-	switch {
-	case !slices.Contains(given, true):
-		return refuse("MissingParameter", "Either the IP addresses or the IP address count should be provided.")
-	case several(given...):
-		return refuse("InvalidParameterCombination",
-			"Only one of private IP addresses, their count, IPv4 prefixes and their count can be specified.")
-	case in.SecondaryPrivateIPAddressCount != nil && *in.SecondaryPrivateIPAddressCount < 1:
-		return invalid(*in.SecondaryPrivateIPAddressCount, "secondaryPrivateIpAddressCount", "It must be at least 1.")
-	case in.IPv4PrefixCount != nil && *in.IPv4PrefixCount < 1:
-		return invalid(*in.IPv4PrefixCount, "ipv4PrefixCount", "It must be at least 1.")
+// assign takes what is asked for from the space, gives it to h, which is e's, and returns it.
+func (s *Sim) assign(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
+	if got, err = sp.take(d, "Resource.AlreadyAssigned"); err != nil {
+		return holding{}, err
 	}
-	return nil
-}
-
-func (in *assignPrivateIPAddressesInput) wantsPrefixes() bool {
-	return len(in.IPv4Prefixes) > 0 || in.IPv4PrefixCount != nil
-}
-
-// take takes what is asked for from the ENI's subnet.
-func (in *assignPrivateIPAddressesInput) take(sub *subnet, wanted []netip.Addr) (as []netip.Addr, ps []netip.Prefix, err error) {
-	switch {
-	case in.SecondaryPrivateIPAddressCount != nil:
-		as, err = sub.takeAny(*in.SecondaryPrivateIPAddressCount)
-	case len(in.PrivateIPAddresses) > 0:
-		as, err = wanted, sub.takeThese(wanted, "Resource.AlreadyAssigned")
-	default:
-		ps, err = sub.takePrefixes(in.IPv4Prefixes, value(in.IPv4PrefixCount))
-	}
-	return as, ps, err
+	h.addrs, h.prefixes = append(h.addrs, got.addrs...), append(h.prefixes, got.prefixes...)
+	s.changed(Addressed, e)
+	return got, nil
 }
 
 // reassign takes the addresses from whoever has them, so that another can get them. Only secondary addresses move (API:
 // AssignPrivateIpAddresses: "When you move a secondary private IP address").
 func (s *Sim) reassign(wanted []netip.Addr, sub *subnet) error {
+	if err := sub.v4.check(wanted); err != nil {
+		return err
+	}
 	losers := make([]*eni, len(wanted))
 	for i, a := range wanted {
 		losers[i] = s.owner(sub, a)
-		if o := losers[i]; o != nil && (a == o.addrs[0] || !slices.Contains(o.addrs, a)) {
+		if o := losers[i]; o != nil && (a == o.primary() || !slices.Contains(o.v4.addrs, a)) {
 			return invalid(a, "privateIpAddress", "It is the primary address of "+o.id+", or in a prefix of it.")
 		}
 	}
 	for i, o := range losers {
 		if o != nil {
-			s.release(o, wanted[i:i+1], nil)
+			s.release(o, &o.v4, sub.v4, holding{addrs: wanted[i : i+1]})
 		}
 	}
 	return nil
@@ -144,49 +113,50 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	if err != nil {
 		return nil, err
 	}
-	if len(in.PrivateIPAddresses) == 0 && len(in.IPv4Prefixes) == 0 {
+	back := holding{in.PrivateIPAddresses, in.IPv4Prefixes}
+	switch {
+	case back.slots() == 0:
 		return nil, refuse("MissingParameter", "The request must contain the parameter privateIpAddress or ipv4Prefix.")
+	case e.primary().IsValid() && slices.Contains(back.addrs, e.primary()):
+		return nil, invalid(e.primary(), "privateIpAddress", "The primary IP address of an interface cannot be unassigned.")
 	}
-	for _, a := range in.PrivateIPAddresses {
-		switch {
-		case a == e.addrs[0]:
-			return nil, invalid(a, "privateIpAddress", "The primary IP address of an interface cannot be unassigned.")
-		case !slices.Contains(e.addrs, a):
-			return nil, refuse("InvalidParameterValue", "Some of the specified addresses are not assigned to interface %s", e.id)
-		}
+	if err := e.checkRelease(e.v4, back); err != nil {
+		return nil, err
 	}
-	for _, p := range in.IPv4Prefixes {
-		if !slices.Contains(e.prefixes, p) {
-			return nil, refuse("InvalidParameterValue", "Some of the specified prefixes are not assigned to interface %s", e.id)
-		}
-	}
-	s.release(e, in.PrivateIPAddresses, in.IPv4Prefixes)
+	s.release(e, &e.v4, e.subnet.v4, back)
 	return &done{Return: true}, nil
 }
 
-// release takes addresses and prefixes from e and gives them back to the subnet.
-func (s *Sim) release(e *eni, as []netip.Addr, ps []netip.Prefix) {
-	e.addrs = slices.DeleteFunc(e.addrs, func(a netip.Addr) bool {
-		gone := slices.Contains(as, a)
+// checkRelease refuses to take what the ENI has not.
+func (e *eni) checkRelease(h, back holding) error {
+	for _, a := range back.addrs {
+		if !slices.Contains(h.addrs, a) {
+			return refuse("InvalidParameterValue", "Some of the specified addresses are not assigned to interface %s", e.id)
+		}
+	}
+	for _, p := range back.prefixes {
+		if !slices.Contains(h.prefixes, p) {
+			return refuse("InvalidParameterValue", "Some of the specified prefixes are not assigned to interface %s", e.id)
+		}
+	}
+	return nil
+}
+
+// release takes back from h, which is e's, and gives it to the space.
+func (s *Sim) release(e *eni, h *holding, sp *space, back holding) {
+	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
+		gone := slices.Contains(back.addrs, a)
 		if gone {
-			e.subnet.pool.give(single(a))
+			sp.pool.give(single(a))
 		}
 		return gone
 	})
-	e.prefixes = slices.DeleteFunc(e.prefixes, func(p netip.Prefix) bool {
-		gone := slices.Contains(ps, p)
+	h.prefixes = slices.DeleteFunc(h.prefixes, func(p netip.Prefix) bool {
+		gone := slices.Contains(back.prefixes, p)
 		if gone {
-			e.subnet.pool.give(p)
+			sp.pool.give(p)
 		}
 		return gone
 	})
 	s.changed(Addressed, e)
-}
-
-// value is *n, or 0.
-func value(n *int) int {
-	if n == nil {
-		return 0
-	}
-	return *n
 }

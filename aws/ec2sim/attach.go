@@ -50,12 +50,24 @@ func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
 		return invalid(card, "networkCardIndex", "The instance type has no such network card.")
 	case index < 0:
 		return invalid(index, "deviceIndex", "It must not be negative.")
-	case e.slots() > i.limits.IPv4PerENI:
-		return refuse("InvalidInterface.IpAddressLimitExceeded", "Number of private addresses exceeds the limit of %s.", i.Type)
-	case len(e.prefixes) > 0 && i.limits.Xen:
-		return noPrefixes(i.Type)
+	}
+	if err := i.limits.mayTake(e.v4.slots(), e.v6.slots(), len(e.v4.prefixes)+len(e.v6.prefixes) > 0); err != nil {
+		return err
 	}
 	return s.hasRoom(i, card, index)
+}
+
+// mayTake refuses an ENI that has more than an ENI of the type may have.
+func (t InstanceType) mayTake(v4, v6 int, prefixes bool) error {
+	switch {
+	case v6 > 0 && t.IPv6PerENI == 0:
+		return noIPv6(t.Name)
+	case v4 > t.IPv4PerENI || v6 > t.IPv6PerENI:
+		return refuse("InvalidInterface.IpAddressLimitExceeded", "Number of private addresses exceeds the limit of %s.", t.Name)
+	case prefixes && t.Xen:
+		return noPrefixes(t.Name)
+	}
+	return nil
 }
 
 // hasRoom refuses an ENI where the instance has no room. A device index counts within its card, the limit of the instance

@@ -31,17 +31,21 @@ func New(c Config) (*Sim, error) {
 		counts:    map[string]int{},
 		faults:    map[string]*fault{},
 		delays:    map[string]time.Duration{},
+		losses:    map[string]int{},
+		buckets:   newBuckets(c),
 	}
 	for i := range c.VPCs {
 		s.vpcs[c.VPCs[i].ID] = &c.VPCs[i]
 	}
 	for _, sub := range c.Subnets {
-		s.subnets[sub.ID] = &subnet{Subnet: sub, pool: newPool(sub.CIDR)}
+		s.subnets[sub.ID] = newSubnet(sub)
 	}
 	for _, t := range slices.Concat(builtin, c.InstanceTypes) {
 		s.types[t.Name] = t
-		s.maxIPv4 = max(s.maxIPv4, t.IPv4PerENI)
+		s.maxIPv4, s.maxIPv6 = max(s.maxIPv4, t.IPv4PerENI), max(s.maxIPv6, t.IPv6PerENI)
 	}
+	s.lag = newLagging(c.Lag)
+	s.keep()
 	return s, nil
 }
 
@@ -73,8 +77,8 @@ func own(tags map[string]string) map[string]string {
 // side completes one side of a peering from the VPC, if it is one of ours.
 func (c Config) side(p PeerVPC) PeerVPC {
 	p.Account, p.Region = cmp.Or(p.Account, c.Account), cmp.Or(p.Region, c.Region)
-	if i := c.vpc(p.ID); i >= 0 && p.CIDRs == nil {
-		p.CIDRs = c.VPCs[i].CIDRs
+	if i := c.vpc(p.ID); i >= 0 && p.CIDRs == nil && p.IPv6CIDRs == nil {
+		p.CIDRs, p.IPv6CIDRs = c.VPCs[i].CIDRs, c.VPCs[i].IPv6CIDRs
 	}
 	return p
 }
@@ -118,6 +122,14 @@ func (c Config) validate() error {
 			mistake("denied: no action %q", name)
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(c.Buckets)) {
+		if b, ok := c.Buckets[name], isBucket(name); !ok || b.Size < 1 || b.Refill < 0 {
+			mistake("bucket %q: the name of an action, a size and a refill rate are needed", name)
+		}
+	}
+	if c.Lag.Most < 0 || c.Lag.Back < 0 {
+		mistake("lag: less than none")
+	}
 	return errors.Join(wrong...)
 }
 
@@ -125,17 +137,34 @@ func (c Config) validateVPC(v VPC, mistake func(string, ...any)) {
 	if len(v.CIDRs) == 0 {
 		mistake("%s: no CIDR", v.ID)
 	}
-	for _, b := range slices.Concat(v.CIDRs, v.FormerCIDRs) {
+	for _, b := range v.CIDRs {
 		if !block(b) {
-			mistake("%s: %s: an IPv4 block between /16 and /28 is needed", v.ID, b)
+			mistake("%s: %s: %s", v.ID, b, needBlock)
+		}
+	}
+	for _, b := range v.IPv6CIDRs {
+		if !block6(b, 60) {
+			mistake("%s: %s: an IPv6 block of /44, /48 and so on to /60 is needed", v.ID, b)
+		}
+	}
+	for _, b := range v.FormerCIDRs {
+		if !block(b) && !block6(b, 60) {
+			mistake("%s: %s: %s", v.ID, b, needBlock)
 		}
 	}
 }
 
 func (c Config) validateSubnet(i int, mistake func(string, ...any)) {
 	sub := c.Subnets[i]
-	if !block(sub.CIDR) {
-		mistake("%s: %s: an IPv4 block between /16 and /28 is needed", sub.ID, sub.CIDR)
+	switch {
+	case !sub.CIDR.IsValid() && !sub.IPv6CIDR.IsValid():
+		mistake("%s: no CIDR", sub.ID)
+	case sub.CIDR.IsValid() && !block(sub.CIDR):
+		mistake("%s: %s: %s", sub.ID, sub.CIDR, needBlock)
+	case sub.IPv6CIDR.IsValid() && !block6(sub.IPv6CIDR, 64):
+		mistake("%s: %s: an IPv6 block of /44, /48 and so on to /64 is needed", sub.ID, sub.IPv6CIDR)
+	case sub.AssignIPv6 && !sub.IPv6CIDR.IsValid():
+		mistake("%s: AssignIPv6 without IPv6CIDR", sub.ID)
 	}
 	if !strings.HasPrefix(sub.Zone, c.Region) || sub.Zone == c.Region {
 		mistake("%s: %q is no zone of %s", sub.ID, sub.Zone, c.Region)
@@ -145,16 +174,22 @@ func (c Config) validateSubnet(i int, mistake func(string, ...any)) {
 		mistake("%s: no VPC %q", sub.ID, sub.VPC)
 		return
 	}
-	if !slices.ContainsFunc(c.VPCs[v].CIDRs, func(b netip.Prefix) bool {
-		return b.Bits() <= sub.CIDR.Bits() && b.Contains(sub.CIDR.Addr())
-	}) {
-		mistake("%s: %s is not in %s", sub.ID, sub.CIDR, sub.VPC)
-	}
-	for _, other := range c.Subnets[:i] {
-		if other.VPC == sub.VPC && other.CIDR.Overlaps(sub.CIDR) {
-			mistake("%s: %s overlaps %s", sub.ID, sub.CIDR, other.ID)
+	blocks := slices.Concat(c.VPCs[v].CIDRs, c.VPCs[v].IPv6CIDRs)
+	for _, cidr := range sub.cidrs() {
+		if !slices.ContainsFunc(blocks, func(b netip.Prefix) bool { return b.Bits() <= cidr.Bits() && b.Contains(cidr.Addr()) }) {
+			mistake("%s: %s is not in %s", sub.ID, cidr, sub.VPC)
+		}
+		for _, other := range c.Subnets[:i] {
+			if other.VPC == sub.VPC && slices.ContainsFunc(other.cidrs(), cidr.Overlaps) {
+				mistake("%s: %s overlaps %s", sub.ID, cidr, other.ID)
+			}
 		}
 	}
+}
+
+// cidrs are the blocks of the subnet, one for each family that it has.
+func (s Subnet) cidrs() []netip.Prefix {
+	return slices.DeleteFunc([]netip.Prefix{s.CIDR, s.IPv6CIDR}, func(b netip.Prefix) bool { return !b.IsValid() })
 }
 
 func (c Config) validatePeering(p Peering, mistake func(string, ...any)) {
@@ -171,7 +206,17 @@ func (c Config) validatePeering(p Peering, mistake func(string, ...any)) {
 	}
 }
 
-// block says whether b may be a VPC's or a subnet's (VPC Guide: "VPC CIDR blocks", "Subnet sizing").
+const needBlock = "an IPv4 block between /16 and /28 is needed"
+
+// block says whether b may be a VPC's or a subnet's (VPC Guide: "VPC CIDR blocks", "Subnet CIDR blocks").
 func block(b netip.Prefix) bool {
 	return b.IsValid() && b.Addr().Is4() && b == b.Masked() && b.Bits() >= 16 && b.Bits() <= 28
 }
+
+// block6 says the same of an IPv6 block, which can be as long as /60 for a VPC and /64 for a subnet (the same pages: "in
+// increments of /4").
+func block6(b netip.Prefix, longest int) bool {
+	return b.IsValid() && isIPv6(b.Addr()) && b == b.Masked() && b.Bits() >= 44 && b.Bits() <= longest && b.Bits()%4 == 0
+}
+
+func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }

@@ -3,11 +3,7 @@
 
 package ec2sim
 
-import (
-	"net/netip"
-	"reflect"
-	"slices"
-)
+import "net/netip"
 
 type createNetworkInterfaceInput struct {
 	ClientToken                    string             `ec2:"ClientToken"`
@@ -15,6 +11,10 @@ type createNetworkInterfaceInput struct {
 	InterfaceType                  string             `ec2:"InterfaceType"`
 	IPv4PrefixCount                int                `ec2:"Ipv4PrefixCount"`
 	IPv4Prefixes                   []prefixRequest    `ec2:"Ipv4Prefix"`
+	IPv6AddressCount               *int               `ec2:"Ipv6AddressCount"`
+	IPv6Addresses                  []address6Request  `ec2:"Ipv6Addresses"`
+	IPv6PrefixCount                int                `ec2:"Ipv6PrefixCount"`
+	IPv6Prefixes                   []prefix6Request   `ec2:"Ipv6Prefix"`
 	PrivateIPAddress               netip.Addr         `ec2:"PrivateIpAddress"`
 	PrivateIPAddresses             []addressRequest   `ec2:"PrivateIpAddresses"`
 	SecondaryPrivateIPAddressCount int                `ec2:"SecondaryPrivateIpAddressCount"`
@@ -27,9 +27,17 @@ type prefixRequest struct {
 	Prefix netip.Prefix `ec2:"Ipv4Prefix,required"`
 }
 
+type prefix6Request struct {
+	Prefix netip.Prefix `ec2:"Ipv6Prefix,required"`
+}
+
 type addressRequest struct {
 	Address netip.Addr `ec2:"PrivateIpAddress,required"`
 	Primary bool       `ec2:"Primary"`
+}
+
+type address6Request struct {
+	Address netip.Addr `ec2:"Ipv6Address,required"`
 }
 
 type tagSpecification struct {
@@ -43,21 +51,10 @@ type createNetworkInterfaceOutput struct {
 	ClientToken      string            `xml:"clientToken,omitempty"`
 }
 
-// created is what a client token has made.
-type created struct {
-	in  createNetworkInterfaceInput
-	out createNetworkInterfaceOutput
-}
-
-// createNetworkInterface makes an ENI (API: CreateNetworkInterface). The same token with the same parameters makes
-// nothing, and gets the first answer again; with others it is an error (API: "Ensuring idempotency").
+// createNetworkInterface makes an ENI (API: CreateNetworkInterface).
 func (s *Sim) createNetworkInterface(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
-	if first, ok := s.tokens[in.ClientToken]; ok {
-		if !reflect.DeepEqual(first.in, *in) {
-			return nil, refuse("IdempotentParameterMismatch",
-				"The client token you have provided is associated with a resource you are already using with different parameters.")
-		}
-		return new(first.out), nil
+	if first, err := s.madeBy(in); first != nil || err != nil {
+		return first, err
 	}
 	e, err := s.create(in)
 	if err != nil {
@@ -66,14 +63,13 @@ func (s *Sim) createNetworkInterface(in *createNetworkInterfaceInput) (*createNe
 	shown := s.describe(e)
 	shown.Status = "pending" // API: CreateNetworkInterface, the example; describes say "available"
 	out := &createNetworkInterfaceOutput{NetworkInterface: shown, ClientToken: in.ClientToken}
-	if in.ClientToken != "" {
-		s.tokens[in.ClientToken] = created{*in, *out}
-	}
+	s.rememberToken(e, in, out)
 	return out, nil
 }
 
 func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
-	if err := in.check(); err != nil {
+	w, err := in.wish()
+	if err != nil {
 		return nil, err
 	}
 	sub, err := s.subnet(in.SubnetID)
@@ -84,82 +80,52 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	tags, err := s.tagsAtCreation(in.TagSpecifications)
+	tags, err := tagsAtCreation(in.TagSpecifications)
 	if err != nil {
 		return nil, err
 	}
-	primary, others := in.addresses()
-	if 1+len(others)+in.SecondaryPrivateIPAddressCount+len(in.IPv4Prefixes)+in.IPv4PrefixCount > s.maxIPv4 {
+	if 1+w.v4.slots() > s.maxIPv4 || w.v6.slots() > s.maxIPv6 {
 		return nil, tooManyAddresses()
 	}
-	as, err := sub.takeFirst(primary, others, in.SecondaryPrivateIPAddressCount)
+	e, err := s.newENI(sub, groups, w)
 	if err != nil {
 		return nil, err
 	}
-	prefixes, err := sub.takePrefixes(in.prefixes(), in.IPv4PrefixCount)
-	if err != nil {
-		sub.pool.give(singles(as)...)
-		return nil, atCreation(err)
-	}
-	e := s.newENI(sub, groups, as, prefixes)
-	e.description, e.tags = in.Description, tags
+	e.description, e.tags, e.known = in.Description, tags, s.propagated()
 	return e, nil
 }
 
-// check refuses what cannot be asked together: of a list of addresses, a count of addresses, a list of prefixes and a
-// count of prefixes one at most, and one primary address (API: CreateNetworkInterface, the parameters).
-func (in *createNetworkInterfaceInput) check() error {
-	others := slices.DeleteFunc(slices.Clone(in.PrivateIPAddresses), func(a addressRequest) bool { return a.Primary })
-	primaries := len(in.PrivateIPAddresses) - len(others)
-	if in.PrivateIPAddress.IsValid() {
-		primaries++
+// wish is what the new ENI shall have: of each family what one way of asking asks for, beside a primary address of IPv4
+// (API: CreateNetworkInterface, the parameters).
+func (in *createNetworkInterfaceInput) wish() (wish, error) {
+	if in.InterfaceType != "" && in.InterfaceType != "interface" {
+		return wish{}, invalid(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")
 	}
-	switch {
-	case in.InterfaceType != "" && in.InterfaceType != "interface":
-		return invalid(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")
-	case in.SecondaryPrivateIPAddressCount < 0:
-		return invalid(in.SecondaryPrivateIPAddressCount, "secondaryPrivateIpAddressCount", "It must not be negative.")
-	case in.IPv4PrefixCount < 0:
-		return invalid(in.IPv4PrefixCount, "ipv4PrefixCount", "It must not be negative.")
-	case several(len(others) > 0, in.SecondaryPrivateIPAddressCount > 0, len(in.IPv4Prefixes) > 0, in.IPv4PrefixCount > 0):
-		return refuse("InvalidParameterCombination",
-			"Only one of private IP addresses, their count, IPv4 prefixes and their count can be specified.")
-	case primaries > 1:
-		return refuse("InvalidParameterCombination", "Only one primary private IP address can be specified.")
+	w := wish{
+		primary: in.PrivateIPAddress,
+		v4:      demand{count: positive(&in.SecondaryPrivateIPAddressCount), prefixCount: positive(&in.IPv4PrefixCount)},
+		v6:      demand{count: in.IPv6AddressCount, prefixCount: positive(&in.IPv6PrefixCount)},
 	}
-	return nil
-}
-
-// several says whether more than one is given.
-func several(given ...bool) bool {
-	n := 0
-	for _, g := range given {
-		if g {
-			n++
-		}
-	}
-	return n > 1
-}
-
-// addresses are the primary address that was asked for, if any, and the others.
-func (in *createNetworkInterfaceInput) addresses() (primary netip.Addr, others []netip.Addr) {
-	primary = in.PrivateIPAddress
 	for _, a := range in.PrivateIPAddresses {
-		if a.Primary {
-			primary = a.Address
-		} else {
-			others = append(others, a.Address)
+		switch {
+		case !a.Primary:
+			w.v4.addrs = append(w.v4.addrs, a.Address)
+		case w.primary.IsValid():
+			return wish{}, refuse("InvalidParameterCombination", "Only one primary private IP address can be specified.")
+		default:
+			w.primary = a.Address
 		}
 	}
-	return primary, others
-}
-
-func (in *createNetworkInterfaceInput) prefixes() []netip.Prefix {
-	var ps []netip.Prefix
 	for _, p := range in.IPv4Prefixes {
-		ps = append(ps, p.Prefix)
+		w.v4.prefixes = append(w.v4.prefixes, p.Prefix)
 	}
-	return ps
+	for _, a := range in.IPv6Addresses {
+		w.v6.addrs = append(w.v6.addrs, a.Address)
+	}
+	for _, p := range in.IPv6Prefixes {
+		w.v6.prefixes = append(w.v6.prefixes, p.Prefix)
+	}
+	return w, w.check()
 }
 
 type deleteNetworkInterfaceInput struct {

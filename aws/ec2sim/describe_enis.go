@@ -22,8 +22,8 @@ type networkInterface struct {
 	RequesterManaged   bool                        `xml:"requesterManaged"`
 	Status             string                      `xml:"status"`
 	MACAddress         string                      `xml:"macAddress"`
-	PrivateIPAddress   netip.Addr                  `xml:"privateIpAddress"`
-	PrivateDNSName     string                      `xml:"privateDnsName"`
+	PrivateIPAddress   *netip.Addr                 `xml:"privateIpAddress"`
+	PrivateDNSName     string                      `xml:"privateDnsName,omitempty"`
 	SourceDestCheck    bool                        `xml:"sourceDestCheck"`
 	Groups             set[groupIdentifier]        `xml:"groupSet"`
 	Attachment         *networkInterfaceAttachment `xml:"attachment"`
@@ -31,7 +31,9 @@ type networkInterface struct {
 	Tags               set[tag]                    `xml:"tagSet"`
 	PrivateIPAddresses set[privateIPAddress]       `xml:"privateIpAddressesSet"`
 	IPv4Prefixes       set[prefixItem]             `xml:"ipv4PrefixSet"`
-	IPv6Addresses      set[struct{}]               `xml:"ipv6AddressesSet"`
+	IPv6Addresses      set[ipv6Address]            `xml:"ipv6AddressesSet"`
+	IPv6Prefixes       set[prefix6Item]            `xml:"ipv6PrefixSet"`
+	IPv6Native         bool                        `xml:"ipv6Native,omitempty"`
 	InterfaceType      string                      `xml:"interfaceType"`
 }
 
@@ -67,6 +69,15 @@ type prefixItem struct {
 	Prefix netip.Prefix `xml:"ipv4Prefix"`
 }
 
+type ipv6Address struct {
+	Address netip.Addr `xml:"ipv6Address"`
+	Primary bool       `xml:"isPrimaryIpv6"`
+}
+
+type prefix6Item struct {
+	Prefix netip.Prefix `xml:"ipv6Prefix"`
+}
+
 type describeNetworkInterfacesInput struct {
 	page
 	NetworkInterfaceIDs []string `ec2:"NetworkInterfaceId"`
@@ -86,7 +97,7 @@ var eniCatalogue = catalogue[*eni]{
 	most:    1000,
 	idParam: "networkInterfaceIds",
 	fields: map[string]func(*eni) []string{
-		"addresses.private-ip-address":     func(e *eni) []string { return texts(e.addrs) },
+		"addresses.private-ip-address":     func(e *eni) []string { return texts(e.v4.addrs) },
 		"association.public-ip":            func(e *eni) []string { return publicIPs(e) },
 		"attachment.attachment-id":         ofAttachment(func(a *attachment) string { return a.id }),
 		"attachment.delete-on-termination": ofAttachment(func(a *attachment) string { return strconv.FormatBool(a.deleteOnTermination) }),
@@ -97,9 +108,10 @@ var eniCatalogue = catalogue[*eni]{
 		"description":                      func(e *eni) []string { return one(e.description) },
 		"group-id":                         func(e *eni) []string { return e.groups },
 		"interface-type":                   func(*eni) []string { return one("interface") },
+		"ipv6-addresses.ipv6-address":      func(e *eni) []string { return texts(e.v6.addrs) },
 		"mac-address":                      func(e *eni) []string { return one(e.mac) },
 		"network-interface-id":             func(e *eni) []string { return one(e.id) },
-		"private-ip-address":               func(e *eni) []string { return texts(e.addrs) },
+		"private-ip-address":               func(e *eni) []string { return texts(e.v4.addrs) },
 		"requester-managed":                func(*eni) []string { return yes(false) },
 		"source-dest-check":                func(e *eni) []string { return yes(e.sourceDestCheck) },
 		"status":                           func(e *eni) []string { return one(e.status()) },
@@ -109,7 +121,7 @@ var eniCatalogue = catalogue[*eni]{
 }
 
 func (s *Sim) describeNetworkInterfaces(in *describeNetworkInterfacesInput) (*describeNetworkInterfacesOutput, error) {
-	chosen, next, err := eniCatalogue.choose(slices.Collect(maps.Values(s.enis)), in.NetworkInterfaceIDs, in.page)
+	chosen, next, err := eniCatalogue.choose(slices.Collect(maps.Values(s.seen().enis)), in.NetworkInterfaceIDs, in.page)
 	if err != nil {
 		return nil, err
 	}
@@ -131,25 +143,33 @@ func (s *Sim) describe(e *eni) *networkInterface {
 		OwnerID:          s.cfg.Account,
 		Status:           e.status(),
 		MACAddress:       e.mac,
-		PrivateIPAddress: e.addrs[0],
-		PrivateDNSName:   s.dnsName(e.addrs[0]),
 		SourceDestCheck:  e.sourceDestCheck,
 		Association:      s.association(e.publicIP),
 		Tags:             tagSet(e.tags),
 		InterfaceType:    "interface",
+		IPv6Native:       e.subnet.v4 == nil,
+	}
+	if a := e.primary(); a.IsValid() {
+		n.PrivateIPAddress, n.PrivateDNSName = &a, s.dnsName(a)
 	}
 	for _, id := range e.groups {
 		n.Groups.Items = append(n.Groups.Items, groupIdentifier{ID: id, Name: id})
 	}
-	for i, a := range e.addrs {
+	for i, a := range e.v4.addrs {
 		address := privateIPAddress{Address: a, DNSName: s.dnsName(a), Primary: i == 0}
 		if i == 0 {
 			address.Association = n.Association
 		}
 		n.PrivateIPAddresses.Items = append(n.PrivateIPAddresses.Items, address)
 	}
-	for _, p := range e.prefixes {
+	for _, p := range e.v4.prefixes {
 		n.IPv4Prefixes.Items = append(n.IPv4Prefixes.Items, prefixItem{p})
+	}
+	for _, a := range e.v6.addrs {
+		n.IPv6Addresses.Items = append(n.IPv6Addresses.Items, ipv6Address{Address: a})
+	}
+	for _, p := range e.v6.prefixes {
+		n.IPv6Prefixes.Items = append(n.IPv6Prefixes.Items, prefix6Item{p})
 	}
 	if a := e.attachment; a != nil {
 		n.Attachment = &networkInterfaceAttachment{

@@ -24,10 +24,15 @@ type peerItem struct {
 	Region     string          `xml:"region"`
 	CIDRBlock  *netip.Prefix   `xml:"cidrBlock"`
 	CIDRBlocks *set[cidrBlock] `xml:"cidrBlockSet"`
+	IPv6Blocks *set[ipv6Block] `xml:"ipv6CidrBlockSet"`
 }
 
 type cidrBlock struct {
 	CIDRBlock netip.Prefix `xml:"cidrBlock"`
+}
+
+type ipv6Block struct {
+	CIDRBlock netip.Prefix `xml:"ipv6CidrBlock"`
 }
 
 type describePeeringsInput struct {
@@ -84,9 +89,12 @@ func (p PeerVPC) item(active bool) peerItem {
 	if !active {
 		return item
 	}
-	item.CIDRBlock, item.CIDRBlocks = &p.CIDRs[0], new(set[cidrBlock])
+	item.CIDRBlock, item.CIDRBlocks, item.IPv6Blocks = &p.CIDRs[0], new(set[cidrBlock]), new(set[ipv6Block])
 	for _, c := range p.CIDRs {
 		item.CIDRBlocks.Items = append(item.CIDRBlocks.Items, cidrBlock{c})
+	}
+	for _, c := range p.IPv6CIDRs {
+		item.IPv6Blocks.Items = append(item.IPv6Blocks.Items, ipv6Block{c})
 	}
 	return item
 }

@@ -18,16 +18,18 @@ func TestFilters(t *testing.T) {
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-b Description=CNI-ENI SecurityGroupId.1=sg-1 SecondaryPrivateIpAddressCount=1"+
 		" TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods")
 	must(t, sim, "CreateNetworkInterface SubnetId=subnet-c Description=other SecurityGroupId.1=sg-2")
+	must(t, sim, "CreateNetworkInterface SubnetId=subnet-six")
 	must(t, sim, "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1")
 	for _, c := range []struct{ action, filters, want string }{
-		{"DescribeNetworkInterfaces", "", "eni-1 eni-2 eni-3"},
+		{"DescribeNetworkInterfaces", "", "eni-1 eni-2 eni-3 eni-4"},
+		{"DescribeNetworkInterfaces", "ipv6-addresses.ipv6-address=2001:db8:1:6::4", "eni-4"},
 		{"DescribeNetworkInterfaces", "attachment.instance-id=i-1", "eni-1 eni-2"},
 		{"DescribeNetworkInterfaces", "attachment.instance-id=i-1 attachment.device-index=1", "eni-2"},
 		{"DescribeNetworkInterfaces", "attachment.attachment-id=eni-attach-2", "eni-2"},
 		{"DescribeNetworkInterfaces", "attachment.status=attached", "eni-1 eni-2"},
 		{"DescribeNetworkInterfaces", "attachment.delete-on-termination=false", "eni-2"},
-		{"DescribeNetworkInterfaces", "status=available", "eni-3"},
-		{"DescribeNetworkInterfaces", "status=available,in-use", "eni-1 eni-2 eni-3"},
+		{"DescribeNetworkInterfaces", "status=available", "eni-3 eni-4"},
+		{"DescribeNetworkInterfaces", "status=available,in-use", "eni-1 eni-2 eni-3 eni-4"},
 		{"DescribeNetworkInterfaces", "tag:pool=pods", "eni-2"},
 		{"DescribeNetworkInterfaces", "tag:pool=p*s", "eni-2"},
 		{"DescribeNetworkInterfaces", "tag:pool=p?s", ""},
@@ -43,9 +45,11 @@ func TestFilters(t *testing.T) {
 		{"DescribeNetworkInterfaces", "addresses.private-ip-address=10.0.0.4", "eni-1"},
 		{"DescribeNetworkInterfaces", "association.public-ip=198.18.0.*", "eni-1"},
 		{"DescribeNetworkInterfaces", "availability-zone=us-east-1b", "eni-3"},
-		{"DescribeNetworkInterfaces", "interface-type=interface requester-managed=false source-dest-check=true", "eni-1 eni-2 eni-3"},
+		{"DescribeNetworkInterfaces", "interface-type=interface requester-managed=false source-dest-check=true", "eni-1 eni-2 eni-3 eni-4"},
 
-		{"DescribeSubnets", "vpc-id=vpc-1 availabilityZone=us-east-1a", "subnet-a subnet-b subnet-big subnet-tiny"},
+		{"DescribeSubnets", "vpc-id=vpc-1 availabilityZone=us-east-1a", "subnet-a subnet-b subnet-big subnet-dual subnet-six subnet-tiny"},
+		{"DescribeSubnets", "ipv6-native=true", "subnet-six"},
+		{"DescribeSubnets", "ipv6-cidr-block-association.ipv6-cidr-block=2001:db8:1:*::/64", "subnet-dual subnet-six"},
 		{"DescribeSubnets", "availability-zone=us-east-1b", "subnet-c"},
 		{"DescribeSubnets", "tag:role=pods", "subnet-b"},
 		{"DescribeSubnets", "available-ip-address-count=11", "subnet-tiny"},
@@ -59,6 +63,8 @@ func TestFilters(t *testing.T) {
 		{"DescribeVpcs", "cidr=10.0.0.0/16 state=available", "vpc-1"},
 		{"DescribeVpcs", "cidr=100.64.0.0/16", ""},
 		{"DescribeVpcs", "cidr-block-association.cidr-block=100.64.0.0/16", "vpc-1"},
+		{"DescribeVpcs", "ipv6-cidr-block-association.ipv6-cidr-block=2001:db8:1::/56", "vpc-1"},
+		{"DescribeVpcs", "ipv6-cidr-block-association.ipv6-cidr-block=10.0.0.0/16", ""},
 		{"DescribeVpcs", "tag:Name=one", "vpc-1"},
 		{"DescribeVpcs", "vpc-id=vpc-1,vpc-2", "vpc-1 vpc-2"},
 

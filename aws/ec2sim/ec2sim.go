@@ -18,12 +18,21 @@
 // EC2 only shows it by doing it, the comment says "in practice". In short:
 //
 //   - An instance type limits the ENIs of an instance and of a network card, and the addresses and prefixes of an ENI.
-//   - A subnet keeps its first four addresses and its last; the others go to one ENI each, and a prefix needs an aligned
-//     free /28, so that a subnet can have room for addresses and none for prefixes.
+//   - A subnet has IPv4, IPv6 or both. It keeps its first four addresses and its last; the others go to one ENI each, and
+//     a prefix needs an aligned free block (/28, /80), so that a subnet can have room for addresses and none for prefixes.
 //   - An ENI has one attachment at most, in its own zone, at a device index that is free on its network card. The boot ENI
 //     cannot be detached, an attached ENI cannot be deleted, a primary address cannot be taken away.
 //   - A client token makes one ENI, however often it is sent.
-//   - Attaching, detaching and the way into the metadata take as long as the Config says; all else is immediate.
+//
+// # Faults
+//
+// What EC2 and the metadata service do to a program on a bad day happens here when it is asked for, and never otherwise:
+//
+//   - Attaching, detaching and the way into the metadata take as long as the Config says.
+//   - Requests run into EC2's token buckets ([Config.Throttle]), or fail or dawdle as told ([Sim.Fail], [Sim.Delay]).
+//   - A call is carried out, and its answer is lost ([Sim.Lose]).
+//   - Describes lag behind what was done, and new ENIs are not found at once ([Config.Lag]).
+//   - The metadata service lies ([Instance.Lie]), most of all after a restart ([Instance.Reboot]).
 //
 // Which free address EC2 chooses is not documented. The simulator goes round the subnet, so that a test is the same every
 // time and what was freed is given out again as late as possible. IDs and MACs are numbered for the same reason.
@@ -32,9 +41,9 @@
 //
 // It is not a mock: no answer is canned, and all of them follow from one state. It moves no packets (package vpcsim does,
 // as a listener of [Sim.OnChange]). It checks neither signatures nor policies, apart from the actions of [Config.Denied].
-// There is no IPv6, no Elastic IP address, no request throttling other than that of [Sim.Fail], and no stopping of
+// There is no Elastic IP address, no primary IPv6 address, no interface type but the plain one, and no stopping of
 // instances. Times are taken from package time alone, so that a simulator inside a testing/synctest bubble runs on the
-// bubble's clock.
+// bubble's clock. Where EC2's documentation leaves a rule open, the comment at the rule says that it is a guess.
 //
 // The invariant: an address of a subnet belongs to at most one network interface, and a subnet's free count is exactly
 // the number of addresses that nobody has.
@@ -57,6 +66,12 @@ type Config struct {
 
 	Denied []string // actions that answer UnauthorizedOperation, as if no IAM policy allowed them
 
+	Throttle bool              // requests take tokens, as in EC2; else there is no limit to them
+	Buckets  map[string]Bucket // the buckets of actions whose quotas are not EC2's own (with Throttle)
+
+	Lag       Lag           // how far EC2 is behind itself
+	TokenLife time.Duration // how long a client token is remembered when its ENI is deleted; 0: for ever
+
 	AttachDelay   time.Duration // how long an attachment stays "attaching" after AttachNetworkInterface has answered
 	DetachDelay   time.Duration // how long it stays "detaching"
 	MetadataDelay time.Duration // how long a change takes to show in the instance's metadata
@@ -65,8 +80,9 @@ type Config struct {
 // A VPC is a virtual private cloud.
 type VPC struct {
 	ID          string
-	CIDRs       []netip.Prefix // the primary block first
-	FormerCIDRs []netip.Prefix // blocks that were taken away: DescribeVpcs still lists them, as disassociated
+	CIDRs       []netip.Prefix // IPv4, the primary block first; a VPC always has one
+	IPv6CIDRs   []netip.Prefix // usually one /56, or none
+	FormerCIDRs []netip.Prefix // blocks of either family that were taken away: DescribeVpcs still lists them, as disassociated
 	Default     bool
 	Tags        map[string]string
 }
@@ -75,10 +91,12 @@ type VPC struct {
 type Subnet struct {
 	ID          string
 	VPC         string
-	Zone        string // for example "us-east-1a"
-	CIDR        netip.Prefix
-	MapPublicIP bool // instances launched here get a public address for the primary address of their boot ENI
-	Default     bool // the default subnet of its zone
+	Zone        string       // for example "us-east-1a"
+	CIDR        netip.Prefix // zero: no IPv4
+	IPv6CIDR    netip.Prefix // usually a /64; zero: no IPv6
+	MapPublicIP bool         // instances launched here get a public address for the primary address of their boot ENI
+	AssignIPv6  bool         // ENIs created here get an IPv6 address unasked (API: Subnet, AssignIpv6AddressOnCreation)
+	Default     bool         // the default subnet of its zone
 	Tags        map[string]string
 }
 
@@ -93,10 +111,11 @@ type Peering struct {
 
 // A PeerVPC is one side of a Peering. For a VPC of the Config its ID is enough.
 type PeerVPC struct {
-	ID      string
-	CIDRs   []netip.Prefix
-	Account string // the Config's if empty
-	Region  string // the Config's if empty
+	ID        string
+	CIDRs     []netip.Prefix // IPv4
+	IPv6CIDRs []netip.Prefix
+	Account   string // the Config's if empty
+	Region    string // the Config's if empty
 }
 
 // An InstanceType holds the network limits of an instance type (Guide: "Maximum IP addresses per network interface").
@@ -104,7 +123,7 @@ type InstanceType struct {
 	Name       string
 	ENIs       int   // network interfaces at most, the boot ENI included
 	IPv4PerENI int   // private IPv4 addresses and prefixes of one ENI, the primary address included
-	IPv6PerENI int   // 0: the type has no IPv6
+	IPv6PerENI int   // IPv6 addresses and prefixes of one ENI; 0: the type has no IPv6
 	Cards      []int // the network interfaces of each network card; nil for one card that takes them all
 	Xen        bool  // not a Nitro type: no delegated prefixes (Guide: "Prefix delegation ...")
 }
@@ -115,7 +134,10 @@ type RunInstance struct {
 	Subnet         string
 	SecurityGroups []string
 	PrivateIP      netip.Addr // the primary address of the boot ENI; zero: EC2's choice
-	Secondary      int        // how many secondary addresses the boot ENI starts with
+	Secondary      int        // how many secondary addresses the boot ENI starts with,
+	Prefixes       int        // or how many IPv4 prefixes
+	IPv6           int        // how many IPv6 addresses it starts with; 0: one if the subnet has AssignIPv6
+	IPv6Prefixes   int        // or how many IPv6 prefixes
 	Role           string     // the IAM role that the metadata gives credentials of; "node" if empty
 	Tags           map[string]string
 }

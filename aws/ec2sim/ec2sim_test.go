@@ -15,10 +15,11 @@ import (
 	"testing"
 )
 
-// world is what most tests start from: a VPC with two CIDRs and subnets in two zones, one of them tiny, one big.
+// world is what most tests start from: a VPC with two CIDRs and one of IPv6, subnets in two zones, one of them tiny, one
+// big, one of both families and one of IPv6 alone.
 var world = Config{
 	VPCs: []VPC{
-		{ID: "vpc-1", CIDRs: cidrs("10.0.0.0/16 100.64.0.0/16"), FormerCIDRs: cidrs("10.77.0.0/16"), Tags: map[string]string{"Name": "one"}},
+		{ID: "vpc-1", CIDRs: cidrs("10.0.0.0/16 100.64.0.0/16"), IPv6CIDRs: cidrs("2001:db8:1::/56"), FormerCIDRs: cidrs("10.77.0.0/16 2001:db8:7::/56"), Tags: map[string]string{"Name": "one"}},
 		{ID: "vpc-2", CIDRs: cidrs("10.2.0.0/16"), Default: true},
 	},
 	Subnets: []Subnet{
@@ -26,11 +27,13 @@ var world = Config{
 		{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24"), Tags: map[string]string{"role": "pods"}},
 		{ID: "subnet-big", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.16.0/20")},
 		{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("10.0.2.0/24")},
+		{ID: "subnet-dual", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.4.0/24"), IPv6CIDR: cidr("2001:db8:1:4::/64")},
+		{ID: "subnet-six", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:1:6::/64")},
 		{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.3.0/28")},
 		{ID: "subnet-v2", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.2.0.0/24"), Default: true},
 	},
 	Peerings: []Peering{
-		{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-1"}, Accepter: PeerVPC{ID: "vpc-9", CIDRs: cidrs("10.9.0.0/16"), Account: "210987654321", Region: "eu-west-1"}},
+		{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-1"}, Accepter: PeerVPC{ID: "vpc-9", CIDRs: cidrs("10.9.0.0/16"), IPv6CIDRs: cidrs("2001:db8:9::/56"), Account: "210987654321", Region: "eu-west-1"}},
 		{ID: "pcx-2", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-1"}, Status: "deleted", Tags: map[string]string{"old": "yes"}},
 	},
 	SecurityGroups: []string{"sg-node", "sg-1", "sg-2", "sg-3", "sg-4", "sg-5", "sg-6"},
@@ -148,28 +151,42 @@ func (e element) one(t testing.TB, name string) string {
 
 func TestNewTellsEveryMistake(t *testing.T) {
 	_, err := New(Config{
-		VPCs: []VPC{{ID: "vpc-1", CIDRs: cidrs("10.0.0.0/8")}, {ID: "vpc-1"}},
+		VPCs: []VPC{{ID: "vpc-1", CIDRs: cidrs("10.0.0.0/8"), IPv6CIDRs: cidrs("2001:db8:1::/62")}, {ID: "vpc-1"}},
 		Subnets: []Subnet{
 			{ID: "subnet-a", VPC: "vpc-1", Zone: "eu-west-1a", CIDR: cidr("10.0.0.0/24")},
 			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/25")},
 			{ID: "subnet-c", VPC: "vpc-3", Zone: "us-east-1a", CIDR: cidr("10.0.3.1/24")},
+			{ID: "subnet-d", VPC: "vpc-1", Zone: "us-east-1a"},
+			{ID: "subnet-e", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:1::/65")},
+			{ID: "subnet-f", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.4.0/24"), IPv6CIDR: cidr("2001:db8:2::/64")},
+			{ID: "subnet-g", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.5.0/24"), AssignIPv6: true},
 		},
 		Peerings:      []Peering{{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-9"}, Status: "fine"}},
 		InstanceTypes: []InstanceType{{Name: "huge"}},
 		Denied:        []string{"Everything"},
+		Buckets:       map[string]Bucket{"Everything": {1, 1}, "DescribeVpcs": {0, 1}, Unfiltered: {1, 0}},
+		Lag:           Lag{Most: -1},
 	})
 	want := strings.Join([]string{
 		`vpc-1: 10.0.0.0/8: an IPv4 block between /16 and /28 is needed`,
+		`vpc-1: 2001:db8:1::/62: an IPv6 block of /44, /48 and so on to /60 is needed`,
 		`"vpc-1": an ID that begins with "vpc-" and is there once is needed`,
 		`vpc-1: no CIDR`,
 		`subnet-a: "eu-west-1a" is no zone of us-east-1`,
 		`subnet-b: 10.0.0.0/25 overlaps subnet-a`,
 		`subnet-c: 10.0.3.1/24: an IPv4 block between /16 and /28 is needed`,
 		`subnet-c: no VPC "vpc-3"`,
+		`subnet-d: no CIDR`,
+		`subnet-e: 2001:db8:1::/65: an IPv6 block of /44, /48 and so on to /64 is needed`,
+		`subnet-f: 2001:db8:2::/64 is not in vpc-1`,
+		`subnet-g: AssignIPv6 without IPv6CIDR`,
 		`pcx-1: neither side is a VPC of the Config`,
 		`pcx-1: no status "fine"`,
 		`instance type "huge": name, ENIs and IPv4PerENI are needed`,
 		`denied: no action "Everything"`,
+		`bucket "DescribeVpcs": the name of an action, a size and a refill rate are needed`,
+		`bucket "Everything": the name of an action, a size and a refill rate are needed`,
+		`lag: less than none`,
 	}, "\n")
 	if err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%s", err, want)

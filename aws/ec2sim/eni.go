@@ -13,10 +13,29 @@ import (
 	"time"
 )
 
-// subnet is a Subnet at work.
+// subnet is a Subnet at work. It has space for one family or for both.
 type subnet struct {
 	Subnet
-	pool *pool
+	v4, v6 *space
+}
+
+func newSubnet(c Subnet) *subnet {
+	sub := &subnet{Subnet: c}
+	if c.CIDR.IsValid() {
+		sub.v4 = &space{c.CIDR, prefixBits4, newBitmap(c.CIDR)}
+	}
+	if c.IPv6CIDR.IsValid() {
+		sub.v6 = &space{c.IPv6CIDR, prefixBits6, newSparse(c.IPv6CIDR)}
+	}
+	return sub
+}
+
+// free is how many IPv4 addresses are left. Those of IPv6 nobody counts.
+func (sub *subnet) free() int {
+	if sub.v4 == nil {
+		return 0
+	}
+	return sub.v4.pool.left()
 }
 
 // eni is a network interface at work.
@@ -26,11 +45,13 @@ type eni struct {
 	description     string
 	subnet          *subnet
 	groups          []string
-	addrs           []netip.Addr // the primary address first; never empty
-	prefixes        []netip.Prefix
+	v4              holding // the primary address first; empty only if the subnet has no IPv4
+	v6              holding
 	publicIP        netip.Addr
 	sourceDestCheck bool
 	tags            map[string]string
+	token           string      // the client token that has made it, if any
+	known           time.Time   // from when on actions find it; see Lag
 	attachment      *attachment // nil if there is none
 }
 
@@ -45,8 +66,26 @@ type attachment struct {
 	deleteOnTermination bool
 }
 
-// newENI makes an eni of blocks that its subnet has given.
-func (s *Sim) newENI(sub *subnet, groups []string, as []netip.Addr, prefixes []netip.Prefix) *eni {
+// A wish is what a new eni shall have.
+type wish struct {
+	primary netip.Addr // zero: EC2's choice
+	v4, v6  demand     // of IPv4 what it has beside the primary address
+}
+
+// check refuses what cannot be wished for together.
+func (w wish) check() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
+
+// newENI makes an eni. The subnet gives all that is wished for, or there is none.
+func (s *Sim) newENI(sub *subnet, groups []string, w wish) (*eni, error) {
+	v4, err := sub.settle4(w)
+	if err != nil {
+		return nil, err
+	}
+	v6, err := sub.settle6(sub.unasked(w.v6))
+	if err != nil {
+		sub.give(v4, holding{})
+		return nil, err
+	}
 	n := s.count("eni")
 	e := &eni{
 		id: fmt.Sprintf("eni-%017x", n),
@@ -54,47 +93,97 @@ func (s *Sim) newENI(sub *subnet, groups []string, as []netip.Addr, prefixes []n
 		mac:             fmt.Sprintf("06:00:%02x:%02x:%02x:%02x", byte(n>>24), byte(n>>16), byte(n>>8), byte(n)),
 		subnet:          sub,
 		groups:          slices.Clone(groups),
-		addrs:           as,
-		prefixes:        prefixes,
+		v4:              v4,
+		v6:              v6,
 		sourceDestCheck: true,
 		tags:            map[string]string{},
 	}
 	s.enis[e.id] = e
-	return e
+	return e, nil
+}
+
+// settle4 takes the IPv4 addresses and prefixes of a new eni.
+func (sub *subnet) settle4(w wish) (h holding, err error) {
+	if sub.v4 == nil {
+		if w.primary.IsValid() || !w.v4.none() {
+			return holding{}, noFamily(sub, "IPv4")
+		}
+		return holding{}, nil
+	}
+	if h.addrs, err = sub.v4.takeFirst(w.primary, w.v4.addrs, value(w.v4.count)); err != nil {
+		return holding{}, err
+	}
+	if h.prefixes, err = sub.v4.takePrefixes(w.v4.prefixes, value(w.v4.prefixCount)); err != nil {
+		sub.v4.pool.give(singles(h.addrs)...)
+		return holding{}, atCreation(err, "Ipv4")
+	}
+	return h, nil
+}
+
+// unasked is the demand for IPv6 with what the subnet adds to it: if none is asked for, one address where the subnet has
+// it so, unless a count of 0 says otherwise (API: CreateNetworkInterface, Ipv6AddressCount). A subnet without IPv4 always
+// adds it (a guess: EC2 does not say that an ENI can do without any).
+func (sub *subnet) unasked(d demand) demand {
+	if d.none() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
+		return demand{count: new(1)}
+	}
+	return d
+}
+
+// settle6 takes the IPv6 addresses or prefixes of a new eni.
+func (sub *subnet) settle6(d demand) (holding, error) {
+	switch {
+	case d.slots() == 0:
+		return holding{}, nil
+	case sub.v6 == nil:
+		return holding{}, noFamily(sub, "IPv6")
+	}
+	h, err := sub.v6.take(d, "InvalidIPAddress.InUse")
+	return h, atCreation(err, "Ipv6")
+}
+
+// give takes back what the subnet gave to an eni.
+func (sub *subnet) give(v4, v6 holding) {
+	if sub.v4 != nil {
+		sub.v4.pool.give(v4.blocks()...)
+	}
+	if sub.v6 != nil {
+		sub.v6.pool.give(v6.blocks()...)
+	}
 }
 
 // drop deletes an eni and frees its addresses.
 func (s *Sim) drop(e *eni) {
-	e.subnet.pool.give(singles(e.addrs)...)
-	e.subnet.pool.give(e.prefixes...)
+	e.subnet.give(e.v4, e.v6)
+	s.retireToken(e)
 	delete(s.enis, e.id)
 }
 
-// owner returns the eni of the subnet that has the address, by itself or in a prefix.
+// owner returns the eni of the subnet that has the IPv4 address, by itself or in a prefix.
 func (s *Sim) owner(sub *subnet, a netip.Addr) *eni {
 	for _, e := range s.enis {
-		if e.subnet == sub && e.has(a) {
+		if e.subnet == sub && e.v4.has(a) {
 			return e
 		}
 	}
 	return nil
 }
 
-func (e *eni) has(a netip.Addr) bool {
-	return slices.Contains(e.addrs, a) || slices.ContainsFunc(e.prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+// primary is the primary address, or zero if the eni has no IPv4.
+func (e *eni) primary() netip.Addr {
+	if len(e.v4.addrs) == 0 {
+		return netip.Addr{}
+	}
+	return e.v4.addrs[0]
 }
 
-// slots is how many of the addresses that its instance type allows the eni uses; a prefix counts as one (Guide:
-// "Prefix delegation for Amazon EC2 network interfaces").
-func (e *eni) slots() int { return len(e.addrs) + len(e.prefixes) }
-
-// maxSlots is how many it may use. EC2 does not say what binds an ENI that is attached nowhere; here it is the largest
-// of all instance types, and attaching it to a smaller one is refused.
-func (s *Sim) maxSlots(e *eni) int {
+// maxSlots is how many addresses and prefixes of each family it may use. EC2 does not say what binds an ENI that is
+// attached nowhere; here it is the largest of all instance types, and attaching it to a smaller one is refused.
+func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
 	if e.attachment != nil {
-		return e.attachment.instance.limits.IPv4PerENI
+		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI
 	}
-	return s.maxIPv4
+	return s.maxIPv4, s.maxIPv6
 }
 
 // snapshot is the eni for people outside.
@@ -105,11 +194,14 @@ func (e *eni) snapshot() ENI {
 		Description:     e.description,
 		Subnet:          e.subnet.ID,
 		CIDR:            e.subnet.CIDR,
+		IPv6CIDR:        e.subnet.IPv6CIDR,
 		VPC:             e.subnet.VPC,
 		Zone:            e.subnet.Zone,
 		SecurityGroups:  slices.Clone(e.groups),
-		Addrs:           slices.Clone(e.addrs),
-		Prefixes:        slices.Clone(e.prefixes),
+		Addrs:           slices.Clone(e.v4.addrs),
+		Prefixes:        slices.Clone(e.v4.prefixes),
+		IPv6Addrs:       slices.Clone(e.v6.addrs),
+		IPv6Prefixes:    slices.Clone(e.v6.prefixes),
 		PublicIP:        e.publicIP,
 		SourceDestCheck: e.sourceDestCheck,
 		Tags:            maps.Clone(e.tags),
@@ -181,11 +273,14 @@ func (s *Sim) changed(kind ChangeKind, e *eni) {
 	}
 }
 
-// dnsName is the private name of an address (VPC Guide: "DNS attributes for your VPC").
+// dnsName is the private name of an IPv4 address (VPC Guide: "DNS attributes for your VPC").
 func (s *Sim) dnsName(a netip.Addr) string {
-	domain := s.cfg.Region + ".compute.internal"
+	return "ip-" + strings.ReplaceAll(a.String(), ".", "-") + "." + s.domain()
+}
+
+func (s *Sim) domain() string {
 	if s.cfg.Region == "us-east-1" {
-		domain = "ec2.internal"
+		return "ec2.internal"
 	}
-	return "ip-" + strings.ReplaceAll(a.String(), ".", "-") + "." + domain
+	return s.cfg.Region + ".compute.internal"
 }

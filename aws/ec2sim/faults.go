@@ -43,8 +43,28 @@ func mustKnow(action string) {
 	}
 }
 
+// Lose makes the next n calls of the action that succeed do so without an answer: the work is done, the connection is
+// closed, and the caller cannot know. A negative n means all calls from now on, 0 none any more. To a caller of ServeHTTP
+// that is no server of net/http, a closed connection is a panic with [http.ErrAbortHandler].
+func (s *Sim) Lose(action string, n int) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.losses[action] = n
+}
+
+// loses says whether the answer of this call is to be lost.
+func (s *Sim) loses(action string) bool {
+	n := s.losses[action]
+	if n > 0 {
+		s.losses[action] = n - 1
+	}
+	return n != 0
+}
+
 // injected is the error that the action shall answer with, if any.
-func (s *Sim) injected(action string) error {
+func (s *Sim) injected(called form) error {
+	action := called["Action"]
 	f := s.faults[action]
 	if f == nil || f.left == 0 {
 		return nil
@@ -53,7 +73,7 @@ func (s *Sim) injected(action string) error {
 		f.left--
 	}
 	if f.code == "RequestLimitExceeded" {
-		return refuse(f.code, "Request limit exceeded.")
+		return tooManyRequests()
 	}
 	return refuse(f.code, "%s answers so because the simulator was told to.", action)
 }
@@ -76,8 +96,8 @@ func (s *Sim) ResetCalls() {
 }
 
 // record appends a call.
-func (s *Sim) record(f form, err error) {
-	c := Call{Action: f["Action"], Params: maps.Clone(f)}
+func (s *Sim) record(f form, err error, lost bool) {
+	c := Call{Action: f["Action"], Params: maps.Clone(f), Lost: lost}
 	delete(c.Params, "Action")
 	delete(c.Params, "Version")
 	if r, ok := errors.AsType[*refusal](err); ok {
@@ -99,8 +119,11 @@ func (c Call) String() string {
 		}
 	}
 	line := strings.Join(words, " ")
-	if c.Code != "" {
+	switch {
+	case c.Code != "":
 		line += ": " + c.Code
+	case c.Lost:
+		line += ": answer lost"
 	}
 	return line
 }

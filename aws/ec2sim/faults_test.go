@@ -5,8 +5,13 @@ package ec2sim
 
 import (
 	"context"
+	"errors"
+	"io"
+	"log"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,14 +112,66 @@ func TestDelay(t *testing.T) {
 	})
 }
 
+// TestLose: the work is done, the connection closed; a call that fails, or one too many, has its answer.
+func TestLose(t *testing.T) {
+	sim, _ := start(t, world)
+	server := httptest.NewServer(sim)
+	defer server.Close()
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	sim.Lose("CreateNetworkInterface", 2)
+	var got []string
+	for _, subnet := range []string{"subnet-b", "subnet-x", "subnet-b", "subnet-b"} {
+		answer, err := http.PostForm(server.URL, url.Values{"Action": {"CreateNetworkInterface"}, "SubnetId": {subnet}})
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+			got = append(got, "lost")
+			continue
+		}
+		answer.Body.Close()
+		got = append(got, strconv.Itoa(answer.StatusCode))
+	}
+	if diff := cmp.Diff([]string{"lost", "400", "lost", "200"}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if enis := sim.ENIs(); len(enis) != 4 {
+		t.Errorf("%d ENIs, want 4", len(enis))
+	}
+	calls := sim.Calls()
+	if got := calls[0].String() + ", " + calls[3].String(); got != "CreateNetworkInterface SubnetId=subnet-b: answer lost, CreateNetworkInterface SubnetId=subnet-b" {
+		t.Error(got)
+	}
+}
+
+// TestTokenAfterALostAnswer: the token finds what the lost call has made.
+func TestTokenAfterALostAnswer(t *testing.T) {
+	sim, _ := start(t, world)
+	sim.Lose("CreateNetworkInterface", -1)
+	func() {
+		defer func() {
+			if r := recover(); r != http.ErrAbortHandler {
+				t.Errorf("panic: %v", r)
+			}
+		}()
+		post(t, sim, create+" ClientToken=t1")
+	}()
+	sim.Lose("CreateNetworkInterface", 0)
+	if got := must(t, sim, create+" ClientToken=t1").one(t, "networkInterfaceId"); got != long("eni-2") {
+		t.Error(got)
+	}
+}
+
 // TestTagsNeedTheirOwnPermission: tags at creation need CreateTags too.
 func TestTagsNeedTheirOwnPermission(t *testing.T) {
 	c := world
 	c.Denied = []string{"CreateTags"}
 	sim, _ := start(t, c)
 	const tags = " TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=a"
-	if got, _ := refused(t, sim, create+tags); got != "403 UnauthorizedOperation" {
-		t.Error(got)
+	for _, call := range []string{create + tags, create + tags + " DryRun=true"} {
+		if got, _ := refused(t, sim, call); got != "403 UnauthorizedOperation" {
+			t.Errorf("%s: %s", call, got)
+		}
 	}
 	must(t, sim, create)
 }

@@ -89,7 +89,8 @@ func (d *decoder) value(v reflect.Value, name string) error {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	if want := scalar(v, text); want != "" {
+	// Every parameter of EC2 that is an address or a block of IPv6 says so in its name.
+	if want := scalar(v, text, strings.Contains(name, "Ipv6")); want != "" {
 		return invalid(text, name, "Expected "+want+".")
 	}
 	return nil
@@ -141,8 +142,8 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// scalar parses text into v, or says what it should have been.
-func scalar(v reflect.Value, text string) (want string) {
+// scalar parses text into v, or says what it should have been. Addresses and blocks are of IPv6 or else of IPv4.
+func scalar(v reflect.Value, text string, ipv6 bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {
 	case *string:
@@ -154,10 +155,10 @@ func scalar(v reflect.Value, text string) (want string) {
 		want, *p, ok = "an integer", int(n), err == nil
 	case *netip.Addr:
 		a, err := netip.ParseAddr(text)
-		want, *p, ok = "an IPv4 address", a, err == nil && a.Is4()
+		want, *p, ok = "an address of the right family", a, err == nil && ofFamily(a, ipv6)
 	case *netip.Prefix:
 		b, err := netip.ParsePrefix(text)
-		want, *p, ok = "a CIDR block", b, err == nil && b.Addr().Is4() && b == b.Masked()
+		want, *p, ok = "a CIDR block of the right family", b, err == nil && ofFamily(b.Addr(), ipv6) && b == b.Masked()
 	default:
 		panic(fmt.Sprintf("ec2sim: no wire form for %s", v.Type()))
 	}
@@ -165,4 +166,11 @@ func scalar(v reflect.Value, text string) (want string) {
 		return ""
 	}
 	return want
+}
+
+func ofFamily(a netip.Addr, ipv6 bool) bool {
+	if ipv6 {
+		return isIPv6(a)
+	}
+	return a.Is4()
 }

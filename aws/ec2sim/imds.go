@@ -44,19 +44,17 @@ func (i *Instance) present() view {
 	return i.views[0]
 }
 
-// shown are the ENIs that the metadata shows now.
-func (i *Instance) shown() []ENI {
-	i.sim.mu.Lock()
-	defer i.sim.mu.Unlock()
-	return i.present().enis
-}
-
 // Metadata answers as the instance metadata service of i, version 2 only, as instances of Amazon Linux 2023 have it
 // (Guide: "Use the Instance Metadata Service to access instance metadata").
 func (i *Instance) Metadata() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i.recordMetadata(r)
+		status, silent := i.refusal(r.URL.Path)
 		switch {
+		case silent:
+			<-r.Context().Done()
+		case status != 0:
+			page404(w, status)
 		case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token":
 			i.giveToken(w, r)
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -100,7 +98,7 @@ func (i *Instance) validToken(token string) bool {
 // show answers with the value of a key, or the list of a directory: a line for each name, with a slash behind
 // directories, and no newline at the end.
 func (i *Instance) show(w http.ResponseWriter, path string) {
-	tree := i.tree(i.shown())
+	tree := i.tree()
 	path = strings.Trim(path, "/")
 	text, ok := tree[path]
 	if !ok {
@@ -129,7 +127,9 @@ func list(tree map[string]string, path string) string {
 		if deeper {
 			name += "/"
 		}
-		names[name] = true
+		if name != "" {
+			names[name] = true
+		}
 	}
 	return lines(slices.Sorted(maps.Keys(names)))
 }

@@ -6,14 +6,22 @@ package ec2sim
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
+// macsDir is the directory of the ENIs.
+const macsDir = "meta-data/network/interfaces/macs/"
+
 // tree is the metadata as it is served: path without the first slash -> value (Guide: "Instance metadata categories").
-// A key with nothing to say is left out, and so answers 404.
-func (i *Instance) tree(enis []ENI) map[string]string {
+// A key with nothing to say is left out, and so answers 404. What ends in a slash is a directory that may be empty.
+func (i *Instance) tree() map[string]string {
+	i.sim.mu.Lock()
+	attached, told, lies := i.present().enis, i.told(), slices.Clone(i.lies)
+	i.sim.mu.Unlock()
 	t := map[string]string{}
 	set := func(key, value string) {
 		if value != "" {
@@ -25,11 +33,15 @@ func (i *Instance) tree(enis []ENI) map[string]string {
 	set("meta-data/placement/availability-zone", i.Zone)
 	set("meta-data/placement/region", i.sim.cfg.Region)
 	set("meta-data/iam/security-credentials/"+i.role, i.credentials())
-	for _, e := range enis {
+	for _, e := range attached {
 		if e.Card == 0 && e.Index == 0 {
 			i.boot(set, e)
 		}
-		i.macs(set, e)
+	}
+	for _, e := range told {
+		dir := macsDir + e.MAC + "/"
+		t["latest/"+dir] = ""
+		i.macs(func(key, value string) { set(dir+key, lyingKey(lies, e, key, value)) }, e)
 	}
 	return t
 }
@@ -37,40 +49,57 @@ func (i *Instance) tree(enis []ENI) map[string]string {
 // boot is what the metadata says of the instance because of its boot ENI.
 func (i *Instance) boot(set func(key, value string), e ENI) {
 	set("meta-data/mac", e.MAC)
-	set("meta-data/hostname", i.sim.dnsName(e.Addrs[0]))
-	set("meta-data/local-hostname", i.sim.dnsName(e.Addrs[0]))
-	set("meta-data/local-ipv4", e.Addrs[0].String())
+	set("meta-data/hostname", i.hostname(e))
+	set("meta-data/local-hostname", i.hostname(e))
+	set("meta-data/local-ipv4", first(e.Addrs))
+	set("meta-data/ipv6", first(e.IPv6Addrs))
 	if e.PublicIP.IsValid() {
 		set("meta-data/public-ipv4", e.PublicIP.String())
 	}
 	set("dynamic/instance-identity/document", i.document(e))
 }
 
-// macs is the directory of one ENI.
+// hostname is the name of the instance: its address's, or its own in a subnet without IPv4 (VPC Guide: "EC2 instance
+// hostnames and domains").
+func (i *Instance) hostname(e ENI) string {
+	if len(e.Addrs) == 0 {
+		return i.ID + "." + i.sim.domain()
+	}
+	return i.sim.dnsName(e.Addrs[0])
+}
+
+// macs is the directory of one ENI. One in a subnet without IPv4 has no key of IPv4 but the VPC's.
 func (i *Instance) macs(set func(key, value string), e ENI) {
 	vpc := i.sim.vpcs[e.VPC]
-	dir := "meta-data/network/interfaces/macs/" + e.MAC + "/"
-	set(dir+"device-number", strconv.Itoa(e.Index))
-	set(dir+"interface-id", e.ID)
-	set(dir+"mac", e.MAC)
-	set(dir+"owner-id", i.sim.cfg.Account)
-	set(dir+"subnet-id", e.Subnet)
-	set(dir+"vpc-id", e.VPC)
-	set(dir+"security-group-ids", lines(e.SecurityGroups))
-	set(dir+"local-hostname", i.sim.dnsName(e.Addrs[0]))
-	set(dir+"local-ipv4s", lines(texts(e.Addrs)))
-	set(dir+"subnet-ipv4-cidr-block", e.CIDR.String())
-	set(dir+"vpc-ipv4-cidr-block", vpc.CIDRs[0].String())
-	set(dir+"vpc-ipv4-cidr-blocks", lines(texts(vpc.CIDRs)))
-	set(dir+"ipv4-prefix", lines(texts(e.Prefixes)))
+	set("device-number", strconv.Itoa(e.Index))
+	set("interface-id", e.ID)
+	set("mac", e.MAC)
+	set("owner-id", i.sim.cfg.Account)
+	set("subnet-id", e.Subnet)
+	set("vpc-id", e.VPC)
+	set("security-group-ids", lines(e.SecurityGroups))
+	set("local-hostname", i.hostname(e))
+	set("local-ipv4s", lines(texts(e.Addrs)))
+	if e.CIDR.IsValid() {
+		set("subnet-ipv4-cidr-block", e.CIDR.String())
+	}
+	set("vpc-ipv4-cidr-block", vpc.CIDRs[0].String())
+	set("vpc-ipv4-cidr-blocks", lines(texts(vpc.CIDRs)))
+	set("ipv4-prefix", lines(texts(e.Prefixes)))
+	set("ipv6s", lines(texts(e.IPv6Addrs)))
+	set("ipv6-prefix", lines(texts(e.IPv6Prefixes)))
+	if e.IPv6CIDR.IsValid() {
+		set("subnet-ipv6-cidr-blocks", e.IPv6CIDR.String())
+	}
+	set("vpc-ipv6-cidr-blocks", lines(texts(vpc.IPv6CIDRs)))
 	if e.PublicIP.IsValid() {
-		set(dir+"public-ipv4s", e.PublicIP.String())
-		set(dir+"ipv4-associations/"+e.PublicIP.String(), e.Addrs[0].String())
+		set("public-ipv4s", e.PublicIP.String())
+		set("ipv4-associations/"+e.PublicIP.String(), e.Addrs[0].String())
 	}
 	// In practice: the categories page calls it network-card-index; instances have this name, and only if they have
 	// more cards than one.
 	if len(i.limits.cards()) > 1 {
-		set(dir+"network-card", strconv.Itoa(e.Card))
+		set("network-card", strconv.Itoa(e.Card))
 	}
 }
 
@@ -84,12 +113,12 @@ func (i *Instance) document(boot ENI) string {
 		InstanceID       string    `json:"instanceId"`
 		InstanceType     string    `json:"instanceType"`
 		PendingTime      time.Time `json:"pendingTime"`
-		PrivateIP        string    `json:"privateIp"`
+		PrivateIP        string    `json:"privateIp,omitempty"`
 		Region           string    `json:"region"`
 		Version          string    `json:"version"`
 	}{
 		i.sim.cfg.Account, "x86_64", i.Zone, "ami-00000000000000001", i.ID, i.Type,
-		i.launched.UTC().Truncate(time.Second), boot.Addrs[0].String(), i.sim.cfg.Region, "2017-09-30",
+		i.launched.UTC().Truncate(time.Second), first(boot.Addrs), i.sim.cfg.Region, "2017-09-30",
 	})
 }
 
@@ -119,3 +148,11 @@ func indent(v any) string {
 }
 
 func lines(values []string) string { return strings.Join(values, "\n") }
+
+// first is the first of the addresses, or nothing.
+func first(as []netip.Addr) string {
+	if len(as) == 0 {
+		return ""
+	}
+	return as[0].String()
+}

@@ -25,8 +25,9 @@ type Instance struct {
 	role       string
 	tags       map[string]string
 	launched   time.Time
-	terminated bool   // guarded by sim.mu, like views
-	views      []view // what the metadata shows, the present view first and then those to come
+	terminated bool   // guarded by sim.mu, like the next two
+	views      []view // what the metadata knows, the present view first and then those to come
+	lies       []*telling
 
 	metadata struct {
 		sync.Mutex
@@ -60,10 +61,14 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	if 1+r.Secondary > limits.IPv4PerENI {
-		return nil, refuse("InvalidInterface.IpAddressLimitExceeded", "Number of private addresses exceeds the limit of %s.", r.Type)
+	w := r.wish()
+	if err := w.check(); err != nil {
+		return nil, err
 	}
-	as, err := sub.takeFirst(r.PrivateIP, nil, r.Secondary)
+	if err := limits.mayTake(1+w.v4.slots(), sub.unasked(w.v6).slots(), w.v4.wantsPrefixes() || w.v6.wantsPrefixes()); err != nil {
+		return nil, err
+	}
+	e, err := s.newENI(sub, groups, w)
 	if err != nil {
 		return nil, err
 	}
@@ -74,13 +79,22 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	}
 	i.metadata.tokens = map[string]time.Time{}
 	s.instances[i.ID] = i
-	e := s.newENI(sub, groups, as, nil)
-	if sub.MapPublicIP {
+	if sub.MapPublicIP && e.primary().IsValid() {
 		e.publicIP = s.publicIP()
 	}
 	s.attach(e, i, 0, 0, 0).deleteOnTermination = true
 	i.views = []view{{since: i.launched, enis: i.snapshots()}}
+	s.catchUp() // booting takes longer than any lag
 	return i, nil
+}
+
+// wish is what the boot ENI shall have.
+func (r RunInstance) wish() wish {
+	return wish{
+		primary: r.PrivateIP,
+		v4:      demand{count: positive(&r.Secondary), prefixCount: positive(&r.Prefixes)},
+		v6:      demand{count: positive(&r.IPv6), prefixCount: positive(&r.IPv6Prefixes)},
+	}
 }
 
 // publicIP gives an address of 198.18.0.0/15, which no real host has (RFC 2544, RFC 6890).

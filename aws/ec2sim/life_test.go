@@ -38,6 +38,30 @@ func TestClientToken(t *testing.T) {
 	}
 }
 
+// TestTokenLife: a token is remembered while its ENI is there, and for some time after.
+func TestTokenLife(t *testing.T) {
+	for life, want := range map[time.Duration]string{0: "eni-2 eni-2 eni-2 eni-2", 24 * time.Hour: "eni-2 eni-2 eni-2 eni-3"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := world
+			c.TokenLife = life
+			sim, _ := start(t, c)
+			var got []string
+			again := func() { got = append(got, must(t, sim, create+" ClientToken=t1").one(t, "networkInterfaceId")) }
+			again()
+			time.Sleep(48 * time.Hour)
+			again()
+			must(t, sim, "DeleteNetworkInterface NetworkInterfaceId=eni-2")
+			time.Sleep(24*time.Hour - 1)
+			again()
+			time.Sleep(1)
+			again()
+			if strings.Join(got, " ") != long(want) {
+				t.Errorf("life %v: %v, want %s", life, got, want)
+			}
+		})
+	}
+}
+
 func withoutRequestID(body string) string {
 	_, rest, _ := strings.Cut(body, "</requestId>")
 	return rest
@@ -254,6 +278,9 @@ func TestRunInstance(t *testing.T) {
 		if _, err := sim.RunInstance(r); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
+	}
+	if _, err := sim.RunInstance(RunInstance{Type: "t3.small", Subnet: "subnet-dual", Secondary: 1, Prefixes: 1}); err == nil {
+		t.Error("a launch with addresses and prefixes")
 	}
 	i := run(t, sim, RunInstance{Type: "t3.small", Subnet: "subnet-a", PrivateIP: cidr("10.0.0.77/32").Addr(), Secondary: 1, Tags: map[string]string{"Name": "n"}})
 	got := i.ENIs()[0]

@@ -6,6 +6,7 @@ package ec2sim
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // defaultGroup is the security group of an ENI that is created without one (API: CreateNetworkInterface).
@@ -14,11 +15,12 @@ const defaultGroup = "sg-default"
 // maxGroups is how many security groups an ENI may have (VPC Guide: "Amazon VPC quotas").
 const maxGroups = 5
 
+// eni finds an ENI that everybody has heard of.
 func (s *Sim) eni(id string) (*eni, error) {
 	if !strings.HasPrefix(id, "eni-") {
 		return nil, refuse("InvalidNetworkInterfaceId.Malformed", "Invalid id: %q (expecting \"eni-...\")", id)
 	}
-	if e, ok := s.enis[id]; ok {
+	if e, ok := s.enis[id]; ok && !time.Now().Before(e.known) {
 		return e, nil
 	}
 	return nil, notFound("InvalidNetworkInterfaceID", "networkInterface ID", id)

@@ -8,32 +8,40 @@ import (
 	"net/netip"
 )
 
-// A pool is the addresses of an IPv4 subnet, one bit each. It gives out aligned blocks: a single address is a block of
-// one, a delegated prefix a block of sixteen, so that a subnet can be fragmented as EC2's are: full for prefixes with
-// addresses to spare.
-type pool struct {
+// A pool gives out the addresses of one family of a subnet, in aligned blocks: a single address is a block of one, a
+// delegated prefix a block of many, so that a subnet can be fragmented as EC2's are: full for prefixes with addresses to
+// spare. The first four addresses and the last one are never given (VPC Guide: "Subnet CIDR blocks", of both families).
+type pool interface {
+	takeAll(bits, count int) (blocks []netip.Prefix, ok bool)     // blocks of that prefix length, or none
+	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) // these, or none and the first that is not free
+	give(blocks ...netip.Prefix)                                  // takes blocks back
+	reserved(a netip.Addr) bool                                   // EC2 keeps it for itself
+	left() int                                                    // single addresses that nobody has
+}
+
+// A bitmap is the pool of an IPv4 subnet, a bit for each address.
+type bitmap struct {
 	cidr netip.Prefix
 	used []uint64
 	free int
 	next int // where the search for a block begins: behind the last one that was given
 }
 
-// newPool returns the pool of cidr. The first four addresses and the last one are never given: network, router, DNS,
-// reserved, broadcast (VPC Guide: "Subnet CIDR blocks").
-func newPool(cidr netip.Prefix) *pool {
+// newBitmap returns the pool of an IPv4 block. It keeps back network, router, DNS, reserved and broadcast.
+func newBitmap(cidr netip.Prefix) *bitmap {
 	size := 1 << (32 - cidr.Bits())
-	p := &pool{cidr: cidr.Masked(), used: make([]uint64, (size+63)/64), free: size}
+	p := &bitmap{cidr: cidr.Masked(), used: make([]uint64, (size+63)/64), free: size}
 	for _, i := range []int{0, 1, 2, 3, size - 1} {
 		p.set(i, 1)
 	}
 	return p
 }
 
-func (p *pool) size() int { return 1 << (32 - p.cidr.Bits()) }
+func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
 // take gives the next free block of that prefix length. EC2 does not say how it chooses; the simulator goes round the
 // subnet, so that it is predictable and an address that was just freed is the last to be given again.
-func (p *pool) take(bits int) (netip.Prefix, bool) {
+func (p *bitmap) take(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n
 	for i := range size / n {
@@ -47,8 +55,7 @@ func (p *pool) take(bits int) (netip.Prefix, bool) {
 	return netip.Prefix{}, false
 }
 
-// takeAll gives count blocks, or none.
-func (p *pool) takeAll(bits, count int) ([]netip.Prefix, bool) {
+func (p *bitmap) takeAll(bits, count int) ([]netip.Prefix, bool) {
 	if count > p.free {
 		return nil, false
 	}
@@ -65,8 +72,7 @@ func (p *pool) takeAll(bits, count int) ([]netip.Prefix, bool) {
 	return blocks, true
 }
 
-// takeThese gives these blocks of the subnet, or none and the first that is not free.
-func (p *pool) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
+func (p *bitmap) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
 	for done, b := range blocks {
 		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
 		if !p.isFree(i, n) {
@@ -78,8 +84,7 @@ func (p *pool) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
 	return netip.Prefix{}, true
 }
 
-// give takes blocks back.
-func (p *pool) give(blocks ...netip.Prefix) {
+func (p *bitmap) give(blocks ...netip.Prefix) {
 	for _, b := range blocks {
 		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
 		p.used[i/64] &^= mask(i, n)
@@ -87,30 +92,31 @@ func (p *pool) give(blocks ...netip.Prefix) {
 	}
 }
 
-// reserved says whether the address is one that EC2 keeps for itself.
-func (p *pool) reserved(a netip.Addr) bool {
+func (p *bitmap) reserved(a netip.Addr) bool {
 	i := p.index(a)
 	return i < 4 || i == p.size()-1
 }
 
-// isFree, set and mask work on n bits from i, which never cross a word: blocks are aligned and at most 16 long.
-func (p *pool) isFree(i, n int) bool { return p.used[i/64]&mask(i, n) == 0 }
+func (p *bitmap) left() int { return p.free }
 
-func (p *pool) set(i, n int) {
+// isFree, set and mask work on n bits from i, which never cross a word: blocks are aligned and at most 16 long.
+func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&mask(i, n) == 0 }
+
+func (p *bitmap) set(i, n int) {
 	p.used[i/64] |= mask(i, n)
 	p.free -= n
 }
 
 func mask(i, n int) uint64 { return (1<<n - 1) << (i % 64) }
 
-func (p *pool) at(i int) netip.Addr {
+func (p *bitmap) at(i int) netip.Addr {
 	base := p.cidr.Addr().As4()
 	var a [4]byte
 	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(base[:])+uint32(i))
 	return netip.AddrFrom4(a)
 }
 
-func (p *pool) index(a netip.Addr) int {
+func (p *bitmap) index(a netip.Addr) int {
 	base, b := p.cidr.Addr().As4(), a.As4()
 	return int(binary.BigEndian.Uint32(b[:]) - binary.BigEndian.Uint32(base[:]))
 }

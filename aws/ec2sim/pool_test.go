@@ -11,7 +11,7 @@ import (
 
 func TestPoolSizes(t *testing.T) {
 	for block, want := range map[string]int{"10.0.0.0/28": 11, "10.0.0.0/24": 251, "10.0.0.0/16": 65531} {
-		p := newPool(cidr(block))
+		p := newBitmap(cidr(block))
 		if p.free != want {
 			t.Errorf("%s: %d free, want %d", block, p.free, want)
 		}
@@ -27,7 +27,7 @@ func TestPoolSizes(t *testing.T) {
 
 // TestPoolPrefixes: the first /28 and the last have reserved addresses, and so are never given.
 func TestPoolPrefixes(t *testing.T) {
-	p := newPool(cidr("10.0.0.0/24"))
+	p := newBitmap(cidr("10.0.0.0/24"))
 	all, ok := p.takeAll(28, 14)
 	if !ok || all[0] != cidr("10.0.0.16/28") || all[13] != cidr("10.0.0.224/28") {
 		t.Errorf("%v", all)
@@ -37,10 +37,49 @@ func TestPoolPrefixes(t *testing.T) {
 	}
 }
 
+// TestSparsePool: the first /80 and the last have reserved addresses; the others are all given, to the last.
+func TestSparsePool(t *testing.T) {
+	p := newSparse(cidr("2001:db8:1:4::/64"))
+	all, ok := p.takeAll(80, 1<<16-2)
+	if !ok || all[0] != cidr("2001:db8:1:4:1::/80") || all[len(all)-1] != cidr("2001:db8:1:4:fffe::/80") {
+		t.Fatalf("%d prefixes, from %s to %s", len(all), all[0], all[len(all)-1])
+	}
+	if more, ok := p.takeAll(80, 1); ok {
+		t.Errorf("%v too many", more)
+	}
+	p.give(all[7])
+	if again, ok := p.takeAll(80, 2); ok {
+		t.Errorf("one was given back, and %v given", again)
+	}
+	if again, ok := p.takeAll(80, 1); !ok || again[0] != all[7] {
+		t.Errorf("got %v, want %s", again, all[7])
+	}
+	for _, a := range []string{"2001:db8:1:4::", "2001:db8:1:4::3", "2001:db8:1:4:ffff:ffff:ffff:ffff"} {
+		if !p.reserved(cidr(a + "/128").Addr()) {
+			t.Errorf("%s is not reserved", a)
+		}
+	}
+	if singles, ok := p.takeAll(128, 3); !ok || singles[0] != cidr("2001:db8:1:4::4/128") || singles[2] != cidr("2001:db8:1:4::6/128") {
+		t.Errorf("%v", singles)
+	}
+}
+
+// TestSparsePoolOfABigSubnet: prefixes are counted over all of a block that is larger than a /64.
+func TestSparsePoolOfABigSubnet(t *testing.T) {
+	p := newSparse(cidr("2001:db8:1::/56"))
+	all, ok := p.takeAll(80, 1<<16)
+	if want := cidr("2001:db8:1:1::/80"); !ok || all[len(all)-1] != want {
+		t.Errorf("the last is %s, want %s", all[len(all)-1], want)
+	}
+	if p.last() != cidr("2001:db8:1:ff:ffff:ffff:ffff:ffff/128").Addr() {
+		t.Errorf("last %s", p.last())
+	}
+}
+
 // TestPoolAgainstMap takes and gives blocks at random, and keeps book in the simplest way.
 func TestPoolAgainstMap(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	p, mine := newPool(cidr("10.0.0.0/23")), map[netip.Addr]netip.Prefix{}
+	p, mine := newBitmap(cidr("10.0.0.0/23")), map[netip.Addr]netip.Prefix{}
 	var blocks []netip.Prefix
 	for range 5000 {
 		bits := []int{32, 32, 32, 28}[r.IntN(4)]

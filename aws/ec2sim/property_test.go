@@ -11,14 +11,45 @@ import (
 	"testing"
 )
 
-// check holds the invariants of the package: no address in two places, free counts that are true, limits kept.
+// check holds the invariants of the package: no address in two places, pools that are true, limits kept.
 func check(t *testing.T, sim *Sim) {
+	t.Helper()
+	enis := sim.ENIs()
+	checkIPv4(t, sim, enis)
+	checkIPv6(t, sim, enis)
+	count := map[string]int{}
+	places := map[string]string{}
+	for _, e := range enis {
+		if len(e.Addrs) == 0 && e.CIDR.IsValid() {
+			t.Errorf("%s has no primary address", e.ID)
+		}
+		if e.Instance != "" {
+			place := fmt.Sprintf("%s card %d index %d", e.Instance, e.Card, e.Index)
+			if other, ok := places[place]; ok {
+				t.Errorf("%s and %s are both at %s", e.ID, other, place)
+			}
+			places[place] = e.ID
+			count[e.Instance]++
+		}
+	}
+	for _, i := range sim.Instances() {
+		if count[i.ID] > i.limits.ENIs {
+			t.Errorf("%s has %d ENIs", i.ID, count[i.ID])
+		}
+		for _, e := range i.ENIs() {
+			if len(e.Addrs)+len(e.Prefixes) > i.limits.IPv4PerENI || len(e.IPv6Addrs)+len(e.IPv6Prefixes) > i.limits.IPv6PerENI {
+				t.Errorf("%s has %v %v %v %v", e.ID, e.Addrs, e.Prefixes, e.IPv6Addrs, e.IPv6Prefixes)
+			}
+		}
+	}
+}
+
+// checkIPv4 counts every address.
+func checkIPv4(t *testing.T, sim *Sim, enis []ENI) {
 	t.Helper()
 	taken := map[string]int{}
 	owners := map[netip.Addr]string{}
-	count := map[string]int{}
-	places := map[string]string{}
-	for _, e := range sim.ENIs() {
+	for _, e := range enis {
 		all := slices.Clone(e.Addrs)
 		for _, p := range e.Prefixes {
 			for a := p.Addr(); p.Contains(a); a = a.Next() {
@@ -35,33 +66,57 @@ func check(t *testing.T, sim *Sim) {
 			owners[a] = e.ID
 		}
 		taken[e.Subnet] += len(all)
-		if len(e.Addrs) == 0 {
-			t.Errorf("%s has no primary address", e.ID)
-		}
-		if e.Instance != "" {
-			place := fmt.Sprintf("%s card %d index %d", e.Instance, e.Card, e.Index)
-			if other, ok := places[place]; ok {
-				t.Errorf("%s and %s are both at %s", e.ID, other, place)
-			}
-			places[place] = e.ID
-			count[e.Instance]++
-		}
 	}
 	for id, sub := range sim.subnets {
+		if sub.v4 == nil {
+			continue
+		}
 		size := 1<<(32-sub.CIDR.Bits()) - 5
-		if got := sub.pool.free; got != size-taken[id] {
+		if got := sub.free(); got != size-taken[id] {
 			t.Errorf("%s: %d free, want %d-%d", id, got, size, taken[id])
 		}
 	}
-	for _, i := range sim.Instances() {
-		if count[i.ID] > i.limits.ENIs {
-			t.Errorf("%s has %d ENIs", i.ID, count[i.ID])
-		}
-		for _, e := range i.ENIs() {
-			if len(e.Addrs)+len(e.Prefixes) > i.limits.IPv4PerENI {
-				t.Errorf("%s has %v %v", e.ID, e.Addrs, e.Prefixes)
+}
+
+// checkIPv6 compares blocks, of which no two may overlap: they are all of two sizes.
+func checkIPv6(t *testing.T, sim *Sim, enis []ENI) {
+	t.Helper()
+	owners := map[netip.Prefix]string{}
+	inside := map[netip.Prefix]int{}
+	for _, e := range enis {
+		for _, b := range append(singles(e.IPv6Addrs), e.IPv6Prefixes...) {
+			if o, ok := owners[b]; ok {
+				t.Errorf("%s is on %s and on %s", b, o, e.ID)
+			}
+			if !e.IPv6CIDR.Contains(b.Addr()) {
+				t.Errorf("%s of %s is not in %s", b, e.ID, e.Subnet)
+			}
+			owners[b] = e.ID
+			if b.Bits() == 128 {
+				inside[around(b)]++
 			}
 		}
+	}
+	for p, n := range inside {
+		if o, ok := owners[p]; ok {
+			t.Errorf("%d addresses of %s, which is %s's", n, p, o)
+		}
+	}
+	taken := 0
+	for id, sub := range sim.subnets {
+		if sub.v6 == nil {
+			continue
+		}
+		p := sub.v6.pool.(*sparse)
+		taken += len(p.taken)
+		for in, n := range p.inside {
+			if n != inside[in] {
+				t.Errorf("%s: %d addresses in %s, want %d", id, n, in, inside[in])
+			}
+		}
+	}
+	if taken != len(owners) {
+		t.Errorf("%d IPv6 blocks are taken, ENIs have %d", taken, len(owners))
 	}
 }
 
@@ -72,15 +127,19 @@ func TestRandomLives(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			sim, _ := start(t, world)
 			run(t, sim, RunInstance{Type: "t3.small", Subnet: "subnet-tiny"})
+			run(t, sim, RunInstance{Type: "t3.small", Subnet: "subnet-six", IPv6: 2})
 			primary := map[string]netip.Addr{}
-			done := 0
-			for range 300 {
-				call := randomCall(r, sim)
+			done := map[string]int{}
+			for range 600 {
+				call, action := randomCall(r, sim)
 				if code, _ := post(t, sim, call); code == 200 {
-					done++
+					done[action]++
 				}
 				check(t, sim)
 				for _, e := range sim.ENIs() {
+					if len(e.Addrs) == 0 {
+						continue
+					}
 					if p, ok := primary[e.ID]; ok && p != e.Addrs[0] {
 						t.Errorf("%s: the primary address of %s was %s and is %s", call, e.ID, p, e.Addrs[0])
 					}
@@ -90,42 +149,76 @@ func TestRandomLives(t *testing.T) {
 					t.Fatalf("after %s", long(call))
 				}
 			}
-			if done < 80 {
-				t.Errorf("only %d of 300 calls did anything", done)
+			for action, want := range map[string]int{
+				"CreateNetworkInterface": 20, "AttachNetworkInterface": 2, "DetachNetworkInterface": 1, "DeleteNetworkInterface": 5,
+				"AssignPrivateIpAddresses": 10, "UnassignPrivateIpAddresses": 3, "AssignIpv6Addresses": 10, "UnassignIpv6Addresses": 5,
+			} {
+				if done[action] < want {
+					t.Errorf("only %d times %s", done[action], action)
+				}
 			}
 		})
 	}
 }
 
 // randomCall is about ENIs that exist and addresses that they or others may have.
-func randomCall(r *rand.Rand, sim *Sim) string {
+func randomCall(r *rand.Rand, sim *Sim) (call, action string) {
 	enis := sim.ENIs()
 	e, other := enis[r.IntN(len(enis))], enis[r.IntN(len(enis))]
 	pick := func(choices ...string) string { return choices[r.IntN(len(choices))] }
 	n := 1 + r.IntN(3)
-	at := func(e ENI, i int) string { // an address of e's subnet
-		a := e.CIDR.Addr()
-		for range i {
-			a = a.Next()
-		}
-		return a.String()
+	subnet := pick("subnet-a", "subnet-b", "subnet-c", "subnet-tiny", "subnet-dual", "subnet-six", "subnet-dual")
+	v4, v4count := randomIPv4(r, e, other), pick("SecondaryPrivateIpAddressCount", "Ipv4PrefixCount")
+	v6, v6count := randomIPv6(r, e, other), pick("Ipv6AddressCount", "Ipv6PrefixCount")
+	action = pick("CreateNetworkInterface", "AttachNetworkInterface", "DetachNetworkInterface", "DeleteNetworkInterface",
+		"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "UnassignIpv6Addresses")
+	about := " NetworkInterfaceId=" + e.ID
+	params := map[string]func() string{
+		"CreateNetworkInterface": func() string {
+			return " SubnetId=" + subnet + pick("", fmt.Sprintf(" %s=%d", v4count, n)) + pick("", fmt.Sprintf(" %s=%d", v6count, n))
+		},
+		"AttachNetworkInterface": func() string { return fmt.Sprintf("%s InstanceId=i-%d DeviceIndex=%d", about, 1+r.IntN(3), n) },
+		"DetachNetworkInterface": func() string { return " AttachmentId=" + e.Attachment },
+		"DeleteNetworkInterface": func() string { return about },
+		"AssignPrivateIpAddresses": func() string {
+			return about + pick(fmt.Sprintf(" %s=%d", v4count, n), v4, v4+" AllowReassignment=true")
+		},
+		"UnassignPrivateIpAddresses": func() string { return about + v4 },
+		"AssignIpv6Addresses":        func() string { return about + pick(fmt.Sprintf(" %s=%d", v6count, n), v6) },
+		"UnassignIpv6Addresses":      func() string { return about + v6 },
 	}
-	prefix := at(e, 16*r.IntN(4)) + "/28"
-	if len(e.Prefixes) > 0 && r.IntN(2) == 0 {
-		prefix = e.Prefixes[0].String()
+	return action + params[action](), action
+}
+
+// randomIPv4 names an address or a prefix of the subnet of one of the ENIs.
+func randomIPv4(r *rand.Rand, e, other ENI) string {
+	at := cidr("10.0.0.0/24").Addr() // also where the subnet has no IPv4
+	if e.CIDR.IsValid() {
+		at = e.CIDR.Addr()
 	}
-	addr := pick(at(e, r.IntN(256)), e.Addrs[r.IntN(len(e.Addrs))].String(), other.Addrs[r.IntN(len(other.Addrs))].String())
-	subnet := pick("subnet-a", "subnet-b", "subnet-c", "subnet-tiny")
-	return pick(
-		fmt.Sprintf("CreateNetworkInterface SubnetId=%s %s=%d", subnet, pick("SecondaryPrivateIpAddressCount", "Ipv4PrefixCount"), n),
-		fmt.Sprintf("CreateNetworkInterface SubnetId=%s PrivateIpAddress=%s", e.Subnet, addr),
-		fmt.Sprintf("AttachNetworkInterface InstanceId=i-%d NetworkInterfaceId=%s DeviceIndex=%d", 1+r.IntN(2), e.ID, n),
-		fmt.Sprintf("DetachNetworkInterface AttachmentId=%s", e.Attachment),
-		fmt.Sprintf("DeleteNetworkInterface NetworkInterfaceId=%s", e.ID),
-		fmt.Sprintf("AssignPrivateIpAddresses NetworkInterfaceId=%s %s=%d", e.ID, pick("SecondaryPrivateIpAddressCount", "Ipv4PrefixCount"), n),
-		fmt.Sprintf("AssignPrivateIpAddresses NetworkInterfaceId=%s PrivateIpAddress.1=%s AllowReassignment=%s", e.ID, addr, pick("true", "false")),
-		fmt.Sprintf("AssignPrivateIpAddresses NetworkInterfaceId=%s Ipv4Prefix.1=%s", e.ID, prefix),
-		fmt.Sprintf("UnassignPrivateIpAddresses NetworkInterfaceId=%s PrivateIpAddress.1=%s", e.ID, addr),
-		fmt.Sprintf("UnassignPrivateIpAddresses NetworkInterfaceId=%s Ipv4Prefix.1=%s", e.ID, prefix),
-	)
+	base := at.As4()
+	base[3] = byte(r.IntN(256))
+	addrs := append(slices.Concat(e.Addrs, other.Addrs), netip.AddrFrom4(base))
+	base[3] = byte(16 * r.IntN(4))
+	prefixes := append(slices.Clone(e.Prefixes), netip.PrefixFrom(netip.AddrFrom4(base), 28))
+	if r.IntN(2) == 0 {
+		return " PrivateIpAddress.1=" + addrs[r.IntN(len(addrs))].String()
+	}
+	return " Ipv4Prefix.1=" + prefixes[r.IntN(len(prefixes))].String()
+}
+
+// randomIPv6 does the same, with addresses in blocks that others may have as prefixes.
+func randomIPv6(r *rand.Rand, e, other ENI) string {
+	base := cidr("2001:db8:1:4::/64").Addr().As16()
+	if e.IPv6CIDR.IsValid() {
+		base = e.IPv6CIDR.Addr().As16()
+	}
+	base[9] = byte(r.IntN(6))
+	prefixes := append(slices.Clone(e.IPv6Prefixes), netip.PrefixFrom(netip.AddrFrom16(base), 80))
+	base[15] = byte(r.IntN(12))
+	addrs := append(slices.Concat(e.IPv6Addrs, other.IPv6Addrs), netip.AddrFrom16(base))
+	if r.IntN(2) == 0 {
+		return " Ipv6Addresses.1=" + addrs[r.IntN(len(addrs))].String()
+	}
+	return " Ipv6Prefix.1=" + prefixes[r.IntN(len(prefixes))].String()
 }

@@ -22,6 +22,7 @@ const (
 
 // actions is the API: what each action is called and who answers it. The parameters are the fields of the input.
 var actions = map[string]action{
+	"AssignIpv6Addresses":             answer((*Sim).assignIPv6Addresses),
 	"AssignPrivateIpAddresses":        answer((*Sim).assignPrivateIPAddresses),
 	"AttachNetworkInterface":          answer((*Sim).attachNetworkInterface),
 	"CreateNetworkInterface":          answer((*Sim).createNetworkInterface),
@@ -34,8 +35,13 @@ var actions = map[string]action{
 	"DescribeVpcs":                    answer((*Sim).describeVpcs),
 	"DetachNetworkInterface":          answer((*Sim).detachNetworkInterface),
 	"ModifyNetworkInterfaceAttribute": answer((*Sim).modifyNetworkInterfaceAttribute),
+	"UnassignIpv6Addresses":           answer((*Sim).unassignIPv6Addresses),
 	"UnassignPrivateIpAddresses":      answer((*Sim).unassignPrivateIPAddresses),
 }
+
+// noDryRun are the actions that have no parameter DryRun. "Most" have it (API: "Common query parameters"); these are
+// without it in the API model that the SDKs are made from. What EC2 says if it is sent all the same is a guess.
+var noDryRun = []string{"AssignIpv6Addresses", "AssignPrivateIpAddresses", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses"}
 
 // An action answers a form with an output structure. It is called with the lock held.
 type action func(*Sim, form) (output, error)
@@ -100,14 +106,18 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var out output
 	var err error
 	var request string
+	var lost bool
 	s.update(func() {
 		request = fmt.Sprintf("00000000-0000-4000-8000-%012x", s.count("request"))
 		out, err = s.dispatch(f)
-		s.record(f, err)
+		lost = err == nil && s.loses(f["Action"])
+		s.record(f, err, lost)
 	})
 	w.Header().Set("x-amzn-RequestId", request)
 	switch {
 	case !s.hold(r, f["Action"]): // nobody waits for the answer
+	case lost:
+		panic(http.ErrAbortHandler) // so net/http's servers close the connection
 	case err != nil:
 		reject(w, err, request)
 	default:
@@ -138,17 +148,24 @@ func (s *Sim) dispatch(f form) (output, error) {
 	case cmp.Or(f["Version"], apiVersion) != apiVersion:
 		return nil, refuse("NoSuchVersion", "The specified API version does not exist.")
 	}
-	if err := s.injected(name); err != nil {
-		return nil, err
+	for _, gate := range []func(form) error{s.throttled, s.injected, s.allowed} {
+		if err := gate(f); err != nil {
+			return nil, err
+		}
 	}
-	if err := s.allowed(name); err != nil {
-		return nil, err
+	if f["DryRun"] != "" && slices.Contains(noDryRun, name) {
+		return nil, refuse("UnknownParameter", "The parameter DryRun is not recognized")
 	}
 	return act(s, f)
 }
 
-// allowed refuses an action that the Config denies.
-func (s *Sim) allowed(action string) error {
+// allowed refuses an action that the Config denies. Tags at creation need the permission to tag as well (Guide: "Grant
+// permission to tag Amazon EC2 resources during creation").
+func (s *Sim) allowed(f form) error {
+	action := f["Action"]
+	if !slices.Contains(s.cfg.Denied, action) && f.any("TagSpecification.") {
+		action = "CreateTags"
+	}
 	if slices.Contains(s.cfg.Denied, action) {
 		return refuse("UnauthorizedOperation",
 			"You are not authorized to perform this operation. No identity-based policy allows the ec2:%s action", action)

@@ -13,6 +13,9 @@ import (
 const (
 	create   = "CreateNetworkInterface SubnetId=subnet-b"
 	attached = create + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
+
+	dual         = "CreateNetworkInterface SubnetId=subnet-dual"
+	dualAttached = dual + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
 )
 
 // TestRules has a case for each thing that EC2 refuses. The calls of before succeed; the last one is refused.
@@ -51,6 +54,23 @@ func TestRules(t *testing.T) {
 		{"create: address of elsewhere", "", create + " PrivateIpAddress=10.0.0.9", "400 InvalidParameterValue"},
 		{"create: address twice", "", create + " PrivateIpAddress=10.0.1.9 PrivateIpAddresses.1.PrivateIpAddress=10.0.1.9", "400 InvalidParameterValue"},
 		{"create: tags for a volume", "", create + " TagSpecification.1.ResourceType=volume TagSpecification.1.Tag.1.Key=a", "400 InvalidParameterValue"},
+		{"create: no IPv6 there", "", create + " Ipv6AddressCount=1", "400 InvalidParameterValue"},
+		{"create: no IPv4 there", "", "CreateNetworkInterface SubnetId=subnet-six SecondaryPrivateIpAddressCount=1", "400 InvalidParameterValue"},
+		{"create: no primary address there", "", "CreateNetworkInterface SubnetId=subnet-six PrivateIpAddress=10.0.0.9", "400 InvalidParameterValue"},
+		{"create: IPv6 addresses and count", "", dual + " Ipv6Addresses.1.Ipv6Address=2001:db8:1:4::9 Ipv6AddressCount=1", "400 InvalidParameterCombination"},
+		{"create: IPv6 count and prefixes", "", dual + " Ipv6PrefixCount=1 Ipv6AddressCount=1", "400 InvalidParameterCombination"},
+		{"create: negative IPv6 count", "", dual + " Ipv6AddressCount=-1", "400 InvalidParameterValue"},
+		{"create: an IPv4 address for IPv6", "", dual + " Ipv6Addresses.1.Ipv6Address=10.0.4.9", "400 InvalidParameterValue"},
+		{"create: an IPv4 block for IPv6", "", dual + " Ipv6Prefix.1.Ipv6Prefix=10.0.4.16/28", "400 InvalidParameterValue"},
+		{"create: more IPv6 than any type", "", dual + " Ipv6AddressCount=51", "400 PrivateIpAddressLimitExceeded"},
+		{"create: IPv6 address of another", dual + " Ipv6AddressCount=1", dual + " Ipv6Addresses.1.Ipv6Address=2001:db8:1:4::4", "400 InvalidIPAddress.InUse"},
+		{"create: reserved IPv6 address", "", dual + " Ipv6Addresses.1.Ipv6Address=2001:db8:1:4::3", "400 InvalidParameterValue"},
+		{"create: last IPv6 address", "", dual + " Ipv6Addresses.1.Ipv6Address=2001:db8:1:4:ffff:ffff:ffff:ffff", "400 InvalidParameterValue"},
+		{"create: first IPv6 prefix", "", dual + " Ipv6Prefix.1.Ipv6Prefix=2001:db8:1:4::/80", "400 InvalidParameterValue"},
+		{"create: last IPv6 prefix", "", dual + " Ipv6Prefix.1.Ipv6Prefix=2001:db8:1:4:ffff::/80", "400 InvalidParameterValue"},
+		{"create: a /64", "", dual + " Ipv6Prefix.1.Ipv6Prefix=2001:db8:1:4::/64", "400 InvalidParameterValue"},
+		{"create: IPv6 of elsewhere", "", dual + " Ipv6Addresses.1.Ipv6Address=2001:db8:1:6::9", "400 InvalidParameterValue"},
+		{"create: both families, one of them full", "", "CreateNetworkInterface SubnetId=subnet-dual SecondaryPrivateIpAddressCount=2 Ipv6Prefix.1.Ipv6Prefix=2001:db8:1:4::/80", "400 InvalidParameterValue"},
 		{"create: token with other parameters", create + " ClientToken=t1", create + " ClientToken=t1 Description=x", "400 IdempotentParameterMismatch"},
 
 		{"attach: no ENI", "", "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-9 DeviceIndex=1", "400 InvalidNetworkInterfaceID.NotFound"},
@@ -65,6 +85,8 @@ func TestRules(t *testing.T) {
 		{"attach: instance full", attached + "\n" + create + "\n" + create + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-3 DeviceIndex=2",
 			"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-4 DeviceIndex=3", "400 AttachmentLimitExceeded"},
 		{"attach: too many addresses", create + " SecondaryPrivateIpAddressCount=10", "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1", "400 InvalidInterface.IpAddressLimitExceeded"},
+
+		{"attach: too many IPv6 addresses", dual + " Ipv6AddressCount=11", "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1", "400 InvalidInterface.IpAddressLimitExceeded"},
 
 		{"detach: no attachment", "", "DetachNetworkInterface AttachmentId=eni-attach-9", "400 InvalidAttachmentID.NotFound"},
 		{"detach: not an attachment", "", "DetachNetworkInterface AttachmentId=eni-1", "400 InvalidNetworkInterfaceAttachmentId.Malformed"},
@@ -104,6 +126,27 @@ func TestRules(t *testing.T) {
 			"AssignPrivateIpAddresses NetworkInterfaceId=eni-1 PrivateIpAddress.1=10.0.0.17", "400 Resource.AlreadyAssigned"},
 		{"assign: address of elsewhere", "", "AssignPrivateIpAddresses NetworkInterfaceId=eni-1 PrivateIpAddress.1=10.0.1.9", "400 InvalidParameterValue"},
 		{"assign: reserved address", "", "AssignPrivateIpAddresses NetworkInterfaceId=eni-1 PrivateIpAddress.1=10.0.0.2", "400 InvalidParameterValue"},
+
+		{"assign IPv6: no ENI", "", "AssignIpv6Addresses NetworkInterfaceId=eni-9 Ipv6AddressCount=1", "400 InvalidNetworkInterfaceID.NotFound"},
+		{"assign IPv6: what", "", "AssignIpv6Addresses NetworkInterfaceId=eni-1", "400 MissingParameter"},
+		{"assign IPv6: nothing", "", "AssignIpv6Addresses NetworkInterfaceId=eni-1 Ipv6AddressCount=0", "400 InvalidParameterValue"},
+		{"assign IPv6: no prefixes", "", "AssignIpv6Addresses NetworkInterfaceId=eni-1 Ipv6PrefixCount=0", "400 InvalidParameterValue"},
+		{"assign IPv6: list and count", "", "AssignIpv6Addresses NetworkInterfaceId=eni-1 Ipv6Addresses.1=2001:db8:1:4::9 Ipv6AddressCount=1", "400 InvalidParameterCombination"},
+		{"assign IPv6: no IPv6 there", "", "AssignIpv6Addresses NetworkInterfaceId=eni-1 Ipv6AddressCount=1", "400 InvalidParameterValue"},
+		{"assign IPv6: ENI full", dualAttached + "\nAssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6AddressCount=10",
+			"AssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6AddressCount=1", "400 PrivateIpAddressLimitExceeded"},
+		{"assign IPv6: prefixes count", dualAttached + "\nAssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6PrefixCount=10",
+			"AssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6AddressCount=1", "400 PrivateIpAddressLimitExceeded"},
+		{"assign IPv6: address of another", dual + " Ipv6AddressCount=1\n" + dual, "AssignIpv6Addresses NetworkInterfaceId=eni-3 Ipv6Addresses.1=2001:db8:1:4::4", "400 Resource.AlreadyAssigned"},
+		{"assign IPv6: address in a prefix", dual + " Ipv6PrefixCount=1", "AssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6Addresses.1=2001:db8:1:4:1::1", "400 Resource.AlreadyAssigned"},
+		{"assign IPv6: prefix around an address", dual + " Ipv6Addresses.1.Ipv6Address=2001:db8:1:4:5::1", "AssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6Prefix.1=2001:db8:1:4:5::/80", "400 InsufficientCidrBlocks"},
+		{"assign: no IPv4 there", "CreateNetworkInterface SubnetId=subnet-six", "AssignPrivateIpAddresses NetworkInterfaceId=eni-2 SecondaryPrivateIpAddressCount=1", "400 InvalidParameterValue"},
+
+		{"unassign IPv6: no ENI", "", "UnassignIpv6Addresses NetworkInterfaceId=eni-9 Ipv6Addresses.1=2001:db8:1:4::4", "400 InvalidNetworkInterfaceID.NotFound"},
+		{"unassign IPv6: what", "", "UnassignIpv6Addresses NetworkInterfaceId=eni-1", "400 MissingParameter"},
+		{"unassign IPv6: not its address", dual + " Ipv6AddressCount=1", "UnassignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6Addresses.1=2001:db8:1:4::4 Ipv6Addresses.2=2001:db8:1:4::5", "400 InvalidParameterValue"},
+		{"unassign IPv6: not its prefix", dual, "UnassignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6Prefix.1=2001:db8:1:4:1::/80", "400 InvalidParameterValue"},
+		{"unassign: primary address that is not there", "CreateNetworkInterface SubnetId=subnet-six", "UnassignPrivateIpAddresses NetworkInterfaceId=eni-2 PrivateIpAddress.1=10.0.0.9", "400 InvalidParameterValue"},
 
 		{"unassign: no ENI", "", "UnassignPrivateIpAddresses NetworkInterfaceId=eni-9 PrivateIpAddress.1=10.0.0.4", "400 InvalidNetworkInterfaceID.NotFound"},
 		{"unassign: what", "", "UnassignPrivateIpAddresses NetworkInterfaceId=eni-1", "400 MissingParameter"},
@@ -179,6 +222,26 @@ func TestRulesOfTypes(t *testing.T) {
 	}
 }
 
+// TestTypeWithoutIPv6: nothing of IPv6 goes to an instance of a type that has none.
+func TestTypeWithoutIPv6(t *testing.T) {
+	c := world
+	c.InstanceTypes = []InstanceType{{Name: "six.none", ENIs: 4, IPv4PerENI: 4}}
+	sim, _ := start(t, c)
+	run(t, sim, RunInstance{Type: "six.none", Subnet: "subnet-dual"})
+	if _, err := sim.RunInstance(RunInstance{Type: "six.none", Subnet: "subnet-six"}); err == nil {
+		t.Error("launched in a subnet without IPv4")
+	}
+	must(t, sim, dual+" Ipv6AddressCount=1")
+	for _, call := range []string{
+		"AttachNetworkInterface InstanceId=i-2 NetworkInterfaceId=eni-3 DeviceIndex=1",
+		"AssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6AddressCount=1",
+	} {
+		if got, _ := refused(t, sim, call); got != "400 UnsupportedOperation" {
+			t.Errorf("%s: %s", call, got)
+		}
+	}
+}
+
 func groupsParams(n int) (s string) {
 	for i := range n {
 		s += fmt.Sprintf(" SecurityGroupId.%d=sg-%d", i+1, i+1)
@@ -199,7 +262,7 @@ func free(sim *Sim) map[string]int {
 	defer sim.mu.Unlock()
 	left := map[string]int{}
 	for id, sub := range sim.subnets {
-		left[id] = sub.pool.free
+		left[id] = sub.free()
 	}
 	return left
 }

@@ -16,6 +16,7 @@ type Sim struct {
 	vpcs    map[string]*VPC
 	types   map[string]InstanceType
 	maxIPv4 int // the largest IPv4PerENI of all types
+	maxIPv6 int
 
 	mu        sync.Mutex // guards all below
 	subnets   map[string]*subnet
@@ -25,6 +26,9 @@ type Sim struct {
 	counts    map[string]int // what has been numbered so far, by kind
 	faults    map[string]*fault
 	delays    map[string]time.Duration
+	losses    map[string]int // calls whose answers are to be lost, by action; negative: all
+	buckets   map[string]*bucket
+	lag       *lagging // nil if there is none
 	calls     []Call
 	listeners []func(Change)
 	changes   []Change // queued for the listeners
@@ -78,6 +82,7 @@ func (s *Sim) locked(f func()) bool {
 	defer s.mu.Unlock() // a server lives on after a panic of a handler; so shall the simulator
 	queued := len(s.changes)
 	f()
+	s.keep()
 	return len(s.changes) > queued
 }
 

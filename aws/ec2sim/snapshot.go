@@ -11,12 +11,15 @@ type ENI struct {
 	MAC             string
 	Description     string
 	Subnet          string
-	CIDR            netip.Prefix // the subnet's
+	CIDR            netip.Prefix // the subnet's; zero if it has no IPv4
+	IPv6CIDR        netip.Prefix // the subnet's; zero if it has no IPv6
 	VPC             string
 	Zone            string
 	SecurityGroups  []string
-	Addrs           []netip.Addr   // the primary address first
-	Prefixes        []netip.Prefix // delegated prefixes
+	Addrs           []netip.Addr   // IPv4, the primary address first; none in a subnet without IPv4
+	Prefixes        []netip.Prefix // delegated IPv4 prefixes
+	IPv6Addrs       []netip.Addr
+	IPv6Prefixes    []netip.Prefix // delegated IPv6 prefixes
 	PublicIP        netip.Addr     // mapped to the primary address; zero if none
 	SourceDestCheck bool
 	Tags            map[string]string
@@ -54,4 +57,5 @@ type Call struct {
 	Action string
 	Params map[string]string // the request's parameters as they came, without Action and Version
 	Code   string            // the error code of the answer; empty if the call succeeded
+	Lost   bool              // the call succeeded, and the answer was lost: see Sim.Lose
 }

@@ -72,14 +72,10 @@ func (s *Sim) tagsOf(id string) (map[string]string, error) {
 	return nil, refuse("InvalidID", "The ID '%s' is not valid", id)
 }
 
-// tagsAtCreation are the tags that a new ENI gets. They need the permission to tag as well (Guide: "Grant permission to
-// tag Amazon EC2 resources during creation").
-func (s *Sim) tagsAtCreation(specs []tagSpecification) (map[string]string, error) {
+// tagsAtCreation are the tags that a new ENI gets.
+func tagsAtCreation(specs []tagSpecification) (map[string]string, error) {
 	tags := map[string]string{}
 	for _, spec := range specs {
-		if err := s.allowed("CreateTags"); err != nil {
-			return nil, err
-		}
 		if spec.ResourceType != "network-interface" {
 			return nil, refuse("InvalidParameterValue", "'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
 		}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/binary"
+	"math"
+	"net/netip"
+)
+
+// A sparse is the pool of an IPv6 subnet, which has too many addresses for a bit each: it keeps what is taken. Where EC2
+// strews its choices over the subnet, the simulator counts: single addresses come from the first /80, which nobody can
+// have as a prefix because of the reserved addresses in it, prefixes from those behind it.
+type sparse struct {
+	cidr     netip.Prefix
+	taken    map[netip.Prefix]bool // addresses and prefixes
+	inside   map[netip.Prefix]int  // how many single addresses are taken in a prefix
+	addr     uint64                // the one to try next, counted from the subnet's first
+	prefix   uint64                // the same of prefixes
+	prefixes uint64                // how many there are
+}
+
+// newSparse returns the pool of an IPv6 block, which is a /64 or larger.
+func newSparse(cidr netip.Prefix) *sparse {
+	return &sparse{
+		cidr:     cidr.Masked(),
+		taken:    map[netip.Prefix]bool{},
+		inside:   map[netip.Prefix]int{},
+		addr:     4,
+		prefix:   1,
+		prefixes: 1 << (prefixBits6 - cidr.Bits()),
+	}
+}
+
+func (p *sparse) takeAll(bits, count int) ([]netip.Prefix, bool) {
+	addr, prefix, blocks := p.addr, p.prefix, []netip.Prefix(nil)
+	for range count {
+		b, ok := p.next(bits)
+		if !ok {
+			p.give(blocks...)
+			p.addr, p.prefix = addr, prefix
+			return nil, false
+		}
+		p.mark(b)
+		blocks = append(blocks, b)
+	}
+	return blocks, true
+}
+
+// next finds the next free block. Prefixes come round; addresses need not, as there are more than anybody can count.
+func (p *sparse) next(bits int) (netip.Prefix, bool) {
+	for bits != prefixBits6 {
+		b := single(p.at(0, p.addr))
+		p.addr++
+		if p.isFree(b) {
+			return b, true
+		}
+	}
+	for range p.prefixes {
+		b := netip.PrefixFrom(p.at(p.prefix>>16, p.prefix<<48), prefixBits6)
+		p.prefix = (p.prefix + 1) % p.prefixes
+		if p.isFree(b) {
+			return b, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func (p *sparse) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
+	for done, b := range blocks {
+		if !p.isFree(b) {
+			p.give(blocks[:done]...)
+			return b, false
+		}
+		p.mark(b)
+	}
+	return netip.Prefix{}, true
+}
+
+func (p *sparse) give(blocks ...netip.Prefix) {
+	for _, b := range blocks {
+		delete(p.taken, b)
+		if in := around(b); in != b {
+			p.inside[in]--
+		}
+	}
+}
+
+func (p *sparse) reserved(a netip.Addr) bool { return a == p.last() || a.Less(p.at(0, 4)) }
+
+// left is never what a caller runs out of.
+func (p *sparse) left() int { return math.MaxInt }
+
+// isFree says whether nobody has b, or anything in it, or a prefix that it is in.
+func (p *sparse) isFree(b netip.Prefix) bool {
+	in := around(b)
+	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.last()) || p.inside[b] > 0) {
+		return false
+	}
+	return !p.taken[b] && !p.taken[in]
+}
+
+func (p *sparse) mark(b netip.Prefix) {
+	p.taken[b] = true
+	if in := around(b); in != b {
+		p.inside[in]++
+	}
+}
+
+// around is the block that could be a prefix and has b in it.
+func around(b netip.Prefix) netip.Prefix { return netip.PrefixFrom(b.Addr(), prefixBits6).Masked() }
+
+// at is the address that is so far, in halves of 64 bits, behind the subnet's first.
+func (p *sparse) at(high, low uint64) netip.Addr {
+	a := p.cidr.Addr().As16()
+	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])|high)
+	binary.BigEndian.PutUint64(a[8:], low)
+	return netip.AddrFrom16(a)
+}
+
+// last is the subnet's last address.
+func (p *sparse) last() netip.Addr { return p.at(1<<(64-p.cidr.Bits())-1, math.MaxUint64) }

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"maps"
+	"strings"
+	"time"
+)
+
+// A Bucket says how often an action may be called: each request takes a token, whatever becomes of it, and each second
+// brings some back.
+type Bucket struct {
+	Size   int // tokens at most, and at first
+	Refill int // tokens per second
+}
+
+// Unfiltered is, in Config.Buckets, the name of the second bucket of DescribeNetworkInterfaces: requests with neither a
+// filter nor a page size have one of their own.
+const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
+
+// The buckets of EC2: one for each action, for the account and the region. All callers share them (API: "Request
+// throttling for the Amazon EC2 API", the tables of "Request token limits").
+var (
+	reading  = Bucket{100, 20} // what is not in named and begins with Describe
+	changing = Bucket{50, 5}   // all else
+	named    = map[string]Bucket{
+		"AssignIpv6Addresses":             {100, 5},
+		"AssignPrivateIpAddresses":        {100, 5},
+		"CreateNetworkInterface":          {100, 5},
+		"CreateTags":                      {100, 10},
+		"DeleteNetworkInterface":          {100, 5},
+		"ModifyNetworkInterfaceAttribute": {100, 5},
+		Unfiltered:                        {50, 10},
+	}
+)
+
+// A bucket is a Bucket at work.
+type bucket struct {
+	Bucket
+	tokens int
+	since  time.Time // when it was refilled last
+}
+
+// newBuckets are the buckets of a Config; nil if it has none.
+func newBuckets(c Config) map[string]*bucket {
+	if !c.Throttle {
+		return nil
+	}
+	all := map[string]Bucket{}
+	for action := range actions {
+		all[action] = changing
+		if strings.HasPrefix(action, "Describe") {
+			all[action] = reading
+		}
+	}
+	maps.Copy(all, named)
+	maps.Copy(all, c.Buckets)
+	now, buckets := time.Now(), map[string]*bucket{}
+	for name, b := range all {
+		buckets[name] = &bucket{b, b.Size, now}
+	}
+	return buckets
+}
+
+// isBucket says whether there is a bucket of that name.
+func isBucket(name string) bool {
+	_, ok := actions[name]
+	return ok || name == Unfiltered
+}
+
+// throttled takes a token for the request, and refuses it if there is none left. A request that is refused takes none.
+func (s *Sim) throttled(f form) error {
+	if s.buckets == nil || s.buckets[bucketOf(f)].take(time.Now()) {
+		return nil
+	}
+	return tooManyRequests()
+}
+
+func bucketOf(f form) string {
+	if f["Action"] == "DescribeNetworkInterfaces" && !f.any("Filter.") && f["MaxResults"] == "" {
+		return Unfiltered
+	}
+	return f["Action"]
+}
+
+// take takes a token. Tokens come back on the second; those that find the bucket full are lost ("they are discarded").
+func (b *bucket) take(now time.Time) bool {
+	seconds := now.Sub(b.since) / time.Second
+	b.since = b.since.Add(seconds * time.Second)
+	b.tokens = min(b.Size, b.tokens+int(seconds)*b.Refill)
+	if b.tokens == 0 {
+		return false
+	}
+	b.tokens--
+	return true
+}
+
+// tooManyRequests is EC2's answer to a caller without a token. It counts as a server error, with the status 503 (API:
+// "Error codes", the table "Server errors").
+func tooManyRequests() error { return refuse("RequestLimitExceeded", "Request limit exceeded.") }

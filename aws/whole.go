@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+)
+
+// whole sends a request's body from memory, together with its headers. The SDK's own
+// reader answers a late look for more with io.EOF where net/http wants nil
+// (smithy-go, safeWriteToReadCloser.WriteTo): when EC2 answers before that look, as
+// a near one does to a busy node, net/http takes it for a failed request, closes the
+// connection, and the rest of the answer is lost.
+type whole struct{ HTTPClient }
+
+func (w whole) Do(r *http.Request) (*http.Response, error) {
+	if r.Body == nil {
+		return w.HTTPClient.Do(r)
+	}
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	sent := *r
+	sent.Body = io.NopCloser(bytes.NewReader(b))
+	return w.HTTPClient.Do(&sent)
+}
