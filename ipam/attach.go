@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -20,13 +19,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
-)
-
-// The tags of an ENI that was made here. They are in the call that creates it, so
-// an ENI without them is nobody's leak but somebody's property.
-const (
-	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
-	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 )
 
 // intentLife is how long an intent without a trace in EC2 is believed to have
@@ -49,19 +41,29 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 		return plugin.Errorf(plugin.CodeTryAgain, "lower --max-pods (see 'cni-ipvlan-vpc-k8s-tool maxpods'), raise maxENIs, or take a larger instance type",
 			"%w: %s has %d ENIs of at most %d", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), limit)
 	}
-	spec := ENISpec{Tags: p.Policy.SubnetTags, SecurityGroups: p.Policy.SecurityGroups, Addrs: p.want(s), ENITags: p.Policy.Tags, MinIndex: p.Policy.MinIndex, Managed: true}
-	_, err := p.NewENI(ctx, spec)
+	_, err := p.NewENI(ctx, ENISpec{
+		Pool: p.Policy.Pool, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Addrs: p.want(s), Tags: p.Policy.SubnetTags,
+		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, MinIndex: p.Policy.MinIndex, Managed: true,
+	})
 	return err
 }
 
 // An ENISpec says which ENI is wanted.
 type ENISpec struct {
+	Pool           string            // that it serves
+	Families       []Family          // of the addresses that it needs; none: IPv4
+	Prefixes       bool              // rather than addresses, where the subnet has some
+	Addrs          int               // private addresses, the primary one included; as many as fit at most
 	Tags           map[string]string // of its subnet
 	SecurityGroups []string
-	Addrs          int // private addresses, the primary one included; as many as fit at most
 	ENITags        map[string]string
 	MinIndex       int
 	Managed        bool // may be released again when it is empty
+}
+
+// wants tells whether the ENI needs addresses of the family.
+func (spec ENISpec) wants(f Family) bool {
+	return slices.Contains(spec.Families, f) || f == IPv4 && len(spec.Families) == 0
 }
 
 // NewENI creates an ENI in one of the subnets of this instance's zone that have the
@@ -71,7 +73,7 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	subnets, err := p.subnets(ctx, s, spec.Tags)
+	subnets, err := p.subnets(ctx, s, spec)
 	if err != nil {
 		return "", err
 	}
@@ -104,15 +106,20 @@ func vpcOf(s *registry.State) string {
 
 // subnets lists the subnets of the instance's zone that have the tags, in the order
 // in which this node tries them.
-func (p *Pool) subnets(ctx context.Context, s *registry.State, tags map[string]string) ([]aws.Subnet, error) {
+func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
 	all, err := p.Cloud.Subnets(ctx, vpcOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
 	}
 	fit := slices.DeleteFunc(all, func(n aws.Subnet) bool {
-		return !hasTags(n.Tags, tags) || n.Free == 0
+		return !hasTags(n.Tags, spec.Tags) ||
+			spec.wants(IPv4) && !n.CIDR.IsValid() || spec.wants(IPv6) && !n.IPv6CIDR.IsValid() || n.CIDR.IsValid() && n.Free == 0
 	})
-	spread(fit, s.Instance.ID)
+	own := map[string]int{}
+	for _, e := range s.ENIs {
+		own[e.Subnet]++
+	}
+	spread(fit, s.Instance.ID, own)
 	return fit, nil
 }
 
@@ -125,10 +132,11 @@ func hasTags(have, want map[string]string) bool {
 	return true
 }
 
-// spread orders the subnets by weighted rendezvous hashing: each node has an order of
+// spread orders the subnets: first those in which the instance has the fewest ENIs of
+// its own, and among these by weighted rendezvous hashing: each node has an order of
 // its own, in which a subnet with twice the free addresses comes first twice as often. A
 // thousand nodes that start together therefore do not all ask for the same one.
-func spread(subnets []aws.Subnet, instance string) {
+func spread(subnets []aws.Subnet, instance string, own map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
 		fmt.Fprint(h, instance, n.ID)
@@ -136,7 +144,7 @@ func spread(subnets []aws.Subnet, instance string) {
 		return -float64(n.Free) / math.Log(u)
 	}
 	slices.SortFunc(subnets, func(a, b aws.Subnet) int {
-		return cmp.Or(cmp.Compare(score(b), score(a)), strings.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(own[a.ID], own[b.ID]), cmp.Compare(score(b), score(a)), strings.Compare(a.ID, b.ID))
 	})
 }
 
@@ -145,35 +153,6 @@ func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31
-}
-
-// create makes the ENI, with its tags and a client token in the call. The token is on
-// disk before, and stays there until the ENI is attached: a crash in between
-// leaves an ENI that resume finds by its tags.
-func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec) (aws.ENI, string, error) {
-	const action = "CreateNetworkInterface"
-	token := newToken()
-	tags := maps.Clone(spec.ENITags)
-	if tags == nil {
-		tags = map[string]string{}
-	}
-	tags[TagManaged], tags[TagInstance] = fmt.Sprint(spec.Managed), s.Instance.ID
-	var eni aws.ENI
-	err := p.call(ctx, action, registry.Intent{Action: action}, func() (_ func(*registry.State), err error) {
-		eni, err = p.Cloud.CreateENI(ctx, aws.ENISpec{
-			Subnet:         subnet.ID,
-			SecurityGroups: spec.SecurityGroups,
-			Description:    "CNI-ENI " + s.Instance.ID,
-			Tags:           tags,
-			Token:          token,
-			Secondary:      min(max(spec.Addrs, 1), s.Instance.IPv4PerENI, subnet.Free) - 1,
-		})
-		eni.CIDR = subnet.CIDR // EC2 leaves it out
-		return func(s *registry.State) {
-			s.Intents[token] = registry.Intent{Action: "AttachNetworkInterface", ENI: eni.ID, Since: time.Now()}
-		}, err
-	})
-	return eni, token, err
 }
 
 // attach attaches an ENI of ours and records it. If the instance can have no more, the
@@ -189,6 +168,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	eni.Index = index
 	err = p.update(ctx, func(s *registry.State) {
 		record(s, eni, spec.Managed, time.Time{})
+		serve(s, eni.ID, spec.Pool)
 		s.Intents[token] = registry.Intent{Action: "ModifyNetworkInterfaceAttribute", ENI: eni.ID, Since: time.Now()}
 	})
 	if err != nil {
@@ -202,11 +182,18 @@ func record(s *registry.State, e aws.ENI, managed bool, since time.Time) {
 	known := s.ENIs[e.ID]
 	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
 	known.Subnet, known.VPC = e.Subnet, e.VPC
-	if e.CIDR.IsValid() {
-		known.CIDR = e.CIDR
+	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
+		known.CIDR, known.CIDR6 = e.CIDR, e.IPv6CIDR
 	}
 	s.ENIs[e.ID] = known
-	addAddrs(s, e.ID, e.Addrs, since)
+	addAll(s, e, since)
+}
+
+// serve says which pool an ENI serves.
+func serve(s *registry.State, id, pool string) {
+	e := s.ENIs[id]
+	e.Pool, e.Serving = pool, true
+	s.ENIs[id] = e
 }
 
 // deleteOnTermination lets EC2 delete the ENI together with the instance. An ENI

@@ -31,13 +31,18 @@ type Collection struct {
 	Ended      []netip.Addr // leases of pods that have gone without a DEL
 	Unassigned []netip.Addr
 	Deleted    []string // ENIs
+
+	Returned []netip.Prefix // delegated prefixes that were unassigned
+
+	used Used
 }
 
 // Collect gives back to EC2 what this node does not need: it ends the leases of pods
 // that are gone, unassigns addresses that have been free for long, in one call for
 // each ENI, and deletes ENIs that we have made and that have become empty. Primary
-// addresses are never unassigned, and nothing is given back because the metadata
-// service does not list it. A collection that is cut short is ended by the next one.
+// addresses are never unassigned, nor is what ADDs may not take, and nothing is given
+// back because the metadata service does not list it. A collection that is cut short is
+// ended by the next one.
 func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	unlock, err := p.Registry.Lock(ctx, "collect")
 	if err != nil {
@@ -48,19 +53,35 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 		// Leases and old addresses can be judged without.
 		slog.Warn("collect without news", "error", err)
 	}
-	used := UsedAddrs()
-	if err := p.endLost(ctx, used, c); err != nil {
+	if c.used, err = p.inUse(); err != nil {
 		return err
 	}
-	return errors.Join(p.deleteEmpty(ctx, used, c), p.unassignIdle(ctx, used, c), p.tidy(ctx, used))
+	if err := p.endLost(ctx, c); err != nil {
+		return err
+	}
+	return errors.Join(p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
+}
+
+// inUse is UsedAddrs with the node's own addresses: an address of an ENI may be one
+// that the node has for other purposes than pods.
+func (p *Pool) inUse() (Used, error) {
+	used := UsedAddrs()
+	own, err := p.Host.Addrs("")
+	if err != nil {
+		return used, err
+	}
+	for _, a := range own {
+		used.By[a.Prefix.Addr()] = "the node"
+	}
+	return used, nil
 }
 
 // tidy removes what the plugins have installed on the node for all pods, when there
 // is no pod left. An ADD gets its lease before it wires anything, so the lock of the
 // registry keeps new pods away meanwhile.
-func (p *Pool) tidy(ctx context.Context, used Used) error {
+func (p *Pool) tidy(ctx context.Context, c *Collection) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if len(s.Leases) > 0 || used.Partial {
+		if len(s.Leases) > 0 || c.used.Partial {
 			return nil
 		}
 		return p.Host.RemoveOwn()
@@ -68,14 +89,14 @@ func (p *Pool) tidy(ctx context.Context, used Used) error {
 }
 
 // endLost ends leases whose pod is gone, and notes which others the kernel confirms.
-func (p *Pool) endLost(ctx context.Context, used Used, c *Collection) error {
+func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 	now := time.Now()
 	return p.update(ctx, func(s *registry.State) {
 		for a, l := range s.Leases {
-			s.Leases[a] = sighted(l, used.By[a] != "", now)
+			s.Leases[a] = sighted(l, c.used.By[a] != "", now)
 		}
 		c.Ended = s.Release(now, func(a netip.Addr, l registry.Lease) bool {
-			return !used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
+			return !c.used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
 		})
 		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > staleMetadata })
 	})
@@ -101,85 +122,17 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// idle tells whether an address has been free for as long as the collection asks.
-func (c *Collection) idle(s *registry.State, used Used, a netip.Addr, now time.Time) bool {
-	since, free := s.Free[a]
-	return free && now.Sub(since) >= c.FreeAfter && used.By[a] == "" && !used.Partial
-}
-
-// unassignIdle unassigns addresses, ENI by ENI.
-func (p *Pool) unassignIdle(ctx context.Context, used Used, c *Collection) error {
-	s, err := p.Registry.View()
-	if err != nil {
-		return err
-	}
-	var failed error
-	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		failed = errors.Join(failed, p.unassign(ctx, id, used, c))
-	}
-	return failed
-}
-
-// unassign takes the idle addresses of an ENI out of the registry, so that no ADD takes
-// them, and then from the ENI. If it ends in between, the addresses are no longer
-// free but still there, and a later Learn finds them.
-func (p *Pool) unassign(ctx context.Context, id string, used Used, c *Collection) error {
-	const action = "UnassignPrivateIpAddresses"
-	if err := p.turn(ctx, action); err != nil {
-		return err
-	}
-	victims, now := map[netip.Addr]time.Time{}, time.Now()
-	err := p.update(ctx, func(s *registry.State) {
-		e := s.ENIs[id]
-		for _, a := range e.Addrs {
-			full := c.Max >= 0 && len(c.Unassigned)+len(victims) >= c.Max
-			if !full && !e.Keep && a != e.Primary() && c.idle(s, used, a, now) {
-				victims[a] = s.Free[a]
-			}
-		}
-		for a := range victims {
-			s.Forget(a)
-			s.Gone[a] = now
-		}
-		e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { _, ok := victims[a]; return ok })
-		s.ENIs[id] = e
-	})
-	if err != nil || len(victims) == 0 {
-		return err
-	}
-	addrs := slices.SortedFunc(maps.Keys(victims), netip.Addr.Compare)
-	err = p.Cloud.Unassign(ctx, id, addrs...)
-	if err == nil || errors.Is(err, aws.ErrNotFound) {
-		c.Unassigned = append(c.Unassigned, addrs...)
-		return nil
-	}
-	return errors.Join(err, p.restore(context.WithoutCancel(ctx), id, victims, err))
-}
-
-// restore puts back what EC2 has refused to take. If its answer was lost, the
-// addresses may be gone, and stay out of the registry until metadata shows them.
-func (p *Pool) restore(ctx context.Context, id string, victims map[netip.Addr]time.Time, why error) error {
-	return p.update(ctx, func(s *registry.State) {
-		if errors.Is(why, aws.ErrThrottled) {
-			s.NotBefore["UnassignPrivateIpAddresses"] = time.Now().Add(backoff(0))
-		}
-		if !answered(why) {
-			return
-		}
-		for a, since := range victims {
-			addAddrs(s, id, []netip.Addr{a}, since)
-		}
-	})
-}
-
-// deleteEmpty detaches and deletes the ENIs that were made by us and that no pod uses.
-func (p *Pool) deleteEmpty(ctx context.Context, used Used, c *Collection) error {
+// deleteEmpty detaches and deletes the ENIs that were made by us and that no pod uses,
+// unless their pool would be left with fewer free addresses than it wants.
+func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 	var doomed []string
 	now := time.Now()
 	err := p.update(ctx, func(s *registry.State) {
-		for id, e := range s.ENIs {
-			busy := slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, used, a, now) })
-			if e.Managed && !e.Keep && e.Index > 0 && (e.Draining || !busy) && c.Max < 0 {
+		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+			e := s.ENIs[id]
+			spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Min
+			empty := c.empty(s, id, now) && count(s, e, now) <= spare
+			if e.Managed && !e.Keep && e.Index > 0 && c.Max < 0 && (e.Draining || empty) {
 				drain(s, id, true)
 				doomed = append(doomed, id)
 			}
@@ -188,7 +141,6 @@ func (p *Pool) deleteEmpty(ctx context.Context, used Used, c *Collection) error 
 	if err != nil {
 		return err
 	}
-	slices.Sort(doomed)
 	var failed error
 	for _, id := range doomed {
 		if err := p.deleteENI(ctx, id); err != nil {
@@ -204,7 +156,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, used Used, c *Collection) error 
 // earlier try ended.
 func (p *Pool) deleteENI(ctx context.Context, id string) error {
 	err := p.DetachAndDelete(ctx, id)
-	if errors.Is(err, aws.ErrDenied) {
+	if e, ok := errors.AsType[*aws.Error](err); ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) {
 		return errors.Join(err, p.update(ctx, func(s *registry.State) { drain(s, id, false) }))
 	}
 	if err != nil {
@@ -222,9 +174,10 @@ func (p *Pool) deleteENI(ctx context.Context, id string) error {
 
 // drain says whether an ENI is on its way out.
 func drain(s *registry.State, id string, draining bool) {
-	e := s.ENIs[id]
-	e.Draining = draining
-	s.ENIs[id] = e
+	if e, ok := s.ENIs[id]; ok {
+		e.Draining = draining
+		s.ENIs[id] = e
+	}
 }
 
 // DetachAndDelete detaches an ENI if it is attached, waits until EC2 has done so, and

@@ -4,35 +4,79 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Config is the plugin's part of a network configuration. The keys down to
-// ipBatchSize are the original's, with its types and defaults.
+// A Config is the plugin's part of a network configuration.
 type Config struct {
-	InterfaceIndex   int               `json:"interfaceIndex"`   // lowest device index whose ENI serves pods; 0: the boot ENI too
-	SubnetTags       map[string]string `json:"subnetTags"`       // tags that the subnet of a new ENI must have, all of them
-	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
-	SkipDeallocation bool              `json:"skipDeallocation"` // never unassign an address
-	RouteToVPCPeers  bool              `json:"routeToVpcPeers"`  // route to the CIDRs of peered VPCs by the ENI
-	RouteToCIDRs     []string          `json:"routeToCidrs"`     // route to these by the ENI, too
-	ReuseIPWait      *int              `json:"reuseIPWait"`      // seconds before an address is used again; 60
-	IPBatchSize      *int              `json:"ipBatchSize"`      // addresses to ask EC2 for at least; 1; 0: as many as fit
+	PoolConfig // of the pool "default"
 
-	Provision  string            `json:"provision"`  // what may be asked of EC2: full, assign (no new ENIs) or none; full
-	MaxENIs    int               `json:"maxENIs"`    // ENIs of the instance at most, the boot ENI included; 0: as many as it can have
-	ENITags    map[string]string `json:"eniTags"`    // further tags of a new ENI
-	AddTimeout *int              `json:"addTimeout"` // seconds that an ADD may take; 60
+	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index whose ENI serves pods; 0: the boot ENI too
+	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // route to the CIDRs of peered VPCs by the ENI
+	RouteToCIDRs    []string `json:"routeToCidrs"`    // route to these by the ENI, too
 
-	policy Policy
+	IPFamilies []string              `json:"ipFamilies"` // of each pod's addresses: IPv4, IPv6; [IPv4]
+	Pools      map[string]PoolConfig `json:"pools"`      // further pools, by name
+	Provision  string                `json:"provision"`  // what may be asked of EC2: full, assign (no new ENIs) or none; full
+	MaxENIs    int                   `json:"maxENIs"`    // ENIs of the instance at most, the boot ENI included; 0: as many as it can have
+	MaxPods    int                   `json:"maxPods"`    // pods of the node at most, beyond which no address is kept ready; 0: no such limit
+	AddTimeout *int                  `json:"addTimeout"` // seconds that an ADD may take; 60
+
+	RuntimeConfig struct {
+		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+	} `json:"runtimeConfig"`
+
+	pools []Policy // the default pool first
 }
 
-// A Policy is a Config that cannot be wrong.
+// A PoolConfig is what pools can differ in. A pool that leaves out a key has the
+// default pool's.
+type PoolConfig struct {
+	SubnetTags       map[string]string `json:"subnetTags"`       // tags that the subnet of a new ENI must have, all of them
+	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
+	SkipDeallocation *bool             `json:"skipDeallocation"` // never unassign an address
+	ReuseIPWait      *int              `json:"reuseIPWait"`      // seconds before an address is used again; 60
+	IPBatchSize      *int              `json:"ipBatchSize"`      // addresses to ask EC2 for at least; 1; 0: as many as fit
+	PrefixDelegation *bool             `json:"prefixDelegation"` // ask for /28 prefixes rather than for addresses
+	ENITags          map[string]string `json:"eniTags"`          // further tags of a new ENI
+	Warm             *registry.Warm    `json:"warm"`             // free addresses to keep, at least and at most
+
+	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
+	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
+}
+
+// over is the pool's configuration, where it has none that of the base.
+func (c PoolConfig) over(base PoolConfig) PoolConfig {
+	if c.SubnetTags == nil {
+		c.SubnetTags = base.SubnetTags
+	}
+	if c.SecGroupIDs == nil {
+		c.SecGroupIDs = base.SecGroupIDs
+	}
+	if c.ENITags == nil {
+		c.ENITags = base.ENITags
+	}
+	c.SkipDeallocation = cmp.Or(c.SkipDeallocation, base.SkipDeallocation)
+	c.ReuseIPWait = cmp.Or(c.ReuseIPWait, base.ReuseIPWait)
+	c.IPBatchSize = cmp.Or(c.IPBatchSize, base.IPBatchSize)
+	c.PrefixDelegation = cmp.Or(c.PrefixDelegation, base.PrefixDelegation)
+	c.Warm = cmp.Or(c.Warm, base.Warm)
+	return c
+}
+
+// A Policy is a pool's Config that cannot be wrong.
 type Policy struct {
+	Pool           string // its name; empty: the default pool
+	Pools          bool   // there are others
 	MinIndex       int
+	Families       []Family
 	SubnetTags     map[string]string
 	SecurityGroups []string
 	Keep           bool // never unassign
@@ -40,10 +84,31 @@ type Policy struct {
 	Routes         []netip.Prefix
 	ReuseWait      time.Duration
 	Batch          int // 0: as many as fit
+	Prefixes       bool
 	Provision      Provision
 	MaxENIs        int // 0: the instance type's limit
+	MaxPods        int // 0: none
 	Tags           map[string]string
+	Warm           registry.Warm
 	Timeout        time.Duration
+
+	namespaces, selectable []string
+}
+
+// A Family is IPv4 or IPv6.
+type Family bool
+
+// The families, by the names that Kubernetes gives them.
+const (
+	IPv4 Family = false
+	IPv6 Family = true
+)
+
+func (f Family) String() string {
+	if f == IPv6 {
+		return "IPv6"
+	}
+	return "IPv4"
 }
 
 // Provision says what the node may ask of EC2.
@@ -63,72 +128,47 @@ const maxTimeout = 90
 // and the value that is wrong and what would be right.
 func (c *Config) Validate() error {
 	v := validation{}
-	c.policy = Policy{
-		MinIndex:       v.atLeast("interfaceIndex", &c.InterfaceIndex, 0, 0),
-		SubnetTags:     c.SubnetTags,
-		SecurityGroups: c.SecGroupIDs,
-		Keep:           c.SkipDeallocation,
-		Peers:          c.RouteToVPCPeers,
-		Routes:         v.prefixes("routeToCidrs", c.RouteToCIDRs),
-		ReuseWait:      time.Duration(v.atLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second,
-		Batch:          v.atLeast("ipBatchSize", c.IPBatchSize, 1, 0),
-		Provision:      v.provision(c.Provision),
-		MaxENIs:        v.atLeast("maxENIs", &c.MaxENIs, 0, 0),
-		Tags:           c.ENITags,
-		Timeout:        time.Duration(v.between("addTimeout", c.AddTimeout, 60, 1, maxTimeout)) * time.Second,
+	base := Policy{
+		MinIndex:  v.atLeast("interfaceIndex", &c.InterfaceIndex, 0, 0),
+		Families:  v.families(c.IPFamilies),
+		Pools:     len(c.Pools) > 0,
+		Peers:     c.RouteToVPCPeers,
+		Routes:    v.prefixes("routeToCidrs", c.RouteToCIDRs),
+		Provision: v.provision(c.Provision),
+		MaxENIs:   v.atLeast("maxENIs", &c.MaxENIs, 0, 0),
+		MaxPods:   v.atLeast("maxPods", &c.MaxPods, 0, 0),
+		Timeout:   time.Duration(v.between("addTimeout", c.AddTimeout, 60, 1, maxTimeout)) * time.Second,
 	}
-	if c.policy.Provision == ProvisionFull && c.SecGroupIDs == nil {
-		v.wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's default group; or \"provision\": \"assign\", for none)")
+	if len(c.Namespaces)+len(c.Selectable) > 0 {
+		v.wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, which serves all others")
 	}
+	c.pools = []Policy{v.pool("", base, c.PoolConfig)}
+	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
+		c.pools = append(c.pools, v.pool(name, base, c.Pools[name].over(c.PoolConfig)))
+	}
+	v.claims(c.pools)
 	return errors.Join(v.mistakes...)
 }
 
-// A validation collects mistakes.
-type validation struct{ mistakes []error }
-
-func (v *validation) wrong(format string, args ...any) {
-	v.mistakes = append(v.mistakes, fmt.Errorf(format, args...))
-}
-
-// atLeast returns *n, or the default if n is nil.
-func (v *validation) atLeast(key string, n *int, otherwise, least int) int {
-	if n == nil {
-		return otherwise
+// pool is the policy of a pool.
+func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
+	v.within = ""
+	if name != "" {
+		v.within = "pools: " + name + ": "
 	}
-	if *n < least {
-		v.wrong("%s: %d: want %d or more", key, *n, least)
+	p.Pool = name
+	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
+	p.Keep = *cmp.Or(c.SkipDeallocation, new(false))
+	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
+	p.ReuseWait = time.Duration(v.atLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second
+	p.Batch = v.atLeast("ipBatchSize", c.IPBatchSize, 1, 0)
+	p.Warm = v.warm(c.Warm)
+	p.namespaces, p.selectable = v.globs("namespaces", c.Namespaces), v.globs("selectable", c.Selectable)
+	if p.Provision == ProvisionFull && c.SecGroupIDs == nil {
+		v.wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's default group; or \"provision\": \"assign\", for none)")
 	}
-	return *n
-}
-
-func (v *validation) between(key string, n *int, otherwise, least, most int) int {
-	if n != nil && (*n < least || *n > most) {
-		v.wrong("%s: %d: want %d to %d", key, *n, least, most)
-		return otherwise
+	if name == defaultPool {
+		v.wrong("%s is the pool of the top-level keys", defaultPool)
 	}
-	return v.atLeast(key, n, otherwise, least)
-}
-
-func (v *validation) prefixes(key string, texts []string) []netip.Prefix {
-	var ps []netip.Prefix
-	for _, text := range texts {
-		p, err := netip.ParsePrefix(text)
-		if err != nil {
-			v.wrong("%s: %q: want a CIDR block, for example 10.8.0.0/16", key, text)
-			continue
-		}
-		ps = append(ps, p.Masked())
-	}
-	return ps
-}
-
-func (v *validation) provision(text string) Provision {
-	switch p := Provision(text); p {
-	case "":
-		return ProvisionFull
-	case ProvisionFull, ProvisionAssign, ProvisionNone:
-		return p
-	}
-	v.wrong("provision: %q: want full, assign or none", text)
-	return ProvisionNone
+	return p
 }

@@ -31,13 +31,13 @@ func TestConfig(t *testing.T) {
 			name:   "the original's example",
 			config: `{"interfaceIndex":1,"subnetTags":{"kubernetes_kubelet":"true"},"secGroupIds":["sg-1234","sg-5678"]}`,
 			want: Policy{MinIndex: 1, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, SecurityGroups: []string{"sg-1234", "sg-5678"},
-				ReuseWait: time.Minute, Batch: 1, Provision: ProvisionFull, Timeout: time.Minute},
+				Families: []Family{IPv4}, ReuseWait: time.Minute, Batch: 1, Provision: ProvisionFull, Timeout: time.Minute},
 		},
 		{
 			name: "every key, and one of somebody else's",
 			config: `{"interfaceIndex":0,"secGroupIds":[],"skipDeallocation":true,"routeToVpcPeers":true,"routeToCidrs":["10.8.1.2/16"],
 				"reuseIPWait":0,"ipBatchSize":0,"provision":"assign","maxENIs":2,"eniTags":{"team":"a"},"addTimeout":30,"colour":"blue"}`,
-			want: Policy{SecurityGroups: []string{}, Keep: true, Peers: true, Routes: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")},
+			want: Policy{Families: []Family{IPv4}, SecurityGroups: []string{}, Keep: true, Peers: true, Routes: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")},
 				Provision: ProvisionAssign, MaxENIs: 2, Tags: map[string]string{"team": "a"}, Timeout: 30 * time.Second},
 		},
 		{
@@ -69,7 +69,7 @@ func TestConfig(t *testing.T) {
 			if len(tt.mistakes) > 0 {
 				return
 			}
-			if diff := cmp.Diff(tt.want, c.policy, cmpopts.EquateComparable(netip.Prefix{})); diff != "" || err != nil {
+			if diff := cmp.Diff(tt.want, c.pools[0], cmpopts.EquateComparable(netip.Prefix{}), cmpopts.IgnoreUnexported(Policy{})); diff != "" || err != nil {
 				t.Errorf("err %v, policy (-want +got):\n%s", err, diff)
 			}
 		})
@@ -85,7 +85,7 @@ func FuzzConfig(f *testing.F) {
 		if json.Unmarshal(b, &c) != nil || c.Validate() != nil {
 			return
 		}
-		p := c.policy
+		p := c.pools[0]
 		if p.MinIndex < 0 || p.Batch < 0 || p.ReuseWait < 0 || p.MaxENIs < 0 || p.Timeout <= 0 || p.Timeout > maxTimeout*time.Second {
 			t.Errorf("%s: %+v", b, p)
 		}
@@ -101,7 +101,7 @@ func FuzzConfig(f *testing.F) {
 func TestResult(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	a := Allocation{
-		Addr: netip.MustParseAddr("10.0.1.10"), ID: "eni-1",
+		Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.10")}, ID: "eni-1",
 		ENI: registry.ENI{CIDR: prefix("10.0.1.0/24"), VPC: "vpc-1"},
 		VPC: registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("100.64.0.0/16")}, Peers: []netip.Prefix{prefix("10.9.0.0/16")}},
 	}

@@ -4,12 +4,10 @@
 package ipam
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -19,8 +17,8 @@ import (
 )
 
 // grow asks EC2 once for the addresses that all waiting ADDs of this node need, or
-// fails. Its caller holds the lock "grow". It tries what costs least first: an address
-// on an ENI with room, the fullest first, then a new ENI.
+// fails. Its caller holds the lock "grow". It tries what costs least first: prefixes or
+// addresses on an ENI with room, the fullest first, then a new ENI.
 func (p *Pool) grow(ctx context.Context) error {
 	if p.Policy.Provision == ProvisionNone {
 		return p.provisioned()
@@ -33,13 +31,9 @@ func (p *Pool) grow(ctx context.Context) error {
 		return explain(err)
 	}
 	var why []error
-	for _, r := range rooms(s, p.Policy) {
-		n := min(p.want(s), r.room)
-		got, err := p.assign(ctx, r.id, n)
-		if errors.Is(err, aws.ErrSubnetFull) && n > 1 {
-			got, err = p.assign(ctx, r.id, 1) // EC2 gives all or nothing
-		}
-		if err == nil && len(got) > 0 {
+	for _, at := range places(s, p.Policy) {
+		err := p.fill(ctx, s, at)
+		if err == nil {
 			return nil
 		}
 		if !isFull(err) {
@@ -80,7 +74,8 @@ func isFull(err error) bool {
 	return errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound)
 }
 
-// want is how many addresses to ask for: one for each ADD that waits, at least ipBatchSize.
+// want is how many addresses to ask for: one for each ADD that waits, at least
+// ipBatchSize, and as many as are to be kept ready; but no more than maxPods need.
 func (p *Pool) want(s *registry.State) int {
 	if p.Policy.Batch == 0 {
 		return s.Instance.IPv4PerENI
@@ -91,13 +86,17 @@ func (p *Pool) want(s *registry.State) int {
 			waiting++
 		}
 	}
-	return max(waiting, p.Policy.Batch)
+	n := max(waiting+p.Policy.Warm.Min, p.Policy.Batch)
+	if p.Policy.MaxPods > 0 {
+		n = min(n, p.Policy.MaxPods-len(s.Leases))
+	}
+	return max(n, waiting, 1)
 }
 
 // describeInstance returns the state, with the limits of the instance in it.
 func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
-	if err != nil || s.Instance.IPv4PerENI > 0 {
+	if err != nil || s.Instance.ENIs > 0 {
 		return s, err
 	}
 	limits, err := p.Cloud.Limits(ctx, s.Instance.Type)
@@ -105,65 +104,11 @@ func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 		return nil, fmt.Errorf("limits of %s: %w", s.Instance.Type, err)
 	}
 	err = p.Registry.Update(ctx, func(now *registry.State) error {
-		now.Instance.ENIs, now.Instance.IPv4PerENI = limits.ENIs, limits.IPv4PerENI
+		now.Instance.ENIs, now.Instance.IPv4PerENI, now.Instance.IPv6PerENI = limits.ENIs, limits.IPv4PerENI, limits.IPv6PerENI
 		s = now
 		return nil
 	})
 	return s, err
-}
-
-// A room is an ENI that can take more addresses.
-type room struct {
-	id         string
-	room, load int
-}
-
-// rooms lists the ENIs that can take more addresses, the fullest first.
-func rooms(s *registry.State, policy Policy) []room {
-	var rs []room
-	for id, e := range s.ENIs {
-		free := s.Instance.IPv4PerENI - len(e.Addrs) - len(e.Prefixes)
-		if e.Index >= policy.MinIndex && !e.Draining && free > 0 {
-			rs = append(rs, room{id, free, load(s, e)})
-		}
-	}
-	slices.SortFunc(rs, func(a, b room) int { return cmp.Or(b.load-a.load, cmp.Compare(a.id, b.id)) })
-	return rs
-}
-
-// assign asks EC2 for n addresses on an ENI. The action has no client token, so
-// before the call the intent is written: if the answer is lost, resume compares.
-func (p *Pool) assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
-	const action = "AssignPrivateIpAddresses"
-	var got []netip.Addr
-	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (record func(*registry.State), err error) {
-		got, err = p.Cloud.Assign(ctx, eni, n)
-		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, err
-	})
-	switch {
-	case errors.Is(err, aws.ErrNotFound):
-		return nil, errors.Join(err, p.forget(ctx, eni))
-	case errors.Is(err, aws.ErrENIFull):
-		return nil, errors.Join(err, p.compare(ctx, eni))
-	}
-	return got, err
-}
-
-// addAddrs records addresses that an ENI has, free since then. Those that EC2 has
-// just given were not ours a moment ago: they were free since the zero time.
-func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
-	e := s.ENIs[id]
-	for _, a := range addrs {
-		delete(s.Gone, a)
-		if slices.Contains(e.Addrs, a) {
-			continue
-		}
-		e.Addrs = append(e.Addrs, a)
-		if _, leased := s.Leases[a]; !leased {
-			s.Free[a] = since
-		}
-	}
-	s.ENIs[id] = e
 }
 
 // call makes a changing call to EC2: in its turn, with the intent on disk before
@@ -268,7 +213,15 @@ func (p *Pool) compare(ctx context.Context, id string) error {
 	}
 	return p.update(ctx, func(s *registry.State) {
 		for _, e := range enis {
-			addAddrs(s, e.ID, e.Addrs, time.Now())
+			addAll(s, e, time.Now())
 		}
 	})
+}
+
+// addAll records what EC2 says that an ENI has, free since then. What it has in
+// prefixes and nobody uses was perhaps used before the registry knew of it.
+func addAll(s *registry.State, e aws.ENI, since time.Time) {
+	addAddrs(s, e.ID, slices.Concat(e.Addrs, e.IPv6Addrs), since)
+	blocks := slices.Concat(e.Prefixes, e.IPv6Prefixes)
+	addPrefixes(s, e.ID, blocks, since)
 }

@@ -19,10 +19,8 @@ package ipam
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
-	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -54,7 +52,10 @@ func OpenPool(policy Policy) (*Pool, error) {
 func (p *Pool) Close() error { return p.Host.Close() }
 
 func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
-	policy := r.Config.policy
+	policy, err := r.Config.choose(r.Pod)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, policy.Timeout)
 	defer cancel()
 	p, err := OpenPool(policy)
@@ -67,20 +68,20 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 		return nil, fmt.Errorf("acquire an address: %w", err)
 	}
 	if policy.Peers {
-		if a.VPC.Peers, err = p.peers(ctx, a.ENI.VPC); err != nil {
+		if a.VPC.Peers, err = p.peers(ctx, a.ENI.VPC, a.VPC); err != nil {
 			return nil, explain(fmt.Errorf("unable to enumerate peer CIDRs: %w", err))
 		}
 	}
 	link, err := p.up(ctx, a.seen, a.ID)
 	if err != nil {
 		return nil, plugin.Errorf(plugin.CodeTryAgain, "a new ENI takes some seconds to appear; if it never does, see dmesg and 'ip link'",
-			"%s (%s) of address %s: %w", a.ID, a.ENI.MAC, a.Addr, err)
+			"%s (%s) of %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
 	}
 	return result(a, link, policy), nil
 }
 
 func del(ctx context.Context, r *plugin.Request[Config]) error {
-	p, err := OpenPool(r.Config.policy)
+	p, err := OpenPool(Policy{})
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 		if r.Prev != nil && !slices.Contains(hints(r.Prev), a) {
 			return fmt.Errorf("%s has a lease for %s, but prevResult says %v", key(r), a, hints(r.Prev))
 		}
-		if !onENI(s, a) {
+		if id, _ := s.ENIOf(a); id == "" {
 			return fmt.Errorf("%s has a lease for %s, which is on no ENI of this node", key(r), a)
 		}
 	}
@@ -115,7 +116,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 }
 
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
-	p, err := OpenPool(r.Config.policy)
+	p, err := OpenPool(Policy{})
 	if err != nil {
 		return err
 	}
@@ -153,33 +154,4 @@ func hints(r *types100.Result) []netip.Addr {
 		}
 	}
 	return addrs
-}
-
-// peersLife is for how long the CIDRs of peered VPCs are believed without asking.
-const peersLife = time.Hour
-
-// peers are the CIDR blocks of the peers of a VPC. When EC2 cannot be asked, an
-// old answer is better than none.
-func (p *Pool) peers(ctx context.Context, id string) ([]netip.Prefix, error) {
-	s, err := p.Registry.View()
-	if err != nil {
-		return nil, err
-	}
-	old := s.VPCs[id]
-	if time.Since(old.PeersRead) < peersLife {
-		return old.Peers, nil
-	}
-	peers, err := p.Cloud.PeerCIDRs(ctx, id)
-	if err != nil && !old.PeersRead.IsZero() {
-		slog.Warn("peers as they were", "vpc", id, "read", old.PeersRead, "error", err)
-		return old.Peers, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return peers, p.update(ctx, func(s *registry.State) {
-		vpc := s.VPCs[id]
-		vpc.Peers, vpc.PeersRead = peers, time.Now()
-		s.VPCs[id] = vpc
-	})
 }

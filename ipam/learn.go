@@ -6,6 +6,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -33,32 +34,74 @@ func (p *Pool) Learn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("learn about this instance's ENIs: %w", err)
 	}
+	tags, err := p.tags(ctx, instance.ID, enis)
+	if err != nil {
+		return err
+	}
 	used := UsedAddrs()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := lesson{s, used, time.Now(), s.Blank() && !anyUsed(enis, used)}
+		l := lesson{s, tags, used, time.Now(), s.Blank() && !anyUsed(enis, used)}
 		for _, e := range enis {
 			l.learn(e)
 		}
 		if len(s.ENIs) == 0 {
-			return fmt.Errorf("learn about this instance's ENIs: %w: it shows none with an IPv4 subnet", aws.ErrNoMetadata)
+			return fmt.Errorf("learn about this instance's ENIs: %w: it shows none with all its attributes", aws.ErrNoMetadata)
 		}
 		return nil
 	})
 }
 
+// tags asks EC2 for the tags of ENIs that are new to the registry: they say which
+// pool an ENI serves, and whether it is anybody's to touch. A node whose role may not
+// ask does without, unless there are pools to tell apart. The boot ENI is the
+// instance's own, and not asked for.
+func (p *Pool) tags(ctx context.Context, instance string, enis []aws.ENI) (map[string]map[string]string, error) {
+	s, err := p.Registry.View()
+	if err != nil {
+		return nil, nil // Update will set the file aside
+	}
+	known := func(e aws.ENI) bool { _, ok := s.ENIs[e.ID]; return ok || e.Index <= 0 }
+	if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return !known(e) }) {
+		return nil, nil
+	}
+	described, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(instance))
+	if err != nil {
+		if p.Policy.Pools {
+			return nil, fmt.Errorf("learn which pools the ENIs serve: %w", err)
+		}
+		slog.Warn("the tags of ENIs are not known: they are taken for the pods' own", "error", err)
+	}
+	tags := map[string]map[string]string{}
+	for _, e := range described {
+		tags[e.ID] = e.Tags
+	}
+	return tags, nil
+}
+
 // anyUsed tells whether an address of the ENIs is in a namespace.
 func anyUsed(enis []aws.ENI, used Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
-		return slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return used.By[a] != "" })
+		for a := range used.By {
+			if carries(e, a) {
+				return true
+			}
+		}
+		return false
 	})
+}
+
+func carries(e aws.ENI, a netip.Addr) bool {
+	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // A lesson is a Learn under way.
 type lesson struct {
 	*registry.State
+	tags  map[string]map[string]string // of ENIs that are new
 	used  Used
 	now   time.Time
 	first bool // nothing was ever used here
@@ -66,46 +109,100 @@ type lesson struct {
 
 // learn takes over what metadata says of an ENI.
 func (l lesson) learn(e aws.ENI) {
-	if e.Index < 0 || !e.CIDR.IsValid() {
-		return // not all of it is there yet, or it has no IPv4
+	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
+		return // not all of it is there yet
 	}
-	known := l.ENIs[e.ID]
+	known, again := l.ENIs[e.ID]
+	if !again {
+		e.Tags = l.tags[e.ID]
+		known.Pool, known.Foreign = poolOf(e), foreign(e)
+	}
 	known.MAC, known.Index, known.Card = e.MAC, e.Index, e.Card
-	known.Subnet, known.CIDR, known.VPC, known.Read = e.Subnet, e.CIDR, e.VPC, l.now
-	for _, a := range e.Addrs {
-		if gone, ok := l.Gone[a]; ok && l.now.Sub(gone) < staleMetadata {
-			continue
-		}
-		if id, _ := l.ENIOf(a); id != "" && id != e.ID {
-			continue // it has moved, and metadata has not noticed
-		}
-		if !slices.Contains(known.Addrs, a) {
-			known.Addrs = append(known.Addrs, a)
-		}
-		l.learnAddr(e, a)
-	}
+	known.Subnet, known.CIDR, known.CIDR6, known.VPC, known.Read = e.Subnet, e.CIDR, e.IPv6CIDR, e.VPC, l.now
 	l.ENIs[e.ID] = known
+	if !known.Foreign {
+		l.learnAddrs(e)
+	}
 	vpc := l.VPCs[e.VPC]
 	if len(e.VPCCIDRs) > 0 {
 		vpc.CIDRs = e.VPCCIDRs
 	}
+	if len(e.VPCIPv6CIDRs) > 0 {
+		vpc.CIDRs6 = e.VPCIPv6CIDRs
+	}
 	l.VPCs[e.VPC] = vpc
 }
 
+// foreign tells whether an ENI is none of ours to touch: its owner has said so, by the
+// tag that amazon-vpc-cni-k8s knows too; or it has no addresses at all, as those have
+// that are for EFA alone.
+func foreign(e aws.ENI) bool {
+	const noManage = "node.k8s.amazonaws.com/no_manage"
+	return e.Tags[noManage] == "true" || len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
+}
+
+func (l lesson) learnAddrs(e aws.ENI) {
+	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
+		if !l.believable(e.ID, a) {
+			continue
+		}
+		if known := l.ENIs[e.ID]; !slices.Contains(known.Addrs, a) {
+			known.Addrs = append(known.Addrs, a)
+			l.ENIs[e.ID] = known
+		}
+		own := e.Index == 0 && len(e.Addrs) > 0 && a == e.Addrs[0] // the node's
+		if !own {
+			l.learnAddr(e.ID, a)
+		}
+	}
+	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
+		if l.believable(e.ID, c.Addr()) && !l.used.Partial {
+			l.learnPrefix(e.ID, c)
+		}
+	}
+}
+
+// believable tells whether the metadata service can be right about an address, or a
+// prefix by its first: it was not unassigned just now, and is not on another ENI.
+func (l lesson) believable(eni string, a netip.Addr) bool {
+	gone, unassigned := l.Gone[a]
+	id, _ := l.ENIOf(a)
+	return !(unassigned && l.now.Sub(gone) < staleMetadata) && (id == "" || id == eni)
+}
+
 // learnAddr decides what an address of an ENI is: leased, free, or cooling.
-func (l lesson) learnAddr(e aws.ENI, a netip.Addr) {
+func (l lesson) learnAddr(eni string, a netip.Addr) {
 	_, leased := l.Leases[a]
 	_, free := l.Free[a]
 	netns := l.used.By[a]
 	switch {
-	case leased || e.Index == 0 && a == e.Addrs[0]: // the latter is the node's own
+	case leased:
 	case netns != "":
 		delete(l.Free, a)
-		l.Leases[a] = registry.Lease{NetNS: netns, ENI: e.ID, Bound: true, Since: l.now}
+		l.Leases[a] = registry.Lease{NetNS: netns, ENI: eni, Bound: true, Since: l.now}
 	case free || l.used.Partial:
 	case l.first:
 		l.Free[a] = time.Time{}
 	default:
 		l.Free[a] = l.now
+	}
+}
+
+// learnPrefix does so for the addresses of a prefix. Those of a new one that nobody
+// uses cool, as far as they can be listed.
+func (l lesson) learnPrefix(eni string, c netip.Prefix) {
+	e := l.ENIs[eni]
+	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
+	addPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
+	for a := range l.used.By {
+		if c.Contains(a) {
+			l.learnAddr(eni, a)
+		}
+	}
+	if !isNew || l.first || c.Addr().Is6() {
+		return
+	}
+	for a := c.Masked().Addr(); c.Contains(a); a = a.Next() {
+		l.learnAddr(eni, a)
 	}
 }

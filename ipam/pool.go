@@ -40,10 +40,10 @@ func (o Owner) lease(eni string) registry.Lease {
 
 // An Allocation is what an attachment gets.
 type Allocation struct {
-	Addr netip.Addr
-	ID   string // of the ENI that carries the address
-	ENI  registry.ENI
-	VPC  registry.VPC
+	Addrs []netip.Addr // one of each family
+	ID    string       // of the ENI that carries them
+	ENI   registry.ENI
+	VPC   registry.VPC
 
 	seen *registry.State // in which it was leased
 }
@@ -53,8 +53,8 @@ var (
 	errUnknown = errors.New("nothing is known of this node's ENIs yet")
 )
 
-// Acquire leases an address to the owner. The same owner again gets the same
-// address. If none is free, one process of the node asks EC2 for all that wait, in
+// Acquire leases an address of each family to the owner. The same owner again gets
+// the same. If none is free, one process of the node asks EC2 for all that wait, in
 // the order in which they came, and the others find its answer.
 func (p *Pool) Acquire(ctx context.Context, o Owner) (Allocation, error) {
 	a, err := p.take(ctx, o)
@@ -103,98 +103,102 @@ func (p *Pool) take(ctx context.Context, o Owner) (Allocation, error) {
 		}
 		// The registry may not know all pods: the original plugin's have no lease.
 		// The node routes to a pod, so this finds them.
-		used, err := p.Host.HasHostRoute(a.Addr)
-		if err != nil || !used {
+		taken, err := p.routed(a.Addrs)
+		if err != nil || len(taken) == 0 {
 			return a, err
 		}
-		if err := p.reject(ctx, o, a.Addr); err != nil {
+		if err := p.reject(ctx, o, taken); err != nil {
 			return Allocation{}, err
 		}
 	}
 }
 
+// routed are those of the addresses that the node has a route of their own to.
+func (p *Pool) routed(addrs []netip.Addr) (taken []netip.Addr, err error) {
+	for _, a := range addrs {
+		used, err := p.Host.HasHostRoute(a)
+		if err != nil {
+			return nil, err
+		}
+		if used {
+			taken = append(taken, a)
+		}
+	}
+	return taken, nil
+}
+
 // reserve is take, as far as the registry goes. It tells a fresh lease from one that the owner had.
 func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, err error) {
 	var none error
+	var left int
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		now := time.Now()
-		maps.DeleteFunc(s.Wishes, func(_ string, until time.Time) bool { return now.After(until) })
+		prune(s, p.Policy, now)
+		p.note(s)
 		delete(s.Wishes, o.Key.String())
-		addr, had := held(s, o.Key)
-		if !had {
-			addr = candidate(s, p.Policy, now)
+		id, addrs := held(s, o.Key)
+		if fresh = len(addrs) == 0; fresh {
+			id, addrs = candidates(s, p.Policy, now)
 		}
-		if !addr.IsValid() {
+		if len(addrs) == 0 {
 			if none = errNone; len(s.ENIs) == 0 {
 				none = errUnknown
 			}
 			s.Wishes[o.Key.String()] = deadline(ctx)
 			return nil
 		}
-		fresh = !had
-		id, eni := s.ENIOf(addr)
-		a = Allocation{addr, id, eni, s.VPCs[eni.VPC], s}
-		if p.Policy.Keep && !eni.Keep {
-			eni.Keep = true
-			s.ENIs[id] = eni
+		a = Allocation{addrs, id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], s}
+		var failed error
+		for _, addr := range addrs {
+			failed = errors.Join(failed, s.Reserve(addr, o.lease(id)))
 		}
-		return s.Reserve(addr, o.lease(id))
+		left = ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait))
+		return failed
 	})
+	if fresh && err == nil && none == nil && left < p.Policy.Warm.Min {
+		p.refill()
+	}
 	return a, fresh, cmp.Or(err, none)
 }
 
-// held is the address that the attachment has already. A lease of an address that is
-// on no ENI any more is worth nothing, and ends.
-func held(s *registry.State, k registry.Key) (a netip.Addr, ok bool) {
+// prune forgets what has no meaning any more: wishes of processes that have given up,
+// and released addresses of a /80, of which there are too many to list, once they
+// are as good as new.
+func prune(s *registry.State, policy Policy, now time.Time) {
+	maps.DeleteFunc(s.Wishes, func(_ string, until time.Time) bool { return now.After(until) })
+	maps.DeleteFunc(s.Free, func(a netip.Addr, since time.Time) bool {
+		if !a.Is6() || now.Sub(since) <= max(policy.ReuseWait, staleMetadata) {
+			return false
+		}
+		_, e := s.ENIOf(a)
+		return !slices.Contains(e.Addrs, a)
+	})
+}
+
+// note writes down what collections, which have no configuration, have to know of it.
+func (p *Pool) note(s *registry.State) {
+	for _, at := range places(s, p.Policy) {
+		if e := at.ENI; !e.Serving || p.Policy.Keep && !e.Keep {
+			e.Serving, e.Keep = true, e.Keep || p.Policy.Keep
+			s.ENIs[at.id] = e
+		}
+	}
+	if s.Warm[p.Policy.Pool] != p.Policy.Warm {
+		s.Warm[p.Policy.Pool] = p.Policy.Warm
+	}
+}
+
+// held are the addresses that the attachment has already, and the ENI that they are
+// on. A lease of an address that is on no ENI any more is worth nothing, and ends.
+func held(s *registry.State, k registry.Key) (eni string, addrs []netip.Addr) {
 	for _, h := range s.Held(k) {
-		if onENI(s, h) {
-			return h, true
+		if id, _ := s.ENIOf(h); id != "" {
+			eni, addrs = id, append(addrs, h)
+			continue
 		}
 		delete(s.Leases, h)
 	}
-	return a, false
-}
-
-// candidate chooses the address to lease next: on the fullest ENI, so that
-// the others run empty and can be released, and there the one that has been free
-// the longest, so that what remembers the last pod that had it has forgotten.
-func candidate(s *registry.State, policy Policy, now time.Time) netip.Addr {
-	type place struct {
-		eni  string
-		load int
-	}
-	places := map[netip.Addr]place{}
-	for id, e := range s.ENIs {
-		if e.Index < policy.MinIndex || e.Draining {
-			continue
-		}
-		for _, a := range e.Addrs {
-			places[a] = place{id, load(s, e)}
-		}
-	}
-	var best netip.Addr
-	for _, a := range s.Idle(now.Add(-policy.ReuseWait)) {
-		if at, ok := places[a]; ok && (!best.IsValid() || at.load > places[best].load) {
-			best = a
-		}
-	}
-	return best
-}
-
-// load is the number of the ENI's addresses that are leased.
-func load(s *registry.State, e registry.ENI) int {
-	n := 0
-	for _, a := range e.Addrs {
-		if _, ok := s.Leases[a]; ok {
-			n++
-		}
-	}
-	return n
-}
-
-func onENI(s *registry.State, a netip.Addr) bool {
-	id, _ := s.ENIOf(a)
-	return id != ""
+	return eni, addrs
 }
 
 // deadline is until when a wish is worth something: afterwards its process has given up.
@@ -205,12 +209,19 @@ func deadline(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// reject gives an address that turned out to be in use to nobody that we know: it
-// becomes a lease without a key, which ends when a collector finds it gone.
-func (p *Pool) reject(ctx context.Context, o Owner, a netip.Addr) error {
+// reject gives addresses that turned out to be in use to nobody that we know: they
+// become leases without a key, which end when a collector finds them gone. The owner's
+// others are free again.
+func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if l, ok := s.Leases[a]; ok && l.Key == o.Key {
-			s.Leases[a] = registry.Lease{ENI: l.ENI, Bound: true, Since: time.Now()}
+		for _, a := range s.Held(o.Key) {
+			l := s.Leases[a]
+			delete(s.Leases, a)
+			if slices.Contains(taken, a) {
+				s.Leases[a] = registry.Lease{ENI: l.ENI, Bound: true, Since: time.Now()}
+			} else {
+				s.Free[a] = time.Time{}
+			}
 		}
 		return nil
 	})

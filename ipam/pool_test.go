@@ -70,7 +70,7 @@ func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	return &world{T: t, sim: sim, node: node, host: host, dir: filepath.Join(t.TempDir(), "state"),
 		cloud: aws.Options{EC2URL: ec2.URL, MetadataURL: imds.URL},
-		policy: Policy{MinIndex: 1, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: ProvisionFull, Batch: 1,
+		policy: Policy{MinIndex: 1, Families: []Family{IPv4}, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: ProvisionFull, Batch: 1,
 			ReuseWait: time.Minute, Timeout: 10 * time.Second}}
 }
 
@@ -102,7 +102,7 @@ func (w *world) mustAcquire(n int) netip.Addr {
 	if err != nil {
 		w.Fatalf("pod %d: %v", n, err)
 	}
-	return a.Addr
+	return a.Addrs[0]
 }
 
 func (w *world) release(n int) {
@@ -127,6 +127,13 @@ func (w *world) age(d time.Duration) {
 	err := w.pool().update(w.Context(), func(s *registry.State) {
 		for a, since := range s.Free {
 			s.Free[a] = since.Add(-d)
+		}
+		for id, e := range s.ENIs {
+			e.Grown = e.Grown.Add(-d)
+			for i := range e.Prefixes {
+				e.Prefixes[i].Since = e.Prefixes[i].Since.Add(-d)
+			}
+			s.ENIs[id] = e
 		}
 		for a, l := range s.Leases {
 			if !l.MissingSince.IsZero() {
@@ -173,15 +180,22 @@ func (w *world) consistent() {
 	}
 	s := w.state()
 	for a := range s.Leases {
-		if onENI[a] == "" {
+		if onENI[a] == "" && !w.delegated(a) {
 			w.Errorf("%s is leased, but on no ENI of the node", a)
 		}
 	}
 	for a := range s.Free {
-		if onENI[a] == "" {
+		if onENI[a] == "" && !w.delegated(a) {
 			w.Errorf("%s is free, but on no ENI of the node", a)
 		}
 	}
+}
+
+// delegated tells whether an ENI of the node has a prefix with the address.
+func (w *world) delegated(a netip.Addr) bool {
+	return slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool {
+		return e.Instance == w.node.ID && slices.ContainsFunc(e.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+	})
 }
 
 func TestMain(m *testing.M) {
@@ -245,7 +259,9 @@ func TestBurst(t *testing.T) {
 			if err != nil {
 				t.Errorf("pod %d: %v", n, err)
 			}
-			got[a.Addr]++
+			for _, a := range a.Addrs {
+				got[a]++
+			}
 		})
 	}
 	wg.Wait()
@@ -394,7 +410,7 @@ func TestLostRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runPod(t, a.Addr)
+	runPod(t, a.Addrs[0])
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -403,19 +419,19 @@ func TestLostRegistry(t *testing.T) {
 		t.Fatal("the registry is not lost")
 	}
 	b := w.mustAcquire(2)
-	if b == a.Addr {
+	if b == a.Addrs[0] {
 		t.Fatalf("%s was given away while a pod has it", b)
 	}
 	s := w.state()
-	if l := s.Leases[a.Addr]; l.Key != (registry.Key{}) || !l.Bound {
-		t.Errorf("lease of %s: %+v", a.Addr, l)
+	if l := s.Leases[a.Addrs[0]]; l.Key != (registry.Key{}) || !l.Bound {
+		t.Errorf("lease of %s: %+v", a.Addrs[0], l)
 	}
 	// The DEL of a pod whose owner was forgotten finds the lease by prevResult's address.
-	if err := w.pool().Release(t.Context(), pod(1).Key, a.Addr); err != nil {
+	if err := w.pool().Release(t.Context(), pod(1).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := w.state().Free[a.Addr]; !ok {
-		t.Errorf("%s is not free", a.Addr)
+	if _, ok := w.state().Free[a.Addrs[0]]; !ok {
+		t.Errorf("%s is not free", a.Addrs[0])
 	}
 	w.consistent()
 }

@@ -50,14 +50,16 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 // that has room, and returns the ENI and them. They are free then.
 func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.asked(ctx, func(s *registry.State) error {
-		rs := rooms(s, p.Policy)
-		slices.SortFunc(rs, func(a, b room) int {
-			x, y := s.ENIs[a.id], s.ENIs[b.id]
-			return cmp.Or(cmp.Compare(x.Card, y.Card), cmp.Compare(x.Index, y.Index))
-		})
+		var rs []place
+		for id, e := range s.ENIs {
+			if e.Index >= p.Policy.MinIndex && !e.Draining && !e.Foreign && room(s, e, IPv4) > 0 {
+				rs = append(rs, place{id: id, ENI: e})
+			}
+		}
+		slices.SortFunc(rs, func(a, b place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
 		var why []error
 		for _, r := range rs {
-			if got, err = p.assign(ctx, r.id, min(n, r.room)); err == nil {
+			if got, err = p.assign(ctx, r.id, IPv4, min(n, room(s, r.ENI, IPv4))); err == nil {
 				id = r.id
 				return nil
 			}
@@ -103,22 +105,22 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	if err := p.Learn(ctx); err != nil {
 		return err
 	}
-	victims := map[string]map[netip.Addr]time.Time{} // by ENI
+	victims := map[string]surplus{} // by ENI
 	err := p.Registry.Update(ctx, func(s *registry.State) error {
 		var refused error
 		for _, a := range addrs {
 			id, err := spare(s, a)
 			refused = errors.Join(refused, err)
-			if victims[id] == nil {
-				victims[id] = map[netip.Addr]time.Time{}
+			if victims[id].addrs == nil {
+				victims[id] = surplus{addrs: map[netip.Addr]time.Time{}}
 			}
-			victims[id][a] = s.Free[a]
+			victims[id].addrs[a] = s.Free[a]
 		}
 		if refused != nil {
 			return refused
 		}
-		for id := range victims {
-			withdraw(s, id, slices.Collect(maps.Keys(victims[id])))
+		for id, x := range victims {
+			withdraw(s, id, x)
 		}
 		return nil
 	})
@@ -127,9 +129,9 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(victims)) {
-		err := p.Cloud.Unassign(ctx, id, slices.SortedFunc(maps.Keys(victims[id]), netip.Addr.Compare)...)
-		if err != nil {
-			failed = errors.Join(failed, err, p.restore(context.WithoutCancel(ctx), id, victims[id], err))
+		x := victims[id]
+		if err := p.unassign(ctx, id, slices.SortedFunc(maps.Keys(x.addrs), netip.Addr.Compare), nil); err != nil {
+			failed = errors.Join(failed, err, p.restore(context.WithoutCancel(ctx), id, x, err))
 		}
 	}
 	return failed
@@ -159,17 +161,6 @@ func holder(l registry.Lease) string {
 		return "pod " + l.PodNamespace + "/" + l.PodName
 	}
 	return cmp.Or(l.NetNS, "container "+l.ContainerID)
-}
-
-// withdraw takes addresses that are about to leave an ENI out of the registry.
-func withdraw(s *registry.State, id string, addrs []netip.Addr) {
-	e := s.ENIs[id]
-	e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { return slices.Contains(addrs, a) })
-	s.ENIs[id] = e
-	s.Forget(addrs...)
-	for _, a := range addrs {
-		s.Gone[a] = time.Now()
-	}
 }
 
 // Remove detaches an ENI and deletes it. It refuses one of this node's that pods use, and

@@ -12,22 +12,29 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
+// router6 is the VPC router, at the other end of every link (amazon-vpc-cni-k8s uses
+// it as the gateway of its pods, too).
+var router6 = netip.MustParseAddr("fe80:ec2::1")
+
+// everywhere6 is the default route of IPv6: a pod's address is a public one, and
+// leaves by the ENI.
+var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+
 // result is the plugin's answer, of the shape that the original gave: the ENI's
 // link on the host as the only interface, the address with its subnet's mask, a
 // route by the subnet's gateway to each CIDR block of the VPC, then of its peers, then
 // of routeToCidrs, and the VPC's DNS server.
 func result(a Allocation, link string, p Policy) *types100.Result {
-	gateway := a.ENI.CIDR.Masked().Addr().Next()
-	r := &types100.Result{
-		Interfaces: []*types100.Interface{{Name: link}},
-		IPs: []*types100.IPConfig{{
+	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
+	for _, addr := range a.Addrs {
+		r.IPs = append(r.IPs, &types100.IPConfig{
 			Interface: new(0),
-			Address:   ipNet(netip.PrefixFrom(a.Addr, a.ENI.CIDR.Bits())),
-			Gateway:   gateway.AsSlice(),
-		}},
+			Address:   ipNet(netip.PrefixFrom(addr, a.subnet(addr).Bits())),
+			Gateway:   a.gateway(addr.Is6()).AsSlice(),
+		})
 	}
 	for _, dst := range destinations(a, p) {
-		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(dst), GW: gateway.AsSlice()})
+		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(dst), GW: a.gateway(dst.Addr().Is6()).AsSlice()})
 	}
 	if len(a.VPC.CIDRs) > 0 {
 		// "The DNS server at VPC CIDR plus two": VPC user guide, "Amazon DNS server".
@@ -36,15 +43,35 @@ func result(a Allocation, link string, p Policy) *types100.Result {
 	return r
 }
 
-// destinations are the blocks that pods reach by the ENI, each once.
+// subnet is the subnet of an address.
+func (a Allocation) subnet(addr netip.Addr) netip.Prefix {
+	if addr.Is6() {
+		return a.ENI.CIDR6
+	}
+	return a.ENI.CIDR
+}
+
+// gateway is the VPC router: the subnet's first address (VPC user guide, "Subnet CIDR
+// blocks").
+func (a Allocation) gateway(v6 bool) netip.Addr {
+	if v6 {
+		return router6
+	}
+	return a.ENI.CIDR.Masked().Addr().Next()
+}
+
+// destinations are the blocks that pods reach by the ENI, each once, of the families
+// that the pod has.
 func destinations(a Allocation, p Policy) []netip.Prefix {
-	all := slices.Clone(a.VPC.CIDRs)
+	all := slices.Concat(a.VPC.CIDRs, a.VPC.CIDRs6)
 	if p.Peers {
 		all = append(all, a.VPC.Peers...)
 	}
+	all = append(append(all, p.Routes...), everywhere6)
 	var once []netip.Prefix
-	for _, dst := range append(all, p.Routes...) {
-		if !slices.Contains(once, dst) {
+	for _, dst := range all {
+		has := slices.ContainsFunc(a.Addrs, func(own netip.Addr) bool { return own.Is6() == dst.Addr().Is6() })
+		if has && !slices.Contains(once, dst) {
 			once = append(once, dst)
 		}
 	}

@@ -46,16 +46,15 @@ func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, err
 	}
-	strays, err := p.Cloud.DescribeENIs(ctx, aws.ByTag(TagInstance, s.Instance.ID), aws.ByStatus("available"))
+	strays, err := p.Cloud.DescribeENIs(ctx, aws.ByDescription(description(s.Instance.ID)), aws.ByStatus("available"))
 	return append(attached, strays...), err
 }
 
 // adopt makes an ENI of ours what it was meant to be: attached, gone with the
 // instance, and in the registry with all the addresses that EC2 says it has.
 func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI) error {
-	mine := e.Tags[TagInstance] == s.Instance.ID
-	e.CIDR = s.ENIs[e.ID].CIDR
-	if !e.CIDR.IsValid() {
+	mine := e.Description == description(s.Instance.ID)
+	if e.CIDR, e.IPv6CIDR = s.ENIs[e.ID].CIDR, s.ENIs[e.ID].CIDR6; !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
 		subnets, err := p.Cloud.Subnets(ctx, e.VPC, s.Instance.Zone)
 		if err != nil {
 			return err
@@ -64,13 +63,19 @@ func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI) error {
 		if i < 0 {
 			return fmt.Errorf("subnet %s of %s: %w", e.Subnet, e.ID, aws.ErrNotFound)
 		}
-		e.CIDR = subnets[i].CIDR
+		e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
 	}
 	if e.Status == "available" {
-		return p.attach(ctx, e, newToken(), ENISpec{MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
+		return p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
 	}
 	if _, known := s.ENIs[e.ID]; known || mine {
-		err := p.update(ctx, func(s *registry.State) { record(s, e, e.Tags[TagManaged] == "true", time.Now()) })
+		err := p.update(ctx, func(s *registry.State) {
+			_, known := s.ENIs[e.ID]
+			record(s, e, e.Tags[TagManaged] == "true", time.Now())
+			if !known {
+				serve(s, e.ID, poolOf(e))
+			}
+		})
 		if err != nil {
 			return err
 		}

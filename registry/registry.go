@@ -118,6 +118,16 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	}
 }
 
+// Mark makes an empty file of that name in the registry's directory, for systemd to
+// see: that there is one is all it says (systemd.path(5), PathExists=).
+func (r *Registry) Mark(name string) error {
+	f, err := os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("mark: %w", err)
+	}
+	return f.Close()
+}
+
 func (r *Registry) file() string { return filepath.Join(r.dir, "registry.json") }
 
 // isGarbage tells a file that nobody can make sense of from one that cannot be read.

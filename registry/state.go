@@ -71,10 +71,13 @@ type ENI struct {
 	Addrs    []netip.Addr `json:"addrs"` // of both families; the primary first, if it has IPv4
 	Prefixes []Prefix     `json:"prefixes,omitempty"`
 	Pool     string       `json:"pool,omitempty"`     // that it serves; empty: the default one
+	Serving  bool         `json:"serving,omitempty"`  // an ADD may take its addresses
+	Foreign  bool         `json:"foreign,omitempty"`  // somebody else's: it is left alone
 	Managed  bool         `json:"managed,omitempty"`  // made by us
 	Draining bool         `json:"draining,omitempty"` // on its way out: takes no more pods
 	Keep     bool         `json:"keep,omitempty"`     // skipDeallocation: its addresses are never unassigned
 	Read     time.Time    `json:"read"`               // when EC2 or the metadata service said so
+	Grown    time.Time    `json:"grown,omitzero"`     // when EC2 has last given it addresses
 }
 
 // A Prefix is a block of addresses that is delegated to an ENI: a /28, or a /80 of

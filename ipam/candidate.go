@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A place is an ENI that serves a pool, and how busy it is.
+type place struct {
+	id string
+	registry.ENI
+	leased []netip.Addr // its addresses that are
+}
+
+// places lists the ENIs that serve the policy's pool, the fullest first, so that the
+// others run empty and can be given back.
+func places(s *registry.State, policy Policy) []place {
+	leased := map[string][]netip.Addr{}
+	for a, l := range s.Leases {
+		leased[l.ENI] = append(leased[l.ENI], a)
+	}
+	var ps []place
+	for id, e := range s.ENIs {
+		if e.Index >= policy.MinIndex && e.Pool == policy.Pool && !e.Draining && !e.Foreign {
+			ps = append(ps, place{id, e, leased[id]})
+		}
+	}
+	slices.SortFunc(ps, func(a, b place) int {
+		return cmp.Or(len(b.leased)-len(a.leased), cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.id, b.id))
+	})
+	return ps
+}
+
+// candidates chooses the addresses to lease next, one of each family, all on the same
+// ENI, because a pod has one; nil if there is none that has them.
+func candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
+	for _, p := range places(s, policy) {
+		if addrs := p.pick(s, policy, now); len(addrs) == len(policy.Families) {
+			return p.id, addrs
+		}
+	}
+	return "", nil
+}
+
+// pick chooses an address of each family that the place has one of.
+func (p place) pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
+	var addrs []netip.Addr
+	for _, f := range policy.Families {
+		a := p.delegated(s, f, now.Add(-policy.ReuseWait))
+		if !a.IsValid() {
+			a = p.assigned(s, f, now.Add(-policy.ReuseWait))
+		}
+		if a.IsValid() {
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// assigned is the one of the ENI's own addresses that has been free the longest, since
+// before the time, so that what remembers the last pod that had it has forgotten.
+func (p place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
+	for _, a := range p.Addrs {
+		since, free := s.Free[a]
+		if !free || a.Is6() != bool(f) || !since.Before(before) {
+			continue
+		}
+		if !best.IsValid() || since.Before(s.Free[best]) {
+			best = a
+		}
+	}
+	return best
+}
+
+// delegated is an address of the ENI's fullest prefix that has one.
+func (p place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
+	var blocks []netip.Prefix
+	for _, b := range p.Prefixes {
+		if b.CIDR.Addr().Is6() == bool(f) {
+			blocks = append(blocks, b.CIDR)
+		}
+	}
+	slices.SortFunc(blocks, func(a, b netip.Prefix) int {
+		return cmp.Or(p.load(b)-p.load(a), a.Addr().Compare(b.Addr()))
+	})
+	for _, b := range blocks {
+		if a := within(s, b, before); a.IsValid() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// load is the number of a prefix's addresses that are leased.
+func (p place) load(b netip.Prefix) int {
+	n := 0
+	for _, a := range p.leased {
+		if b.Contains(a) {
+			n++
+		}
+	}
+	return n
+}
+
+// within chooses an address of a prefix. In a /28 it is the one that has been free the
+// longest; those that never were in use come first. A /80 has more than could ever be
+// listed, so there chance decides, and hardly ever twice the same.
+func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Addr) {
+	const few, tries = 8, 16
+	if b.Addr().BitLen()-b.Bits() > few {
+		for range tries {
+			if a := random(b); usable(s, a, before) {
+				return a
+			}
+		}
+		return best
+	}
+	for a := b.Masked().Addr(); b.Contains(a); a = a.Next() {
+		if usable(s, a, before) && (!best.IsValid() || s.Free[a].Before(s.Free[best])) {
+			best = a
+		}
+	}
+	return best
+}
+
+// usable tells whether an address of a prefix can be leased.
+func usable(s *registry.State, a netip.Addr, before time.Time) bool {
+	_, leased := s.Leases[a]
+	since, released := s.Free[a]
+	return !leased && (!released || since.Before(before))
+}
+
+// random is an address of a prefix of IPv6, and not its first, which may be the
+// anycast address of the routers (RFC 4291, section 2.6.1).
+func random(b netip.Prefix) netip.Addr {
+	raw := b.Masked().Addr().As16()
+	for i := (b.Bits() + 7) / 8; i < len(raw); i++ {
+		raw[i] = byte(rand.UintN(256))
+	}
+	raw[len(raw)-1] |= 1
+	return netip.AddrFrom16(raw)
+}

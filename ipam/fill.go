@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// blockSize is how many pods a /28 serves: nothing in it is reserved.
+const blockSize = 16
+
+// fill gets an ENI what a pod on it would lack: addresses of the families of which it
+// has none free.
+func (p *Pool) fill(ctx context.Context, s *registry.State, at place) error {
+	now := time.Now()
+	for _, f := range p.Policy.Families {
+		one := p.Policy
+		one.Families = []Family{f}
+		if len(at.pick(s, one, now)) > 0 {
+			continue
+		}
+		if err := p.more(ctx, s, at, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// room is how many more addresses or prefixes of a family an ENI can take.
+func room(s *registry.State, e registry.ENI, f Family) int {
+	if f == IPv6 {
+		return s.Instance.IPv6PerENI - e.Slots(true)
+	}
+	return s.Instance.IPv4PerENI - e.Slots(false)
+}
+
+// more asks for addresses of a family: in a prefix if the configuration wants that, or
+// for IPv6, where one prefix is enough for ever; and by themselves if the subnet has no
+// prefix left, or the instance type knows none.
+func (p *Pool) more(ctx context.Context, s *registry.State, at place, f Family) error {
+	most, want := room(s, at.ENI, f), p.want(s)
+	if most <= 0 {
+		return fmt.Errorf("%s has no room for %v: %w", at.id, f, aws.ErrENIFull)
+	}
+	if f == IPv6 || p.Policy.Prefixes {
+		n := 1
+		if f == IPv4 {
+			n = min((want+blockSize-1)/blockSize, most)
+		}
+		if err := p.assignPrefixes(ctx, at.id, f, n); !noPrefix(err) {
+			return err
+		}
+	}
+	n := min(want, most)
+	_, err := p.assign(ctx, at.id, f, n)
+	if errors.Is(err, aws.ErrSubnetFull) && n > 1 {
+		_, err = p.assign(ctx, at.id, f, 1) // EC2 gives all or nothing
+	}
+	return err
+}
+
+// noPrefix tells whether addresses may be had where prefixes are not: the subnet is
+// fragmented, or the instance is not of the Nitro system.
+func noPrefix(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation"
+}
+
+// assign asks EC2 for n addresses on an ENI. The action has no client token, so
+// before the call the intent is written: if the answer is lost, resume compares.
+func (p *Pool) assign(ctx context.Context, eni string, f Family, n int) ([]netip.Addr, error) {
+	action, do := "AssignPrivateIpAddresses", p.Cloud.Assign
+	if f == IPv6 {
+		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6
+	}
+	var got []netip.Addr
+	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (record func(*registry.State), err error) {
+		got, err = do(ctx, eni, n)
+		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, err
+	})
+	return got, p.corrected(ctx, eni, err)
+}
+
+// assignPrefixes asks EC2 for n prefixes, as assign does for addresses.
+func (p *Pool) assignPrefixes(ctx context.Context, eni string, f Family, n int) error {
+	action, do := "AssignPrivateIpAddresses", p.Cloud.AssignPrefixes
+	if f == IPv6 {
+		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Prefixes
+	}
+	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (record func(*registry.State), err error) {
+		got, err := do(ctx, eni, n)
+		return func(s *registry.State) { addPrefixes(s, eni, got, time.Now()) }, err
+	})
+	return p.corrected(ctx, eni, err)
+}
+
+// corrected mends what the registry believes of an ENI if EC2 has just shown it to be wrong.
+func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
+	switch {
+	case errors.Is(err, aws.ErrNotFound):
+		return errors.Join(err, p.forget(ctx, eni))
+	case errors.Is(err, aws.ErrENIFull):
+		return errors.Join(err, p.compare(ctx, eni))
+	}
+	return err
+}
+
+// addAddrs records addresses that an ENI has, free since then. Those that EC2 has
+// just given were not ours a moment ago: they were free since the zero time.
+func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
+	e := s.ENIs[id]
+	for _, a := range addrs {
+		delete(s.Gone, a)
+		if slices.Contains(e.Addrs, a) {
+			continue
+		}
+		e.Addrs = append(e.Addrs, a)
+		if _, leased := s.Leases[a]; !leased {
+			s.Free[a] = since
+		}
+		e.Grown = time.Now()
+	}
+	s.ENIs[id] = e
+}
+
+// addPrefixes records prefixes that an ENI has, delegated since then.
+func addPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
+	e := s.ENIs[id]
+	for _, c := range cidrs {
+		delete(s.Gone, c.Addr())
+		if !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c }) {
+			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: since})
+		}
+	}
+	s.ENIs[id] = e
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// idle tells whether an address of the ENI has been free for as long as the collection
+// asks: since it was released, or, if it never was in use, since EC2 gave it.
+func (c *Collection) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
+	since, free := s.Free[a]
+	if since.IsZero() {
+		since = e.Grown
+	}
+	return free && now.Sub(since) >= c.FreeAfter && c.used.By[a] == "" && !c.used.Partial
+}
+
+// idlePrefix tells whether all of a prefix has been free for so long.
+func (c *Collection) idlePrefix(s *registry.State, b registry.Prefix, now time.Time) bool {
+	if now.Sub(b.Since) < c.FreeAfter || c.used.Partial {
+		return false
+	}
+	for a := range s.Leases {
+		if b.CIDR.Contains(a) {
+			return false
+		}
+	}
+	for a, since := range s.Free {
+		if b.CIDR.Contains(a) && now.Sub(since) < c.FreeAfter {
+			return false
+		}
+	}
+	for a := range c.used.By {
+		if b.CIDR.Contains(a) {
+			return false
+		}
+	}
+	return true
+}
+
+// empty tells whether no pod uses an ENI, or has lately.
+func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
+	e := s.ENIs[id]
+	return !slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, e, a, now) }) &&
+		!slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, b, now) })
+}
+
+// plenty stands for the addresses of a /80.
+const plenty = 1 << 20
+
+// ready counts the addresses of a pool that a pod could have, free since before the time.
+func ready(s *registry.State, pool string, before time.Time) int {
+	n := 0
+	for _, e := range s.ENIs {
+		if e.Pool == pool && e.Serving && !e.Draining {
+			n += count(s, e, before)
+		}
+	}
+	return n
+}
+
+// count counts those of one ENI: of IPv4, if it has that.
+func count(s *registry.State, e registry.ENI, before time.Time) int {
+	n, v6 := 0, !e.CIDR.IsValid()
+	for _, a := range e.Addrs {
+		if since, free := s.Free[a]; free && a.Is6() == v6 && !since.After(before) {
+			n++
+		}
+	}
+	for _, b := range e.Prefixes {
+		switch {
+		case b.CIDR.Addr().Is6() != v6:
+		case v6:
+			n += plenty
+		default:
+			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
+				if usable(s, a, before) {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
+
+// unassignIdle gives back addresses and prefixes, ENI by ENI.
+func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		failed = errors.Join(failed, p.giveBack(ctx, id, c))
+	}
+	return failed
+}
+
+// A surplus is what an ENI is to lose.
+type surplus struct {
+	addrs    map[netip.Addr]time.Time // with since when they were free
+	prefixes []registry.Prefix
+}
+
+// giveBack takes what is idle on an ENI out of the registry, so that no ADD takes it,
+// and then from the ENI. If it ends in between, the addresses are no longer free but
+// still there, and a later Learn finds them.
+func (p *Pool) giveBack(ctx context.Context, id string, c *Collection) error {
+	const action = "UnassignPrivateIpAddresses"
+	if err := p.turn(ctx, action); err != nil {
+		return err
+	}
+	var x surplus
+	err := p.update(ctx, func(s *registry.State) {
+		x = c.surplus(s, id, time.Now())
+		withdraw(s, id, x)
+	})
+	if err != nil {
+		return err
+	}
+	addrs := slices.SortedFunc(maps.Keys(x.addrs), netip.Addr.Compare)
+	var cidrs []netip.Prefix
+	for _, b := range x.prefixes {
+		cidrs = append(cidrs, b.CIDR)
+	}
+	if err := p.unassign(ctx, id, addrs, cidrs); err != nil {
+		return errors.Join(err, p.restore(context.WithoutCancel(ctx), id, x, err))
+	}
+	c.Unassigned, c.Returned = append(c.Unassigned, addrs...), append(c.Returned, cidrs...)
+	return nil
+}
+
+// surplus chooses what an ENI is to lose: never the primary address, nor what its pool
+// wants to have ready. A /80 costs nothing, and stays as long as its ENI.
+func (c *Collection) surplus(s *registry.State, id string, now time.Time) surplus {
+	e, x := s.ENIs[id], surplus{addrs: map[netip.Addr]time.Time{}}
+	if !e.Serving || e.Foreign || e.Keep || e.Draining {
+		return x
+	}
+	spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Min
+	if c.Max >= 0 {
+		spare = min(spare, c.Max-len(c.Unassigned))
+	}
+	for _, b := range e.Prefixes {
+		if b.CIDR.Addr().Is4() && spare >= blockSize && c.idlePrefix(s, b, now) {
+			x.prefixes, spare = append(x.prefixes, b), spare-blockSize
+		}
+	}
+	for _, a := range e.Addrs {
+		if a.Is4() && spare > 0 && a != e.Primary() && c.idle(s, e, a, now) {
+			x.addrs[a] = s.Free[a]
+			spare--
+		}
+	}
+	return x
+}
+
+// withdraw takes what is about to leave an ENI out of the registry.
+func withdraw(s *registry.State, id string, x surplus) {
+	e, now := s.ENIs[id], time.Now()
+	for a := range x.addrs {
+		s.Forget(a)
+		s.Gone[a] = now
+	}
+	e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { _, ok := x.addrs[a]; return ok })
+	for _, b := range x.prefixes {
+		maps.DeleteFunc(s.Free, func(a netip.Addr, _ time.Time) bool { return b.CIDR.Contains(a) })
+		s.Gone[b.CIDR.Addr()] = now
+	}
+	e.Prefixes = slices.DeleteFunc(e.Prefixes, func(b registry.Prefix) bool { return slices.Contains(x.prefixes, b) })
+	s.ENIs[id] = e
+}
+
+// unassign gives addresses and prefixes of IPv4 back, in one call for each kind.
+func (p *Pool) unassign(ctx context.Context, id string, addrs []netip.Addr, cidrs []netip.Prefix) error {
+	var failed error
+	if len(addrs) > 0 {
+		failed = p.Cloud.Unassign(ctx, id, addrs...)
+	}
+	if len(cidrs) > 0 {
+		failed = errors.Join(failed, p.Cloud.UnassignPrefixes(ctx, id, cidrs...))
+	}
+	if errors.Is(failed, aws.ErrNotFound) {
+		return nil // the ENI is gone, and they with it
+	}
+	return failed
+}
+
+// restore puts back what EC2 has refused to take. If its answer was lost, the
+// addresses may be gone, and stay out of the registry until metadata shows them.
+func (p *Pool) restore(ctx context.Context, id string, x surplus, why error) error {
+	return p.update(ctx, func(s *registry.State) {
+		if errors.Is(why, aws.ErrThrottled) {
+			s.NotBefore["UnassignPrivateIpAddresses"] = time.Now().Add(backoff(0))
+		}
+		if !answered(why) {
+			return
+		}
+		for a, since := range x.addrs {
+			addAddrs(s, id, []netip.Addr{a}, since)
+		}
+		for _, b := range x.prefixes {
+			addPrefixes(s, id, []netip.Prefix{b.CIDR}, b.Since)
+		}
+	})
+}

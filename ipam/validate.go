@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A validation collects mistakes.
+type validation struct {
+	mistakes []error
+	within   string // the part of the configuration that is looked at
+}
+
+func (v *validation) wrong(format string, args ...any) {
+	v.mistakes = append(v.mistakes, fmt.Errorf("%s%w", v.within, fmt.Errorf(format, args...)))
+}
+
+// atLeast returns *n, or the default if n is nil.
+func (v *validation) atLeast(key string, n *int, otherwise, least int) int {
+	if n == nil {
+		return otherwise
+	}
+	if *n < least {
+		v.wrong("%s: %d: want %d or more", key, *n, least)
+	}
+	return *n
+}
+
+func (v *validation) between(key string, n *int, otherwise, least, most int) int {
+	if n != nil && (*n < least || *n > most) {
+		v.wrong("%s: %d: want %d to %d", key, *n, least, most)
+		return otherwise
+	}
+	return v.atLeast(key, n, otherwise, least)
+}
+
+func (v *validation) prefixes(key string, texts []string) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			v.wrong("%s: %q: want a CIDR block, for example 10.8.0.0/16", key, text)
+			continue
+		}
+		ps = append(ps, p.Masked())
+	}
+	return ps
+}
+
+func (v *validation) families(texts []string) []Family {
+	if texts == nil {
+		return []Family{IPv4}
+	}
+	var fs []Family
+	for _, text := range texts {
+		f := Family(text == "IPv6")
+		if text != f.String() || slices.Contains(fs, f) {
+			v.wrong("ipFamilies: %q: want IPv4, IPv6, or both", texts)
+			return []Family{IPv4}
+		}
+		fs = append(fs, f)
+	}
+	if len(fs) == 0 {
+		v.wrong("ipFamilies: []: want IPv4, IPv6, or both")
+	}
+	return fs
+}
+
+func (v *validation) provision(text string) Provision {
+	switch p := Provision(text); p {
+	case "":
+		return ProvisionFull
+	case ProvisionFull, ProvisionAssign, ProvisionNone:
+		return p
+	}
+	v.wrong("provision: %q: want full, assign or none", text)
+	return ProvisionNone
+}
+
+func (v *validation) warm(w *registry.Warm) registry.Warm {
+	if w == nil {
+		return registry.Warm{}
+	}
+	if w.Min < 0 || w.Max < 0 || w.Max > 0 && w.Max < w.Min {
+		v.wrong(`warm: {"min": %d, "max": %d}: want min 0 or more, and max at least as much, or 0 for no limit`, w.Min, w.Max)
+	}
+	return *w
+}
+
+// globs are names of namespaces, or the beginning of names with a star after it. More
+// could not be told apart by which of two is the narrower.
+func (v *validation) globs(key string, globs []string) []string {
+	for _, g := range globs {
+		if i := strings.IndexByte(g, '*'); g == "" || i >= 0 && i != len(g)-1 {
+			v.wrong("%s: %q: want a namespace, or the beginning of one and a *", key, g)
+		}
+	}
+	return globs
+}
+
+// claims refuses two pools that claim the same namespaces equally.
+func (v *validation) claims(pools []Policy) {
+	v.within = ""
+	claimed := map[string]string{}
+	for _, p := range pools {
+		for _, g := range p.namespaces {
+			if other, ok := claimed[g]; ok {
+				v.wrong("pools: %s and %s both have the namespaces %q: want one of them to name fewer", other, p.Pool, g)
+			}
+			claimed[g] = p.Pool
+		}
+	}
+}
