@@ -54,6 +54,9 @@ func (b baseline) compare(now table) error {
 
 func (b baseline) compareFigure(c, figure string, now float64) error {
 	was := table(b).number(c, figure)
+	if was == 0 {
+		return fmt.Errorf("%s is not in the baseline (c=%s)", figure, c)
+	}
 	if now <= was*worse {
 		return nil
 	}

@@ -15,6 +15,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -113,5 +114,9 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	if err := r.write(w); err != nil {
 		return err
 	}
-	return old.compare(r.table())
+	err = old.compare(r.table())
+	if r.asked > 0 {
+		err = errors.Join(err, errAsked)
+	}
+	return err
 }

@@ -50,6 +50,7 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 	if err := n.fill(ctx, chains, slices.Max(o.c)); err != nil {
 		return err
 	}
+	r.x = reference
 	for _, c := range o.c {
 		var subjects []*subject
 		for _, ch := range chains {
@@ -65,7 +66,7 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 		}
 		r.subjects = append(r.subjects, subjects...)
 	}
-	r.calls(w.EC2.Calls(), n.MetadataCalls())
+	w.asked(r)
 	return nil
 }
 
@@ -109,7 +110,7 @@ func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
 }
 
 // batches is how many batches of c calls at once make the rounds: a few at least, and not more than of single calls.
-func batches(rounds, c int) int { return min(rounds, max(8, rounds/c)) }
+func batches(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // rounds measures each subject once per round, in an order that changes from round to round, so that none has always
 // the same one before it. The first round is for the caches.

@@ -43,11 +43,12 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 	for _, s := range r.subjects {
 		s.reference = r.subjects[slices.IndexFunc(r.subjects, func(first *subject) bool { return first.name == s.name })]
 	}
+	r.x = "pod 1"
 	w.EC2.ResetCalls()
 	if err := rounds(ctx, r.subjects, o.rounds); err != nil {
 		return err
 	}
-	r.note("x is to pod 1")
+	w.asked(r)
 	return nil
 }
 

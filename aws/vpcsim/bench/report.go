@@ -6,6 +6,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,9 +24,13 @@ import (
 type report struct {
 	icount   bool
 	rounds   int
+	x        string // what the ratios are to
 	subjects []*subject
 	notes    []string
+	asked    int // calls to EC2 and metadata while it was measured
 }
+
+var errAsked = errors.New("warm ADDs and DELs have asked EC2 or the metadata service")
 
 func (r *report) note(format string, args ...any) {
 	if n := fmt.Sprintf(format, args...); !slices.Contains(r.notes, n) {
@@ -35,36 +40,36 @@ func (r *report) note(format string, args ...any) {
 
 // calls notes what EC2 and the metadata service were asked.
 func (r *report) calls(ec2 []ec2sim.Call, metadata []string) {
-	r.note("asked meanwhile: EC2 %d times, metadata %d times", len(ec2), len(metadata))
-	for _, c := range slices.Compact(slices.Sorted(slices.Values(append(texts(ec2), metadata...)))) {
-		r.note("  %s", c)
+	r.asked += len(ec2) + len(metadata)
+	r.note("Asked meanwhile: EC2 %d times, the metadata service %d times.", len(ec2), len(metadata))
+	for _, c := range ec2 {
+		r.note("- %s", c)
 	}
-}
-
-func texts(calls []ec2sim.Call) (t []string) {
-	for _, c := range calls {
-		t = append(t, c.String())
+	for _, c := range metadata {
+		r.note("- %s", c)
 	}
-	return t
 }
 
 func (r *report) write(w io.Writer) error {
-	for _, line := range []string{machine(), r.unit()} {
-		fmt.Fprintln(w, line)
+	parts := []string{r.title(), r.table().String()}
+	for _, s := range r.subjects {
+		if s.name == ours && s.c == 1 {
+			parts = append(parts, s.label+", plugin by plugin:\n", r.plugins(s).String())
+		}
 	}
-	fmt.Fprintln(w)
-	fmt.Fprint(w, r.table())
-	if t := r.plugins(); len(t) > 1 {
-		fmt.Fprintf(w, "\nOurs, plugin by plugin, one call at once:\n\n%s", t)
-	}
-	if len(r.notes) > 0 {
-		fmt.Fprintln(w)
-	}
-	_, err := fmt.Fprint(w, strings.Join(append(r.notes, ""), "\n"))
+	_, err := fmt.Fprintln(w, strings.Join(append(parts, strings.Join(r.notes, "\n")), "\n"))
 	return err
 }
 
-// machine is the line that says what was measured on.
+// title is the line that says what was measured, and where.
+func (r *report) title() string {
+	unit := "milliseconds"
+	if r.icount {
+		unit = "thousand instructions of kernel and processes together"
+	}
+	return fmt.Sprintf("%s; %s, %d rounds; x is the ratio to %s\n", machine(), unit, r.rounds, r.x)
+}
+
 func machine() string {
 	var u syscall.Utsname
 	_ = syscall.Uname(&u)
@@ -82,13 +87,6 @@ func machine() string {
 		}
 	}
 	return fmt.Sprintf("Linux %s, %d x %s, %s", release, runtime.NumCPU(), model, runtime.Version())
-}
-
-func (r *report) unit() string {
-	if r.icount {
-		return fmt.Sprintf("thousand instructions, of kernel and processes together; %d rounds", r.rounds)
-	}
-	return fmt.Sprintf("milliseconds; %d rounds", r.rounds)
 }
 
 func (r *report) number(d time.Duration) string {
@@ -116,14 +114,9 @@ func (r *report) table() table {
 	return t
 }
 
-// plugins is the table of what each plugin of our chain takes.
-func (r *report) plugins() table {
+// plugins is the table of what each plugin of a chain takes.
+func (r *report) plugins(s *subject) table {
 	t := table{{"plugin", "ADD p50", "CPU", "DEL p50", "CPU"}}
-	i := slices.IndexFunc(r.subjects, func(s *subject) bool { return s.name == ours && s.c == 1 })
-	if i < 0 {
-		return t
-	}
-	s := r.subjects[i]
 	add, del := byPlugin(s.add), byPlugin(s.del)
 	for _, p := range s.list.Plugins {
 		name := p.Network.Type
@@ -132,49 +125,4 @@ func (r *report) plugins() table {
 			r.number(quantile(walls(del[name]), 0.5)), r.number(mean(del[name]))})
 	}
 	return t
-}
-
-func byPlugin(samples []sample) map[string][]sample {
-	m := map[string][]sample{}
-	for _, s := range samples {
-		for _, step := range s.steps {
-			m[step.plugin] = append(m[step.plugin], sample{cost: step.cost})
-		}
-	}
-	return m
-}
-
-// cpu is what an ADD and its DEL take of the CPUs, on average: at full load, the throughput.
-func (s *subject) cpu() time.Duration { return mean(s.add) + mean(s.del) }
-
-func mean(samples []sample) time.Duration {
-	var sum time.Duration
-	for _, s := range samples {
-		sum += s.cpu
-	}
-	return sum / time.Duration(max(1, len(samples)))
-}
-
-func walls(samples []sample) []time.Duration {
-	var w []time.Duration
-	for _, s := range samples {
-		w = append(w, s.wall)
-	}
-	slices.Sort(w)
-	return w
-}
-
-// quantile returns the q-quantile of what is sorted.
-func quantile(sorted []time.Duration, q float64) time.Duration {
-	if len(sorted) == 0 {
-		return 0
-	}
-	return sorted[int(q*float64(len(sorted)-1)+0.5)]
-}
-
-func ratio(a, b time.Duration) string {
-	if b == 0 {
-		return "" // there is nothing to compare with
-	}
-	return strconv.FormatFloat(float64(a)/float64(b), 'f', 2, 64)
 }

@@ -27,7 +27,8 @@ const (
 // the disk of this machine.
 type world struct {
 	*vpcsim.Fabric
-	dir string
+	dir   string
+	nodes []*node
 }
 
 func newWorld() (*world, error) {
@@ -74,7 +75,18 @@ func (w *world) newNode(name string) (*node, error) {
 	}
 	dir := filepath.Join(w.dir, name)
 	env := append(i.Env(), "CNI_IPVLAN_VPC_STATE_DIR="+filepath.Join(dir, "run"))
-	return &node{Instance: i, world: w, dir: dir, env: env}, os.Mkdir(dir, 0o700)
+	n := &node{Instance: i, world: w, dir: dir, env: env}
+	w.nodes = append(w.nodes, n)
+	return n, os.Mkdir(dir, 0o700)
+}
+
+// asked reports what was asked since the calls were reset.
+func (w *world) asked(r *report) {
+	var metadata []string
+	for _, n := range w.nodes {
+		metadata = append(metadata, n.MetadataCalls()...)
+	}
+	r.calls(w.EC2.Calls(), metadata)
 }
 
 // A pod is a namespace that a chain is added to.

@@ -127,9 +127,9 @@ func (s *scene) check(ctx context.Context, out *output) (err error) {
 	}
 	drops, err := s.Drops()
 	if err == nil && drops != (vpcsim.Drops{}) {
-		err = fmt.Errorf("dropped: %s", drops)
+		err = errors.New(drops.String())
 	}
-	out.verdict("the fabric has dropped nothing", "no packet had a false source", err)
+	out.verdict("the fabric has dropped nothing", drops.String(), err)
 	return s.Err()
 }
 

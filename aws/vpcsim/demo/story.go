@@ -120,7 +120,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []stat
 func (s *scene) onlyBootENIs() error {
 	for _, e := range s.EC2.ENIs() {
 		if e.Index != 0 || e.Instance == "" || len(e.Addrs)+len(e.Prefixes) > 1 {
-			return fmt.Errorf("left: %s %q with %v %v", e.ID, e.Description, e.Addrs, e.Prefixes)
+			return fmt.Errorf("left: %s of %q, %d addresses", short(e.ID), e.Description, len(e.Addrs))
 		}
 	}
 	return nil

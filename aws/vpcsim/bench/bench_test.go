@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/google/go-cmp/cmp"
+)
+
+// A table that was printed is read back as it was: the baseline is one.
+func TestTable(t *testing.T) {
+	want := table{{"chain", "c", "ADD p50"}, {ours, "1", "8.25"}, {"a longer name, with commas", "16", "100"}}
+	text := "a title\n\n" + want.String() + "\nanother\n\n" + table{{"plugin"}, {"x"}}.String()
+	if diff := cmp.Diff(want, parseTable(text)); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+	for line := range strings.Lines(want.String()) {
+		if first, _, _ := strings.Cut(want.String(), "\n"); len(line) != len(first)+1 {
+			t.Errorf("%q is not aligned with %q", line, first)
+		}
+	}
+}
+
+func TestBaseline(t *testing.T) {
+	row := func(add, del, cpu string) table {
+		return table{{"chain", "c", "ADD p50", "DEL p50", "CPU ADD+DEL"}, {reference, "1", "999", "999", "999"}, {ours, "1", add, del, cpu}}
+	}
+	file := filepath.Join(t.TempDir(), "baseline")
+	if err := os.WriteFile(file, []byte(row("1000", "2000", "3000").String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := readBaseline(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		now  table
+		want string
+	}{
+		{"better", row("1", "2", "3"), ""},
+		{"10 % worse", row("1100", "2200", "3300"), ""},
+		{"two worse", row("1101", "2000", "4500"), "ADD p50 is 1101, and was 1000: worse by 10 % (c=1)\nCPU ADD+DEL is 4500, and was 3000: worse by 50 % (c=1)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			if err := b.compare(tt.now); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	ten := []time.Duration{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for q, want := range map[float64]time.Duration{0: 0, 0.5: 5, 0.9: 9, 1: 10} {
+		if got := quantile(ten, q); got != want {
+			t.Errorf("quantile %v: got %d, want %d", q, got, want)
+		}
+	}
+}
+
+// The chain that is measured is the shipped one: its plugins are named, and libcni takes it.
+func TestCandidates(t *testing.T) {
+	conflist, err := warm("../../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range candidates(conflist, "/dir") {
+		l, err := libcni.NetworkConfFromBytes([]byte(c.conflist))
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		var types []string
+		for _, p := range l.Plugins {
+			types = append(types, p.Network.Type)
+		}
+		if c.name == ours && !cmp.Equal(types, c.needs) {
+			t.Errorf("the shipped chain is %v, and bench looks for %v", types, c.needs)
+		}
+	}
+	for _, want := range []string{`"reuseIPWait":0`, `"ipBatchSize":0`, `"routeToVpcPeers":true`} {
+		if !strings.Contains(conflist, want) {
+			t.Errorf("%s is not in %s", want, conflist)
+		}
+	}
+}
