@@ -167,8 +167,7 @@ func (p *Pool) deleteENI(ctx context.Context, id string) error {
 		for _, a := range s.ENIs[id].Addrs {
 			s.Gone[a] = now
 		}
-		s.Forget(s.ENIs[id].Addrs...)
-		delete(s.ENIs, id)
+		s.Drop(id)
 	})
 }
 

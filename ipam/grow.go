@@ -198,10 +198,7 @@ func backoff(n int) time.Duration {
 // forget drops an ENI that EC2 does not know any more. What is leased on it stays
 // leased until its pods end: EC2 may also have spoken too soon.
 func (p *Pool) forget(ctx context.Context, id string) error {
-	return p.update(ctx, func(s *registry.State) {
-		s.Forget(s.ENIs[id].Addrs...)
-		delete(s.ENIs, id)
-	})
+	return p.update(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
 // compare makes the registry agree with EC2 about the addresses of an ENI, which

@@ -14,8 +14,8 @@ import (
 )
 
 // runPod starts a process in a namespace of its own, as a runtime that gives
-// namespaces no names, and gives it the address.
-func runPod(t *testing.T, a netip.Addr) {
+// namespaces no names, and gives it the addresses.
+func runPod(t *testing.T, addrs ...netip.Addr) {
 	t.Helper()
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
@@ -31,11 +31,11 @@ func runPod(t *testing.T, a netip.Addr) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { ns.Close() })
-	err = nl.Wiring{
-		{NS: ns, Object: nl.Up{Dev: "lo"}},
-		{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a, 32), Dev: "lo"}},
-	}.Add()
-	if err != nil {
+	w := nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}}}
+	for _, a := range addrs {
+		w = append(w, nl.Step{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "lo"}})
+	}
+	if err := w.Add(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -42,8 +42,6 @@ type world struct {
 // the given lengths for pods. The addresses are none that the machine is likely to have.
 func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
 	t.Helper()
-	nltest.Need(t, "root", "netns")
-	host, _ := nltest.NS(t, "node")
 	config := ec2sim.Config{
 		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16"), netip.MustParsePrefix("100.77.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")}},
@@ -55,6 +53,27 @@ func newWorld(t *testing.T, instanceType string, podSubnets ...int) *world {
 			Tags: map[string]string{"kubernetes_kubelet": "true"},
 		})
 	}
+	return buildWorld(t, instanceType, config)
+}
+
+// newWorld6 makes a VPC of both families, with one subnet for pods.
+func newWorld6(t *testing.T, instanceType string) *world {
+	t.Helper()
+	cidr := netip.MustParsePrefix
+	return buildWorld(t, instanceType, ec2sim.Config{
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), IPv6CIDR: cidr("2001:db8:77:1::/64"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}},
+		},
+	})
+}
+
+func buildWorld(t *testing.T, instanceType string, config ec2sim.Config) *world {
+	t.Helper()
+	nltest.Need(t, "root", "netns")
+	host, _ := nltest.NS(t, "node")
 	sim, err := ec2sim.New(config)
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +192,7 @@ func (w *world) consistent() {
 	onENI := map[netip.Addr]string{}
 	for _, e := range w.sim.ENIs() {
 		if e.Instance == w.node.ID {
-			for _, a := range e.Addrs {
+			for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 				onENI[a] = e.ID
 			}
 		}
@@ -194,7 +213,7 @@ func (w *world) consistent() {
 // delegated tells whether an ENI of the node has a prefix with the address.
 func (w *world) delegated(a netip.Addr) bool {
 	return slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool {
-		return e.Instance == w.node.ID && slices.ContainsFunc(e.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+		return e.Instance == w.node.ID && slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(p netip.Prefix) bool { return p.Contains(a) })
 	})
 }
 

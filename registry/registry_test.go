@@ -42,12 +42,11 @@ func takeOne(dir string) error {
 		return err
 	}
 	return r.Update(context.Background(), func(s *State) error {
-		idle := s.Idle(time.Now())
-		if len(idle) == 0 {
-			return errors.New("none idle")
+		for a := range s.Free {
+			fmt.Print(a)
+			return s.Reserve(a, lease(fmt.Sprint(os.Getpid())))
 		}
-		fmt.Print(idle[0])
-		return s.Reserve(idle[0], lease(fmt.Sprint(os.Getpid())))
+		return errors.New("none free")
 	})
 }
 
@@ -299,7 +298,7 @@ func TestPermissions(t *testing.T) {
 func TestStateMethods(t *testing.T) {
 	s := newState()
 	a := fill(s, 3)
-	b, c := a.Next(), a.Next().Next()
+	b := a.Next()
 	now := time.Now()
 	if err := s.Reserve(a, lease("c1")); err != nil {
 		t.Fatal(err)
@@ -310,10 +309,6 @@ func TestStateMethods(t *testing.T) {
 	if got := s.Held(key("c1")); len(got) != 1 || got[0] != a {
 		t.Errorf("held: %v", got)
 	}
-	s.Free[b], s.Free[c] = now.Add(-time.Minute), now.Add(-time.Hour)
-	if got := s.Idle(now.Add(-time.Second)); len(got) != 2 || got[0] != c || got[1] != b {
-		t.Errorf("idle: %v", got)
-	}
 	released := s.Release(now, func(_ netip.Addr, l Lease) bool { return l.Key == key("c1") })
 	if len(released) != 1 || s.Free[a] != now || len(s.Leases) != 0 {
 		t.Errorf("released %v, state %+v", released, s)
@@ -321,8 +316,24 @@ func TestStateMethods(t *testing.T) {
 	if id, e := s.ENIOf(b); id != "eni-1" || e.Primary() != a {
 		t.Errorf("ENIOf: %s %v", id, e)
 	}
+	e := s.ENIs["eni-1"]
+	e.Prefixes = []Prefix{{CIDR: netip.MustParsePrefix("10.0.1.16/28")}}
+	s.ENIs["eni-1"] = e
+	if id, _ := s.ENIOf(addr("10.0.1.20")); id != "eni-1" || e.Slots(false) != 4 || e.Slots(true) != 0 {
+		t.Errorf("ENIOf an address in a prefix: %q; slots %d", id, e.Slots(false))
+	}
 	if id, e := s.ENIOf(addr("1.2.3.4")); id != "" || e.Primary().IsValid() {
 		t.Errorf("ENIOf: %s %v", id, e)
+	}
+}
+
+func TestDrop(t *testing.T) {
+	s := newState()
+	fill(s, 2)
+	s.Free[addr("10.9.9.9")] = time.Now()
+	s.Drop("eni-1")
+	if len(s.ENIs) != 0 || len(s.Free) != 1 {
+		t.Errorf("ENIs %v, free %v", s.ENIs, s.Free)
 	}
 }
 

@@ -4,9 +4,9 @@
 package registry
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -202,18 +202,11 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
-// Idle lists the addresses that have been free since before t, the longest first.
-func (s *State) Idle(t time.Time) []netip.Addr {
-	var idle []netip.Addr
-	for a, since := range s.Free {
-		if since.Before(t) {
-			idle = append(idle, a)
-		}
-	}
-	slices.SortFunc(idle, func(a, b netip.Addr) int {
-		return cmp.Or(s.Free[a].Compare(s.Free[b]), a.Compare(b))
-	})
-	return idle
+// Drop forgets an ENI and the free addresses that it carries.
+func (s *State) Drop(eni string) {
+	e := s.ENIs[eni]
+	maps.DeleteFunc(s.Free, func(a netip.Addr, _ time.Time) bool { return e.Has(a) })
+	delete(s.ENIs, eni)
 }
 
 // ENIOf returns the ENI that carries a, and its ID, which is empty if none does.

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+const hour = time.Hour
+
+// lose removes the registry.
+func (w *world) lose() {
+	w.Helper()
+	if err := os.RemoveAll(w.dir); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// attachForeign gives the node an ENI with four addresses that the plugins have not made.
+func (w *world) attachForeign(tags map[string]string) string {
+	w.Helper()
+	c := aws.New(w.cloud)
+	eni, err := c.CreateENI(w.Context(), aws.ENISpec{Subnet: "subnet-node", Tags: tags, Secondary: 3})
+	if err == nil {
+		_, err = c.AttachENI(w.Context(), eni.ID, w.node.ID, 0, 1)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	return eni.ID
+}
+
+// Sixteen pods cost one call.
+func TestPrefixes(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Prefixes = true
+	got := map[netip.Addr]bool{}
+	for n := range 17 { // the primary address, and a prefix
+		got[w.mustAcquire(n)] = true
+	}
+	w.wantWrites(oneENI)
+	if len(got) != 17 {
+		t.Errorf("%d distinct addresses", len(got))
+	}
+	got[w.mustAcquire(17)] = true
+	w.wantWrites(map[string]int{"AssignPrivateIpAddresses": 1})
+	w.consistent()
+
+	// Prefixes go back when all of their addresses have been free for long, and only then.
+	second := w.state().Held(pod(17).Key)[0]
+	for n := range 17 {
+		w.release(n)
+	}
+	w.age(hour)
+	c := Collection{FreeAfter: time.Minute, Max: -1}
+	if err := w.pool().Collect(t.Context(), &c); err != nil {
+		t.Fatal(err)
+	}
+	eni := w.sim.ENIs()[1]
+	if len(c.Returned) != 1 || c.Returned[0].Contains(second) || len(eni.Prefixes) != 1 || !eni.Prefixes[0].Contains(second) {
+		t.Errorf("returned %v, ENI has %v, a pod %s", c.Returned, eni.Prefixes, second)
+	}
+	w.consistent()
+}
+
+// A subnet without a free block still has addresses.
+func TestPrefixFallback(t *testing.T) {
+	w := newWorld(t, "m5.large", 28) // a /28 with five reserved addresses has no free /28 in it
+	w.policy.Prefixes = true
+	for n := range 11 {
+		w.mustAcquire(n)
+	}
+	if _, err := w.acquire(11); !errors.Is(err, aws.ErrSubnetFull) {
+		t.Errorf("twelfth pod: %v", err)
+	}
+	w.consistent()
+}
+
+// A prefix is filled before the next is begun, and the one with the most pods first.
+func TestFullestPrefix(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Prefixes = true
+	for n := range 33 {
+		w.mustAcquire(n)
+	}
+	first := w.state().ENIs[w.sim.ENIs()[1].ID].Prefixes[0].CIDR
+	for n := range 33 { // leave 4 pods in the first, 3 in the second
+		a := w.state().Held(pod(n).Key)[0]
+		keep := first.Contains(a) && n < 4 || !first.Contains(a) && n > 29
+		if !keep {
+			w.release(n)
+		}
+	}
+	w.age(hour)
+	w.sim.ResetCalls()
+	for n := 100; n < 112; n++ {
+		if a := w.mustAcquire(n); !first.Contains(a) {
+			t.Errorf("pod %d has %s, want one of %s", n, a, first)
+		}
+	}
+	w.wantWrites(map[string]int{})
+}
+
+// Both families come in the call that makes the ENI, and on the same ENI for every pod.
+func TestDualStack(t *testing.T) {
+	w := newWorld6(t, "m5.large")
+	w.policy.Families = []Family{IPv4, IPv6}
+	seen := map[netip.Addr]bool{}
+	for n := range 10 {
+		a, err := w.acquire(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Addrs) != 2 || !a.Addrs[0].Is4() || !a.Addrs[1].Is6() || !a.ENI.CIDR6.Contains(a.Addrs[1]) || seen[a.Addrs[0]] || seen[a.Addrs[1]] {
+			t.Errorf("pod %d has %v on %+v", n, a.Addrs, a.ENI)
+		}
+		seen[a.Addrs[0]], seen[a.Addrs[1]] = true, true
+	}
+	writes := w.writes()
+	if writes["CreateNetworkInterface"] != 1 || writes["AssignIpv6Addresses"] != 0 {
+		t.Errorf("EC2 was asked for %v", writes)
+	}
+	w.consistent()
+	for n := range 10 {
+		w.release(n)
+	}
+	w.age(hour)
+	c := Collection{FreeAfter: time.Minute, Max: -1}
+	if err := w.pool().Collect(t.Context(), &c); err != nil || len(c.Deleted) != 1 {
+		t.Errorf("collected %+v: %v", c, err)
+	}
+	w.consistent()
+}
+
+// The registry is lost with dual-stack pods running: both addresses stay theirs.
+func TestDualStackLostRegistry(t *testing.T) {
+	w := newWorld6(t, "m5.large")
+	w.policy.Families = []Family{IPv4, IPv6}
+	a, err := w.acquire(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runPod(t, a.Addrs...)
+	w.lose()
+	b, err := w.acquire(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := w.state()
+	for _, own := range a.Addrs {
+		if _, ok := s.Leases[own]; !ok || own == b.Addrs[0] || own == b.Addrs[1] {
+			t.Errorf("%s of the running pod: lease %+v, new pod has %v", own, s.Leases[own], b.Addrs)
+		}
+	}
+}
+
+func TestIPv6Only(t *testing.T) {
+	w := newWorld6(t, "m5.large")
+	w.policy.Families = []Family{IPv6}
+	a, err := w.acquire(1)
+	if err != nil || len(a.Addrs) != 1 || !a.Addrs[0].Is6() {
+		t.Fatalf("%v: %v", a.Addrs, err)
+	}
+	w.sim.ResetCalls()
+	for n := range 50 {
+		if _, err := w.acquire(n + 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.wantWrites(map[string]int{})
+}
+
+// A pool below its minimum leaves a mark, Fill fills it, and a collection leaves it filled.
+func TestWarmPool(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Warm.Min = 4
+	w.mustAcquire(1)
+	if n, err := w.pool().Fill(t.Context()); err != nil || n < 4 {
+		t.Errorf("filled to %d: %v", n, err)
+	}
+	w.sim.ResetCalls()
+	for n := 2; n < 6; n++ {
+		w.mustAcquire(n)
+	}
+	w.wantWrites(map[string]int{})
+	if _, err := os.Stat(w.dir + "/" + Refill); err != nil {
+		t.Errorf("no mark: %v", err)
+	}
+	for n := 1; n < 6; n++ {
+		w.release(n)
+	}
+	w.age(hour)
+	c := Collection{FreeAfter: time.Minute, Max: -1}
+	if err := w.pool().Collect(t.Context(), &c); err != nil {
+		t.Fatal(err)
+	}
+	if left := len(w.state().Free); left != 4 {
+		t.Errorf("%d addresses are left free, want 4: %+v", left, c)
+	}
+}
+
+// Batches do not go beyond what maxPods pods need.
+func TestMaxPods(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch, w.policy.MaxPods = 8, 3
+	for n := range 3 {
+		w.mustAcquire(n)
+	}
+	if n := len(w.sim.ENIs()[1].Addrs); n != 3 {
+		t.Errorf("the ENI has %d addresses for 3 pods", n)
+	}
+}
