@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
@@ -50,12 +51,14 @@ func (v IPVlan) mode() string {
 	return v.Mode
 }
 
-// Add creates the slave in its namespace and up.
+// Add creates the slave in its namespace, under its name, and up, in one request.
 //
-// The request goes to the slave's namespace and names the master's by its ID
-// there, so that the slave is never seen in the master's. But kernels before 6.15
-// make it there for a moment, and refuse a name that a link there bears, such as
-// eth0. So it is born under another name, and renamed before it is set up.
+// The request goes to the master's namespace and names the slave's, because only so
+// does the kernel make a link where it will live; one that it makes elsewhere, moves
+// or renames, it makes everybody wait for (synchronize_rcu, 10 ms and more each).
+// But kernels before 6.15 look for a link of the same name in the namespace of the
+// request, and find the node's own eth0. They do not look if the request has an
+// index, which is therefore chosen here, among those that no kernel gives.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -66,25 +69,22 @@ func (v IPVlan) Add(n *NS) error {
 	if _, err := v.NS.linkByName(v.Name); err == nil {
 		return fmt.Errorf("link %s: %w", v.Name, fs.ErrExist)
 	}
-	// What a killed process has left under the first name has no address.
-	if err := v.NS.delLink(v.born()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	const tries = 8
+	var err error
+	for range tries {
+		err = v.create(n, highIndex())
+		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
+			break // else the index is taken, here or there
+		}
 	}
-	if err := v.create(n); err != nil {
-		return err
-	}
-	if err := v.NS.renameLink(v.born(), v.Name, !v.Down); err != nil {
-		return errors.Join(err, v.NS.delLink(v.born()))
-	}
-	return nil
+	return err
 }
 
-// born is the slave's first name. No two slaves bear it in the master's
-// namespace: the kernel makes and moves one under a lock.
-func (v IPVlan) born() string { return ("ipvl-" + v.Name)[:min(len(v.Name)+5, unix.IFNAMSIZ-1)] }
+// highIndex is an index that a namespace which counts its links from one does not come to.
+func highIndex() int32 { return 1<<24 | rand.Int32N(1<<24) }
 
-// create makes the slave under its first name, and down.
-func (v IPVlan) create(n *NS) error {
+// create asks for the slave with an index.
+func (v IPVlan) create(n *NS, index int32) error {
 	mode := slices.Index(modes, v.mode())
 	if mode < 0 {
 		return fmt.Errorf("unknown ipvlan mode %q", v.Mode)
@@ -93,19 +93,20 @@ func (v IPVlan) create(n *NS) error {
 	if err != nil {
 		return err
 	}
-	id, err := v.NS.idOf(n)
-	if err != nil {
-		return err
-	}
 	info := attr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("ipvlan"))
 	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(mode)))
-	data := []nl.NetlinkRequestData{linkMessage(), info, attrString(unix.IFLA_IFNAME, v.born()),
-		attr32(unix.IFLA_LINK, uint32(master)), attr32(unix.IFLA_LINK_NETNSID, uint32(id))}
+	msg := linkMessage()
+	msg.Index = index
+	if !v.Down {
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	data := []nl.NetlinkRequestData{msg, info, attrString(unix.IFLA_IFNAME, v.Name),
+		attr32(unix.IFLA_LINK, uint32(master)), attr32(unix.IFLA_NET_NS_FD, uint32(v.NS.fd))}
 	if v.MTU > 0 {
 		data = append(data, attr32(unix.IFLA_MTU, uint32(v.MTU)))
 	}
-	_, err = v.NS.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, data...)
+	_, err = n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, data...)
 	return err
 }
 
@@ -169,19 +170,4 @@ func (v IPVlan) Check(n *NS) error {
 		return errors.New("the link is down")
 	}
 	return nil
-}
-
-// idOf returns the ID by which this namespace knows the other, and gives it one
-// if it has none. The ID lasts as long as both namespaces.
-func (n *NS) idOf(other *NS) (int, error) {
-	id, err := n.route.GetNetNsIdByFd(int(other.fd))
-	if err != nil || id >= 0 {
-		return id, kernel(err)
-	}
-	const any = -1
-	if err := n.route.SetNetNsIdByFd(int(other.fd), any); err != nil && !errors.Is(err, unix.EEXIST) {
-		return 0, fmt.Errorf("name the namespace of the master: %w", err)
-	}
-	id, err = n.route.GetNetNsIdByFd(int(other.fd))
-	return id, kernel(err)
 }

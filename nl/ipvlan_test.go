@@ -27,10 +27,6 @@ func TestIPVlan(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := nltest.Dump(t, host, pod)
-	// What a killed Add has left is in nobody's way.
-	if err := (nl.Wiring{{host, nl.IPVlan{Name: "ipvl-eth0", Master: "ens6", NS: pod}}}).Add(); err != nil {
-		t.Fatal(err)
-	}
 	for _, v := range []nl.IPVlan{
 		{Name: "eth0", Master: "ens6", NS: pod},
 		{Name: "eth0", Master: "ens6", NS: pod, Mode: "l3", MTU: 1500},

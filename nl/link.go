@@ -173,22 +173,6 @@ func (n *NS) delLink(name string) error {
 	return err
 }
 
-// renameLink renames a link that is down, and sets it up: the kernel does both in
-// this order.
-func (n *NS) renameLink(from, to string, up bool) error {
-	index, err := n.index(from)
-	if err != nil {
-		return err
-	}
-	msg := linkMessage()
-	msg.Index = int32(index)
-	if up {
-		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
-	}
-	_, err = n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_ACK, 0, msg, attrString(unix.IFLA_IFNAME, to))
-	return err
-}
-
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
 // skipStats leaves out the counters, half of an answer: RTEXT_FILTER_SKIP_STATS
