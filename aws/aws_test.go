@@ -30,10 +30,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// direct serves requests by calling the handler, without a socket.
+// direct serves requests by calling the handler, without a socket. A handler that
+// closes its connection closes it here as well.
 type direct struct{ http.Handler }
 
-func (d direct) Do(r *http.Request) (*http.Response, error) {
+func (d direct) Do(r *http.Request) (_ *http.Response, err error) {
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case http.ErrAbortHandler:
+			err = io.EOF
+		default:
+			panic(p)
+		}
+	}()
 	w := httptest.NewRecorder()
 	arrived := r.Clone(r.Context())
 	arrived.Host = r.URL.Host

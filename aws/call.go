@@ -26,7 +26,8 @@ const callTimeout = 10 * time.Second
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
 // untokened are the actions that take no client token and do more when they are
-// done twice (API reference: AssignPrivateIpAddresses, AttachNetworkInterface).
+// done twice (API reference: AssignPrivateIpAddresses, AssignIpv6Addresses,
+// AttachNetworkInterface).
 var untokened = []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "AttachNetworkInterface"}
 
 // A method is one of *ec2.Client's, as a method value, so that the program keeps that

@@ -40,8 +40,8 @@ var meanings = []meaning{
 	{[]string{"InsufficientFreeAddressesInSubnet"}, "", ErrSubnetFull, hintSubnet},
 	// Not in the API's list; #1634, #2749, #3105.
 	{[]string{"InsufficientCidrBlocks"}, "", ErrSubnetFull, hintFragmented},
-	// #3105: CreateNetworkInterface with prefixes.
-	{[]string{"InvalidParameterValue"}, "sufficient free ipv4 addresses or prefixes", ErrSubnetFull, hintFragmented},
+	// #3105: CreateNetworkInterface with prefixes, of IPv4; of IPv6 nobody has seen it.
+	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, hintFragmented},
 
 	// API; #989 shows it for an ENI whose addresses somebody else has changed.
 	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull, ""},

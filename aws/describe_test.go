@@ -108,6 +108,12 @@ func TestNonsense(t *testing.T) {
 			func(c *aws.Client) error { return drop(c.VPCCIDRs(t.Context(), "vpc-1")) }},
 		{"DescribeVpcPeeringConnections", `<vpcPeeringConnectionSet><item><requesterVpcInfo><vpcId>vpc-2</vpcId><cidrBlockSet><item></item></cidrBlockSet></requesterVpcInfo><accepterVpcInfo><vpcId>vpc-1</vpcId></accepterVpcInfo></item></vpcPeeringConnectionSet>`,
 			func(c *aws.Client) error { return drop(c.PeerCIDRs(t.Context(), "vpc-1")) }},
+		{"AssignIpv6Addresses", `<assignedIpv6Addresses><item>10.0.0.9</item></assignedIpv6Addresses>`,
+			func(c *aws.Client) error { return drop(c.AssignIPv6(t.Context(), "eni-1", 1)) }},
+		{"AssignIpv6Addresses", `<assignedIpv6PrefixSet><item>10.0.0.16/28</item></assignedIpv6PrefixSet>`,
+			func(c *aws.Client) error { return drop(c.AssignIPv6Prefixes(t.Context(), "eni-1", 1)) }},
+		{"DescribeVpcs", `<vpcSet><item><cidrBlock>10.0.0.0/16</cidrBlock><ipv6CidrBlockAssociationSet><item><ipv6CidrBlock>10.0.0.0/16</ipv6CidrBlock><ipv6CidrBlockState><state>associated</state></ipv6CidrBlockState></item></ipv6CidrBlockAssociationSet></item></vpcSet>`,
+			func(c *aws.Client) error { return drop(c.VPC(t.Context(), "vpc-1")) }},
 		{"DescribeInstanceTypes", ``,
 			func(c *aws.Client) error { return drop(c.Limits(t.Context(), "m5.large")) }},
 	}

@@ -32,6 +32,7 @@ func TestErrorCodes(t *testing.T) {
 		{"InsufficientFreeAddressesInSubnet", "The specified subnet does not have enough free addresses to satisfy the request.", aws.ErrSubnetFull, "subnetTags"},
 		{"InsufficientCidrBlocks", "The specified subnet does not have enough free cidr blocks to satisfy the request.", aws.ErrSubnetFull, "create-subnet-cidr-reservation"},
 		{"InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes", aws.ErrSubnetFull, "create-subnet-cidr-reservation"},
+		{"InvalidParameterValue", "There aren't sufficient free Ipv6 addresses or prefixes", aws.ErrSubnetFull, "create-subnet-cidr-reservation"},
 		{"PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.", aws.ErrENIFull, ""},
 		{"InvalidInterface.IpAddressLimitExceeded", "", aws.ErrENIFull, ""},
 		{"AttachmentLimitExceeded", "Interface count 4 exceeds the limit for c5.large", aws.ErrInstanceFull, "prefixes"},

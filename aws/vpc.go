@@ -4,7 +4,9 @@
 package aws
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -14,36 +16,54 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// VPCCIDRs asks EC2 (DescribeVpcs) for the IPv4 CIDRs of the VPC, the primary one
-// first. EC2 lists CIDRs that are coming or gone as well; these are not among them.
-func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
+// A VPC is a virtual private cloud.
+type VPC struct {
+	ID        string
+	CIDRs     []netip.Prefix // IPv4, the primary one first
+	IPv6CIDRs []netip.Prefix
+}
+
+// VPC asks EC2 (DescribeVpcs) for a VPC. EC2 lists CIDRs that are coming or gone as
+// well; these are not among its CIDRs.
+func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
-	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{vpc}})
+	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})
 	if err != nil {
-		return nil, err
+		return VPC{}, err
 	}
 	if len(out.Vpcs) == 0 {
-		return nil, &Error{Action: action, Err: fmt.Errorf("%s: %w", vpc, ErrNotFound)}
+		return VPC{}, &Error{Action: action, Err: fmt.Errorf("%s: %w", id, ErrNotFound)}
 	}
-	blocks := []string{sdk.ToString(out.Vpcs[0].CidrBlock)}
-	for _, a := range out.Vpcs[0].CidrBlockAssociationSet {
+	v := out.Vpcs[0]
+	blocks, blocks6 := []string{sdk.ToString(v.CidrBlock)}, []string(nil)
+	for _, a := range v.CidrBlockAssociationSet {
 		if a.CidrBlockState != nil && a.CidrBlockState.State == types.VpcCidrBlockStateCodeAssociated {
 			blocks = append(blocks, sdk.ToString(a.CidrBlock))
 		}
 	}
-	cidrs, err := parseAll(ipv4CIDR, blocks)
-	if err != nil {
-		return nil, &Error{Action: action, Err: err}
+	for _, a := range v.Ipv6CidrBlockAssociationSet {
+		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.VpcCidrBlockStateCodeAssociated {
+			blocks6 = append(blocks6, sdk.ToString(a.Ipv6CidrBlock))
+		}
 	}
-	return unique(cidrs), nil
+	vpc, err := parseVPC(id, blocks, blocks6)
+	if err != nil {
+		return VPC{}, &Error{Action: action, Err: err}
+	}
+	return vpc, nil
 }
 
-// PeerCIDRs asks EC2 (DescribeVpcPeeringConnections) for the IPv4 CIDRs of the VPCs
-// that the VPC has an active peering connection with, whoever requested it. They are
-// sorted, each is there once.
-func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
+// VPCCIDRs is the IPv4 CIDRs of a VPC, by the same call as VPC.
+func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
+	v, err := c.VPC(ctx, vpc)
+	return v.CIDRs, err
+}
+
+// Peers asks EC2 (DescribeVpcPeeringConnections) for the VPCs that the VPC has an active
+// peering connection with, whoever requested it, by their IDs.
+func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
-	var blocks []string
+	var peers []VPC
 	in := &ec2.DescribeVpcPeeringConnectionsInput{
 		MaxResults: new(int32(pageSize)),
 		Filters:    sdkFilters([]Filter{{"status-code", []string{"active"}}}), // EC2 goes on listing deleted ones for a while
@@ -54,32 +74,53 @@ func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, err
 			return nil, err
 		}
 		for _, p := range out.VpcPeeringConnections {
-			blocks = append(blocks, peerBlocks(p, vpc)...)
+			other := otherSide(p, vpc)
+			if other == nil {
+				continue
+			}
+			peer, err := parseVPC(sdk.ToString(other.VpcId),
+				texts(other.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock }),
+				texts(other.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string { return b.Ipv6CidrBlock }))
+			if err != nil {
+				return nil, &Error{Action: action, Err: err}
+			}
+			peers = append(peers, peer)
 		}
 		if in.NextToken = out.NextToken; isLast(in.NextToken) {
 			break
 		}
 	}
-	cidrs, err := parseAll(ipv4CIDR, blocks)
-	if err != nil {
-		return nil, &Error{Action: action, Err: err}
-	}
-	slices.SortFunc(cidrs, netip.Prefix.Compare)
-	return slices.Compact(cidrs), nil
+	slices.SortFunc(peers, func(a, b VPC) int { return cmp.Compare(a.ID, b.ID) })
+	return peers, nil
 }
 
-// peerBlocks are the CIDRs of the other side, if the VPC is one of the two.
-func peerBlocks(p types.VpcPeeringConnection, vpc string) []string {
-	if p.RequesterVpcInfo == nil || p.AccepterVpcInfo == nil {
-		return nil
+// PeerCIDRs is the IPv4 CIDRs of the VPC's peers, by the same call as Peers. They are
+// sorted, each is there once.
+func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
+	peers, err := c.Peers(ctx, vpc)
+	var cidrs []netip.Prefix
+	for _, p := range peers {
+		cidrs = append(cidrs, p.CIDRs...)
 	}
-	other := p.RequesterVpcInfo
-	switch vpc {
-	case sdk.ToString(p.RequesterVpcInfo.VpcId):
-		other = p.AccepterVpcInfo
-	case sdk.ToString(p.AccepterVpcInfo.VpcId):
-	default:
+	slices.SortFunc(cidrs, netip.Prefix.Compare)
+	return slices.Compact(cidrs), err
+}
+
+// otherSide is the peer of the VPC, or nil if the VPC is none of the two.
+func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnectionVpcInfo {
+	switch {
+	case p.RequesterVpcInfo == nil || p.AccepterVpcInfo == nil:
 		return nil
+	case vpc == sdk.ToString(p.RequesterVpcInfo.VpcId):
+		return p.AccepterVpcInfo
+	case vpc == sdk.ToString(p.AccepterVpcInfo.VpcId):
+		return p.RequesterVpcInfo
 	}
-	return texts(other.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
+	return nil
+}
+
+func parseVPC(id string, blocks, blocks6 []string) (VPC, error) {
+	cidrs, err := parseAll(ipv4CIDR, blocks)
+	cidrs6, err6 := parseAll(ipv6CIDR, blocks6)
+	return VPC{ID: id, CIDRs: unique(cidrs), IPv6CIDRs: unique(cidrs6)}, errors.Join(err, err6)
 }

@@ -5,6 +5,7 @@ package ec2sim_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -52,4 +53,54 @@ func Example() {
 	// 200 OK
 	// AssignPrivateIpAddresses NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2: RequestLimitExceeded
 	// AssignPrivateIpAddresses NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2
+}
+
+// The metadata service of an instance forgets an ENI after a restart, and finds it again.
+func ExampleInstance_Reboot() {
+	sim, err := ec2sim.New(ec2sim.Config{
+		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-a"})
+	if err != nil {
+		panic(err)
+	}
+	imds := httptest.NewServer(node.Metadata()) // AWS_EC2_METADATA_SERVICE_ENDPOINT=imds.URL
+	defer imds.Close()
+	macs := func() string {
+		r, _ := http.NewRequest("PUT", imds.URL+"/latest/api/token", nil)
+		r.Header.Set("X-aws-ec2-metadata-token-ttl-seconds", "60")
+		token := read(r)
+		r, _ = http.NewRequest("GET", imds.URL+"/latest/meta-data/network/interfaces/macs/", nil)
+		r.Header.Set("X-aws-ec2-metadata-token", token)
+		return read(r)
+	}
+	fmt.Println(macs())
+	remember := node.Reboot(ec2sim.ForgetENI(node.ENIs()[0].ID))
+	fmt.Println(macs())
+	remember()
+	fmt.Println(macs())
+	// Output:
+	// 06:00:00:00:00:01/
+	// 404 Not Found
+	// 06:00:00:00:00:01/
+}
+
+func read(r *http.Request) string {
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		panic(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		panic(err)
+	}
+	if answer.StatusCode != http.StatusOK {
+		return answer.Status
+	}
+	return string(text)
 }

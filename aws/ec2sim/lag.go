@@ -16,11 +16,12 @@ import (
 // behind. With the same Seed, the same calls at the same times have the same answers.
 //
 //   - DescribeNetworkInterfaces and the free addresses of DescribeSubnets show what was true at some moment of the time
-//     Most until now: they can miss an ENI or an address that is new, and show what is gone.
+//     Most until now, and half of the time that is now: they can miss an ENI or an address that is new, and show what is
+//     gone.
 //   - What a describe shows is never older than what one before it has shown, but for so many times as Back says: then it
 //     goes back within that time. In practice EC2 does: kubernetes/kubernetes#77389 saw a volume detached, and after
 //     that detaching.
-//   - An action that names an ENI does not find it for some part of Most after its creation, and answers
+//   - An action that names an ENI may not find it for some part of Most after its creation, and answers
 //     InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the system, and you will get an
 //     error responding that the resource does not exist"). A describe may show it earlier, or later.
 //

@@ -10,8 +10,8 @@ import (
 )
 
 // A Lie is something that the metadata service says, or keeps to itself, against the truth. The functions below are the
-// lies that people have met; a number like #1967 is an issue of aws/amazon-vpc-cni-k8s, "netutils" is
-// amazonlinux/amazon-ec2-net-utils, lib/lib.sh.
+// lies that people have met; a number like #1967 is an issue of aws/amazon-vpc-cni-k8s, "netutils" is lib/lib.sh of
+// amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
 	eni     string                          // that it is about; empty: about all
 	enis    func(before, now []ENI) []ENI   // other ENIs than there are; before is what was shown when the lie began
@@ -44,9 +44,10 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	}
 }
 
-// Reboot restarts the instance: the metadata service finds all ENIs anew, so that no lie survives (Guide: "Elastic network
-// interfaces", of an ENI that was detached by force: "the instance metadata is not updated until you stop and start it")
-// but those that it begins with, such as [ForgetENI]. Neither ENIs nor addresses change, and a data plane is told nothing.
+// Reboot restarts the instance. Its metadata begins anew, with these lies and none of those before: after a restart it may
+// leave attached ENIs out ([ForgetENI]), and what it has kept of ENIs that were detached by force is gone (API:
+// DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"; that a
+// mere reboot is enough is a guess). ENIs and addresses stay as they are, and a data plane is told nothing.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	i.lies = nil
@@ -61,8 +62,8 @@ func ForgetENI(eni string) Lie {
 	}}
 }
 
-// KeepENI goes on showing an ENI that is detached, or deleted, as it was when the lie began (#1340, #1008, #359; Guide:
-// "Elastic network interfaces", for one that was detached by force).
+// KeepENI goes on showing an ENI that is detached, or deleted, as it was when the lie began (#1340, #1008, #359; API:
+// DetachNetworkInterface, Force: "the attributes associated with the detached network interface might still be visible").
 func KeepENI(eni string) Lie {
 	return Lie{eni: eni, enis: func(before, now []ENI) []ENI {
 		was, here := find(before, eni), find(now, eni)
@@ -118,16 +119,17 @@ func ZeroDeviceNumber(eni string) Lie {
 // seconds).
 func LateNetworkCard(eni string) Lie { return HideKeys(eni, "network-card") }
 
-// FailENI answers 500 to everything about an ENI but the list of MACs. To read that as "no addresses" has taken all of
-// them off an ENI (netutils issue #161).
+// FailENI answers 500 to everything about an ENI but the list of MACs (amazonlinux/amazon-ec2-net-utils#161, where such an
+// error passed for "no addresses" and took them all off the interface; the status is a guess).
 func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternalServerError} }
 
 // Unavailable answers 503 to everything, as a service under too many requests may (Guide: "Access instance metadata for
 // an EC2 instance", "Query throttling", which does not name the status: it is a guess).
 func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
-// Silent answers nothing, and leaves the caller waiting: what a packet filter in the way does, or the limit of 1024
-// packets per second for link-local services (Guide: "Query throttling").
+// Silent answers nothing, and leaves the caller waiting, as a packet filter in the way does, or a hop limit that is too
+// small (Guide: "Use the Instance Metadata Service to access instance metadata"), or the limit of 1024 packets per second
+// for link-local services (aws/aws-eks-best-practices, of DNS).
 func Silent() Lie { return Lie{silent: true} }
 
 func find(enis []ENI, id string) int {

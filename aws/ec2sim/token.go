@@ -37,8 +37,9 @@ func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *create
 	}
 }
 
-// retireToken begins the time for which the token of a deleted ENI is still remembered. Of instances the page says that
-// it is "at least 24 hours after the termination" (API: "Ensuring idempotency", as of 2016); of ENIs it says nothing.
+// retireToken begins the time for which the token of a deleted ENI is still remembered. A token of RunInstances is valid
+// "for at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15); of ENIs
+// the page says nothing.
 func (s *Sim) retireToken(e *eni) {
 	if t, ok := s.tokens[e.token]; ok && s.cfg.TokenLife > 0 {
 		t.until = time.Now().Add(s.cfg.TokenLife)
