@@ -5,7 +5,6 @@ package nl
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -65,15 +64,7 @@ func tableName(t uint32) string {
 }
 
 // Add adds the rule.
-func (r Rule) Add(n *NS) error {
-	err := kernel(n.route.RuleAdd(r.kernel()))
-	if errors.Is(err, fs.ErrExist) {
-		// There may be many rules of one preference; the kernel refuses an equal
-		// one only (fib_nl_newrule).
-		return errSame
-	}
-	return err
-}
+func (r Rule) Add(n *NS) error { return kernel(n.route.RuleAdd(r.kernel())) }
 
 // Del deletes the rule.
 func (r Rule) Del(n *NS) error { return kernel(n.route.RuleDel(r.kernel())) }

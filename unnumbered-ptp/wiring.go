@@ -59,7 +59,7 @@ func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *
 	for _, o := range slices.Concat(podSysctls(r.Config, p), podRoutes(r, p, n), podTable(r)) {
 		w = append(w, nl.Step{NS: pod, Object: o})
 	}
-	for _, o := range slices.Concat(hostRoutes(p), loopRoutes(r, p, table)) {
+	for _, o := range slices.Concat(hostRoutes(p, n), loopRoutes(r, p, table)) {
 		w = append(w, nl.Step{NS: host, Object: o})
 	}
 	return w
@@ -111,13 +111,15 @@ func podTable(r *plugin.Request[Config]) []nl.Object {
 	}}}}
 }
 
-// hostRoutes lead to the pod.
-func hostRoutes(p pair) (objects []nl.Object) {
+// hostRoutes lead to the pod, from the node's primary address: the veth has none, and
+// the kernel would take the first that it finds on any link.
+func hostRoutes(p pair, n node) (objects []nl.Object) {
 	objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
 	for _, a := range p.addrs {
+		src, _ := n.primary(a.Is6())
 		objects = append(objects,
 			nl.Neigh{Addr: a, MAC: p.veth.PeerMAC, Dev: p.veth.Name},
-			nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: p.veth.Name, Protocol: nl.RouteProtocol, Replace: true})
+			nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true})
 	}
 	return objects
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A check is a way that packets must find, and as whom the sender arrives.
+// A check is a way that packets must find, and as whom the sender arrives. A service's name tells where its backend is.
 type check struct {
 	name     string
 	from, to place
@@ -33,9 +33,9 @@ var checks = []check{
 	{"pod to a host in a peered VPC", pod1, peer, itself},
 	{"host in a peered VPC to pod", peer, pod1, itself},
 	{"pod to the internet", pod1, internet, publicAddress},
-	{"pod to a service, backend on another node", pod1, service(remote), itself},
-	{"pod to a service, backend on the same ENI", pod1, service(sibling), itself},
-	{"pod to a service, backend on the other ENI", pod1, service(cousin), itself},
+	{"pod to a service, another node", pod1, service(remote), itself},
+	{"pod to a service, the same ENI", pod1, service(sibling), itself},
+	{"pod to a service, the other ENI", pod1, service(cousin), itself},
 }
 
 var pod1 = podOn(node1, eth1, 0)

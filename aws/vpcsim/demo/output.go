@@ -74,7 +74,7 @@ func (o *output) verdict(name, detail string, err error) {
 	if o.terminal {
 		word = colour + word + plain + strings.Repeat(" ", 4-len(word))
 	}
-	o.line("%-4s %-43s %s", word, name, detail)
+	o.line("%-4s %-34s %s", word, name, detail)
 }
 
 // world prints the nodes and who is on which ENI.
@@ -124,7 +124,7 @@ func (o *output) addTimes(a added) {
 func (o *output) times(verb, how string, took []time.Duration, remark string) {
 	slices.Sort(took)
 	s := func(d time.Duration) float64 { return d.Seconds() }
-	line := fmt.Sprintf("%s  %d pods, %-22s min %.2f s  p50 %.2f s  max %.2f s  %s", verb, len(took), how+":",
+	line := fmt.Sprintf("%s  %d pods, %-22s min %.2f  p50 %.2f  max %.2f s  %s", verb, len(took), how+":",
 		s(took[0]), s(took[len(took)/2]), s(took[len(took)-1]), remark)
 	o.line("%s", strings.TrimSpace(line))
 }
