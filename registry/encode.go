@@ -5,6 +5,7 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,49 +55,93 @@ func newState() *State {
 
 // parse reads a file of this release, of an earlier one, or of the original.
 func parse(b []byte) (*State, error) {
-	var all map[string]raw
-	if err := json.Unmarshal(b, &all); err != nil {
-		return nil, err
+	s, version, err := decode(b)
+	if err != nil || version != schemaVersion {
+		return nil, cmp.Or(checkVersion(b), err)
 	}
-	var version int
-	if err := take(all, "schema_version", &version); err != nil {
-		return nil, err
+	return s, s.check()
+}
+
+// checkVersion decides what a file is that cannot be decoded: a later layout need not
+// look like this one in anything but its version.
+func checkVersion(b []byte) error {
+	var f struct {
+		SchemaVersion int `json:"schema_version"`
 	}
-	// The version decides before all else: a later layout may not even decode.
-	if version > schemaVersion {
-		return nil, fmt.Errorf("%w: its schema_version is %d, this release knows %d: install the later release again, or move the file away",
-			ErrVersion, version, schemaVersion)
+	if err := json.Unmarshal(b, &f); err != nil {
+		return err
 	}
-	if version < 1 {
-		return nil, fmt.Errorf("schema_version is %d", version)
+	if f.SchemaVersion > schemaVersion {
+		return fmt.Errorf("%w: its schema_version is %d, this release knows %d: install the later release again, or move the file away",
+			ErrVersion, f.SchemaVersion, schemaVersion)
 	}
-	s, ips := newState(), map[netip.Addr]free{}
-	err := errors.Join(
-		take(all, "ips", &ips), take(all, "leases", &s.Leases), take(all, "enis", &s.ENIs), take(all, "vpcs", &s.VPCs),
-		take(all, "intents", &s.Intents), take(all, "wishes", &s.Wishes), take(all, "gone", &s.Gone), take(all, "warm", &s.Warm),
-		take(all, "not_before", &s.NotBefore), take(all, "instance", &s.Instance))
-	if err != nil {
-		return nil, err
+	if f.SchemaVersion < 1 {
+		return fmt.Errorf("schema_version is %d", f.SchemaVersion)
+	}
+	return nil
+}
+
+// decode reads the object field by field, because that is one look at each byte where
+// json.Unmarshal into raw fields and then into ours would be two; this is what every
+// ADD waits for.
+func decode(b []byte) (s *State, version int, err error) {
+	s = newState()
+	s.unknown = map[string]raw{}
+	ips := map[netip.Addr]free{}
+	fields := map[string]any{
+		"schema_version": &version, "ips": &ips, "leases": &s.Leases, "enis": &s.ENIs, "vpcs": &s.VPCs, "intents": &s.Intents,
+		"gone": &s.Gone, "wishes": &s.Wishes, "warm": &s.Warm, "not_before": &s.NotBefore, "instance": &s.Instance,
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, 0, cmp.Or(err, errors.New("it is no object"))
+	}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, 0, err
+		}
+		key := t.(string) // the decoder has seen to it
+		if err := decodeField(d, key, fields[key], s.unknown); err != nil {
+			return nil, 0, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, 0, err
+	}
+	if d.More() {
+		return nil, 0, errors.New("something follows the object")
 	}
 	for a, ip := range ips {
 		s.Free[a] = ip.ReleasedOn
 	}
-	s.unknown = all
-	return s, s.check()
+	s.fill()
+	return s, version, nil
 }
 
-// take decodes a field of an object and removes it from there: what is left was
-// put in by a later release. A field that is null is as good as absent.
-func take(object map[string]raw, field string, v any) error {
-	b := object[field]
-	delete(object, field)
-	if len(b) == 0 || string(b) == "null" {
-		return nil
+// decodeField decodes a value into v, or keeps it as it is if nobody knows the key.
+func decodeField(d *json.Decoder, key string, v any, unknown map[string]raw) error {
+	if v != nil {
+		return d.Decode(v)
 	}
-	if err := json.Unmarshal(b, v); err != nil {
-		return fmt.Errorf("%s: %w", field, err)
+	var r raw
+	err := d.Decode(&r)
+	unknown[key] = r
+	return err
+}
+
+// fill makes maps of those that were null.
+func (s *State) fill() {
+	s.Leases, s.ENIs, s.VPCs = orEmpty(s.Leases), orEmpty(s.ENIs), orEmpty(s.VPCs)
+	s.Intents, s.Gone, s.Wishes = orEmpty(s.Intents), orEmpty(s.Gone), orEmpty(s.Wishes)
+	s.Warm, s.NotBefore = orEmpty(s.Warm), orEmpty(s.NotBefore)
+}
+
+func orEmpty[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
 	}
-	return nil
+	return m
 }
 
 // encode writes the layout on disk, a line of text, after it has checked what it writes.

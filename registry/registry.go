@@ -149,9 +149,11 @@ func (r *Registry) setAside(why error) error {
 }
 
 // replace puts data at path, whole or not at all. The lock is on another file: a
-// lock on this one would stay with the inode that the rename takes away.
+// lock on this one would stay with the inode that the rename takes away. The lock also
+// lets the new file always have the same name, so that what a killed process has left
+// there is overwritten by the next one, and does not stay on a tmpfs for ever.
 func replace(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".registry-*")
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}

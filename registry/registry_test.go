@@ -142,7 +142,7 @@ func TestKilledWriters(t *testing.T) {
 
 func leftovers(t *testing.T, r *Registry) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(r.dir, ".registry-*"))
+	files, err := filepath.Glob(filepath.Join(r.dir, "*.new"))
 	if err != nil || files != nil {
 		t.Errorf("left behind: %v (%v)", files, err)
 	}
