@@ -37,15 +37,58 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	if p.Policy.MaxENIs > 0 {
 		limit = min(limit, p.Policy.MaxENIs)
 	}
+	if len(s.ENIs) >= limit {
+		var err error
+		if s, err = p.drained(ctx, s); err != nil {
+			return err
+		}
+	}
 	if len(s.ENIs) >= limit || time.Now().Before(s.Instance.FullUntil) {
+		if p.knowsMore(ctx, s) {
+			return nil
+		}
 		return plugin.Errorf(plugin.CodeTryAgain, "lower --max-pods (see 'cni-ipvlan-vpc-k8s-tool maxpods'), raise maxENIs, or take a larger instance type",
 			"%w: %s has %d ENIs of at most %d", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), limit)
 	}
 	_, err := p.NewENI(ctx, ENISpec{
-		Pool: p.Policy.Pool, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Addrs: p.want(s), Tags: p.Policy.SubnetTags,
+		Pool: p.Policy.Pool, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,
 		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, MinIndex: p.Policy.MinIndex, Managed: true,
 	})
+	if errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s) {
+		return nil
+	}
 	return err
+}
+
+// knowsMore tells whether there are more ENIs than in s, of which the registry knows now:
+// others attach some, and EC2 or the metadata service may have kept one from us. It asks
+// once a minute at most.
+func (p *Pool) knowsMore(ctx context.Context, s *registry.State) bool {
+	for _, e := range s.ENIs {
+		if time.Since(e.Read) < time.Minute {
+			return false
+		}
+	}
+	if err := p.Learn(ctx); err != nil {
+		return false
+	}
+	now, err := p.Registry.View()
+	return err == nil && len(now.ENIs) > len(s.ENIs)
+}
+
+// drained deletes the ENIs that a collection has begun to delete, and returns what is
+// left. They are in the way of a new one until the collection is done with them; if it
+// was killed, until the next.
+func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State, error) {
+	for id, e := range s.ENIs {
+		if !e.Draining {
+			continue
+		}
+		if err := p.deleteENI(ctx, id); err != nil {
+			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
+		}
+	}
+	return p.Registry.View()
 }
 
 // An ENISpec says which ENI is wanted.
@@ -53,7 +96,7 @@ type ENISpec struct {
 	Pool           string            // that it serves
 	Families       []Family          // of the addresses that it needs; none: IPv4
 	Prefixes       bool              // rather than addresses, where the subnet has some
-	Addrs          int               // private addresses, the primary one included; as many as fit at most
+	Addrs          int               // private addresses, the primary one included; as many as fit at most; if Managed: as many as the waiting ADDs need
 	Tags           map[string]string // of its subnet
 	SecurityGroups []string
 	ENITags        map[string]string
@@ -77,6 +120,14 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if spec.Managed {
+		// To look for subnets takes EC2 a while, in which a burst of pods arrives.
+		now, err := p.Registry.View()
+		if err != nil {
+			return "", err
+		}
+		spec.Addrs = p.want(now)
+	}
 	var why []error
 	for _, subnet := range subnets {
 		eni, token, err := p.create(ctx, s, subnet, spec)
@@ -94,14 +145,16 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 		aws.ErrSubnetFull, len(subnets), vpcOf(s), s.Instance.Zone, spec.Tags, errors.Join(why...))
 }
 
-// vpcOf is the VPC of the instance: that of its boot ENI.
-func vpcOf(s *registry.State) string {
+// vpcOf is the VPC of the instance: that of its boot ENI, or, while metadata hides that,
+// of another.
+func vpcOf(s *registry.State) (vpc string) {
 	for _, e := range s.ENIs {
 		if e.Index == 0 && e.Card == 0 {
 			return e.VPC
 		}
+		vpc = e.VPC
 	}
-	return ""
+	return vpc
 }
 
 // subnets lists the subnets of the instance's zone that have the tags, in the order
@@ -167,7 +220,9 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	}
 	eni.Index = index
 	err = p.update(ctx, func(s *registry.State) {
-		record(s, eni, spec.Managed, time.Time{})
+		record(s, eni, spec.Managed)
+		addAddrs(s, eni.ID, slices.Concat(eni.Addrs, eni.IPv6Addrs), time.Time{})
+		addPrefixes(s, eni.ID, slices.Concat(eni.Prefixes, eni.IPv6Prefixes), time.Time{})
 		serve(s, eni.ID, spec.Pool)
 		s.Intents[token] = registry.Intent{Action: "ModifyNetworkInterfaceAttribute", ENI: eni.ID, Since: time.Now()}
 	})
@@ -177,8 +232,8 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
 }
 
-// record enters an ENI that is attached, with the addresses that EC2 says it has, free since then.
-func record(s *registry.State, e aws.ENI, managed bool, since time.Time) {
+// record enters an ENI that is attached.
+func record(s *registry.State, e aws.ENI, managed bool) {
 	known := s.ENIs[e.ID]
 	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
 	known.Subnet, known.VPC = e.Subnet, e.VPC
@@ -186,7 +241,6 @@ func record(s *registry.State, e aws.ENI, managed bool, since time.Time) {
 		known.CIDR, known.CIDR6 = e.CIDR, e.IPv6CIDR
 	}
 	s.ENIs[e.ID] = known
-	addAll(s, e, since)
 }
 
 // serve says which pool an ENI serves.
@@ -210,7 +264,7 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 // attachAnywhere attaches the ENI at the lowest device index that is free. Another
 // program may take one between our look and our call.
 func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attachment string, index int, err error) {
-	s, err := p.Registry.View()
+	s, err := p.describeInstance(ctx)
 	if err != nil {
 		return "", 0, err
 	}
@@ -261,11 +315,11 @@ func (p *Pool) attachAt(ctx context.Context, instance, eni string, index int) (a
 // the instance is full, lest every ADD makes an ENI and deletes it again.
 func (p *Pool) discard(ctx context.Context, eni, token string) error {
 	const while = 5 * time.Minute
-	if err := p.Cloud.DeleteENI(ctx, eni); err != nil && !errors.Is(err, aws.ErrNotFound) {
-		return err // the intent stays: resume will find the ENI
-	}
-	return p.update(ctx, func(s *registry.State) {
-		delete(s.Intents, token)
+	err := p.Cloud.DeleteENI(ctx, eni)
+	return errors.Join(err, p.update(ctx, func(s *registry.State) {
 		s.Instance.FullUntil = time.Now().Add(while)
-	})
+		if err == nil {
+			delete(s.Intents, token) // else resume will find the ENI, which may be too new for EC2 to delete
+		}
+	}))
 }

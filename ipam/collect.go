@@ -59,7 +59,7 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	if err := p.endLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.endBegun(ctx), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
 // inUse is UsedAddrs with the node's own addresses: an address of an ENI may be one

@@ -19,13 +19,13 @@ import (
 const blockSize = 16
 
 // fill gets an ENI what a pod on it would lack: addresses of the families of which it
-// has none free.
+// has none free, or that the pool has fewer of than it is to have ready.
 func (p *Pool) fill(ctx context.Context, s *registry.State, at place) error {
 	now := time.Now()
 	for _, f := range p.Policy.Families {
 		one := p.Policy
 		one.Families = []Family{f}
-		if len(at.pick(s, one, now)) > 0 {
+		if len(at.pick(s, one, now)) > 0 && (f == IPv6 || !p.short(s, now)) {
 			continue
 		}
 		if err := p.more(ctx, s, at, f); err != nil {
@@ -107,7 +107,7 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f Family, n int) 
 func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrNotFound):
-		return errors.Join(err, p.forget(ctx, eni))
+		return errors.Join(err, p.missing(ctx, eni))
 	case errors.Is(err, aws.ErrENIFull):
 		return errors.Join(err, p.compare(ctx, eni))
 	}
@@ -117,7 +117,10 @@ func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
 // addAddrs records addresses that an ENI has, free since then. Those that EC2 has
 // just given were not ours a moment ago: they were free since the zero time.
 func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
-	e := s.ENIs[id]
+	e, known := s.ENIs[id]
+	if !known {
+		return // the registry was lost meanwhile: Learn will find the ENI and them
+	}
 	for _, a := range addrs {
 		delete(s.Gone, a)
 		if slices.Contains(e.Addrs, a) {
@@ -134,7 +137,10 @@ func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time)
 
 // addPrefixes records prefixes that an ENI has, delegated since then.
 func addPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
-	e := s.ENIs[id]
+	e, known := s.ENIs[id]
+	if !known {
+		return
+	}
 	for _, c := range cidrs {
 		delete(s.Gone, c.Addr())
 		if !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c }) {

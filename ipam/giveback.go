@@ -137,7 +137,11 @@ func (p *Pool) giveBack(ctx context.Context, id string, c *Collection) error {
 		return errors.Join(err, p.restore(context.WithoutCancel(ctx), id, x, err))
 	}
 	c.Unassigned, c.Returned = append(c.Unassigned, addrs...), append(c.Returned, cidrs...)
-	return nil
+	if len(addrs)+len(cidrs) == 0 {
+		return nil
+	}
+	// Again: if the registry was lost meanwhile, somebody may have learnt of them anew.
+	return p.update(context.WithoutCancel(ctx), func(s *registry.State) { withdraw(s, id, x) })
 }
 
 // surplus chooses what an ENI is to lose: never the primary address, nor what its pool
@@ -167,7 +171,8 @@ func (c *Collection) surplus(s *registry.State, id string, now time.Time) surplu
 
 // withdraw takes what is about to leave an ENI out of the registry.
 func withdraw(s *registry.State, id string, x surplus) {
-	e, now := s.ENIs[id], time.Now()
+	e, known := s.ENIs[id]
+	now := time.Now()
 	for a := range x.addrs {
 		s.Forget(a)
 		s.Gone[a] = now
@@ -177,8 +182,12 @@ func withdraw(s *registry.State, id string, x surplus) {
 		maps.DeleteFunc(s.Free, func(a netip.Addr, _ time.Time) bool { return b.CIDR.Contains(a) })
 		s.Gone[b.CIDR.Addr()] = now
 	}
-	e.Prefixes = slices.DeleteFunc(e.Prefixes, func(b registry.Prefix) bool { return slices.Contains(x.prefixes, b) })
-	s.ENIs[id] = e
+	e.Prefixes = slices.DeleteFunc(e.Prefixes, func(b registry.Prefix) bool {
+		return slices.ContainsFunc(x.prefixes, func(gone registry.Prefix) bool { return gone.CIDR == b.CIDR })
+	})
+	if known {
+		s.ENIs[id] = e
+	}
 }
 
 // unassign gives addresses and prefixes of IPv4 back, in one call for each kind.
@@ -196,14 +205,15 @@ func (p *Pool) unassign(ctx context.Context, id string, addrs []netip.Addr, cidr
 	return failed
 }
 
-// restore puts back what EC2 has refused to take. If its answer was lost, the
+// restore puts back what EC2 has refused to take. If its answer was lost, or EC2 says
+// that the ENI does not have all of it, as it does to the second of two attempts, the
 // addresses may be gone, and stay out of the registry until metadata shows them.
 func (p *Pool) restore(ctx context.Context, id string, x surplus, why error) error {
 	return p.update(ctx, func(s *registry.State) {
 		if errors.Is(why, aws.ErrThrottled) {
 			s.NotBefore["UnassignPrivateIpAddresses"] = time.Now().Add(backoff(0))
 		}
-		if !answered(why) {
+		if e, ok := errors.AsType[*aws.Error](why); !answered(why) || ok && e.Code == "InvalidParameterValue" {
 			return
 		}
 		for a, since := range x.addrs {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -23,7 +22,7 @@ func (p *Pool) grow(ctx context.Context) error {
 	if p.Policy.Provision == ProvisionNone {
 		return p.provisioned()
 	}
-	if err := p.resume(ctx); err != nil {
+	if err := p.resume(ctx, p.reattach); err != nil {
 		return explain(err)
 	}
 	s, err := p.describeInstance(ctx)
@@ -96,6 +95,12 @@ func (p *Pool) want(s *registry.State) int {
 // describeInstance returns the state, with the limits of the instance in it.
 func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
+	if err == nil && unknown(s) {
+		err = p.Learn(ctx)
+	}
+	if err == nil {
+		s, err = p.Registry.View()
+	}
 	if err != nil || s.Instance.ENIs > 0 {
 		return s, err
 	}
@@ -195,6 +200,16 @@ func backoff(n int) time.Duration {
 	return time.Duration(rand.Int64N(int64(time.Second) << min(n, 3)))
 }
 
+// missing forgets an ENI that EC2 has said it does not know, if it says so again: it
+// may have spoken too soon.
+func (p *Pool) missing(ctx context.Context, id string) error {
+	enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
+	if err != nil && !errors.Is(err, aws.ErrNotFound) || len(enis) > 0 {
+		return err
+	}
+	return p.forget(ctx, id)
+}
+
 // forget drops an ENI that EC2 does not know any more. What is leased on it stays
 // leased until its pods end: EC2 may also have spoken too soon.
 func (p *Pool) forget(ctx context.Context, id string) error {
@@ -208,17 +223,18 @@ func (p *Pool) compare(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("compare %s with EC2: %w", id, err)
 	}
+	used := UsedAddrs()
 	return p.update(ctx, func(s *registry.State) {
 		for _, e := range enis {
-			addAll(s, e, time.Now())
+			addAll(s, e, used)
 		}
 	})
 }
 
-// addAll records what EC2 says that an ENI has, free since then. What it has in
-// prefixes and nobody uses was perhaps used before the registry knew of it.
-func addAll(s *registry.State, e aws.ENI, since time.Time) {
-	addAddrs(s, e.ID, slices.Concat(e.Addrs, e.IPv6Addrs), since)
-	blocks := slices.Concat(e.Prefixes, e.IPv6Prefixes)
-	addPrefixes(s, e.ID, blocks, since)
+// addAll records what EC2 says that an ENI has. The registry did not know of it, so it
+// is treated like what Learn finds: pods may use it, and EC2 may lag behind itself.
+func addAll(s *registry.State, e aws.ENI, used Used) {
+	if !s.ENIs[e.ID].Foreign {
+		lesson{State: s, used: used, now: time.Now()}.learnAddrs(e)
+	}
 }

@@ -34,16 +34,20 @@ func (p *Pool) Learn(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("learn about this instance's ENIs: %w", err)
 	}
-	tags, err := p.tags(ctx, instance.ID, enis)
+	described, err := p.describeNew(ctx, instance.ID, enis)
 	if err != nil {
 		return err
 	}
 	used := UsedAddrs()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
+		if s.Instance.ID == "" {
+			// Nobody knows what was begun before the registry was lost, or the node booted.
+			s.Intents[newToken()] = registry.Intent{Action: lookBack, Since: time.Now()}
+		}
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := lesson{s, tags, used, time.Now(), s.Blank() && !anyUsed(enis, used)}
+		l := lesson{s, described, used, time.Now(), s.Blank() && !anyUsed(enis, used)}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -54,14 +58,14 @@ func (p *Pool) Learn(ctx context.Context) error {
 	})
 }
 
-// tags asks EC2 for the tags of ENIs that are new to the registry: they say which
+// describeNew asks EC2 for ENIs that are new to the registry: their tags say which
 // pool an ENI serves, and whether it is anybody's to touch. A node whose role may not
 // ask does without, unless there are pools to tell apart. The boot ENI is the
 // instance's own, and not asked for.
-func (p *Pool) tags(ctx context.Context, instance string, enis []aws.ENI) (map[string]map[string]string, error) {
+func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (map[string]aws.ENI, error) {
 	s, err := p.Registry.View()
 	if err != nil {
-		return nil, nil // Update will set the file aside
+		s = &registry.State{} // Update will set the file aside
 	}
 	known := func(e aws.ENI) bool { _, ok := s.ENIs[e.ID]; return ok || e.Index <= 0 }
 	if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return !known(e) }) {
@@ -73,12 +77,13 @@ func (p *Pool) tags(ctx context.Context, instance string, enis []aws.ENI) (map[s
 			return nil, fmt.Errorf("learn which pools the ENIs serve: %w", err)
 		}
 		slog.Warn("the tags of ENIs are not known: they are taken for the pods' own", "error", err)
+		return nil, nil
 	}
-	tags := map[string]map[string]string{}
+	byID := map[string]aws.ENI{}
 	for _, e := range described {
-		tags[e.ID] = e.Tags
+		byID[e.ID] = e
 	}
-	return tags, nil
+	return byID, nil
 }
 
 // anyUsed tells whether an address of the ENIs is in a namespace.
@@ -101,10 +106,10 @@ func carries(e aws.ENI, a netip.Addr) bool {
 // A lesson is a Learn under way.
 type lesson struct {
 	*registry.State
-	tags  map[string]map[string]string // of ENIs that are new
-	used  Used
-	now   time.Time
-	first bool // nothing was ever used here
+	described map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
+	used      Used
+	now       time.Time
+	first     bool // nothing was ever used here
 }
 
 // learn takes over what metadata says of an ENI.
@@ -114,8 +119,14 @@ func (l lesson) learn(e aws.ENI) {
 	}
 	known, again := l.ENIs[e.ID]
 	if !again {
-		e.Tags = l.tags[e.ID]
-		known.Pool, known.Foreign = poolOf(e), foreign(e)
+		d, asked := l.described[e.ID]
+		if l.described != nil && !asked && e.Index > 0 {
+			return // metadata may show it long after it was detached
+		}
+		if bare(e) && !(asked && bare(d)) {
+			return // its addresses are not there yet
+		}
+		known.Pool, known.Foreign, known.Managed = poolOf(d), foreign(d) || bare(e), d.Tags[TagManaged] == "true"
 	}
 	known.MAC, known.Index, known.Card = e.MAC, e.Index, e.Card
 	known.Subnet, known.CIDR, known.CIDR6, known.VPC, known.Read = e.Subnet, e.CIDR, e.IPv6CIDR, e.VPC, l.now
@@ -134,11 +145,13 @@ func (l lesson) learn(e aws.ENI) {
 }
 
 // foreign tells whether an ENI is none of ours to touch: its owner has said so, by the
-// tag that amazon-vpc-cni-k8s knows too; or it has no addresses at all, as those have
-// that are for EFA alone.
-func foreign(e aws.ENI) bool {
-	const noManage = "node.k8s.amazonaws.com/no_manage"
-	return e.Tags[noManage] == "true" || len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
+// tag that amazon-vpc-cni-k8s knows too.
+func foreign(e aws.ENI) bool { return e.Tags["node.k8s.amazonaws.com/no_manage"] == "true" }
+
+// bare tells whether an ENI has no addresses at all, as those have that are for EFA
+// alone, and, for a while, those whose metadata comes late.
+func bare(e aws.ENI) bool {
+	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }
 
 func (l lesson) learnAddrs(e aws.ENI) {
@@ -163,8 +176,13 @@ func (l lesson) learnAddrs(e aws.ENI) {
 }
 
 // believable tells whether the metadata service can be right about an address, or a
-// prefix by its first: it was not unassigned just now, and is not on another ENI.
+// prefix by its first: it was not unassigned just now, and is not on another ENI. Of an
+// ENI that is new to the registry, EC2 has to say the same, if it was asked: what was
+// unassigned before the registry was lost, nobody else knows.
 func (l lesson) believable(eni string, a netip.Addr) bool {
+	if d, asked := l.described[eni]; asked && !carries(d, a) && l.used.By[a] == "" {
+		return false
+	}
 	gone, unassigned := l.Gone[a]
 	id, _ := l.ENIOf(a)
 	return !(unassigned && l.now.Sub(gone) < staleMetadata) && (id == "" || id == eni)

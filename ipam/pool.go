@@ -130,7 +130,7 @@ func (p *Pool) routed(addrs []netip.Addr) (taken []netip.Addr, err error) {
 // reserve is take, as far as the registry goes. It tells a fresh lease from one that the owner had.
 func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, err error) {
 	var none error
-	var left int
+	var short bool
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		now := time.Now()
 		prune(s, p.Policy, now)
@@ -141,7 +141,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 			id, addrs = candidates(s, p.Policy, now)
 		}
 		if len(addrs) == 0 {
-			if none = errNone; len(s.ENIs) == 0 {
+			if none = errNone; unknown(s) {
 				none = errUnknown
 			}
 			s.Wishes[o.Key.String()] = deadline(ctx)
@@ -152,14 +152,18 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 		for _, addr := range addrs {
 			failed = errors.Join(failed, s.Reserve(addr, o.lease(id)))
 		}
-		left = ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait))
+		short = p.short(s, now)
 		return failed
 	})
-	if fresh && err == nil && none == nil && left < p.Policy.Warm.Min {
+	if fresh && err == nil && none == nil && short {
 		p.refill()
 	}
 	return a, fresh, cmp.Or(err, none)
 }
+
+// unknown tells whether this node has yet to be learnt about. A registry that was lost
+// while a process waited for EC2 has what that one has written afterwards, and no more.
+func unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // prune forgets what has no meaning any more: wishes of processes that have given up,
 // and released addresses of a /80, of which there are too many to list, once they

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http/httptest"
 	"net/netip"
@@ -215,11 +214,6 @@ func (w *world) delegated(a netip.Addr) bool {
 	return slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool {
 		return e.Instance == w.node.ID && slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(p netip.Prefix) bool { return p.Contains(a) })
 	})
-}
-
-func TestMain(m *testing.M) {
-	slog.SetDefault(slog.New(slog.DiscardHandler))
-	os.Exit(m.Run())
 }
 
 var oneENI = map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1, "ModifyNetworkInterfaceAttribute": 1}

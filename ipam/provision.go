@@ -86,7 +86,7 @@ func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
 	if err := p.Learn(ctx); err != nil {
 		return err
 	}
-	if err := p.resume(ctx); err != nil {
+	if err := p.resume(ctx, p.reattach); err != nil {
 		return err
 	}
 	s, err := p.describeInstance(ctx)

@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,29 +15,86 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
+// lookBack is the action of the intent that a new registry has: something may have been
+// begun of which it does not know.
+const lookBack = "DescribeNetworkInterfaces"
+
 // resume brings to an end what an earlier process, which died or lost EC2's answer,
 // has begun. Its caller holds the lock "grow", so every intent is such a one's. Without
-// intents, which is nearly always, it asks nobody.
-func (p *Pool) resume(ctx context.Context) error {
+// intents, which is nearly always, it asks nobody. An ENI that was to be attached is
+// given to stray.
+func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) error {
 	s, err := p.Registry.View()
-	if err != nil || len(s.Intents) == 0 {
+	if err != nil || len(s.Intents) == 0 || unknown(s) {
 		return err
 	}
 	enis, err := p.ours(ctx, s)
+	if errors.Is(err, aws.ErrDenied) && onlyLookBack(s) {
+		return p.update(ctx, func(s *registry.State) {
+			maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return time.Since(i.Since) > intentLife })
+		})
+	}
 	if err != nil {
 		return fmt.Errorf("resume %s: %w", slices.Collect(maps.Values(s.Intents))[0].Action, err)
 	}
 	for _, e := range enis {
-		if err := p.adopt(ctx, s, e); err != nil {
+		if err := p.adopt(ctx, s, e, stray); err != nil {
 			return fmt.Errorf("resume with %s: %w", e.ID, err)
 		}
 	}
 	return p.update(ctx, func(s *registry.State) {
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
-			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI })
+			found := i.Action == lookBack || slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI })
 			return found && i.Action != "ModifyNetworkInterfaceAttribute" || time.Since(i.Since) > intentLife
 		})
 	})
+}
+
+// onlyLookBack tells whether no process of this registry's is known to have begun anything.
+func onlyLookBack(s *registry.State) bool {
+	for _, i := range s.Intents {
+		if i.Action != lookBack {
+			return false
+		}
+	}
+	return true
+}
+
+// reattach ends what a growth has begun: the ENI is attached after all, unless it would
+// take another pool's place.
+func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
+	if poolOf(e) != p.Policy.Pool && e.Tags[TagManaged] == "true" {
+		return p.abandon(ctx, e)
+	}
+	return p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
+}
+
+// abandon ends it in the other way: a collection has no use for another ENI. One without
+// our tags may be the original's, and waits for an ADD that needs it.
+func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
+	if e.Tags[TagManaged] != "true" {
+		return nil
+	}
+	err := p.Cloud.DeleteENI(ctx, e.ID)
+	if errors.Is(err, aws.ErrInUse) {
+		return nil // EC2 has shown what it was
+	}
+	return err // not found: it may also be too new
+}
+
+// endBegun does what resume does for the next growth, if there is something to do and
+// no growth is under way.
+func (p *Pool) endBegun(ctx context.Context) error {
+	s, err := p.Registry.View()
+	if err != nil || len(s.Intents) == 0 {
+		return err
+	}
+	unlock, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return p.resume(ctx, p.abandon)
 }
 
 // ours lists the ENIs that are attached to this instance, and those that were made
@@ -52,7 +110,7 @@ func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 
 // adopt makes an ENI of ours what it was meant to be: attached, gone with the
 // instance, and in the registry with all the addresses that EC2 says it has.
-func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI) error {
+func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
 	mine := e.Description == description(s.Instance.ID)
 	if e.CIDR, e.IPv6CIDR = s.ENIs[e.ID].CIDR, s.ENIs[e.ID].CIDR6; !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
 		subnets, err := p.Cloud.Subnets(ctx, e.VPC, s.Instance.Zone)
@@ -66,12 +124,17 @@ func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI) error {
 		e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
 	}
 	if e.Status == "available" {
-		return p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
+		if s.ENIs[e.ID].Draining {
+			return nil // a collection was about to delete it, and will
+		}
+		return stray(ctx, e)
 	}
 	if _, known := s.ENIs[e.ID]; known || mine {
+		used := UsedAddrs()
 		err := p.update(ctx, func(s *registry.State) {
-			_, known := s.ENIs[e.ID]
-			record(s, e, e.Tags[TagManaged] == "true", time.Now())
+			was, known := s.ENIs[e.ID]
+			record(s, e, was.Managed || e.Tags[TagManaged] == "true")
+			addAll(s, e, used)
 			if !known {
 				serve(s, e.ID, poolOf(e))
 			}

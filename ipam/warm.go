@@ -6,6 +6,7 @@ package ipam
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -31,7 +32,7 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 	}
 	defer unlock()
 	s, err := p.Registry.View()
-	if err == nil && len(s.ENIs) == 0 {
+	if err == nil && unknown(s) {
 		err = p.Learn(ctx)
 	}
 	if err != nil {
@@ -39,15 +40,27 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 	}
 	for {
 		var has int
+		var short bool
 		err := p.update(ctx, func(s *registry.State) {
+			now := time.Now()
 			p.note(s)
-			has = ready(s, p.Policy.Pool, time.Now().Add(-p.Policy.ReuseWait))
+			has, short = ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)), p.short(s, now)
 		})
-		if err != nil || has >= p.Policy.Warm.Min {
+		if err != nil || !short {
 			return has, err
 		}
 		if err := p.grow(ctx); err != nil {
 			return has, err
 		}
 	}
+}
+
+// short tells whether the pool has fewer free addresses than its configuration wants.
+// What counts is IPv4: a pool without needs a prefix, which is enough for ever.
+func (p *Pool) short(s *registry.State, now time.Time) bool {
+	if slices.Contains(p.Policy.Families, IPv4) {
+		return ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)) < p.Policy.Warm.Min
+	}
+	_, addrs := candidates(s, p.Policy, now)
+	return len(addrs) == 0 && p.Policy.Warm.Min > 0
 }

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// latencies are how long EC2 takes, about as it does.
+var latencies = map[string]time.Duration{
+	"DescribeNetworkInterfaces": 100 * time.Millisecond, "DescribeSubnets": 100 * time.Millisecond, "DescribeInstanceTypes": 100 * time.Millisecond,
+	"CreateNetworkInterface": 300 * time.Millisecond, "AttachNetworkInterface": 500 * time.Millisecond,
+	"ModifyNetworkInterfaceAttribute": 100 * time.Millisecond, "AssignPrivateIpAddresses": 100 * time.Millisecond,
+}
+
+// burst runs ADDs of so many pods at once, each a process, and returns how long they
+// took and the errors of those that failed.
+func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error) {
+	n.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		n.Fatal(err)
+	}
+	defer r.Close()
+	cmds := map[string]*exec.Cmd{}
+	for i := range pods {
+		pod := fmt.Sprint("pod", first+i)
+		cmd := n.cni("ADD", pod, nil)
+		cmd.Env, cmd.ExtraFiles = append(cmd.Env, gateFD+"=3"), []*os.File{r}
+		n.start(cmd)
+		cmds[pod] = cmd
+	}
+	start := time.Now()
+	w.Close()
+	for _, cmd := range cmds {
+		cmd.Wait()
+	}
+	took = time.Since(start)
+	for pod, cmd := range cmds {
+		if cmd.ProcessState.Success() {
+			n.got(pod, cmd)
+			continue
+		}
+		var e types.Error
+		if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &e); err != nil {
+			n.Errorf("%s: %v: %s%s", pod, err, cmd.Stdout, cmd.Stderr)
+		}
+		failed = append(failed, e)
+		n.run(n.cni("DEL", pod, nil)) // as a runtime does
+	}
+	return took, failed
+}
+
+// writes counts the calls that have changed something.
+func (n *node) writes() (total int, by string) {
+	counts := map[string]int{}
+	for _, c := range n.sim.Calls() {
+		if !strings.HasPrefix(c.Action, "Describe") && c.Code == "" {
+			counts[c.Action]++
+			total++
+		}
+	}
+	for _, action := range slices.Sorted(maps.Keys(counts)) {
+		by += fmt.Sprintf(" %s=%d", action, counts[action])
+	}
+	return total, by
+}
+
+// waited is how long the simulated EC2 had callers wait.
+func (n *node) waited() (sum time.Duration) {
+	for _, c := range n.sim.Calls() {
+		sum += latencies[c.Action]
+	}
+	return sum
+}
+
+// least is the number of writes without which so many pods can have no address: each ENI
+// is created with all that it carries, attached, and made to end with its instance.
+func least(pods, perENI int) int { return 3 * ((pods + perENI - 1) / perENI) }
+
+// TestProcessBurst runs a node's worth of ADDs at once on a node without anything.
+func TestProcessBurst(t *testing.T) {
+	for _, test := range []struct {
+		name, instance  string
+		prefixes        bool
+		pods, room, per int // asked for, what the instance has, and what an ENI has
+	}{
+		{"m5.4xlarge", "m5.4xlarge", false, 110, 7 * 30, 30},
+		{"m5.4xlarge prefixes", "m5.4xlarge", true, 110, 7 * (1 + 29*16), 1 + 29*16},
+		{"c5.large", "c5.large", false, 26, 2 * 10, 10},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			alone := newNode(t, test.instance, ec2sim.Config{}, nil)
+			n := newNode(t, test.instance, ec2sim.Config{}, nil)
+			for _, n := range []*node{alone, n} {
+				n.conf["prefixDelegation"] = test.prefixes
+				for action, d := range latencies {
+					n.sim.Delay(action, d)
+				}
+			}
+			one, _ := alone.burst(0, 1)
+			all, failed := n.burst(0, test.pods)
+			fit := min(test.pods, test.room)
+			if len(n.pods) != fit {
+				t.Errorf("%d pods have an address, want %d: %v", len(n.pods), fit, failed)
+			}
+			for _, e := range failed {
+				if e.Code != plugin.CodeTryAgain || e.Details == "" {
+					t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+				}
+			}
+			writes, by := n.writes()
+			want := least(fit, test.per)
+			if budget := want + (want+9)/10; writes > budget {
+				t.Errorf("%d writes, the budget is %d:%s", writes, budget, by)
+			}
+			t.Logf("%d pods, %d addresses: %d writes of at least %d:%s", test.pods, len(n.pods), writes, want, by)
+			t.Logf("%v for all, of which EC2 took %v; %v for one pod, of which EC2 took %v; in units of EC2's time for one pod: %.1f",
+				all.Round(time.Millisecond), n.waited(), one.Round(time.Millisecond), alone.waited(), float64(all)/float64(alone.waited()))
+			n.intact()
+		})
+	}
+}
+
+// The last address of a node with prefixes is found, too, and no other.
+func TestProcessExhaustion(t *testing.T) {
+	n := newNode(t, "c5.large", ec2sim.Config{}, nil)
+	n.conf["prefixDelegation"] = true
+	const room, wave = 2 * (1 + 9*16), 100
+	for first := 0; first < room; first += wave {
+		n.burst(first, wave)
+	}
+	if len(n.pods) != room {
+		t.Errorf("%d pods have an address, want %d", len(n.pods), room)
+	}
+	writes, by := n.writes()
+	t.Logf("%d pods in waves of %d: %d writes, at least %d:%s", room, wave, writes, least(room, room/2), by)
+	n.intact()
+}
+
+// A pod that finds an address asks nobody, be there few pods on the node or many.
+func TestProcessWarm(t *testing.T) {
+	n := newNode(t, "m5.4xlarge", ec2sim.Config{}, nil)
+	n.conf["ipBatchSize"] = 30
+	n.add("pod0")
+	n.sim.ResetCalls()
+	if _, failed := n.burst(1, 29); failed != nil {
+		t.Error(failed)
+	}
+	if ec2, metadata := n.sim.Calls(), n.MetadataCalls(); len(ec2)+len(metadata) > 0 {
+		t.Errorf("EC2 was asked %v, metadata %v", ec2, metadata)
+	}
+}
+
+// TestProcessThrottled has EC2 refuse most of what a burst asks. What a process is told
+// holds for all of them: none calls before another has been told to.
+func TestProcessThrottled(t *testing.T) {
+	buckets := map[string]ec2sim.Bucket{}
+	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
+		buckets[action] = ec2sim.Bucket{Size: 1, Refill: 1}
+	}
+	w := &watch{}
+	n := newNode(t, "m5.4xlarge", ec2sim.Config{Throttle: true, Buckets: buckets}, w.via)
+	w.node = n
+	n.conf["addTimeout"] = 30
+	drain(t, n)
+	took, failed := n.burst(0, 110)
+	for _, e := range failed {
+		if e.Code != plugin.CodeTryAgain {
+			t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+		}
+	}
+	if len(n.pods) == 0 {
+		t.Error("no pod has an address")
+	}
+	for _, early := range w.early {
+		t.Error(early)
+	}
+	throttled := 0
+	for _, c := range n.sim.Calls() {
+		if c.Code == "RequestLimitExceeded" {
+			throttled++
+		}
+	}
+	writes, by := n.writes()
+	t.Logf("%d pods have an address, %d were told to try again, in %v; %d calls throttled, %d writes:%s",
+		len(n.pods), len(failed), took.Round(time.Millisecond), throttled, writes, by)
+}
+
+// drain empties the buckets, as other nodes of the account do.
+func drain(t *testing.T, n *node) {
+	t.Helper()
+	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
+		n.sim.Fail(action, "RequestLimitExceeded", 3)
+	}
+}
+
+// A watch sees the requests to EC2, and notes those that come before the node's
+// registry allows.
+type watch struct {
+	*node
+	mu    sync.Mutex
+	early []string
+}
+
+func (w *watch) via(service string, next http.Handler) http.Handler {
+	if service != "ec2" {
+		return next
+	}
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.look(r)
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// look looks at a request. The SDK's own second attempt is part of the call.
+func (w *watch) look(r *http.Request) {
+	body := new(bytes.Buffer)
+	body.ReadFrom(r.Body)
+	r.Body = readCloser{bytes.NewReader(body.Bytes())}
+	if !strings.Contains(r.Header.Get("amz-sdk-request"), "attempt=1;") && !strings.HasSuffix(r.Header.Get("amz-sdk-request"), "attempt=1") {
+		return
+	}
+	s, err := w.registry().View()
+	if err != nil {
+		return
+	}
+	for action, until := range s.NotBefore {
+		if strings.Contains(body.String(), "Action="+action+"&") && time.Now().Before(until) {
+			w.mu.Lock()
+			w.early = append(w.early, fmt.Sprintf("%s %v too early", action, time.Until(until)))
+			w.mu.Unlock()
+		}
+	}
+}
+
+type readCloser struct{ *bytes.Reader }
+
+func (readCloser) Close() error { return nil }

@@ -1,0 +1,354 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// A victim is a command that is killed, everywhere.
+type victim struct {
+	name    string
+	prepare func(*node)           // what there is before
+	command func(*node) *exec.Cmd // about the pod "victim", if it is about one
+}
+
+func addVictim(n *node) *exec.Cmd { return n.cni("ADD", "victim", nil) }
+
+var victims = []victim{
+	{"ADD warm", func(n *node) { n.acquire(4, "old") }, addVictim},
+	{"ADD assign", func(n *node) { n.acquire(1, "old") }, addVictim},
+	{"ADD prefix", func(n *node) {
+		n.acquire(1, "old")
+		n.conf["prefixDelegation"] = true
+	}, addVictim},
+	{"ADD new ENI", func(n *node) {
+		n.acquire(0, names("old", 10)...) // all that one has
+	}, addVictim},
+	{"ADD first", func(*node) {}, addVictim},
+	{"DEL", func(n *node) { n.acquire(4, "old", "victim") }, func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
+	{"GC", func(n *node) { n.acquire(4, "old", "gone1", "gone2") }, func(n *node) *exec.Cmd {
+		n.lost("gone1", "gone2")
+		return n.cni("GC", "", map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "old", "ifname": "eth0"}}})
+	}},
+	{"registry-gc unassign", func(n *node) {
+		n.acquire(1, "old")
+		n.acquire(5, names("gone", 5)...)
+		n.release(names("gone", 5)...)
+		n.age(time.Hour)
+	}, (*node).gc},
+	{"registry-gc delete", func(n *node) {
+		n.acquire(0, names("old", 11)...)
+		n.release("old10")
+		n.age(time.Hour)
+	}, (*node).gc},
+}
+
+func names(prefix string, n int) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprint(prefix, i))
+	}
+	return all
+}
+
+// A blow is where a command is killed.
+type blow struct {
+	where string // ec2, metadata or file
+	n     int    // at which call, from 1; 0: nowhere
+	after bool   // when that is carried out, and not answered
+}
+
+func (b blow) String() string {
+	if b.after {
+		return fmt.Sprintf("%s %d after", b.where, b.n)
+	}
+	return fmt.Sprintf("%s %d before", b.where, b.n)
+}
+
+// An ending is what becomes of a node after a kill.
+type ending bool
+
+const (
+	busy ending = true  // more pods come, and then a collection
+	idle ending = false // a collection comes first
+)
+
+// endings are those to look at: both after a call of EC2, else one, in turn.
+func (b blow) endings() []ending {
+	if b.where == "ec2" {
+		return []ending{busy, idle}
+	}
+	return []ending{ending((b.n%2 == 0) != b.after)}
+}
+
+// TestKillEverywhere kills each command at each of its calls of EC2 and of the metadata
+// service, before it is carried out and after, and before each change of a file and of a
+// lock. Whatever comes next finds nothing that is lost, leaked, or given twice.
+func TestKillEverywhere(t *testing.T) {
+	nltest.Need(t, "root", "netns")
+	start := time.Now()
+	var mu sync.Mutex
+	tried := map[string]int{}
+	t.Run("points", func(t *testing.T) {
+		for _, v := range victims {
+			t.Run(v.name, func(t *testing.T) {
+				t.Parallel()
+				for _, b := range v.blows(t) {
+					mu.Lock()
+					tried[v.name+" "+b.where]++
+					mu.Unlock()
+					t.Run(b.String(), func(t *testing.T) {
+						t.Parallel()
+						for _, e := range b.endings() {
+							v.strike(t, b, e)
+						}
+					})
+				}
+			})
+		}
+	})
+	total := 0
+	for _, v := range victims {
+		e, m, f := tried[v.name+" ec2"], tried[v.name+" metadata"], tried[v.name+" file"]
+		t.Logf("%-22s EC2 %2d  metadata %2d  files and locks %3d", v.name, e, m, f)
+		total += e + m + f
+	}
+	t.Logf("%d points in %v", total, time.Since(start).Round(time.Second))
+}
+
+// blows are all the places where a command can be killed.
+func (v victim) blows(t *testing.T) (all []blow) {
+	h := &hand{}
+	n := newNode(t, "m5.large", ec2sim.Config{}, h.via)
+	v.prepare(n)
+	tr := v.hit(n, h, blow{where: "file"})
+	for _, service := range []string{"ec2", "metadata"} {
+		for i := range h.seen[service] {
+			all = append(all, blow{service, i + 1, false}, blow{service, i + 1, true})
+		}
+	}
+	for i := range tr.seen {
+		all = append(all, blow{"file", i + 1, false})
+	}
+	return all
+}
+
+// A hand stands before the services of a node and kills who calls them.
+type hand struct {
+	mu   sync.Mutex
+	blow blow
+	seen map[string]int
+	kill func() // returns when the process is no more
+}
+
+func (h *hand) via(service string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.mu.Lock()
+		if h.seen == nil {
+			h.seen = map[string]int{}
+		}
+		h.seen[service]++
+		b, hit := h.blow, h.blow.where == service && h.blow.n == h.seen[service]
+		h.mu.Unlock()
+		if !hit {
+			next.ServeHTTP(w, r)
+			return
+		}
+		if b.after {
+			next.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		h.kill()
+		panic(http.ErrAbortHandler)
+	})
+}
+
+// hit runs the command and kills it where the blow says.
+func (v victim) hit(n *node, h *hand, b blow) *trace {
+	n.Helper()
+	cmd := v.command(n)
+	if b.where == "file" {
+		tr := &trace{dir: n.dir, n: b.n}
+		var status syscall.WaitStatus
+		err := n.host.Do(func() (err error) { status, err = tr.run(cmd); return err })
+		if err != nil || status.Signaled() != (b.n > 0) {
+			n.Fatalf("%v: status %x, %v\n%s", b, status, err, cmd.Stdout)
+		}
+		return tr
+	}
+	started, dead := make(chan struct{}), make(chan struct{})
+	h.kill = func() {
+		<-started
+		cmd.Process.Kill()
+		<-dead
+	}
+	h.blow = b
+	n.start(cmd)
+	close(started)
+	err := cmd.Wait()
+	close(dead)
+	h.mu.Lock()
+	h.blow = blow{}
+	h.mu.Unlock()
+	if !cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
+		n.Fatalf("%v: was not killed: %v\n%s%s", b, err, cmd.Stdout, cmd.Stderr)
+	}
+	return nil
+}
+
+// strike kills the command on a node of its own, and looks at what a runtime and a
+// timer make of that.
+func (v victim) strike(t *testing.T, b blow, e ending) {
+	h := &hand{}
+	n := newNode(t, "m5.large", ec2sim.Config{}, h.via)
+	v.prepare(n)
+	tr := v.hit(n, h, b)
+	defer func() {
+		if !t.Failed() {
+			return
+		}
+		t.Logf("busy %v", e)
+		if tr != nil {
+			t.Logf("killed at the last of\n%s", strings.Join(tr.seen, "\n"))
+		}
+	}()
+	n.unlocked()
+	n.state()
+	if strings.HasPrefix(v.name, "ADD") || v.name == "DEL" {
+		n.run(n.cni("DEL", "victim", nil)) // a runtime has had no answer to either
+		n.lost("victim")
+	}
+	if v.name == "GC" {
+		n.run(v.command(n)) // comes again
+	}
+	if e == busy {
+		n.add("victim")
+		n.add("another")
+	}
+	n.age(time.Hour)
+	n.run(n.gc())
+	n.intact()
+	if e == idle {
+		n.add("victim")
+		n.add("another")
+		n.intact()
+	}
+}
+
+// lost says that pods are no more.
+func (n *node) lost(pods ...string) {
+	n.Helper()
+	for _, pod := range pods {
+		delete(n.pods, pod)
+		if err := os.Remove(n.netns(pod)); err != nil {
+			n.Fatal(err)
+		}
+	}
+}
+
+// unlocked wants nobody to have a lock.
+func (n *node) unlocked() {
+	n.Helper()
+	locks, _ := filepath.Glob(filepath.Join(n.dir, "*.lock"))
+	for _, path := range locks {
+		f, err := os.Open(path)
+		if err != nil {
+			n.Fatal(err)
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			n.Errorf("%s: %v", path, err)
+		}
+		f.Close()
+	}
+}
+
+// intact is what must hold after a collection: what EC2 and the registry know of the
+// node is the same, pods have what they were given, and nothing is under way.
+func (n *node) intact() {
+	n.Helper()
+	if n.failed != nil {
+		n.Error(n.failed)
+	}
+	n.unlocked()
+	n.tidy()
+	s, attached := n.state(), map[string]ec2sim.ENI{}
+	for _, e := range n.sim.ENIs() {
+		switch {
+		case e.Instance != n.ID:
+			n.Errorf("%s (%s) is %s", e.ID, e.Description, e.Status)
+			continue
+		case e.Index > 0 && !e.DeleteOnTermination:
+			n.Errorf("%s would outlive the instance", e.ID)
+		}
+		attached[e.ID] = e
+		known, ok := s.ENIs[e.ID]
+		if !ok {
+			n.Errorf("the registry does not know %s", e.ID)
+		}
+		for _, a := range e.Addrs {
+			_, free := s.Free[a]
+			_, leased := s.Leases[a]
+			if !slices.Contains(known.Addrs, a) || e.Index > 0 && !free && !leased {
+				n.Errorf("%s has %s: the registry does not know it, or whose it is", e.ID, a)
+			}
+		}
+		for _, c := range e.Prefixes {
+			if !known.Has(c.Addr()) {
+				n.Errorf("%s has %s: the registry does not know it", e.ID, c)
+			}
+		}
+	}
+	for a, l := range s.Leases {
+		if n.pods[l.ContainerID] != a {
+			n.Errorf("%s is leased by %s, which has %s", a, l.Key, n.pods[l.ContainerID])
+		}
+	}
+	for pod, a := range n.pods {
+		e := attached[s.Leases[a].ENI]
+		if s.Leases[a].Key != podKey(pod) || !slices.Contains(e.Addrs, a) && !delegated(e, a) {
+			n.Errorf("%s has %s, which is leased by %q, and %s has %v", pod, a, s.Leases[a].Key, e.ID, e.Addrs)
+		}
+	}
+	for id := range s.ENIs {
+		if _, ok := attached[id]; !ok {
+			n.Errorf("the registry knows %s, which is not attached", id)
+		}
+	}
+	if len(s.Intents)+len(s.Wishes) > 0 {
+		n.Errorf("intents %v, wishes %v", s.Intents, s.Wishes)
+	}
+}
+
+func delegated(e ec2sim.ENI, a netip.Addr) bool {
+	return slices.ContainsFunc(e.Prefixes, func(c netip.Prefix) bool { return c.Contains(a) })
+}
+
+// tidy wants no files but the registry, its locks, and the mark for a refill.
+func (n *node) tidy() {
+	n.Helper()
+	files, err := os.ReadDir(n.dir)
+	if err != nil {
+		n.Fatal(err)
+	}
+	for _, f := range files {
+		if name := f.Name(); name != "registry.json" && name != ipam.Refill && !strings.HasSuffix(name, ".lock") {
+			n.Errorf("%s is left over", name)
+		}
+	}
+}

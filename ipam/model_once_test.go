@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The same model with processes that run at once, each with its own files for the locks,
+// in real time: which of them is first is for the kernel to say.
+func TestModelAtOnce(t *testing.T) {
+	n := 150
+	if testing.Short() {
+		n = 5
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "us-east-1")
+	k := newKernel(t, 9)
+	for seed := range n {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			defer k.clear(t)
+			m := newModel(t, k, filepath.Join(memory(t), "state"), uint64(seed), true)
+			for i := range m.policies {
+				m.policies[i].ReuseWait = 0
+			}
+			for range 4 {
+				m.rush()
+				m.verify()
+			}
+			if len(m.bad) > 0 {
+				m.Errorf("%s\n\nthe history:\n%s", strings.Join(m.bad, "\n"), strings.Join(m.log, "\n"))
+			}
+		})
+	}
+}
+
+// rush adds pods, ends pods, collects and retains, all at once.
+func (m *model) rush() {
+	var wg sync.WaitGroup
+	do := func(policy Policy, f func(context.Context, *Pool)) {
+		pool := (&process{model: m}).pool(policy)
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(m.Context(), 20*time.Second)
+			defer cancel()
+			f(ctx, pool)
+		})
+	}
+	for _, p := range m.pods {
+		if p.valid && m.chance(50) {
+			p.alive, p.valid = false, false
+			m.kernel.stop(m.T, p.ContainerID)
+			do(Policy{}, func(ctx context.Context, pool *Pool) {
+				if err := pool.Release(ctx, p.Key, p.addrs...); err != nil {
+					m.Errorf("DEL of %s: %v", p.ContainerID, err)
+				}
+			})
+		}
+	}
+	type try struct {
+		*modelPod
+		got Allocation
+		err error
+	}
+	var tries []*try
+	for range 1 + m.rng.IntN(6) {
+		a := &try{modelPod: m.newPod()}
+		if a.valid = m.kernel.start(m.T, a.ContainerID); !a.valid {
+			break
+		}
+		tries = append(tries, a)
+		do(m.policies[a.policy], func(ctx context.Context, pool *Pool) { a.got, a.err = pool.Acquire(ctx, a.Owner) })
+	}
+	if m.chance(60) {
+		do(Policy{}, func(ctx context.Context, pool *Pool) {
+			if err := pool.Collect(ctx, &Collection{Max: -1}); err != nil {
+				m.Errorf("collect: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, a := range tries {
+		m.logf("%s has %v on %s, %v", a.ContainerID, a.got.Addrs, a.got.ID, a.err)
+		if a.err == nil {
+			m.answered(a.modelPod, a.got)
+		}
+	}
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// writes are the actions that change something.
+var writes = []string{
+	"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "CreateNetworkInterface", "AttachNetworkInterface",
+	"ModifyNetworkInterfaceAttribute", "DetachNetworkInterface", "DeleteNetworkInterface",
+}
+
+var actions = append([]string{"DescribeNetworkInterfaces", "DescribeSubnets", "DescribeInstanceTypes"}, writes...)
+
+// codes are EC2's errors, one or more for each row of aws's table.
+var codes = []string{
+	"RequestLimitExceeded", "InsufficientFreeAddressesInSubnet", "InsufficientCidrBlocks", "PrivateIpAddressLimitExceeded",
+	"AttachmentLimitExceeded", "NetworkInterfaceLimitExceeded", "SecurityGroupsPerInterfaceLimitExceeded", "InvalidParameterValue",
+	"InvalidNetworkInterface.InUse", "DependencyViolation", "InvalidNetworkInterfaceID.NotFound", "InvalidSubnetID.NotFound",
+	"UnauthorizedOperation", "RequestExpired", "AuthFailure", "OptInRequired", "TagPolicyViolation", "OperationNotPermitted",
+	"IdempotentParameterMismatch", "IncorrectState", "InternalError", "Unavailable", "InsufficientAddressCapacity", "UnsupportedOperation",
+}
+
+// An act is something that can happen.
+type act struct {
+	weight int
+	nested bool // also while a process waits for EC2
+	do     func(*model)
+}
+
+var acts []act
+
+func init() {
+	acts = []act{
+		{30, true, (*model).add}, {5, false, (*model).again}, {16, true, (*model).del}, {3, true, (*model).delAgain},
+		{5, true, (*model).retain}, {12, true, (*model).collect}, {3, false, (*model).fill}, {4, true, (*model).die},
+		{2, true, (*model).lose}, {2, true, (*model).corrupt}, {2, false, (*model).reboot},
+		{7, false, (*model).fail}, {4, false, (*model).loseAnswer}, {6, true, (*model).lie}, {5, true, (*model).confess}, {14, false, (*model).tick},
+	}
+}
+
+// step has something happen, while depth processes wait.
+func (m *model) step(depth int) {
+	total := 0
+	for _, a := range acts {
+		if depth == 0 || a.nested {
+			total += a.weight
+		}
+	}
+	n := m.rng.IntN(total)
+	for _, a := range acts {
+		if depth > 0 && !a.nested {
+			continue
+		}
+		if n -= a.weight; n < 0 {
+			a.do(m)
+			return
+		}
+	}
+}
+
+// fate is what happens to a process.
+func (m *model) fate() fate {
+	f := fate{at: 1 + m.rng.IntN(7), after: m.chance(50)}
+	switch n := m.rng.IntN(100); {
+	case n < 12:
+		f.end = "killed"
+	case n < 18:
+		f.end = "cancelled"
+	case n < 45 && m.depth < 2:
+		f.meet = func() {
+			for range 1 + m.rng.IntN(3) {
+				m.step(m.depth)
+				m.verify()
+			}
+		}
+	default:
+		return fate{}
+	}
+	return f
+}
+
+// locked tells whether a process that waits for EC2 has the lock. Another must not wait
+// for that one: the time of the bubble stands still while a goroutine waits in the kernel.
+func (m *model) locked(name string) bool {
+	f, err := os.OpenFile(filepath.Join(m.dir, name+".lock"), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	must(m.T, err)
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
+}
+
+func (m *model) newPod() *modelPod {
+	m.count++
+	o := pod(m.count)
+	o.NetNS = m.kernel.path(o.ContainerID)
+	p := &modelPod{Owner: o, policy: m.rng.IntN(len(m.policies)), valid: true}
+	m.pods = append(m.pods, p)
+	return p
+}
+
+// add is an ADD of a new pod. While another process asks EC2, it would wait for that
+// one's answer; here it does what it does before that wait, and gives up.
+func (m *model) add() {
+	p := m.newPod()
+	if !m.kernel.start(m.T, p.ContainerID) {
+		p.valid = false
+		return
+	}
+	m.acquire(p)
+	switch {
+	case p.alive && m.chance(4):
+		m.logf("%s is abandoned", p.ContainerID)
+		p.alive, p.valid = false, m.chance(50)
+		m.kernel.stop(m.T, p.ContainerID)
+	case !p.alive && m.chance(60):
+		m.release(p)
+	case !p.alive && m.chance(50):
+		m.kernel.stop(m.T, p.ContainerID)
+	}
+}
+
+func (m *model) acquire(p *modelPod) error {
+	policy, f, waits := m.policies[p.policy], fate{}, m.locked("grow")
+	if !waits {
+		f = m.fate()
+	}
+	m.logf("%s ADD %s pool %q%v", m.clock(), p.ContainerID, policy.Pool, f)
+	var got Allocation
+	p.busy = true
+	err := m.run(policy, f, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
+		if waits {
+			got, err = pool.take(ctx, p.Owner)
+		} else {
+			got, err = pool.Acquire(ctx, p.Owner)
+		}
+		return err
+	})
+	p.busy = false
+	m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
+	if err == nil {
+		m.answered(p, got)
+	}
+	return err
+}
+
+// answered takes over what an ADD has answered.
+func (m *model) answered(p *modelPod, got Allocation) {
+	if len(got.Addrs) != len(m.policies[p.policy].Families) {
+		m.wrong("%s has %d addresses", p.ContainerID, len(got.Addrs))
+	}
+	for _, a := range got.Addrs {
+		for _, other := range m.pods {
+			if other != p && other.alive && slices.Contains(other.addrs, a) {
+				m.wrong("%s has %s, which %s has", p.ContainerID, a, other.ContainerID)
+				return
+			}
+		}
+	}
+	if p.alive && !p.forgot && !slices.Equal(p.addrs, got.Addrs) {
+		m.wrong("%s had %v, and has %v after the same ADD", p.ContainerID, p.addrs, got.Addrs)
+	}
+	if p.alive = true; !slices.Equal(p.addrs, got.Addrs) {
+		p.addrs, p.forgot = got.Addrs, false
+		m.kernel.wire(m.T, p.ContainerID, got.Addrs)
+	}
+}
+
+// choose is one of the pods that are so.
+func (m *model) choose(so func(*modelPod) bool) *modelPod {
+	var those []*modelPod
+	for _, p := range m.pods {
+		if so(p) && !p.busy {
+			those = append(those, p)
+		}
+	}
+	if len(those) == 0 {
+		return nil
+	}
+	return pick(m.rng, those...)
+}
+
+func (m *model) again() {
+	p := m.choose(func(p *modelPod) bool { return p.alive && !p.original && !p.forgot })
+	if p != nil {
+		m.acquire(p)
+	}
+}
+
+func (m *model) del() {
+	if p := m.choose(func(p *modelPod) bool { return p.valid }); p != nil {
+		m.release(p)
+	}
+}
+
+// delAgain is the DEL of a pod that is gone, with the result that its ADD had.
+func (m *model) delAgain() {
+	if p := m.choose(func(p *modelPod) bool { return !p.valid }); p != nil {
+		m.release(p)
+	}
+}
+
+func (m *model) release(p *modelPod) {
+	p.alive = false
+	m.logf("%s DEL %s of %v", m.clock(), p.ContainerID, p.addrs)
+	early := m.chance(50)
+	if early {
+		m.kernel.stop(m.T, p.ContainerID)
+	}
+	err := m.run(Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Release(ctx, p.Key, p.addrs...) })
+	if err != nil {
+		m.wrong("DEL of %s: %v", p.ContainerID, err)
+	}
+	if !early {
+		m.kernel.stop(m.T, p.ContainerID)
+	}
+	m.damaged, p.valid = false, false
+}
+
+// die ends a pod without a DEL.
+func (m *model) die() {
+	if p := m.choose(func(p *modelPod) bool { return p.alive }); p != nil {
+		m.logf("%s dies", p.ContainerID)
+		p.alive, p.valid = false, m.chance(50)
+		m.kernel.stop(m.T, p.ContainerID)
+	}
+}
+
+func (m *model) retain() {
+	var valid []plugin.Attachment
+	for _, p := range m.pods {
+		if p.valid || m.chance(30) {
+			valid = append(valid, p.Attachment)
+		}
+	}
+	m.logf("%s GC with %d valid", m.clock(), len(valid))
+	err := m.run(Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Retain(ctx, "net", valid) })
+	if err != nil {
+		m.wrong("GC: %v", err)
+	}
+	m.damaged = false
+}
+
+func (m *model) collect() {
+	if m.locked("collect") || m.locked("grow") && m.begun() {
+		return // it would wait
+	}
+	c := Collection{FreeAfter: pick(m.rng, 0, time.Minute, time.Hour), Max: pick(m.rng, -1, -1, 1, 3)}
+	m.collectNow(&c, m.fate())
+}
+
+// begun tells whether the registry has intents, for which a collection waits until growth is over.
+func (m *model) begun() bool {
+	s, err := m.view()
+	return err != nil || len(s.Intents) > 0 || s.Blank()
+}
+
+func (m *model) collectNow(c *Collection, f fate) error {
+	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
+	err := m.run(Policy{}, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
+	m.logf("  ended %v, unassigned %v %v, deleted %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, err)
+	return err
+}
+
+func (m *model) fill() {
+	policy := pick(m.rng, m.policies...)
+	f := m.fate()
+	m.logf("%s fill pool %q%v", m.clock(), policy.Pool, f)
+	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error {
+		_, err := pool.Fill(ctx)
+		return err
+	})
+	m.logf("  %v", err)
+}
+
+func (m *model) forget() {
+	for _, p := range m.pods {
+		p.forgot = true
+	}
+}
+
+func (m *model) lose() {
+	if m.locked("grow") && m.locked("collect") {
+		return // the collection would wait for the growth
+	}
+	m.logf("%s the registry is lost", m.clock())
+	m.forget()
+	if err := os.Remove(filepath.Join(m.dir, "registry.json")); !errors.Is(err, os.ErrNotExist) {
+		must(m.T, err)
+	}
+	m.damaged = false
+}
+
+func (m *model) corrupt() {
+	if m.locked("grow") && m.locked("collect") {
+		return
+	}
+	m.logf("%s the registry is damaged", m.clock())
+	m.forget()
+	must(m.T, os.MkdirAll(m.dir, 0o700))
+	text := pick(m.rng, "", "{", `{"schema_version": 1, "ips": 7}`, `{"schema_version": 0}`)
+	must(m.T, os.WriteFile(filepath.Join(m.dir, "registry.json"), []byte(text), 0o600))
+	m.damaged = true
+}
+
+func (m *model) reboot() {
+	m.logf("%s reboot", m.clock())
+	for _, p := range m.pods {
+		p.alive, p.valid, p.forgot = false, false, true
+	}
+	m.kernel.clear(m.T)
+	must(m.T, os.RemoveAll(m.dir))
+	m.node.Reboot()
+	m.lies, m.damaged = nil, false
+	time.Sleep(time.Minute)
+}
+
+func (m *model) fail() {
+	action, code, n := pick(m.rng, actions...), pick(m.rng, codes...), pick(m.rng, 1, 1, 2, 5)
+	m.logf("%s %d %s will answer %s", m.clock(), n, action, code)
+	m.sim.Fail(action, code, n)
+}
+
+func (m *model) loseAnswer() {
+	action, n := pick(m.rng, actions...), pick(m.rng, 1, 1, 2)
+	m.logf("%s %d answers of %s will be lost", m.clock(), n, action)
+	m.sim.Lose(action, n)
+}
+
+func (m *model) lie() {
+	eni := pick(m.rng, m.sim.ENIs()...).ID
+	name := pick(m.rng, "forget", "keep", "freeze", "hide", "keys", "number", "fail", "unavailable", "silent")
+	m.logf("%s metadata: %s %s", m.clock(), name, eni)
+	m.lies = append(m.lies, m.node.Lie(map[string]ec2sim.Lie{
+		"forget": ec2sim.ForgetENI(eni), "keep": ec2sim.KeepENI(eni), "freeze": ec2sim.FreezeENI(eni), "hide": ec2sim.HideENI(eni),
+		"keys": ec2sim.HideKeys(eni, "local-ipv4s", "ipv4-prefix"), "number": ec2sim.ZeroDeviceNumber(eni),
+		"fail": ec2sim.FailENI(eni), "unavailable": ec2sim.Unavailable(), "silent": ec2sim.Silent(),
+	}[name]))
+}
+
+func (m *model) confess() {
+	m.logf("%s metadata is right again", m.clock())
+	for _, stop := range m.lies {
+		stop()
+	}
+	m.lies = nil
+}
+
+func (m *model) tick() {
+	d := pick(m.rng, time.Second, 10*time.Second, 61*time.Second, 10*time.Minute, 20*time.Minute, 2*time.Hour)
+	m.logf("%s sleep %v", m.clock(), d)
+	time.Sleep(d)
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A process is one run of the plugin or of the tool. It reaches EC2 and the metadata
+// service without a socket, and each of its calls to EC2 is a moment at which something
+// may happen to it.
+type process struct {
+	*model
+	cancel context.CancelFunc
+	calls  int // to EC2, so far
+	fate   fate
+	ended  string // how it was ended, if it was
+}
+
+// A fate is what happens to a process at one of its calls to EC2.
+type fate struct {
+	at    int    // the call, counted from 1; 0: nothing happens
+	after bool   // EC2 has done its work by then, and the answer is not read
+	end   string // "killed", "cancelled" or empty
+	meet  func() // what other processes do meanwhile
+}
+
+func (f fate) String() string {
+	if f.at == 0 {
+		return ""
+	}
+	when := "before"
+	if f.after {
+		when = "after"
+	}
+	if f.meet != nil {
+		return fmt.Sprintf(" (others act %s call %d)", when, f.at)
+	}
+	return fmt.Sprintf(" (%s %s call %d)", f.end, when, f.at)
+}
+
+// run runs f as a process, until it ends or is ended.
+func (m *model) run(policy Policy, f fate, timeout time.Duration, do func(context.Context, *Pool) error) (err error) {
+	ctx, cancel := context.WithTimeout(m.Context(), timeout)
+	defer cancel()
+	p := &process{model: m, cancel: cancel, fate: f}
+	pool := p.pool(policy)
+	done := make(chan struct{})
+	err = errors.New("killed")
+	go func() {
+		defer close(done)
+		err = do(ctx, pool)
+	}()
+	<-done
+	if p.ended != "" {
+		m.logf("  %s at %s", p.ended, m.clock())
+	}
+	return err
+}
+
+// pool is the node's pool as the process opens it.
+func (p *process) pool(policy Policy) *Pool {
+	r, err := registry.Open(p.dir)
+	must(p.T, err)
+	return &Pool{Cloud: aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: p}), Registry: r, Host: p.kernel.host, Policy: policy}
+}
+
+// Do answers a request, if nothing happens before.
+func (p *process) Do(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == "imds" {
+		const patience = 500 * time.Millisecond // aws.directHTTP
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		return answer(p.node.Metadata(), r.WithContext(ctx))
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	form, _ := url.ParseQuery(string(body))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	p.calls++
+	f, now := p.fate, p.calls == p.fate.at
+	if now && !f.after {
+		if err := p.meet(form.Get("Action")); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := answer(p.sim, r)
+	if now && f.after {
+		if err := p.meet(form.Get("Action")); err != nil {
+			return nil, err
+		}
+	}
+	return resp, err
+}
+
+// meet lets the process meet its fate.
+func (p *process) meet(action string) error {
+	switch {
+	case p.fate.meet != nil:
+		p.depth++
+		p.logf("meanwhile, at %s:", action)
+		p.fate.meet()
+		p.depth--
+	case p.fate.end == "killed":
+		p.ended = "killed at " + action
+		runtime.Goexit() // the locks are released, as by the kernel; nothing else is done
+	case p.fate.end == "cancelled":
+		p.ended = "cancelled at " + action
+		p.cancel()
+		return context.Canceled
+	}
+	return nil
+}
+
+// answer is the handler's answer, or an error if it ends the connection or the context is done.
+func answer(h http.Handler, r *http.Request) (resp *http.Response, err error) {
+	defer func() {
+		if e := recover(); e == http.ErrAbortHandler {
+			err = io.ErrUnexpectedEOF
+		} else if e != nil {
+			panic(e)
+		}
+	}()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	return w.Result(), nil
+}
+
+func (m *model) logf(format string, args ...any) {
+	m.log = append(m.log, strings.Repeat("    ", m.depth)+fmt.Sprintf(format, args...))
+}
+
+// clock is the time since the history began.
+func (m *model) clock() string { return time.Since(m.began).Round(time.Millisecond).String() }

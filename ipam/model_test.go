@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+var (
+	histories = flag.Int("histories", 0, "how many random histories TestModel tries; 0: as many as take it half a minute")
+	firstSeed = flag.Int("seed", 0, "the seed of the first of them")
+)
+
+// Random histories of a node, against a model: who has which address. Time is that of
+// a synctest bubble, so that hours of it cost nothing, and EC2 is called without a
+// socket. A history comes from its seed:
+//
+//	go test ./ipam -run TestModel/seed=123
+//
+// plays that one. What is drawn from the seed is what happens, not the order of Go's
+// maps or the jitter of a backoff: one that fails seldom takes -count=50.
+func TestModel(t *testing.T) {
+	n := *histories
+	if n == 0 {
+		n = 1000
+		if testing.Short() {
+			n = 100
+		}
+	}
+	first := *firstSeed
+	if m := regexp.MustCompile(`/\^?seed=(\d+)`).FindStringSubmatch(flag.Lookup("test.run").Value.String()); m != nil {
+		first, _ = strconv.Atoi(m[1])
+		n = 1
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "us-east-1")
+	k, failed := newKernel(t, 9), 0
+	for seed := first; seed < first+n && failed < 5; seed++ {
+		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			dir := filepath.Join(memory(t), "state")
+			var m *model
+			hang := time.AfterFunc(20*time.Second, func() {
+				panic(fmt.Sprintf("seed=%d neither ends nor waits:\n%s", seed, strings.Join(m.log, "\n")))
+			})
+			defer hang.Stop()
+			synctest.Test(t, func(t *testing.T) {
+				defer k.clear(t)
+				m = newModel(t, k, dir, uint64(seed), false)
+				m.play()
+			})
+		})
+		if !ok {
+			failed++
+		}
+	}
+}
+
+// memory is a directory for a registry, which is on a tmpfs in production, too.
+func memory(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "model-*")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// A model is what must be true of a node, and the node.
+type model struct {
+	*testing.T
+	kernel   *kernel
+	rng      *rand.Rand
+	sim      *ec2sim.Sim
+	node     *ec2sim.Instance
+	dir      string // of the registry
+	policies []Policy
+	began    time.Time
+	steps    int
+	atOnce   bool // processes run at once, in real time
+
+	pods      []*modelPod // all that there ever were, but those before a reboot
+	count     int
+	damaged   bool     // the registry may not parse
+	lies      []func() // that the metadata service tells, to be stopped
+	depth     int      // of processes that act while another waits
+	bad       []string // what turned out not to be true
+	log       []string
+	limits    ec2sim.InstanceType
+	primaries map[netip.Addr]bool
+}
+
+// A modelPod is what the runtime knows of a pod.
+type modelPod struct {
+	Owner
+	policy   int
+	addrs    []netip.Addr // that the ADD has answered
+	alive    bool         // the ADD has answered, and no DEL has begun
+	valid    bool         // the runtime knows of it
+	original bool         // of the original plugin: no ADD of ours
+	forgot   bool         // the registry was lost since the ADD
+	busy     bool         // an ADD is under way: the runtime does nothing else to it
+}
+
+func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
+
+func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *model {
+	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[netip.Addr]bool{}}
+	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
+	c := m.config()
+	sim, err := ec2sim.New(c)
+	must(t, err)
+	m.sim = sim
+	m.node, err = sim.RunInstance(ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"})
+	must(t, err)
+	m.choosePolicies()
+	m.steps = 4 + m.rng.IntN(14)
+	m.logf("%+v, lag %+v, throttle %v, delays %v %v %v", m.limits, c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
+	for _, p := range m.policies {
+		m.logf("pool %q: %v prefixes %v batch %d warm %v keep %v index %d", p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex)
+	}
+	return m
+}
+
+// config is the world of a history.
+func (m *model) config() ec2sim.Config {
+	c := ec2sim.Config{
+		InstanceTypes: []ec2sim.InstanceType{m.limits},
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.178.0.0/16"), netip.MustParsePrefix("100.78.0.0/16")},
+			IPv6CIDRs: []netip.Prefix{netip.MustParsePrefix("2001:db8:78::/56")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.178.0.0/24"),
+			IPv6CIDR: netip.MustParsePrefix("2001:db8:78::/64")}},
+		MetadataDelay: pick(m.rng, 0, 0, 2*time.Second, 90*time.Second),
+		AttachDelay:   pick(m.rng, 0, 0, 2*time.Second),
+		DetachDelay:   pick(m.rng, 0, 0, 3*time.Second),
+	}
+	for i := range 1 + m.rng.IntN(2) {
+		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: fmt.Sprintf("subnet-pod%d", i), VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR:     netip.PrefixFrom(netip.AddrFrom4([4]byte{100, 78, byte(i), 0}), pick(m.rng, 24, 24, 27, 28)),
+			IPv6CIDR: netip.MustParsePrefix(fmt.Sprintf("2001:db8:78:%x::/64", i+1)),
+			Tags:     map[string]string{"for": "pods"}})
+	}
+	if m.atOnce {
+		c.MetadataDelay, c.AttachDelay, c.DetachDelay = 0, 0, 0
+		return c
+	}
+	if m.chance(30) {
+		c.Lag = ec2sim.Lag{Most: 5 * time.Second, Back: m.rng.IntN(4), Seed: m.rng.Uint64()}
+	}
+	if m.chance(15) {
+		c.Throttle, c.Buckets = true, map[string]ec2sim.Bucket{}
+		for _, action := range writes {
+			c.Buckets[action] = ec2sim.Bucket{Size: 3, Refill: 1}
+		}
+	}
+	return c
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+func (m *model) choosePolicies() {
+	families := pick(m.rng, []Family{IPv4}, []Family{IPv4}, []Family{IPv4}, []Family{IPv4, IPv6}, []Family{IPv6})
+	base := Policy{
+		MinIndex: pick(m.rng, 1, 1, 1, 0), Families: families, SubnetTags: map[string]string{"for": "pods"}, Provision: ProvisionFull,
+		ReuseWait: time.Minute, Timeout: 10 * time.Second,
+	}
+	pools := []string{""}
+	if m.chance(25) {
+		base.Pools, pools = true, []string{"", "b"}
+	}
+	for _, name := range pools {
+		p := base
+		p.Pool, p.Batch, p.Prefixes, p.Keep = name, pick(m.rng, 1, 1, 3, 0), m.chance(30), m.chance(5)
+		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{}, registry.Warm{}, registry.Warm{Min: 2, Max: 4})
+		m.policies = append(m.policies, p)
+	}
+}
+
+// play plays the history: what happens, and what must be true at the end of it.
+func (m *model) play() {
+	defer func() {
+		if len(m.bad) > 0 {
+			m.Errorf("%s\n\nthe history:\n%s", strings.Join(m.bad, "\n"), strings.Join(m.log, "\n"))
+		}
+	}()
+	if m.chance(15) {
+		m.originals()
+	}
+	for range m.steps {
+		m.step(0)
+		if m.verify(); len(m.bad) > 0 {
+			return
+		}
+	}
+	m.settle()
+}
+
+// originals are pods that the original plugin has made before ours was installed, on
+// an ENI that it has made.
+func (m *model) originals() {
+	ctx := context.Background()
+	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
+	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: description(m.node.ID), Secondary: 1})
+	must(m.T, err)
+	time.Sleep(time.Minute)
+	_, err = c.AttachENI(ctx, e.ID, m.node.ID, 0, 1)
+	must(m.T, err)
+	time.Sleep(2 * time.Minute)
+	for _, a := range e.Addrs[:1+m.rng.IntN(2)] {
+		p := m.newPod()
+		p.original, p.addrs, p.alive = true, []netip.Addr{a}, true
+		m.kernel.start(m.T, p.ContainerID)
+		m.kernel.wire(m.T, p.ContainerID, p.addrs)
+		m.logf("%s is the original's, and has %s", p.ContainerID, a)
+	}
+}

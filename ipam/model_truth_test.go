@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// wrong notes that something that must be true is not.
+func (m *model) wrong(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	m.bad = append(m.bad, m.clock()+": "+text)
+	m.logf("  WRONG: %s", text)
+}
+
+// verify checks what must be true at any time.
+func (m *model) verify() {
+	m.verifyCalls()
+	for _, p := range m.pods {
+		for _, a := range p.addrs {
+			if p.alive && m.carrier(a) == "" {
+				m.wrong("%s has %s, which is on no ENI of the node", p.ContainerID, a)
+			}
+		}
+	}
+	s, err := m.view()
+	if err != nil {
+		if !m.damaged {
+			m.wrong("%v", err)
+		}
+		return
+	}
+	for _, p := range m.pods {
+		for _, a := range p.addrs {
+			if p.alive {
+				m.verifyLease(s, p, a)
+			}
+		}
+	}
+}
+
+// view is the registry as it is on disk.
+func (m *model) view() (*registry.State, error) {
+	r, err := registry.Open(m.dir)
+	must(m.T, err)
+	return r.View()
+}
+
+// verifyLease checks that nobody but the pod that has an address can be given it.
+func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
+	l, leased := s.Leases[a]
+	_, free := s.Free[a]
+	id, _ := s.ENIOf(a)
+	switch {
+	case free:
+		m.wrong("%s has %s, which is free in the registry", p.ContainerID, a)
+	case leased && l.Key != p.Key && l.Key != registry.Key{}:
+		m.wrong("%s has %s, which is leased by %s", p.ContainerID, a, l.Key)
+	case !leased && id != "":
+		m.wrong("%s has %s, which the registry knows to be on %s, and has no lease", p.ContainerID, a, id)
+	}
+}
+
+// verifyCalls looks at the calls since the last time: nobody may ask EC2 to unassign an
+// ENI's primary address.
+func (m *model) verifyCalls() {
+	for _, e := range m.sim.ENIs() {
+		if len(e.Addrs) > 0 {
+			m.primaries[e.Addrs[0]] = true
+		}
+	}
+	for _, c := range m.sim.Calls() {
+		if !strings.HasPrefix(c.Action, "Describe") || c.Code != "" || c.Lost {
+			m.logf("  EC2: %v", c)
+		}
+		for name, v := range c.Params {
+			a, err := netip.ParseAddr(v)
+			if c.Action == "UnassignPrivateIpAddresses" && strings.HasPrefix(name, "PrivateIpAddress") && err == nil && m.primaries[a] {
+				m.wrong("%s was to be unassigned: it is a primary address", a)
+			}
+		}
+	}
+	m.sim.ResetCalls()
+}
+
+// attached are the ENIs of the node.
+func (m *model) attached() []ec2sim.ENI {
+	return slices.DeleteFunc(m.sim.ENIs(), func(e ec2sim.ENI) bool { return e.Instance != m.node.ID })
+}
+
+// carrier is the ENI of the node that has the address.
+func (m *model) carrier(a netip.Addr) string {
+	for _, e := range m.attached() {
+		if slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
+			slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) }) {
+			return e.ID
+		}
+	}
+	return ""
+}
+
+// settle ends the history: when nothing fails any more, a pod gets an address if there
+// is one, and when all pods are gone, all is given back.
+func (m *model) settle() {
+	m.logf("%s nothing fails any more", m.clock())
+	for _, action := range actions {
+		m.sim.Fail(action, "InternalError", 0)
+		m.sim.Lose(action, 0)
+	}
+	m.confess()
+	time.Sleep(20 * time.Minute)
+	for range m.policies {
+		m.addOrFull()
+	}
+	m.verify()
+	m.logf("%s all pods go", m.clock())
+	for _, p := range m.pods {
+		if p.valid {
+			m.release(p)
+		}
+	}
+	m.kernel.clear(m.T)
+	for _, p := range m.pods {
+		p.alive = false
+	}
+	for i := range 4 {
+		time.Sleep(2 * time.Hour)
+		// The first may find that the registry was wrong, and say so.
+		if err := m.collectNow(&Collection{FreeAfter: time.Minute, Max: -1}, fate{}); err != nil && i > 0 {
+			m.wrong("collect: %v", err)
+		}
+		m.verify()
+	}
+	m.verifyEnd()
+}
+
+// addOrFull adds a pod, which must succeed if there is room.
+func (m *model) addOrFull() {
+	p := m.newPod()
+	if !m.kernel.start(m.T, p.ContainerID) {
+		return
+	}
+	room := m.room(m.policies[p.policy])
+	m.logf("%s ADD %s: room %q", m.clock(), p.ContainerID, room)
+	policy := m.policies[p.policy]
+	var got Allocation
+	err := m.run(policy, fate{}, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
+		got, err = pool.Acquire(ctx, p.Owner)
+		return err
+	})
+	m.verifyCalls()
+	switch {
+	case err == nil:
+		m.answered(p, got)
+	case room != "":
+		m.wrong("ADD fails: %v; but %s", err, room)
+	}
+	m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
+}
+
+// room says where an ADD could get addresses, if it could get some.
+func (m *model) room(policy Policy) string {
+	for _, e := range m.attached() {
+		pool := ""
+		if e.Tags[TagPool] != defaultPool {
+			pool = e.Tags[TagPool]
+		}
+		if e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == IPv6 {
+			continue
+		}
+		if len(e.Addrs)+len(e.Prefixes) < m.limits.IPv4PerENI && m.left(e.Subnet) > 0 {
+			return e.ID + " has a slot"
+		}
+	}
+	if enis := m.attached(); len(enis) < m.limits.ENIs {
+		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
+			if m.left(subnet) > 0 {
+				return subnet + " has room for an ENI"
+			}
+		}
+	}
+	return ""
+}
+
+// left is the number of addresses that a subnet has left.
+func (m *model) left(subnet string) int {
+	const reserved = 5
+	n := -1
+	for _, e := range m.sim.ENIs() {
+		if e.Subnet == subnet {
+			if n < 0 {
+				n = 1<<(32-e.CIDR.Bits()) - reserved
+			}
+			n -= len(e.Addrs) + blockSize*len(e.Prefixes)
+		}
+	}
+	if n < 0 && subnet == "subnet-pod0" {
+		return 1 // no ENI is there
+	}
+	return n
+}
+
+// verifyEnd checks that nothing is lost when all pods are gone and all is collected.
+func (m *model) verifyEnd() {
+	s, err := m.view()
+	if err != nil {
+		m.wrong("%v", err)
+		return
+	}
+	for _, e := range m.sim.ENIs() {
+		if e.Status == "available" {
+			m.wrong("%s is left behind", e.ID)
+			continue
+		}
+		known := s.ENIs[e.ID]
+		for i, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
+			if !known.Has(a) {
+				m.wrong("%s of %s is not known to the registry", a, e.ID)
+			}
+			_, free := s.Free[a]
+			if own := e.Index == 0 && i == 0; !free && !own {
+				m.wrong("%s of %s is not free", a, e.ID)
+			}
+		}
+		for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
+			if !known.Has(c.Addr()) {
+				m.wrong("%s of %s is not known to the registry", c, e.ID)
+			}
+		}
+		// A pool that no ADD has used since the registry was made keeps its ENIs: only the ADD's
+		// configuration says whether skipDeallocation is set.
+		if e.Tags[TagManaged] == "true" && known.Serving && !known.Keep && !m.warm() {
+			m.wrong("%s is empty and ours, and was not deleted", e.ID)
+		}
+	}
+	for a, l := range s.Leases {
+		m.wrong("%s is still leased by %s", a, l.Key)
+	}
+	for token, i := range s.Intents {
+		if time.Since(i.Since) > intentLife {
+			m.wrong("intent %s of %v", token, i)
+		}
+	}
+	for who, until := range s.Wishes {
+		if time.Now().After(until) {
+			m.wrong("wish of %s until %v", who, until)
+		}
+	}
+}
+
+// warm tells whether a pool is to keep addresses ready.
+func (m *model) warm() bool {
+	return slices.ContainsFunc(m.policies, func(p Policy) bool { return p.Warm.Min > 0 || p.Keep })
+}

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
+)
+
+const program = "cni-ipvlan-vpc-k8s-ipam"
+
+// TestMain installs the test binary under the names of the plugin and the tool, so that
+// they run as they do on a node: as processes.
+func TestMain(m *testing.M) {
+	testscript.Main(quiet{m}, map[string]func(){
+		program:   func() { gate(); plugin.Main(program, ipam.Commands()) },
+		tool.Name: tool.Main,
+	})
+}
+
+// quiet runs the tests without the log of what they run in this process.
+type quiet struct{ *testing.M }
+
+func (q quiet) Run() int {
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	return q.M.Run()
+}
+
+// gateFD is in the environment of a process that is to begin when that descriptor is
+// closed by the test: to exec a hundred processes takes longer than what they do.
+const gateFD = "IPAM_TEST_GATE"
+
+func gate() {
+	if fd, err := strconv.Atoi(os.Getenv(gateFD)); err == nil {
+		io.Copy(io.Discard, os.NewFile(uintptr(fd), "gate"))
+	}
+}
+
+// A node is a simulated instance with a namespace, whose processes find EC2 and the
+// metadata service on its loopback. Its ENIs are links without a network behind them.
+type node struct {
+	testing.TB
+	*ec2sim.Instance
+	sim  *ec2sim.Sim
+	host *nl.NS
+	dir  string         // the registry's
+	conf map[string]any // the network configuration
+	env  []string
+	aws  aws.Options // for this process
+	via  func(service string, h http.Handler) http.Handler
+
+	mu     sync.Mutex
+	failed error                 // in plugging links
+	pods   map[string]netip.Addr // what live pods have
+}
+
+// subnetTags choose the pods' subnet.
+var subnetTags = map[string]string{"kubernetes_kubelet": "true"}
+
+// newNode launches an instance. The addresses are none that the machine, or another
+// test, is likely to have: collections look into all namespaces. What via returns
+// stands before the services "ec2" and "metadata", as the processes see them.
+func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string, http.Handler) http.Handler) *node {
+	t.Helper()
+	nltest.Need(t, "root", "netns")
+	cidr := netip.MustParsePrefix
+	c.VPCs = []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.213.0.0/16"), cidr("100.113.0.0/16")}}}
+	c.Subnets = []ec2sim.Subnet{
+		{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.213.0.0/24")},
+		{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.113.0.0/20"), Tags: subnetTags},
+	}
+	sim, err := ec2sim.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{TB: t, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{}, via: via,
+		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1, "secGroupIds": []string{}, "subnetTags": subnetTags}}
+	n.host, _ = nltest.NS(t, "node")
+	sim.OnChange(n.plug)
+	if n.Instance, err = sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"}); err != nil {
+		t.Fatal(err)
+	}
+	if n.failed != nil {
+		t.Fatal(n.failed)
+	}
+	n.aws = aws.Options{EC2URL: "http://ec2", MetadataURL: "http://metadata", HTTP: direct{"ec2": sim, "metadata": n.Metadata()}}
+	n.env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=AKIDEXAMPLE",
+		"AWS_SECRET_ACCESS_KEY=secret", "CNI_IPVLAN_VPC_STATE_DIR="+n.dir,
+		"AWS_ENDPOINT_URL_EC2="+n.serve("ec2", sim), "AWS_EC2_METADATA_SERVICE_ENDPOINT="+n.serve("metadata", n.Metadata()))
+	return n
+}
+
+// plug gives an ENI that is attached its link, and takes it away again.
+func (n *node) plug(c ec2sim.Change) {
+	var err error
+	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", c.ENI.Index), PeerMAC: c.ENI.MAC, PeerNS: n.host}
+	switch c.Kind {
+	case ec2sim.Attached:
+		err = link.Add(n.host)
+	case ec2sim.Detached:
+		err = link.Del(n.host)
+	}
+	if err != nil {
+		n.failed = fmt.Errorf("%s %s: %w", c.Kind, link, err)
+	}
+}
+
+// serve answers on the loopback of the node.
+func (n *node) serve(service string, h http.Handler) (url string) {
+	n.Helper()
+	if n.via != nil {
+		h = n.via(service, h)
+	}
+	var l net.Listener
+	err := n.host.Do(func() (err error) { l, err = net.Listen("tcp4", "127.0.0.1:0"); return err })
+	if err != nil {
+		n.Fatal(err)
+	}
+	s := &http.Server{Handler: h}
+	go s.Serve(l)
+	n.Cleanup(func() { s.Close() })
+	return "http://" + l.Addr().String()
+}
+
+// direct makes requests without a socket, for this process, which is not on the node.
+type direct map[string]http.Handler
+
+func (d direct) Do(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	if r.Body == nil {
+		r.Body = http.NoBody
+	}
+	d[r.URL.Host].ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// pool is the node's pool, for what is to be there before a test begins.
+func (n *node) pool(policy ipam.Policy) *ipam.Pool {
+	return &ipam.Pool{Cloud: aws.New(n.aws), Registry: n.registry(), Host: n.host, Policy: policy}
+}
+
+func (n *node) registry() *registry.Registry {
+	n.Helper()
+	r, err := registry.Open(n.dir)
+	if err != nil {
+		n.Fatal(err)
+	}
+	return r
+}
+
+func (n *node) state() *registry.State {
+	n.Helper()
+	s, err := n.registry().View()
+	if err != nil {
+		n.Fatal(err)
+	}
+	return s
+}
+
+// acquire gives pods addresses without a process.
+func (n *node) acquire(batch int, pods ...string) {
+	n.Helper()
+	p := n.pool(ipam.Policy{MinIndex: 1, Families: []ipam.Family{ipam.IPv4}, SubnetTags: subnetTags, Provision: ipam.ProvisionFull,
+		Batch: batch, ReuseWait: time.Minute, Timeout: 10 * time.Second})
+	for _, pod := range pods {
+		a, err := p.Acquire(n.Context(), ipam.Owner{Key: podKey(pod), NetNS: n.netns(pod)})
+		if err != nil {
+			n.Fatal(err)
+		}
+		n.pods[pod] = a.Addrs[0]
+	}
+}
+
+func (n *node) release(pods ...string) {
+	n.Helper()
+	for _, pod := range pods {
+		if err := n.pool(ipam.Policy{}).Release(n.Context(), podKey(pod)); err != nil {
+			n.Fatal(err)
+		}
+		delete(n.pods, pod)
+	}
+}
+
+func podKey(pod string) registry.Key {
+	return registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: pod, IfName: "eth0"}}
+}
+
+// netns is the path of a pod's namespace. The ipam plugin wants to know no more of it
+// than whether it is there.
+func (n *node) netns(pod string) string {
+	n.Helper()
+	path := filepath.Join(filepath.Dir(n.dir), pod)
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		n.Fatal(err)
+	}
+	return path
+}
+
+// cni is a command of the plugin, as a runtime executes it.
+func (n *node) cni(verb, pod string, more map[string]any) *exec.Cmd {
+	n.Helper()
+	conf := map[string]any{}
+	for _, m := range []map[string]any{n.conf, more} {
+		for k, v := range m {
+			conf[k] = v
+		}
+	}
+	stdin, err := json.Marshal(conf)
+	if err != nil {
+		n.Fatal(err)
+	}
+	cmd := n.command(program)
+	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH=/opt/cni/bin", "CNI_NETNS_OVERRIDE=1")
+	if pod != "" {
+		cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+pod, "CNI_IFNAME=eth0", "CNI_NETNS="+n.netns(pod))
+	}
+	cmd.Stdin = bytes.NewReader(stdin)
+	return cmd
+}
+
+// gc is a registry-gc of what has been free for a minute.
+func (n *node) gc() *exec.Cmd { return n.command(tool.Name, "registry-gc", "--free-after=1m") }
+
+func (n *node) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(n.Context(), name, args...)
+	cmd.Env = n.env
+	cmd.Stdout, cmd.Stderr = new(bytes.Buffer), new(bytes.Buffer)
+	return cmd
+}
+
+// start starts a command on the node.
+func (n *node) start(cmd *exec.Cmd) {
+	n.Helper()
+	if err := n.host.Do(cmd.Start); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// run runs a command on the node that has to succeed.
+func (n *node) run(cmd *exec.Cmd) {
+	n.Helper()
+	n.start(cmd)
+	if err := cmd.Wait(); err != nil {
+		n.Errorf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, cmd.Stdout, cmd.Stderr)
+	}
+}
+
+// add runs an ADD that has to succeed, and returns the pod's address.
+func (n *node) add(pod string) {
+	n.Helper()
+	cmd := n.cni("ADD", pod, nil)
+	n.run(cmd)
+	n.got(pod, cmd)
+}
+
+// got notes the address that an ADD has answered, which must be nobody else's.
+func (n *node) got(pod string, cmd *exec.Cmd) {
+	n.Helper()
+	var result types100.Result
+	if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &result); err != nil || len(result.IPs) != 1 {
+		n.Errorf("ADD of %s: %v: %s", pod, err, cmd.Stdout)
+		return
+	}
+	a, _ := netip.AddrFromSlice(result.IPs[0].Address.IP.To4())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for other, has := range n.pods {
+		if other != pod && has == a {
+			n.Errorf("%s and %s have %s", other, pod, a)
+		}
+	}
+	n.pods[pod] = a
+}
+
+// age makes everything in the registry d older.
+func (n *node) age(d time.Duration) {
+	n.Helper()
+	err := n.registry().Update(context.Background(), func(s *registry.State) error {
+		for a, since := range s.Free {
+			s.Free[a] = since.Add(-d)
+		}
+		for a, when := range s.Gone {
+			s.Gone[a] = when.Add(-d)
+		}
+		for token, i := range s.Intents {
+			i.Since = i.Since.Add(-d)
+			s.Intents[token] = i
+		}
+		for id, e := range s.ENIs {
+			e.Grown = e.Grown.Add(-d)
+			for i := range e.Prefixes {
+				e.Prefixes[i].Since = e.Prefixes[i].Since.Add(-d)
+			}
+			s.ENIs[id] = e
+		}
+		return nil
+	})
+	if err != nil {
+		n.Fatal(err)
+	}
+}
