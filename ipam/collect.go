@@ -62,10 +62,10 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	return errors.Join(p.endBegun(ctx), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
-// inUse is UsedAddrs with the node's own addresses: an address of an ENI may be one
-// that the node has for other purposes than pods.
+// inUse is used with the node's own addresses: an address of an ENI may be one that
+// the node has for other purposes than pods.
 func (p *Pool) inUse() (Used, error) {
-	used := UsedAddrs()
+	used := p.used()
 	own, err := p.Host.Addrs("")
 	if err != nil {
 		return used, err

@@ -223,7 +223,7 @@ func (p *Pool) compare(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("compare %s with EC2: %w", id, err)
 	}
-	used := UsedAddrs()
+	used := p.used()
 	return p.update(ctx, func(s *registry.State) {
 		for _, e := range enis {
 			addAll(s, e, used)

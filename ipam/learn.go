@@ -38,7 +38,7 @@ func (p *Pool) Learn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	used := UsedAddrs()
+	used := p.used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		if s.Instance.ID == "" {
 			// Nobody knows what was begun before the registry was lost, or the node booted.

@@ -248,7 +248,7 @@ func (p *Pool) Release(ctx context.Context, k registry.Key, hints ...netip.Addr)
 // Retain ends the leases of the network's attachments that are not valid, except
 // those whose address is in use nevertheless: CNI's GC.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
-	used := UsedAddrs()
+	used := p.used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		s.Release(time.Now(), func(a netip.Addr, l registry.Lease) bool {
 			_, inUse := used.By[a]

@@ -568,3 +568,29 @@ func TestRetain(t *testing.T) {
 		t.Errorf("leases %v, free %v", s.Leases, s.Free)
 	}
 }
+
+// The node routes to a pod that nobody can look into: its address is in use.
+func TestRouteMeansUsed(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 3
+	a := w.mustAcquire(1)
+	dummy := nl.Wiring{
+		{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}},
+		{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}},
+	}
+	if err := dummy.Add(); err != nil {
+		t.Fatal(err)
+	}
+	w.lose()
+	if b := w.mustAcquire(2); b == a {
+		t.Errorf("%s was given away while the node routes it to a pod", a)
+	}
+	if l := w.state().Leases[a]; !l.Bound {
+		t.Errorf("lease of %s: %+v", a, l)
+	}
+	c := Collection{FreeAfter: 1, Max: -1}
+	w.age(hour)
+	if err := w.pool().Collect(t.Context(), &c); err != nil || slices.Contains(c.Unassigned, a) {
+		t.Errorf("collected %+v: %v", c, err)
+	}
+}

@@ -130,7 +130,7 @@ func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray fu
 		return stray(ctx, e)
 	}
 	if _, known := s.ENIs[e.ID]; known || mine {
-		used := UsedAddrs()
+		used := p.used()
 		err := p.update(ctx, func(s *registry.State) {
 			was, known := s.ENIs[e.ID]
 			record(s, e, was.Managed || e.Tags[TagManaged] == "true")

@@ -44,6 +44,23 @@ func UsedAddrs() Used {
 	return used
 }
 
+// used is UsedAddrs with the addresses that the node has a route of their own to: it
+// leads to a pod, even to one whose namespace cannot be seen from here.
+func (p *Pool) used() Used {
+	used := UsedAddrs()
+	routes, err := p.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
+	if err != nil {
+		slog.Warn("the node's routes cannot be read: all addresses count as used", "error", err)
+		used.Partial = true
+	}
+	for _, r := range routes {
+		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && used.By[a] == "" {
+			used.By[a] = "a route of the node"
+		}
+	}
+	return used
+}
+
 // EachNetNS calls f with every network namespace on the node but the caller's own,
 // each once, however many names it has; its Name is the path by which it was found.
 // It goes on when one cannot be opened, or f fails, and returns all such errors.

@@ -73,17 +73,17 @@ func (e Neigh) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range msgs {
-		k, err := netlink.NeighDeserialize(m)
-		switch {
-		case err != nil:
-			return err
-		case k.HardwareAddr.String() != e.MAC:
-			return differs("lladdr", k.HardwareAddr, e.MAC)
-		case k.State&netlink.NUD_PERMANENT == 0:
-			return errors.New("the entry is not permanent")
-		}
-		return nil
+	if len(msgs) == 0 {
+		return fmt.Errorf("there is no such neighbour: %w", fs.ErrNotExist)
 	}
-	return fmt.Errorf("there is no such neighbour: %w", fs.ErrNotExist)
+	k, err := netlink.NeighDeserialize(msgs[0])
+	switch {
+	case err != nil:
+		return err
+	case k.HardwareAddr.String() != e.MAC:
+		return differs("lladdr", k.HardwareAddr, e.MAC)
+	case k.State&netlink.NUD_PERMANENT == 0:
+		return errors.New("the entry is not permanent")
+	}
+	return nil
 }

@@ -155,6 +155,9 @@ func (r Route) Check(n *NS) error {
 	return fmt.Errorf("there is no such route: %w", fs.ErrNotExist)
 }
 
+// MainTable is the table of routes that ip(8) calls main.
+const MainTable = unix.RT_TABLE_MAIN
+
 // A RouteFilter says which routes to list. The zero value of a field is any.
 type RouteFilter struct {
 	Table    uint32
