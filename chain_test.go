@@ -65,7 +65,7 @@ func TestChain(t *testing.T) {
 		Setup:               func(e *testscript.Env) error { return setup(t, e) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pod":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).newPod(args[0])) },
-			"nopod": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).pods[args[0]].Close()) },
+			"nopod": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).removePod(args[0])) },
 			"cni":   func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).cni(ts, args)) },
 			"node":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).run(ts, args)) },
 			"ec2":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).ec2(strings.Join(args, " "))) },
@@ -163,6 +163,13 @@ func (w *world) newPod(name string) error {
 	return err
 }
 
+// removePod removes the namespace of a pod, as a runtime does whose DEL comes later.
+func (w *world) removePod(name string) error {
+	n := w.pods[name]
+	delete(w.pods, name)
+	return n.Close()
+}
+
 // cni runs VERB POD CONFLIST. Its output is the result, with what differs from
 // run to run replaced.
 func (w *world) cni(ts *testscript.TestScript, args []string) error {
@@ -191,7 +198,7 @@ func (w *world) cni(ts *testscript.TestScript, args []string) error {
 func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result types.Result, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path}, w.cache, w.runner())
 	rt := &libcni.RuntimeConf{
-		ContainerID: "id-" + pod, NetNS: w.pods[pod].Path, IfName: "eth0",
+		ContainerID: "id-" + pod, NetNS: w.netns(pod), IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", pod}},
 	}
 	ctx := context.Background()
@@ -213,6 +220,14 @@ func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result t
 		return err
 	})
 	return result, err
+}
+
+// netns is the path of a pod's namespace, empty if there is none.
+func (w *world) netns(pod string) string {
+	if n, ok := w.pods[pod]; ok {
+		return n.Path
+	}
+	return ""
 }
 
 // A runner executes plugins with the environment of an instance.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 )
 
 const hour = time.Hour
@@ -216,4 +217,32 @@ func TestMaxPods(t *testing.T) {
 	if n := len(w.sim.ENIs()[1].Addrs); n != 3 {
 		t.Errorf("the ENI has %d addresses for 3 pods", n)
 	}
+}
+
+// A subnet without IPv4 makes ENIs without a primary address.
+func TestIPv6OnlySubnet(t *testing.T) {
+	cidr := netip.MustParsePrefix
+	w := buildWorld(t, "m5.large", ec2sim.Config{
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:77:2::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+		},
+	})
+	w.policy.Families = []Family{IPv6}
+	a, err := w.acquire(1)
+	if err != nil || len(a.Addrs) != 1 || !a.ENI.CIDR6.Contains(a.Addrs[0]) || a.ENI.CIDR.IsValid() || a.ENI.Primary().IsValid() {
+		t.Fatalf("%+v: %v", a, err)
+	}
+	r := result(a, "eth1", w.policy)
+	if len(r.IPs) != 1 || r.IPs[0].Gateway.String() != "fe80:ec2::1" {
+		t.Errorf("result %+v", r.IPs)
+	}
+	w.release(1)
+	w.age(hour)
+	c := Collection{FreeAfter: time.Minute, Max: -1}
+	if err := w.pool().Collect(t.Context(), &c); err != nil || len(c.Deleted) != 1 {
+		t.Errorf("collected %+v: %v", c, err)
+	}
+	w.consistent()
 }
