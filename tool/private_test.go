@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -43,7 +44,8 @@ func TestMain(m *testing.M) {
 // enter runs this process again, in new namespaces, and returns its exit status.
 func enter() int {
 	runtime.LockOSThread() // Pdeathsig is about the thread
-	c := exec.Command("/proc/self/exe", os.Args[1:]...)
+	// One transcript after the other: they share the namespaces, and the tool sees all of them.
+	c := exec.Command("/proc/self/exe", append(slices.Clone(os.Args[1:]), "-test.parallel=1")...)
 	c.Env = append(os.Environ(), private+"=1")
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	c.SysProcAttr = &syscall.SysProcAttr{
