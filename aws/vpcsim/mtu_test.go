@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
 )
@@ -25,8 +26,10 @@ func TestMTU(t *testing.T) {
 	for to, want := range map[netip.Addr]int{b.Addr(): 9001, vpcsim.InternetAddr: 1500} {
 		send(to, 9001) // if it is too big the fabric says so, and the kernel remembers
 		var got int
-		if err := a.Do(func() (err error) { got, err = pathMTU(to); return err }); err != nil {
-			t.Fatal(err)
+		for end := time.Now().Add(10 * time.Second); got != want && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if err := a.Do(func() (err error) { got, err = pathMTU(to); return err }); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if got != want {
 			t.Errorf("the path to %s has MTU %d, want %d", to, got, want)
