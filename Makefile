@@ -13,7 +13,7 @@ build:
 	$(GOBUILD) -o bin/ ./...
 
 test: build
-	$(VM)/setup iproute2
+	$(VM)/setup iproute2 nftables
 	go test $(RACE) -run 'TestRepo' .
 	go test $(RACE) -skip TestKillEverywhere $$(go list ./... | grep -vxF "$$(go list $(KERNEL) .)")
 	go test -run TestKillEverywhere -parallel 4 ./ipam
