@@ -36,6 +36,10 @@ bench-icount: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
 	@$(PACKED) $(VM)/icount $(BENCH) -icount >.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 
+bench-traffic: build
+	VM=always $(VM)/setup
+	@mkdir -p .cache && $(PACKED) $(VM)/icount $(BENCH) -traffic -icount -rounds 5 >.cache/bench-traffic.txt && mv .cache/bench-traffic.txt docs/ && cat docs/bench-traffic.txt
+
 bench-check: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -baseline $(CURDIR)/docs/bench-icount.txt
@@ -48,4 +52,4 @@ install: build
 clean:
 	rm -rf bin .cache
 
-.PHONY: build test lint bench bench-icount bench-check demo install clean
+.PHONY: build test lint bench bench-icount bench-traffic bench-check demo install clean

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Command bench measures what ADD and DEL of whole chains cost, ours beside upstream's: real processes, executed by
-// libcni, on an instance of vpcsim.
+// libcni, on an instance of vpcsim. With -traffic it measures what the packets of pods cost instead, ours beside those of
+// pods that are connected as other plugins do it.
 //
 // All chains are measured in one run, in turns, so that what else the machine does hits all alike; the figures to
 // believe are the ratios to ptp + host-local, which neither masquerades nor routes by policy. The shipped conflist runs
@@ -33,6 +34,8 @@ type options struct {
 	c      concurrencies
 	pods   int
 	icount bool
+
+	traffic bool
 }
 
 // concurrencies are how many calls at once to measure, one after the other.
@@ -64,6 +67,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
 	f.Var(&o.c, "c", "how many calls at once, a `list`")
 	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")
+	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
 	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
 	f.StringVar(&o.baseline, "baseline", "", "fail if our chain is 10 % worse than in this `file`, an earlier output")
 	_ = f.Parse(args) // it exits
@@ -81,7 +85,17 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
+// generateArg makes this program a generator of traffic, in a pod.
+const generateArg = "generate"
+
 func main() {
+	if len(os.Args) > 2 && os.Args[1] == generateArg {
+		if err := generate(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	o, err := parse(os.Args[1:])
@@ -102,6 +116,9 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	if o.icount {
 		// More threads would only take turns on the one CPU, never in the same order.
 		os.Setenv("GOMAXPROCS", "1")
+	}
+	if o.traffic {
+		return traffic(ctx, o, w)
 	}
 	r := &report{icount: o.icount, rounds: o.rounds}
 	measure := bench

@@ -65,9 +65,15 @@ func (r *report) write(w io.Writer) error {
 func (r *report) title() string {
 	unit := "milliseconds"
 	if r.icount {
-		unit = "thousand instructions of kernel and processes together"
+		unit = instructions
 	}
-	return fmt.Sprintf("%s; %s, %d rounds; x is the ratio to %s\n", machine(), unit, r.rounds, r.x)
+	return title(unit, r.rounds, r.x)
+}
+
+const instructions = "thousand instructions of kernel and processes together"
+
+func title(unit string, rounds int, x string) string {
+	return fmt.Sprintf("%s; %s, %d rounds; x is the ratio to %s\n", machine(), unit, rounds, x)
 }
 
 func machine() string {

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A layout is a way to connect pods to an ENI. Each is measured on two hosts of its own.
+type layout struct {
+	name    string
+	connect func(*host, *guest) error // a pod of the host
+	finish  func(*host) error         // what the host has besides; nil for nothing
+	service bool                      // pods reach Services: the host has kube-proxy's translation, and so tracks connections
+}
+
+var layouts = []layout{
+	{name: "ipvlan, bare", connect: ipvlan},
+	{name: ours, connect: chained, service: true},
+	{name: "bridge on the ENI", connect: bridged},
+	{name: "veth, routed", connect: routed},
+	{name: "veth, routed, conntrack", connect: routed, finish: track, service: true},
+}
+
+// subnet is that of all pods, and of eth1, the ENI. Each host has it to itself and its peer, and two hosts of different
+// layouts never meet. The ENIs are ports of one switch, which is the cheapest that can stand for a VPC.
+var (
+	subnet  = netip.MustParsePrefix("10.0.0.0/24")
+	router  = netip.MustParseAddr("10.0.0.1") // as EC2's, the subnet's first
+	cluster = netip.MustParseAddr("172.20.0.1")
+)
+
+// clusterPort leads to the pod on the other host, and the next one to the pod on the same.
+const clusterPort = 80
+
+// A host is an instance, and a guest is a pod on it.
+type host struct {
+	*vpcsim.Namespace
+	name   string
+	eni    netip.Addr
+	bin    string // folder of our plugins
+	guests []*guest
+}
+
+type guest struct {
+	*vpcsim.Namespace
+	name string
+	addr netip.Addr
+}
+
+// A pair is the two hosts of a layout, with the pods a and c on the first and b on the second.
+type pair struct {
+	layout
+	a, b, c *guest
+	hosts   [2]*host
+}
+
+// build makes the hosts and their pods.
+func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
+	name := func(s string) string { return fmt.Sprintf("l%d-%s", number, s) }
+	vpc, err := f.NewNamespace(name("vpc"))
+	if err != nil {
+		return nil, err
+	}
+	if err := bridge(vpc.NS, "br0", router); err != nil {
+		return nil, err
+	}
+	p := &pair{layout: l}
+	for i := range p.hosts {
+		h := &host{name: name(fmt.Sprint("host", i+1)), eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}), bin: bin}
+		p.hosts[i] = h
+		if h.Namespace, err = f.NewNamespace(h.name); err != nil {
+			return nil, err
+		}
+		if err := h.plug(vpc.NS, i); err != nil {
+			return nil, err
+		}
+	}
+	add := func(h *host, n string, last byte) (g *guest, err error) {
+		g = &guest{name: name(n), addr: netip.AddrFrom4([4]byte{10, 0, 0, last})}
+		if g.Namespace, err = f.NewNamespace(g.name); err == nil {
+			h.guests = append(h.guests, g)
+			err = l.connect(h, g)
+		}
+		return g, err
+	}
+	if p.a, err = add(p.hosts[0], "a", 11); err != nil {
+		return nil, err
+	}
+	if p.b, err = add(p.hosts[1], "b", 12); err != nil {
+		return nil, err
+	}
+	if p.c, err = add(p.hosts[0], "c", 13); err != nil {
+		return nil, err
+	}
+	return p, p.finishHosts()
+}
+
+// finishHosts gives both hosts what the layout wants beside the pods.
+func (p *pair) finishHosts() error {
+	for _, h := range p.hosts {
+		if p.finish != nil {
+			if err := p.finish(h); err != nil {
+				return err
+			}
+		}
+		if !p.service {
+			continue
+		}
+		if err := p.proxy().Add(h.NS); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// proxy is what kube-proxy does of a Service with one backend.
+func (p *pair) proxy() nl.Table {
+	rule := func(port uint16, g *guest) nl.NFRule {
+		return nl.NFRule{nl.DAddr(single(cluster)), nl.DPort("tcp", port, port), nl.DNAT(netip.AddrPortFrom(g.addr, loadPort))}
+	}
+	return nl.Table{Family: "ip", Name: "kube-proxy", Chains: []nl.Chain{{
+		Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100,
+		Rules: []nl.NFRule{rule(clusterPort, p.b), rule(clusterPort+1, p.c)},
+	}}}
+}
+
+// plug gives a host its ENIs: eth0, of the node, and eth1, of the pods, which is a port of the VPC.
+func (h *host) plug(vpc *nl.NS, number int) error {
+	w := nl.Wiring{
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
+		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number), PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
+		{NS: h.NS, Object: nl.Addr{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 0, byte(number + 1)}), 24), Dev: "eth0"}},
+		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number), PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
+	}
+	if err := w.Add(); err != nil {
+		return err
+	}
+	return port(vpc, "br0", fmt.Sprint("e1-", number))
+}
+
+func mac(host, link int) string          { return fmt.Sprintf("02:00:00:00:%02x:%02x", host+1, link) }
+func single(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
+func inSubnet(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
+
+// ipvlan is a slave of the ENI, and nothing else.
+func ipvlan(h *host, g *guest) error {
+	return nl.Wiring{
+		{NS: h.NS, Object: nl.IPVlan{Name: "eth0", Master: "eth1", NS: g.NS}},
+		{NS: g.NS, Object: nl.Addr{Prefix: inSubnet(g.addr), Dev: "eth0"}},
+	}.Add()
+}
+
+// bridged is a port of a bridge that the ENI is a port of too.
+func bridged(h *host, g *guest) error {
+	if len(h.guests) == 1 {
+		if err := bridge(h.NS, "cni0", netip.Addr{}); err != nil {
+			return err
+		}
+		if err := port(h.NS, "cni0", "eth1"); err != nil {
+			return err
+		}
+	}
+	err := nl.Wiring{
+		{NS: h.NS, Object: g.veth()},
+		{NS: g.NS, Object: nl.Addr{Prefix: inSubnet(g.addr), Dev: "eth0"}},
+	}.Add()
+	if err != nil {
+		return err
+	}
+	return port(h.NS, "cni0", g.name)
+}
+
+func (g *guest) veth() nl.Veth {
+	last := int(g.addr.As4()[3])
+	return nl.Veth{Name: g.name, MAC: mac(last, 1), Peer: "eth0", PeerMAC: mac(last, 2), PeerNS: g.NS, MTU: 9001}
+}
+
+// routed is amazon-vpc-cni-k8s's (docs/cni-proposal.md): to the pod by the main table, from it by that of the ENI,
+// with rules by the pod's address, and a router that no host has.
+func routed(h *host, g *guest) error {
+	const table, toPod, fromPod = 2, 512, 1536
+	hop := netip.MustParseAddr("169.254.1.1")
+	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	v := g.veth()
+	w := nl.Wiring{
+		{NS: h.NS, Object: v},
+		{NS: h.NS, Object: nl.Neigh{Addr: g.addr, MAC: v.PeerMAC, Dev: v.Name}},
+		{NS: h.NS, Object: nl.Route{Dst: single(g.addr), Dev: v.Name}},
+		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: single(g.addr), Table: unix.RT_TABLE_MAIN}},
+		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: single(g.addr), Table: table}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}}, // EC2's fabric asks nobody
+		{NS: g.NS, Object: nl.Addr{Prefix: single(g.addr), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Route{Dst: single(hop), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Route{Dst: all, Via: hop, Dev: "eth0"}},
+	}
+	if len(h.guests) == 1 {
+		w = append(w,
+			nl.Step{NS: h.NS, Object: nl.Addr{Prefix: single(h.eni), Dev: "eth1"}},
+			nl.Step{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth1", Table: table}},
+			nl.Step{NS: h.NS, Object: nl.Route{Dst: all, Via: router, Dev: "eth1", Table: table, OnLink: true}})
+	}
+	return w.Add()
+}
+
+// track is the rest of amazon-vpc-cni-k8s: a mark for connections that come by eth0, and a source for those that leave
+// the VPC. Either makes the host track the connections of all pods.
+func track(h *host) error {
+	const mark = 0x80
+	return nl.Table{Family: "ip", Name: "aws", Chains: []nl.Chain{
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{
+			{nl.IIFName("eth0"), nl.SetCTMark(mark)},
+			{nl.CTMark(mark), nl.SetMark(mark)},
+		}},
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.CTState("established", "related"), nl.Accept()}}},
+		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+			{nl.NotDAddr(netip.MustParsePrefix("10.0.0.0/16")), nl.OIFName("eth0"), nl.Masquerade()},
+		}},
+	}}.Add(h.NS)
+}
+
+// bridge makes a bridge and gives it an address. Package nl has no bridges, for nothing but this has.
+func bridge(n *nl.NS, name string, a netip.Addr) error {
+	err := ioctl(n, func(fd int) error {
+		b := append([]byte(name), 0)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCBRADDBR, uintptr(unsafe.Pointer(&b[0]))); errno != 0 {
+			return fmt.Errorf("make the bridge %s: %w", name, errno)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: name}}}
+	if a.IsValid() {
+		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: inSubnet(a), Dev: name}})
+	}
+	return w.Add()
+}
+
+// port makes a link a port of a bridge.
+func port(n *nl.NS, bridge, link string) error {
+	l, err := n.LinkByName(link) // a Veth, and so up
+	if err != nil {
+		return err
+	}
+	return ioctl(n, func(fd int) error {
+		r, err := unix.NewIfreq(bridge)
+		if err != nil {
+			return err
+		}
+		r.SetUint32(uint32(l.Index))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCBRADDIF, uintptr(unsafe.Pointer(r)))
+		if errno != 0 {
+			return fmt.Errorf("make %s a port of %s: %w", link, bridge, errno)
+		}
+		return nil
+	})
+}
+
+func ioctl(n *nl.NS, f func(fd int) error) error {
+	return n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return f(fd)
+	})
+}
