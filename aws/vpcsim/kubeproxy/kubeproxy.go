@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package kubeproxy gives a namespace that stands for a node the rules by which the real kube-proxy serves Kubernetes
+// Services there, in its iptables and its nftables mode, for IPv4 and IPv6. It is for tests: it executes
+// iptables-restore(8), ip6tables-restore(8) and nft(8).
+//
+// The rules are recorded: kube-proxy v1.36.3 wrote those in testdata, unmodified and with its default flags, in a
+// namespace of its own, against an API server that knows only the objects of testdata/scenario.json. It had no
+// --cluster-cidr, as where pods have addresses of the VPC: kube-proxy cannot tell a pod from others by its address, so
+// it leaves a pod's address as it is on the way to a ClusterIP. Load puts addresses of yours in the place of the
+// recorded ones, which are of documentation prefixes, so that the rules serve your pods:
+//
+//	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
+//		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
+//		kubeproxy.Client:  {V4: pod1},
+//		kubeproxy.Sibling: {V4: pod2},      // on the ENI of the client
+//		kubeproxy.Local:   {V4: pod3},      // on another ENI of the node
+//		kubeproxy.Remote:  {V4: pod4},      // on another node
+//		kubeproxy.VPCHost: {V4: otherAddr}, // no pod at all
+//	})
+//
+// and then, from pod1, every Service of [Services] at its ClusterIP, by TCP and UDP. A second node has the same rules
+// with hosts of its own in those roles. Names of chains hold hashes of the recorded addresses; they are only names.
+//
+// To record again, as root:
+//
+//	cd aws/vpcsim/kubeproxy/record && go run .
+//
+// That is a module of its own, because it builds kube-proxy. Two things are taken out of what it writes: policies of the
+// chains that are not its own, and its counters in nfacct, which it does without on a kernel that has none. kube-proxy
+// is under the Apache License 2.0, as this is, and none of its source is here.
+package kubeproxy
+
+import (
+	"bytes"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A Mode is one of the ways in which kube-proxy writes its rules: its flag --proxy-mode.
+type Mode string
+
+const (
+	IPTables Mode = "iptables"
+	NFTables Mode = "nftables"
+)
+
+// Modes are all that are recorded.
+var Modes = []Mode{IPTables, NFTables}
+
+// Load gives a namespace the rules of a mode, with the addresses of a scenario, and the sysctls that kube-proxy sets on a
+// node (testdata/*/sysctls). The rules of a family are loaded if the scenario's Node has an address of it. Nothing looks
+// for rules that are there already: before Load is called for the same namespace again, unload removes all that it
+// loaded but the sysctls, which kube-proxy leaves behind, too.
+func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
+	var on, off []command
+	for _, f := range families {
+		if !f.of(s[Node]).IsValid() {
+			continue
+		}
+		rules, err := s.fill(f, read(m, f.name+".rules"))
+		if err != nil {
+			return nil, fmt.Errorf("rules of kube-proxy: %w", err)
+		}
+		load, unload := m.commands(f, rules)
+		on, off = append(on, load), append(off, unload)
+	}
+	if len(on) == 0 {
+		return nil, fmt.Errorf("rules of kube-proxy: host %q has no address", Node)
+	}
+	if err := run(n, on); err != nil {
+		return nil, fmt.Errorf("load rules of kube-proxy: %w", err)
+	}
+	return func() error { return run(n, off) }, m.sysctls(n).Add()
+}
+
+// A command is a program and what it reads.
+type command struct {
+	args  []string
+	stdin string
+}
+
+// run executes commands in a namespace.
+func run(n *nl.NS, all []command) error {
+	return n.Do(func() error {
+		for _, c := range all {
+			p := exec.Command(c.args[0], c.args[1:]...)
+			p.Stdin = strings.NewReader(c.stdin)
+			if out, err := p.CombinedOutput(); err != nil {
+				return fmt.Errorf("%s in %s: %w: %s", strings.Join(c.args, " "), n.Name, err, bytes.TrimSpace(out))
+			}
+		}
+		return nil
+	})
+}
