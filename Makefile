@@ -7,13 +7,18 @@ PEERS   := $(CURDIR)/.cache/peers
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* docs/bench-icount.txt)) /usr/sbin/nft"
-GOBUILD := CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags '-s -w'
+GOBUILD  = CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags '-s -w' $(GOBUILD_FLAGS)
+# Where files goes takes prefix=/usr for what a package owns, and OUT for where the programs are.
+NAME    := cni-ipvlan-vpc-k8s
+OUT     := bin
+prefix  := /usr/local
+SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 
 build:
 	$(GOBUILD) -o bin/ ./...
 
 test: build
-	$(VM)/setup iproute2 nftables
+	$(VM)/setup iproute2 iptables nftables
 	go test $(RACE) -run 'TestRepo' .
 	go test $(RACE) -skip TestKillEverywhere $$(go list ./... | grep -vxF "$$(go list $(KERNEL) .)")
 	go test -run TestKillEverywhere -parallel 4 ./ipam
@@ -24,6 +29,13 @@ lint:
 
 demo: build
 	@$(VM)/exec bin/demo
+
+sim: build $(PEERS)/cnitool
+	@$(VM)/setup iproute2 iputils-ping
+	@VM_TTY=1 $(VM)/exec bin/sim
+
+$(PEERS)/cnitool:
+	GOBIN=$(PEERS) CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' github.com/containernetworking/cni/cnitool@v1.3.1
 
 $(PEERS)/ptp:
 	GOBIN=$(PEERS) CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' $(addprefix github.com/containernetworking/plugins/plugins/,main/ptp@v1.9.1 ipam/host-local@v1.9.1)
@@ -44,12 +56,34 @@ bench-check: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -baseline $(CURDIR)/docs/bench-icount.txt
 
-install: build
-	install -D -m755 -t $(DESTDIR)$(BIN) bin/cni-ipvlan-vpc-k8s-ipam bin/cni-ipvlan-vpc-k8s-ipvlan bin/cni-ipvlan-vpc-k8s-unnumbered-ptp
-	install -D -m755 -t $(DESTDIR)/usr/local/bin bin/cni-ipvlan-vpc-k8s-tool && ln -sf cni-ipvlan-vpc-k8s-tool $(DESTDIR)/usr/local/bin/cni-tool
-	install -D -m644 -t $(DESTDIR)/etc/systemd/system systemd/*
+programs:
+	$(GOBUILD) -o $(OUT)/ $$(go list ./... | grep '/$(NAME)-[a-z-]*$$')
+
+install: build files
+
+# Each program by a rename: whoever starts it meanwhile has the old one or the new one.
+files:
+	put() { install -D -m755 $$1 $$2.new && mv -f $$2.new $$2; }; set -e; \
+	for p in ipam ipvlan unnumbered-ptp; do put $(OUT)/$(NAME)-$$p $(DESTDIR)$(BIN)/$(NAME)-$$p; done; \
+	put $(OUT)/$(NAME)-tool $(DESTDIR)$(prefix)/bin/$(NAME)-tool; put systemd/$(NAME)-links $(DESTDIR)$(prefix)/bin/$(NAME)-links
+	ln -sf $(NAME)-tool $(DESTDIR)$(prefix)/bin/cni-tool
+	for f in $$(cd systemd && find */ -type f); do install -D -m644 systemd/$$f $(DESTDIR)$(SYSTEMD)/$$f || exit; done
+	install -D -m644 -t $(DESTDIR)$(prefix)/share/doc/$(NAME) LICENSE README.md conflist-examples/* $(addprefix packaging/,cloud-init.yaml alerts.yaml dashboard.json)
+
+# What files puts there, and the folders that only it makes.
+uninstall:
+	@set -e; like=$$(mktemp -d); trap 'rm -rf '$$like EXIT; $(MAKE) -s files DESTDIR=$$like; \
+	(cd $$like && find . ! -type d) | while read -r f; do rm -f "$(DESTDIR)/$$f"; done; \
+	(cd $$like && find . -depth -type d \( -path '*cni*' -o -name '*.d' \)) | while read -r d; do rmdir --ignore-fail-on-non-empty "$(DESTDIR)/$$d"; done
+
+package:
+	packaging/package amd64 arm64
+
+# The same bytes from another folder, built anew; installed into a root folder, and removed.
+package-check:
+	CNI_TEST_PACKAGE=all go test -count=1 -run TestPackage -v ./packaging
 
 clean:
-	rm -rf bin .cache
+	rm -rf bin dist .cache
 
-.PHONY: build test lint bench bench-icount bench-traffic bench-check demo install clean
+.PHONY: build test lint bench bench-icount bench-traffic bench-check demo sim install files uninstall programs package package-check clean

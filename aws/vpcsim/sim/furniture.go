@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	binDir  = "/opt/cni/bin"
+	confDir = "/etc/cni/net.d"
+)
+
+// A furniture is what a node has installed: programs and a conflist.
+type furniture struct{ bin, cnitool, conflist string }
+
+// install puts everything where it belongs.
+func (f furniture) install(hosts []string) error {
+	conf, err := os.ReadFile(f.conflist)
+	if err != nil {
+		return err
+	}
+	if err := cover("/opt", "/etc", "/usr/local"); err != nil {
+		return err
+	}
+	for link, program := range f.links() {
+		target, err := filepath.Abs(program)
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink(target, link)); err != nil {
+			return err
+		}
+	}
+	if err := os.MkdirAll(confDir, 0o755); err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(confDir, filepath.Base(f.conflist)), conf, 0o644),
+		os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost\n"+strings.Join(hosts, "\n")+"\n"), 0o644))
+}
+
+// links are the programs, by where they are installed.
+func (f furniture) links() map[string]string {
+	tool := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool")
+	links := map[string]string{
+		"/usr/local/bin/cni-tool":                tool,
+		"/usr/local/bin/cni-ipvlan-vpc-k8s-tool": tool,
+		"/usr/local/bin/cnitool":                 f.cnitool,
+	}
+	for _, plugin := range []string{"ipam", "ipvlan", "unnumbered-ptp"} {
+		name := "cni-ipvlan-vpc-k8s-" + plugin
+		links[filepath.Join(binDir, name)] = filepath.Join(f.bin, name)
+	}
+	return links
+}
+
+// shareNetNS makes the folder of namespaces what ip-netns(8) makes it, before there are any: it would bind the folder to
+// itself, and so mount all of them twice.
+func shareNetNS() error {
+	const dir = "/run/netns"
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	err := syscall.Mount(dir, dir, "", syscall.MS_BIND, "")
+	if err == nil {
+		err = syscall.Mount("", dir, "", syscall.MS_SHARED|syscall.MS_REC, "")
+	}
+	return os.NewSyscallError("mount "+dir, err)
+}
+
+// cover puts a layer over folders, so that what is written there is gone with this process's mount namespace.
+func cover(folders ...string) error {
+	top, err := os.MkdirTemp("/run", "sim")
+	if err != nil {
+		return err
+	}
+	for _, dir := range folders {
+		upper, work := filepath.Join(top, dir, "upper"), filepath.Join(top, dir, "work")
+		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
+			return err
+		}
+		if err := syscall.Mount("overlay", dir, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", dir, upper, work)); err != nil {
+			return fmt.Errorf("mount a layer over %s: %w", dir, err)
+		}
+	}
+	return nil
+}
