@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// TestRemoveDetached wants our rules of links that are gone to go, of both families, and
+// all others to stay: those of links that are there, those for no link, and other people's.
+func TestRemoveDetached(t *testing.T) {
+	host, pod := two(t)
+	rule := func(pref int, iif string, v6 bool, protocol int) nl.Rule {
+		return nl.Rule{Pref: pref, IIF: iif, IPv6: v6, Table: uint32(pref), Protocol: protocol}
+	}
+	const other = 4 // static
+	stay := []nl.Rule{
+		rule(1000, "veth1", false, nl.RouteProtocol),
+		rule(1001, "veth1", true, nl.RouteProtocol),
+		rule(1002, "", false, nl.RouteProtocol),
+		rule(1003, "veth9", false, other),
+	}
+	gone := []nl.Rule{
+		rule(2000, "veth2", false, nl.RouteProtocol),
+		rule(2001, "veth2", true, nl.RouteProtocol),
+	}
+	link := func(name, peer string) nl.Wiring {
+		return nl.Wiring{{host, nl.Veth{Name: name, Peer: peer, PeerNS: pod}}}
+	}
+	w := append(link("veth1", "eth1"), link("veth2", "eth2")...)
+	for _, r := range append(stay, gone...) {
+		w = append(w, nl.Step{NS: host, Object: r})
+	}
+	if err := w.Add(); err != nil {
+		t.Fatal(err)
+	}
+	if removed, err := host.RemoveDetached(); err != nil || len(removed) > 0 {
+		t.Errorf("all links are there: removed %v, %v", removed, err)
+	}
+	if err := link("veth2", "eth2").Del(); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range [][]nl.Rule{gone, nil} {
+		removed, err := host.RemoveDetached()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(removed, want) {
+			t.Errorf("time %d: removed %v, want %v", i+1, removed, want)
+		}
+	}
+	for _, r := range stay {
+		if err := r.Check(host); err != nil {
+			t.Errorf("%s: %v", r, err)
+		}
+	}
+}
