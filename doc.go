@@ -20,12 +20,13 @@
 // And they are proven on a simulated cloud with a real kernel:
 //
 //	aws/ec2sim/     EC2 and metadata over HTTP, from one VPC in memory
-//	aws/vpcsim/     its data plane: namespaces as instances, veths as ENIs; and the demo
+//	aws/vpcsim/     its data plane: namespaces as instances, veths as ENIs; paths of packets; the demo; kube-proxy's rules
 //	nl/nltest/      namespaces for tests, and a kernel with ipvlan where the machine's has none
 //
 // Arrows, and no others (repo_test.go holds them):
 //
-//	tool -> ipam aws nl registry          ipam -> plugin aws nl registry
+//	tool -> ipam aws nl registry, and the other plugins for their configurations
+//	ipam -> plugin aws nl registry
 //	plugin/ipvlan -> plugin nl            unnumbered-ptp -> plugin nl
 //	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl
 //

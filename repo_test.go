@@ -33,18 +33,23 @@ var arrows = map[string]string{
 	"plugin/ipvlan":  "plugin nl",
 	"unnumbered-ptp": "plugin nl",
 	"ipam":           "plugin aws nl registry",
-	"tool":           "ipam aws nl registry",
+	"tool":           "ipam plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
 	"aws/ec2sim":     "",
 	"aws/vpcsim":     "aws/ec2sim nl",
 	"nl/nltest":      "nl",
+	"packaging":      "",
+	"packaging/sbom": "",
 
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan",
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": "plugin unnumbered-ptp",
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
-	"aws/vpcsim/demo":                                  "aws/vpcsim aws/ec2sim nl",
+	"aws/vpcsim/demo":                                  "aws/vpcsim aws/vpcsim/paths aws/ec2sim nl",
+	"aws/vpcsim/paths":                                 "aws/vpcsim aws/ec2sim nl",
 	"aws/vpcsim/bench":                                 "aws/vpcsim aws/ec2sim nl",
 	"aws/vpcsim/bench/noop":                            "",
+	"aws/vpcsim/sim":                                   "aws/vpcsim aws/ec2sim nl",
+	"aws/vpcsim/kubeproxy":                             "nl",
 }
 
 // owners are the sole importers of a dependency, by the beginning of its path.
@@ -54,7 +59,7 @@ var owners = map[string][]string{
 	"github.com/gofrs/flock":                    {"registry"},
 	"github.com/aws/":                           {"aws"},
 	"github.com/urfave/cli":                     {"tool"},
-	"github.com/containernetworking/cni/libcni": {"aws/vpcsim/demo", "aws/vpcsim/bench"},
+	"github.com/containernetworking/cni/libcni": {"aws/vpcsim/paths", "aws/vpcsim/bench"},
 }
 
 // forbidden are packages that cost a plugin more than they give.

@@ -5,6 +5,9 @@ package aws
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
@@ -21,8 +24,9 @@ type Filter struct {
 	values []string
 }
 
-// ByInstance selects the ENIs that are attached to the instance.
-func ByInstance(id string) Filter { return Filter{"attachment.instance-id", []string{id}} }
+// ByInstance selects the ENIs that are attached to one of the instances. A filter has at
+// most 200 values (EC2 API reference, DescribeNetworkInterfaces).
+func ByInstance(ids ...string) Filter { return Filter{"attachment.instance-id", ids} }
 
 // ByTag selects what has the tag with one of the values.
 func ByTag(key string, values ...string) Filter { return Filter{"tag:" + key, values} }
@@ -43,26 +47,56 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	const action = "DescribeNetworkInterfaces"
 	var enis []ENI
 	in := &ec2.DescribeNetworkInterfacesInput{Filters: sdkFilters(filters), MaxResults: new(int32(pageSize))}
-	for {
+	err := pages(action, func(token *string) (next *string, err error) {
+		in.NextToken = token
 		out, err := call(ctx, c, action, c.ec2.DescribeNetworkInterfaces, in)
 		if err != nil {
 			return nil, err
 		}
 		for _, n := range out.NetworkInterfaces {
 			e, err := parseENI(n)
-			if err != nil {
-				return nil, &Error{Action: action, Err: err}
+			if err := disbelief(action, err, isAsked(e, filters)); err != nil {
+				return nil, err
 			}
 			enis = append(enis, e)
 		}
-		if in.NextToken = out.NextToken; isLast(in.NextToken) {
-			return enis, nil
-		}
+		return out.NextToken, nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return enis, nil
 }
 
-// isLast says whether a page is the last one. EC2 ends with no token or an empty one.
-func isLast(next *string) bool { return next == nil || *next == "" }
+// isAsked refuses an ENI that was not asked for by its ID. What the other filters look at
+// may have changed since they did (EC2 API reference, "Eventual consistency").
+func isAsked(e ENI, filters []Filter) error {
+	for _, f := range filters {
+		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {
+			return fmt.Errorf("asked for %s, EC2 answers with %s", strings.Join(f.values, ", "), e.ID)
+		}
+	}
+	return nil
+}
+
+// pages asks for page after page with ask, which returns the token of the next one. EC2
+// ends with no token or an empty one. It is a mistake of EC2's if a page leads to itself,
+// or the pages do not end.
+func pages(action string, ask func(token *string) (next *string, err error)) error {
+	const most = 1000
+	var token *string
+	for range most {
+		next, err := ask(token)
+		if err != nil || next == nil || *next == "" {
+			return err
+		}
+		if token != nil && *token == *next {
+			return disbelief(action, fmt.Errorf("the page after %.80q is itself", *next))
+		}
+		token = next
+	}
+	return disbelief(action, fmt.Errorf("it has more than %d pages", most))
+}
 
 func sdkFilters(filters []Filter) []types.Filter {
 	var all []types.Filter

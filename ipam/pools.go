@@ -23,6 +23,9 @@ const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 // it asks for.
 const CodePoolRefused = 100
 
+// Policies are those of the pools, the default one first. The Config has been validated.
+func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
+
 // choose returns the policy of the pool that serves a pod: the one it asks for, if
 // that lets its namespace ask; else the one that claims its namespace most narrowly;
 // else the default pool.

@@ -35,7 +35,9 @@ next pods find them:
 				return err
 			}
 			defer p.Close()
+			stop := working("ask EC2 for addresses")
 			id, addrs, err := p.Allocate(c.Context, n)
+			stop()
 			if err != nil {
 				return err
 			}

@@ -35,7 +35,10 @@ or none. The primary address of an ENI stays.`,
 					return err
 				}
 				defer p.Close()
-				if err := p.Deallocate(c.Context, addrs...); err != nil {
+				stop := working("give addresses back to EC2")
+				err = p.Deallocate(c.Context, addrs...)
+				stop()
+				if err != nil {
 					return fmt.Errorf("deallocation failed: %w", err)
 				}
 			}

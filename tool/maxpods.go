@@ -25,12 +25,13 @@ func maxPods() *cli.Command {
 
     kubelet --max-pods=$(` + Name + ` maxpods --max 110)
 
-It counts every address of every ENI but the boot ENI. If EC2 does not tell
-the limits, it warns and takes the kubelet's own, 110.`,
+It counts every address of every ENI but the boot ENI, and on further network
+cards but the one at device index 0. If EC2 does not tell the limits, it warns
+and takes the kubelet's own, 110.`,
 		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"}},
 		Action: func(c *cli.Context) error {
 			l, err := instanceLimits(c.Context)
-			pods := (l.ENIs - 1) * l.IPv4PerENI
+			pods := l.PodENIs() * l.IPv4PerENI
 			switch {
 			case errors.Is(err, aws.ErrNoMetadata):
 				return err

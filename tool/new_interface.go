@@ -49,7 +49,9 @@ never deletes it.`,
 				return err
 			}
 			defer p.Close()
+			stop := working("make an ENI, attach it, and wait for its link")
 			id, link, err := p.Provision(c.Context, spec)
+			stop()
 			if err != nil {
 				return err
 			}

@@ -47,29 +47,28 @@ func table[Row any](c *cli.Context, rows []Row) error {
 func tabulate[Row any](w io.Writer, rows []Row) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	defer t.Flush()
-	var shown []int
-	for i := range reflect.TypeFor[Row]().NumField() {
-		if h := head[Row](i); h != "-" {
+	var shown [][]int
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Row]()) {
+		if h := head(f); h != "-" && !f.Anonymous {
 			fmt.Fprint(t, h, "\t")
-			shown = append(shown, i)
+			shown = append(shown, f.Index)
 		}
 	}
 	fmt.Fprintln(t)
 	for _, r := range rows {
 		for _, i := range shown {
-			fmt.Fprint(t, cell(reflect.ValueOf(r).Field(i).Interface()), "\t")
+			fmt.Fprint(t, cell(reflect.ValueOf(r).FieldByIndex(i).Interface()), "\t")
 		}
 		fmt.Fprintln(t)
 	}
 }
 
-// head is the heading of the i-th column.
-func head[Row any](i int) string {
-	tag := reflect.TypeFor[Row]().Field(i).Tag
-	if h, ok := tag.Lookup("head"); ok {
+// head is the heading of a column.
+func head(f reflect.StructField) string {
+	if h, ok := f.Tag.Lookup("head"); ok {
 		return h
 	}
-	return tag.Get("json")
+	return f.Tag.Get("json")
 }
 
 // cell is what a table shows of a value. A CIDR that an ENI has not is blank.

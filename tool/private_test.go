@@ -6,6 +6,7 @@ package tool_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,7 +69,8 @@ func enter() int {
 	return 0
 }
 
-// furnish gives the namespaces a /proc of their processes, a /run, and a loopback.
+// furnish gives the namespaces a /proc of their processes, a /run, a loopback, and no
+// configuration of CNI.
 func furnish() error {
 	err := errors.Join(
 		syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""),
@@ -76,6 +78,10 @@ func furnish() error {
 		syscall.Mount("run", "/run", "tmpfs", 0, ""),
 	)
 	if err != nil {
+		return err
+	}
+	// The machine may be a node of somebody's.
+	if err := syscall.Mount("cni", "/etc/cni", "tmpfs", 0, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	host, err := nl.Host()

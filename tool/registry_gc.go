@@ -8,11 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 func registryGC() *cli.Command {
@@ -25,7 +29,8 @@ func registryGC() *cli.Command {
 
 It unassigns addresses that have been free for so long, ends the leases of
 pods that have gone without a DEL, and deletes ENIs that the ipam plugin has
-made and that are empty. It answers nothing. If it could not do all of it,
+made and that are empty. It also deletes the rules of veths that are no more,
+which a pod leaves that ended without a DEL. It answers nothing. If it could not do all of it,
 the exit status is 1, and the next run takes it up.`,
 		Flags: []cli.Flag{
 			&cli.DurationFlag{
@@ -44,16 +49,42 @@ the exit status is 1, and the next run takes it up.`,
 				return err
 			}
 			defer p.Close()
+			stop := working("collect")
 			done := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
 			failed := p.Collect(c.Context, &done)
-			if len(done.Unassigned)+len(done.Deleted)+len(done.Ended) > 0 {
-				slog.Info("gave back", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended))
+			rules, err := p.Host.RemoveDetached()
+			failed = errors.Join(failed, err)
+			if failed == nil {
+				failed = markCollected()
+			}
+			stop()
+			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
+				slog.Info("gave back", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
+					"prefixes", len(done.Returned), "rules", len(rules))
 			}
 			return errors.Join(failed, answer(c, map[string]any{
-				"unassigned": list(done.Unassigned), "deleted": list(done.Deleted), "ended": list(done.Ended),
+				"unassigned": list(done.Unassigned), "prefixes": list(done.Returned), "deleted": list(done.Deleted),
+				"ended": list(done.Ended), "rules": texts(rules),
 			}, func(io.Writer) {}))
 		},
 	}
+}
+
+// collectedMark is the file whose time tells when a collection has last done all that it
+// had to do.
+const collectedMark = "collected"
+
+func markCollected() error {
+	return os.WriteFile(filepath.Join(registry.Dir(), collectedMark), nil, 0o600)
+}
+
+// texts are the rules as ip(8) would add them.
+func texts(rules []nl.Rule) []string {
+	text := []string{}
+	for _, r := range rules {
+		text = append(text, r.String())
+	}
+	return text
 }
 
 // jitter is up to 15 % of d.

@@ -28,10 +28,7 @@ func registryList() *cli.Command {
 			}
 			var rows []freeRow
 			for _, a := range slices.SortedFunc(maps.Keys(s.Free), netip.Addr.Compare) {
-				row := freeRow{Addr: a}
-				if since := s.Free[a]; !since.IsZero() {
-					row.ReleasedOn = new(since.UTC().Truncate(time.Second))
-				}
+				row := freeRow{Addr: a, ReleasedOn: moment(s.Free[a])}
 				row.ENI, _ = s.ENIOf(a)
 				rows = append(rows, row)
 			}

@@ -31,7 +31,10 @@ ENI whose addresses pods of this node have is left alone: drain the node first.`
 			var failed error
 			var removed []string
 			for _, id := range c.Args().Slice() {
-				if err := p.Remove(c.Context, id); err != nil {
+				stop := working("detach " + id + " and delete it")
+				err := p.Remove(c.Context, id)
+				stop()
+				if err != nil {
 					failed = errors.Join(failed, err)
 					continue
 				}

@@ -80,7 +80,7 @@ func say(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, text) }
 // messages is a slog.Handler that writes as report does. Its lines need no time: they
 // end in a terminal or in the journal, which has its own.
 type messages struct {
-	w     io.Writer
+	t     *terminal
 	attrs []slog.Attr
 }
 
@@ -89,7 +89,7 @@ func (m messages) Enabled(_ context.Context, l slog.Level) bool { return l >= sl
 
 // WithAttrs returns a handler that adds the attributes.
 func (m messages) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return messages{m.w, slices.Concat(m.attrs, attrs)}
+	return messages{m.t, slices.Concat(m.attrs, attrs)}
 }
 
 // WithGroup ignores the group: nothing here uses them.
@@ -107,7 +107,7 @@ func (m messages) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn {
 		level = "warning: "
 	}
-	say(m.w, strings.TrimSpace(level+r.Message+" "+attrs.String()))
+	say(m.t, strings.TrimSpace(level+r.Message+" "+attrs.String()))
 	return nil
 }
 

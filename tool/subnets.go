@@ -4,10 +4,8 @@
 package tool
 
 import (
-	"errors"
 	"maps"
 	"net/netip"
-	"slices"
 
 	"github.com/urfave/cli/v2"
 
@@ -21,20 +19,7 @@ func subnets() *cli.Command {
 		Description: `The subnets of the boot ENI's VPC in this availability zone, those with the
 most free addresses first.`,
 		Action: func(c *cli.Context) error {
-			cloud := aws.New(aws.Options{})
-			i, err := cloud.Instance(c.Context)
-			if err != nil {
-				return err
-			}
-			enis, err := cloud.ENIs(c.Context)
-			if err != nil {
-				return err
-			}
-			boot := slices.IndexFunc(enis, func(e aws.ENI) bool { return e.MAC == i.MAC })
-			if boot < 0 {
-				return errors.New("metadata does not list the boot ENI " + i.MAC)
-			}
-			all, err := cloud.Subnets(c.Context, enis[boot].VPC, i.Zone)
+			all, _, err := zoneSubnets(c.Context, aws.New(aws.Options{}))
 			if err != nil {
 				return err
 			}

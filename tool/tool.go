@@ -9,7 +9,16 @@
 //	allocate-first-available  get more addresses for an ENI that has room
 //	deallocate                give addresses back
 //	registry-gc               give back what has been free for long (cni-gc.timer)
+//	warm                      get what a pool wants to have free (cni-warm.path)
+//	eni-gc                    delete what instances that are gone have left behind
 //
+//	status                    who has which address, and, with --diff, who disagrees
+//	metrics                   the same for Prometheus
+//	validate                  what is wrong with a conflist
+//	doctor                    what on this node works against the pods, and --fix
+//	iam-policy                what the role of the node must be allowed
+//	launch-template           ENIs and addresses that come with the instance
+//	completion, man           for shells, and for readers
 //	registry-list             the free addresses
 //	free-ips                  the addresses that nobody has, as metadata and the kernel say
 //	addr                      the addresses that somebody has, on the node and in its pods
@@ -30,28 +39,8 @@
 //
 // # JSON
 //
-// Every command has --output json (-o json). Lists are arrays of objects, [] if there is
-// nothing, and a field keeps its name and type from release to release. In a table's
-// objects the fields are the columns, with these names:
-//
-//	addr         iface ip netns (path of the pod's namespace, "" on the node)
-//	bugs         bug afflicted
-//	eniif        iface mac id index card subnet subnet_cidr secgrps vpc ips
-//	free-ips     adapter ip
-//	limits       adapters ipv4 ipv6 (an object: there is one instance)
-//	registry-list ip released_on (null: never used) eni
-//	subnets      id cidr default addresses_available tags
-//	vpccidr      iface metadata_cidr aws_api_cidr
-//	vpcpeercidr  iface peer_cidr
-//
-// The others answer with one object, of what they have found or done:
-//
-//	allocate-first-available  iface id ips
-//	deallocate                deallocated
-//	maxpods                   max_pods
-//	new-interface             what eniif says of it, and vpc_cidrs
-//	registry-gc               ended unassigned deleted
-//	remove-interface          removed
+// Every command has --output json (-o json). Its help says which fields the answer has;
+// they keep their names and types from release to release. Errors stay on standard error.
 package tool
 
 import (
@@ -80,7 +69,7 @@ const patience = 2 * time.Minute
 func Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	slog.SetDefault(slog.New(messages{w: os.Stderr}))
+	slog.SetDefault(slog.New(messages{t: newTerminal(os.Stderr)}))
 	err := New(os.Stdout).RunContext(ctx, os.Args)
 	os.Exit(report(os.Stderr, err))
 }
@@ -92,6 +81,8 @@ func New(stdout io.Writer) *cli.App {
 		newInterface(), removeInterface(), deallocate(), allocate(),
 		freeIPs(), eniif(), addr(), subnets(), limits(), maxPods(),
 		bugs(), vpcCIDR(), vpcPeerCIDR(), registryList(), registryGC(),
+		status(), warm(), validate(), eniGC(), metrics(),
+		doctor(), iamPolicy(), launchTemplate(), completion(), man(),
 	}
 	for _, c := range commands {
 		complete(c)
@@ -113,6 +104,9 @@ func New(stdout io.Writer) *cli.App {
 func complete(c *cli.Command) {
 	c.HideHelpCommand = true
 	c.OnUsageError = misused
+	if f, ok := fields[c.Name]; ok {
+		c.Description = strings.TrimSpace(c.Description + "\n\nWith --output json: " + f)
+	}
 	c.UsageText = strings.TrimSpace(Name + " " + c.Name + " [options] " + c.ArgsUsage)
 	c.Flags = append(c.Flags, &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "answer in `FORMAT` text or json"})
 	action := c.Action

@@ -13,6 +13,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -34,8 +36,18 @@ import (
 //	fail ACTION CODE N       the next N calls of an EC2 action fail
 //	calls                    print the EC2 calls since the last time
 //	enis                     print the ENIs that EC2 has
-//	lease ADDRESS NAMESPACE/POD
+//	ec2 ACTION KEY=VALUE...  somebody else makes an EC2 call
+//	elsewhere                from now on EC2 is one that does not know the node
+//	leak INSTANCE [TAG=VALUE...]  make an ENI for an instance, and leave it so
+//	launch                   run another instance
+//	terminate INSTANCE       end one
+//	freeze ENI               metadata shows an ENI for ever as it is now
+//	lease ADDRESS NAMESPACE/POD [AGE]
+//	bound ADDRESS            the kernel has shown an address that is leased in its pod
 //	freed ADDRESS AGE        the registry says that an address was released so long ago
+//	intents [ACTION...]      the registry says that these calls were begun, and no others
+//	fields COMMAND           standard output has the JSON fields that the command's help names
+//	exposition FILE          a file is what Prometheus reads
 func TestScript(t *testing.T) {
 	testscript.RunT(inTurn{t}, testscript.Params{
 		Dir:                 "testdata",
@@ -48,7 +60,19 @@ func TestScript(t *testing.T) {
 			"calls": calls,
 			"enis":  enis,
 			"lease": lease,
+			"bound": bound,
 			"freed": freed,
+
+			"intents": intents,
+
+			"ec2":        callEC2,
+			"elsewhere":  elsewhere,
+			"leak":       leak,
+			"launch":     launch,
+			"terminate":  terminate,
+			"freeze":     freeze,
+			"fields":     fieldsOf,
+			"exposition": exposition,
 		},
 	})
 }
@@ -91,7 +115,7 @@ func setup(e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	p := plant{host}
+	p := &plant{host: host, node: "i-00000000000000001"}
 	e.Defer(p.clear)
 	sim.OnChange(p.change)
 	node, err := sim.RunInstance(ec2sim.RunInstance{
@@ -103,7 +127,7 @@ func setup(e *testscript.Env) error {
 	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
 	e.Defer(ec2.Close)
 	e.Defer(metadata.Close)
-	e.Values["sim"] = sim
+	e.Values["sim"], e.Values["node"] = sim, node
 	e.Setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
 	e.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process of a -race build takes a second to end
@@ -112,9 +136,20 @@ func setup(e *testscript.Env) error {
 }
 
 // A plant gives the node a link for each ENI that is attached to it.
-type plant struct{ host *nl.NS }
+type plant struct {
+	host *nl.NS
+	node string
 
-func (p plant) change(c ec2sim.Change) {
+	mu    sync.Mutex
+	ended bool // the script has: an attachment may come later
+}
+
+func (p *plant) change(c ec2sim.Change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended || c.Instance != p.node {
+		return
+	}
 	index, mtu := strconv.Itoa(c.ENI.Index), 1500
 	if c.ENI.Index == 0 {
 		mtu = 9001
@@ -137,9 +172,18 @@ func (p plant) change(c ec2sim.Change) {
 	}
 }
 
-// clear takes all links away again.
-func (p plant) clear() {
-	links, err := p.host.Links()
+// clear takes all links away again, and the namespaces of pods that a script which has
+// failed did not.
+func (p *plant) clear() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	left, err := filepath.Glob("/run/netns/*")
+	for _, path := range left {
+		err = errors.Join(err, syscall.Unmount(path, syscall.MNT_DETACH), os.Remove(path))
+	}
+	links, err2 := p.host.Links()
+	err = errors.Join(err, err2)
 	for _, l := range links {
 		if strings.HasPrefix(l.Name, "eth") {
 			err = errors.Join(err, nl.Wiring{{NS: p.host, Object: nl.Veth{Name: l.Name}}}.Del())
@@ -192,11 +236,34 @@ func update(ts *testscript.TestScript, f func(*registry.State)) {
 
 func lease(ts *testscript.TestScript, _ bool, args []string) {
 	namespace, pod, _ := strings.Cut(args[1], "/")
+	age, err := time.ParseDuration(append(args, "0s")[2])
+	ts.Check(err)
 	update(ts, func(s *registry.State) {
 		a := netip.MustParseAddr(args[0])
 		id, _ := s.ENIOf(a)
 		key := registry.Key{Network: "net", Attachment: registry.Attachment{ContainerID: pod, IfName: "eth0"}}
-		ts.Check(s.Reserve(a, registry.Lease{Key: key, ENI: id, PodNamespace: namespace, PodName: pod, NetNS: "/run/netns/" + pod, Since: time.Now()}))
+		ts.Check(s.Reserve(a, registry.Lease{Key: key, ENI: id, PodNamespace: namespace, PodName: pod, NetNS: "/run/netns/" + pod, Since: time.Now().Add(-age)}))
+	})
+}
+
+func bound(ts *testscript.TestScript, _ bool, args []string) {
+	update(ts, func(s *registry.State) {
+		a := netip.MustParseAddr(args[0])
+		l, ok := s.Leases[a]
+		if !ok {
+			ts.Check(errors.New(args[0] + " is not leased"))
+		}
+		l.Bound = true
+		s.Leases[a] = l
+	})
+}
+
+func intents(ts *testscript.TestScript, _ bool, args []string) {
+	update(ts, func(s *registry.State) {
+		clear(s.Intents)
+		for _, action := range args {
+			s.Intents[action] = registry.Intent{Action: action, Since: time.Now()}
+		}
 	})
 }
 

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
+)
+
+// TestTranscripts wants a transcript of every command in testdata, in which it has good
+// input and bad, as text and as JSON, without root, without EC2, and while EC2 throttles.
+func TestTranscripts(t *testing.T) {
+	noEC2 := []string{"addr", "registry-list", "validate", "iam-policy", "completion", "man"} // they ask nobody
+	noCalls := append([]string{"eniif", "free-ips"}, noEC2...)                                // they ask metadata alone
+	for _, c := range tool.New(io.Discard).Commands {
+		b := transcripts(t, c.Name)
+		want := []string{
+			`exec ` + tool.Name + ` ` + c.Name + `\b`,
+			`(?m)^exec ` + tool.Name + ` ` + c.Name + ` .*(-o|--output)[ =]json`,
+			`(?m)^fields ` + c.Name + `$`,
+			`(?m)^! exec ` + tool.Name + ` ` + c.Name + `.*\n(! stdout .\n)?stderr '\^?.*error:`,
+			`exec unshare --user ` + tool.Name + ` ` + c.Name,
+		}
+		if !slices.Contains(noEC2, c.Name) {
+			want = append(want, `env AWS_EC2_METADATA_SERVICE_ENDPOINT=http://127.0.0.1:1`)
+		}
+		if !slices.Contains(noCalls, c.Name) {
+			want = append(want, `RequestLimitExceeded`)
+		}
+		for _, w := range want {
+			if !regexp.MustCompile(w).Match(b) {
+				t.Errorf("the transcript of %s has no %s", c.Name, w)
+			}
+		}
+	}
+}
+
+// transcripts are those of a command: its own name's, and those with more words in theirs.
+func transcripts(t *testing.T, command string) (all []byte) {
+	files, err := filepath.Glob("testdata/" + strings.ReplaceAll(command, "-", "_") + "*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b...)
+	}
+	return all
+}
+
+// fieldsOf compares the keys of the JSON on standard output with those that the help of
+// the command names. Below tags, labels and conditions, keys are others'.
+func fieldsOf(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: fields COMMAND")
+	}
+	_, doc, ok := strings.Cut(tool.New(io.Discard).Command(args[0]).Description, "With --output json: ")
+	if !ok {
+		ts.Fatalf("the help of %s names no fields", args[0])
+	}
+	if ts.Getenv("VARIANT") != "" {
+		_, doc, _ = strings.Cut(doc, ts.Getenv("VARIANT")+":")
+	} else {
+		doc, _, _ = strings.Cut(doc, "with --")
+	}
+	want := map[string]bool{}
+	doc = regexp.MustCompile(`\([^)]*\)`).ReplaceAllString(doc, "")
+	for _, word := range regexp.MustCompile(`[A-Za-z][A-Za-z0-9_]*`).FindAllString(doc, -1) {
+		want[word] = true
+	}
+	var v any
+	ts.Check(json.Unmarshal([]byte(ts.ReadFile("stdout")), &v))
+	got := map[string]bool{}
+	collectKeys(v, got)
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(want)), slices.Sorted(maps.Keys(got))); diff != "" {
+		ts.Fatalf("-documented +answered\n%s", diff)
+	}
+}
+
+func collectKeys(v any, keys map[string]bool) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			collectKeys(e, keys)
+		}
+	case map[string]any:
+		for key, e := range v {
+			keys[key] = true
+			if key != "tags" && key != "labels" && key != "Condition" {
+				collectKeys(e, keys)
+			}
+		}
+	}
+}
+
+// exposition reads a file as strictly as Prometheus can, and looks for what its guide to
+// names asks: our prefix, a help text, a type, units that are base units, no value twice.
+func exposition(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: exposition FILE")
+	}
+	text := ts.ReadFile(args[0])
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	ts.Check(err)
+	if len(families) == 0 {
+		ts.Fatalf("there are no metrics")
+	}
+	for name, f := range families {
+		if !strings.HasPrefix(name, "cni_ipvlan_vpc_") || f.GetType().String() != "GAUGE" || !strings.HasSuffix(f.GetHelp(), ".") {
+			ts.Fatalf("%s: prefix, type %v or help %q", name, f.GetType(), f.GetHelp())
+		}
+		if strings.Contains(name, "timestamp") != strings.HasSuffix(name, "_timestamp_seconds") {
+			ts.Fatalf("%s: no unit", name)
+		}
+		seen := map[string]bool{}
+		for _, m := range f.GetMetric() {
+			key := fmt.Sprint(m.GetLabel())
+			if seen[key] {
+				ts.Fatalf("%s has %s twice", name, key)
+			}
+			if seen[key] = true; m.TimestampMs != nil {
+				ts.Fatalf("%s has a time of its own, which the textfile collector refuses", name)
+			}
+		}
+	}
+}
+
+// callEC2 makes an EC2 call as somebody else would: on the console, or another program.
+func callEC2(ts *testscript.TestScript, neg bool, args []string) {
+	form := url.Values{"Action": {args[0]}, "Version": {"2016-11-15"}}
+	for _, arg := range args[1:] {
+		key, value, _ := strings.Cut(arg, "=")
+		form.Set(key, value)
+	}
+	resp, err := http.PostForm(ts.Getenv("AWS_ENDPOINT_URL_EC2"), form)
+	ts.Check(err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	ts.Check(err)
+	if (resp.StatusCode != http.StatusOK) != neg {
+		ts.Fatalf("%s: %s\n%s", args[0], resp.Status, body)
+	}
+}
+
+// leak makes an ENI as a process of an instance does that then ends.
+func leak(ts *testscript.TestScript, _ bool, args []string) {
+	call := []string{"CreateNetworkInterface", "SubnetId=subnet-b", "TagSpecification.1.ResourceType=network-interface"}
+	tags := append([]string{"cni-ipvlan-vpc-k8s/managed=true", "cni-ipvlan-vpc-k8s/instance=" + args[0]}, args[1:]...)
+	for i, tag := range tags {
+		key, value, _ := strings.Cut(tag, "=")
+		n := fmt.Sprintf("TagSpecification.1.Tag.%d.", i+1)
+		call = append(call, n+"Key="+key, n+"Value="+value)
+	}
+	callEC2(ts, false, call)
+}
+
+// elsewhere puts another EC2 in the place of the node's, which knows nothing of the node.
+func elsewhere(ts *testscript.TestScript, _ bool, _ []string) {
+	other, err := ec2sim.New(world())
+	ts.Check(err)
+	server := httptest.NewServer(other)
+	ts.Defer(server.Close)
+	ts.Setenv("AWS_ENDPOINT_URL_EC2", server.URL)
+}
+
+func launch(ts *testscript.TestScript, _ bool, _ []string) {
+	i, err := sim(ts).RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b", SecurityGroups: []string{"sg-node"}})
+	ts.Check(err)
+	fmt.Fprintln(ts.Stdout(), i.ID)
+}
+
+func terminate(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(sim(ts).TerminateInstance(args[0]))
+}
+
+func freeze(ts *testscript.TestScript, _ bool, args []string) {
+	node, ok := ts.Value("node").(*ec2sim.Instance)
+	if !ok {
+		ts.Check(errors.New("there is no node"))
+	}
+	node.Lie(ec2sim.FreezeENI(args[0]), ec2sim.KeepENI(args[0]))
+}

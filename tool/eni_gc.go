@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+)
+
+// leastGrace is the shortest time between two sightings of a leak. It is longer than the
+// registry remembers what it has begun with an ENI, and than EC2 lags behind itself.
+const leastGrace = 20 * time.Minute
+
+// tagNoManage is the tag by which an ENI's owner says that it is nobody's to touch, as
+// amazon-vpc-cni-k8s understands it too.
+const tagNoManage = "node.k8s.amazonaws.com/no_manage"
+
+func eniGC() *cli.Command {
+	return &cli.Command{
+		Name:  "eni-gc",
+		Usage: "Delete the ENIs that were made for instances which are gone",
+		Description: `For one timer of a cluster, or for that of every node with RandomizedDelaySec:
+
+    ` + Name + ` eni-gc --grace=1h
+
+An instance that ends between the creation of an ENI and its attachment
+leaves it behind. What is deleted has all of these, as seen by two runs that
+are at least --grace apart:
+
+  - the tag ` + ipam.TagInstance + `, which our ENIs are born with
+  - the status available: it is attached nowhere
+  - the VPC of this instance
+  - an instance in that tag to which EC2 shows no ENI attached, as it does to
+    every instance that there is, stopped ones too; or this very instance, if
+    its registry neither knows the ENI nor has anything unfinished
+
+Never deleted are the ENIs of other instances that still exist, which their
+own registry-gc ends; ENIs without that tag, the original's among them; ENIs
+with the tag ` + tagNoManage + `=true; and what has been seen once. The
+sightings are kept in the file of --state. It needs
+ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.`,
+		Flags: []cli.Flag{
+			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be deleted, delete nothing, and remember nothing"},
+			&cli.DurationFlag{Name: "grace", Value: time.Hour, Usage: "delete what an earlier run saw at least this `TIME` ago"},
+			&cli.StringFlag{Name: "state", Usage: "remember sightings in `FILE`", DefaultText: "eni-gc.json in the folder of the registry"},
+		},
+		Action: func(c *cli.Context) error {
+			if g := c.Duration("grace"); g < leastGrace {
+				return misuse(c, "--grace: %v: want %v or more: a node may need so long to take up what it has begun", g, leastGrace)
+			}
+			p, err := openPool(ipam.Policy{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			unlock, err := p.Registry.Lock(c.Context, "eni-gc")
+			if err != nil {
+				return err
+			}
+			defer unlock()
+			l := leaks{pool: p, grace: c.Duration("grace"), dry: c.Bool("dry-run"), sightings: sightingsAt(c.String("state"))}
+			stop := working("look for leaked ENIs")
+			failed := l.collect(c.Context)
+			stop()
+			return errors.Join(failed, answer(c, map[string]any{"deleted": list(l.deleted), "waiting": list(l.waiting)}, l.print))
+		},
+	}
+}
+
+// leaks is a search for leaked ENIs.
+type leaks struct {
+	pool  *ipam.Pool
+	grace time.Duration
+	dry   bool
+	sightings
+
+	deleted []leakRow // with dry: that would be
+	waiting []leakRow // for a second sighting
+}
+
+// A leakRow is an ENI that leaks.
+type leakRow struct {
+	ID       string    `json:"id"`
+	Instance string    `json:"instance"` // that it was made for
+	Subnet   string    `json:"subnet"`
+	Seen     time.Time `json:"first_seen"`
+}
+
+func (l *leaks) print(w io.Writer) {
+	verb := "deleted"
+	if l.dry {
+		verb = "would delete"
+	}
+	for _, r := range l.deleted {
+		fmt.Fprintf(w, "%s %s of %s, first seen %s\n", verb, r.ID, r.Instance, r.Seen.Format(time.RFC3339))
+	}
+	for _, r := range l.waiting {
+		fmt.Fprintf(w, "would delete %s of %s from %s on, if it is seen again\n", r.ID, r.Instance, r.Seen.Add(l.grace).Format(time.RFC3339))
+	}
+}
+
+// collect deletes the leaks that were seen before, and remembers the others.
+func (l *leaks) collect(ctx context.Context) error {
+	enis, err := l.find(ctx)
+	if err != nil {
+		return err
+	}
+	seen, err := l.read()
+	if err != nil {
+		return err
+	}
+	now := seconds(time.Now())
+	still := map[string]time.Time{}
+	var failed error
+	for _, e := range enis {
+		first, again := seen[e.ID]
+		if !again {
+			first = now
+		}
+		row := leakRow{e.ID, e.Tags[ipam.TagInstance], e.Subnet, first}
+		if !again || now.Sub(first) < l.grace {
+			still[e.ID] = first
+			l.waiting = append(l.waiting, row)
+			continue
+		}
+		if err := l.delete(ctx, e.ID); err != nil {
+			still[e.ID] = first
+			failed = errors.Join(failed, fmt.Errorf("delete %s: %w", e.ID, err))
+			continue
+		}
+		l.deleted = append(l.deleted, row)
+	}
+	if l.dry || len(seen)+len(still) == 0 {
+		return failed
+	}
+	return errors.Join(failed, l.write(still))
+}
+
+// delete deletes an ENI. EC2 refuses it if the ENI was attached a moment ago, and another
+// node may have been faster.
+func (l *leaks) delete(ctx context.Context, id string) error {
+	if l.dry {
+		return nil
+	}
+	err := l.pool.Cloud.DeleteENI(ctx, id)
+	if errors.Is(err, aws.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// find lists the ENIs that leak, by ID.
+func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
+	cloud := l.pool.Cloud
+	self, err := cloud.Instance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	idle, err := cloud.DescribeENIs(ctx, aws.ByTag(ipam.TagManaged, "true", "false"), aws.ByStatus("available"))
+	if err != nil {
+		return nil, err
+	}
+	alive, vpc, err := l.alive(ctx, self.ID, idle)
+	if err != nil {
+		return nil, err
+	}
+	busy, err := l.busy()
+	if err != nil {
+		return nil, err
+	}
+	idle = slices.DeleteFunc(idle, func(e aws.ENI) bool {
+		made := e.Tags[ipam.TagInstance]
+		return made == "" || e.VPC != vpc || e.Tags[tagNoManage] == "true" || alive[made] && (made != self.ID || busy(e.ID))
+	})
+	slices.SortFunc(idle, func(a, b aws.ENI) int { return strings.Compare(a.ID, b.ID) })
+	return idle, nil
+}
+
+// alive tells which of the instances that the ENIs were made for exist: those that have
+// an ENI attached, as every instance has from its launch to its end. EC2 is believed only
+// if it shows as much of this very instance.
+func (l *leaks) alive(ctx context.Context, self string, enis []aws.ENI) (alive map[string]bool, vpc string, err error) {
+	ids := []string{self}
+	for _, e := range enis {
+		if id := e.Tags[ipam.TagInstance]; id != "" && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	alive = map[string]bool{}
+	const most = 200 // values of a filter
+	for some := range slices.Chunk(ids, most) {
+		attached, err := l.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(some...))
+		if err != nil {
+			return nil, "", err
+		}
+		for _, e := range attached {
+			alive[e.Instance] = true
+			if e.Instance == self && e.Index == 0 && e.Card == 0 {
+				vpc = e.VPC
+			}
+		}
+	}
+	if vpc == "" {
+		return nil, "", fmt.Errorf("EC2 shows no boot ENI of this very instance, %s: what it says of others is not believed", self)
+	}
+	return alive, vpc, nil
+}
+
+// busy tells whether this node may still want an ENI that was made for it.
+func (l *leaks) busy() (func(id string) bool, error) {
+	s, err := l.pool.Registry.View()
+	if err != nil {
+		return nil, err
+	}
+	return func(id string) bool {
+		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 {
+			return false
+		}
+		slog.Info("an ENI of this instance is left to its next ADD or registry-gc", "eni", id)
+		return true
+	}, nil
+}

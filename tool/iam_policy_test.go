@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
+)
+
+// TestPolicyIsWhatIsCalled lives the life of a node in each mode, with EC2 refusing what the
+// policy does not allow. It wants the node to live, and to use all that it is allowed.
+func TestPolicyIsWhatIsCalled(t *testing.T) {
+	for name, keys := range map[string]string{
+		"full":             `"secGroupIds": ["sg-1"], "subnetTags": {"kubernetes_kubelet": "true"}`,
+		"full, dual stack": `"secGroupIds": ["sg-1"], "ipFamilies": ["IPv4", "IPv6"]`,
+		"full, peers":      `"secGroupIds": ["sg-1"], "routeToVpcPeers": true`,
+		"full, kept":       `"secGroupIds": ["sg-1"], "skipDeallocation": true`,
+		"assign":           `"provision": "assign"`,
+		"assign, prefixes": `"provision": "assign", "prefixDelegation": true`,
+		"none":             `"provision": "none", "skipDeallocation": true`,
+		"none, eni-gc":     `"provision": "none", "skipDeallocation": true`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			conflist := filepath.Join(t.TempDir(), "10-pods.conflist")
+			text := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "reuseIPWait": 0, %s}]}`, keys)
+			if err := os.WriteFile(conflist, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			l := newLife(t, conflist)
+			args := []string{"iam-policy", "--config", conflist}
+			gc := strings.HasSuffix(name, "eni-gc")
+			if gc {
+				args = append(args, "--eni-gc")
+				l.leak()
+			}
+			may := allowed(t, args...)
+			l.refuseAllBut(may)
+			if gc {
+				l.collectLeaks()
+			} else {
+				l.live()
+			}
+			if diff := cmp.Diff(may, l.called()); diff != "" {
+				t.Errorf("-allowed +called\n%s", diff)
+			}
+		})
+	}
+}
+
+// everything is what a policy of ours could allow, tags at a creation excepted, which EC2
+// refuses with that.
+var everything = []string{
+	"AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "CreateNetworkInterface", "DeleteNetworkInterface",
+	"DescribeInstanceTypes", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcPeeringConnections", "DescribeVpcs",
+	"DetachNetworkInterface", "ModifyNetworkInterfaceAttribute", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses",
+}
+
+func (l *life) refuseAllBut(may []string) {
+	for _, action := range everything {
+		if !slices.Contains(may, action) {
+			l.sim.Fail(action, "UnauthorizedOperation", -1)
+		}
+	}
+	l.sim.ResetCalls()
+}
+
+// allowed are the actions of the policy that the tool prints.
+func allowed(t *testing.T, args ...string) []string {
+	var policy struct {
+		Statement []struct{ Action []string }
+	}
+	if err := json.Unmarshal(runTool(t, args...), &policy); err != nil {
+		t.Fatal(err)
+	}
+	actions := map[string]bool{}
+	for _, s := range policy.Statement {
+		for _, a := range s.Action {
+			actions[strings.TrimPrefix(a, "ec2:")] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(actions))
+}
+
+func runTool(t *testing.T, args ...string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := tool.New(&out).RunContext(t.Context(), append([]string{tool.Name}, args...)); err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return out.Bytes()
+}
+
+// A life is a node, and all that it does.
+type life struct {
+	*testing.T
+	sim      *ec2sim.Sim
+	node     *ec2sim.Instance
+	config   ipam.Config
+	conflist string
+}
+
+// newLife launches a node that has an ENI for pods, without IPv6, of which its registry
+// knows nothing: a launch template may have made it.
+func newLife(t *testing.T, conflist string) *life {
+	w := world()
+	w.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2600:1f18:1111:2200::/56")}
+	for i := range w.Subnets {
+		w.Subnets[i].IPv6CIDR = netip.MustParsePrefix(fmt.Sprintf("2600:1f18:1111:22%02x::/64", i))
+	}
+	sim, err := ec2sim.New(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, err := nl.Host()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &plant{host: host, node: "i-00000000000000001"}
+	t.Cleanup(p.clear)
+	sim.OnChange(p.change)
+	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
+	t.Cleanup(ec2.Close)
+	t.Cleanup(metadata.Close)
+	t.Setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
+	l := &life{T: t, sim: sim, node: node, conflist: conflist}
+	l.config = readConfig(t, conflist)
+	runTool(t, "new-interface", "--subnet_filter", "kubernetes_kubelet=true", "--ip_batch_size", "3", "sg-1")
+	if err := os.RemoveAll(os.Getenv("CNI_IPVLAN_VPC_STATE_DIR")); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func readConfig(t *testing.T, conflist string) ipam.Config {
+	b, err := os.ReadFile(conflist)
+	var list struct{ Plugins []ipam.Config }
+	if err == nil {
+		err = json.Unmarshal(b, &list)
+	}
+	if err == nil {
+		err = list.Plugins[0].Validate()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list.Plugins[0]
+}
+
+// live fills the node with pods, ends all but one, and then that; what nobody uses is given
+// back meanwhile. In the end an operator takes away the ENIs that are left.
+func (l *life) live() {
+	policy := l.config.Policies()[0]
+	pods := 3 // what the ENI has, where nobody may ask for more
+	if policy.Provision == ipam.ProvisionAssign {
+		pods = 8
+	}
+	if policy.Provision == ipam.ProvisionFull {
+		pods = 15 // more than an ENI takes
+	}
+	valid := make([]registry.Attachment, pods)
+	for i := range valid {
+		valid[i] = registry.Attachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}
+		if _, err := ipam.Commands().Add(l.Context(), &plugin.Request[ipam.Config]{Network: "net", Attachment: valid[i], Config: l.config}); err != nil {
+			l.Fatalf("pod %d: %v", i, err)
+		}
+	}
+	runTool(l.T, "warm", "--config", l.conflist)
+	for _, left := range [][]registry.Attachment{valid[:1], nil} {
+		if err := ipam.Commands().GC(l.Context(), &plugin.Request[ipam.Config]{Network: "net", Valid: left, Config: l.config}); err != nil {
+			l.Fatal(err)
+		}
+		for range 3 { // ENIs drain, then go
+			runTool(l.T, "registry-gc", "--free-after", "1ns")
+		}
+	}
+	for _, e := range l.node.ENIs() {
+		if e.Index > 0 && policy.Provision == ipam.ProvisionFull {
+			runTool(l.T, "remove-interface", e.ID)
+		}
+	}
+}
+
+// leak has another instance leave an ENI behind.
+func (l *life) leak() {
+	other, err := l.sim.RunInstance(ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-b", SecurityGroups: []string{"sg-node"}})
+	if err != nil {
+		l.Fatal(err)
+	}
+	if err := l.sim.TerminateInstance(other.ID); err != nil {
+		l.Fatal(err)
+	}
+	leaked := url.Values{"Action": {"CreateNetworkInterface"}, "Version": {"2016-11-15"}, "SubnetId": {"subnet-b"},
+		"TagSpecification.1.ResourceType": {"network-interface"},
+		"TagSpecification.1.Tag.1.Key":    {ipam.TagManaged}, "TagSpecification.1.Tag.1.Value": {"true"},
+		"TagSpecification.1.Tag.2.Key": {ipam.TagInstance}, "TagSpecification.1.Tag.2.Value": {other.ID}}
+	resp, err := http.PostForm(os.Getenv("AWS_ENDPOINT_URL_EC2"), leaked)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		l.Fatal(resp, err)
+	}
+	resp.Body.Close()
+}
+
+// collectLeaks finds it, twice.
+func (l *life) collectLeaks() {
+	sightings := filepath.Join(l.TempDir(), "sightings")
+	runTool(l.T, "eni-gc", "--state", sightings)
+	b, err := os.ReadFile(sightings)
+	if err == nil {
+		year := fmt.Sprint(`"`, time.Now().UTC().Year())
+		err = os.WriteFile(sightings, bytes.ReplaceAll(b, []byte(year), []byte(`"2000`)), 0o600)
+	}
+	if err != nil {
+		l.Fatal(err)
+	}
+	runTool(l.T, "eni-gc", "--state", sightings)
+}
+
+// called are the actions that EC2 has let the node do. Where it may do nothing, it asks for
+// its ENIs' tags all the same, and does without. Tags at a creation need a permission of
+// their own (EC2 user guide, "Grant permission to tag Amazon EC2 resources during creation").
+func (l *life) called() []string {
+	actions := map[string]bool{}
+	for _, c := range l.sim.Calls() {
+		if c.Code == "UnauthorizedOperation" && (l.config.Provision != "none" || c.Action != "DescribeNetworkInterfaces") {
+			l.Errorf("%v", c)
+		}
+		if c.Code != "" {
+			continue
+		}
+		actions[c.Action] = true
+		if c.Params["TagSpecification.1.ResourceType"] != "" {
+			actions["CreateTags"] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(actions))
+}

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+)
+
+func launchTemplate() *cli.Command {
+	return &cli.Command{
+		Name:  "launch-template",
+		Usage: "Print a launch template that gives nodes their ENIs and addresses",
+		Description: `For instances with "provision": "none", which then ask EC2 for nothing:
+
+    aws ec2 create-launch-template --launch-template-name nodes \
+        --launch-template-data "$(` + Name + ` launch-template \
+            --config 10-pods.conflist --instance-type m5.large --subnet subnet-1)"
+
+It has the boot ENI, and further ENIs from interfaceIndex of the configuration on:
+as many as maxPods needs, else as maxENIs allows, else as the type can have. Each
+has the security groups and, by default, as many prefixes or addresses as fit.
+Add to it what a template has besides: image, instance type, user data. A
+template serves the zone of its subnets. On an instance, its type is the
+default, and --subnet may be left out: subnetTags select one of its zone. EC2
+is asked for the limits of the type (ec2:DescribeInstanceTypes).
+
+No collection deletes these ENIs: they end with their instance. For addresses,
+that is what "skipDeallocation": true is for.`,
+		Flags: []cli.Flag{
+			configFlag(),
+			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's", Usage: "respect the limits of `TYPE`"},
+			&cli.StringFlag{Name: "subnet", DefaultText: "by subnetTags, in this zone", Usage: "make the ENIs for pods in the subnet `ID`"},
+			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet", Usage: "make the boot ENI in the subnet `ID`"},
+			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "secGroupIds", Usage: "give the boot ENI the security group `ID`; again for further ones"},
+			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
+			&cli.IntFlag{Name: "prefixes", Usage: "give each ENI `N` /28 prefixes"},
+			&cli.IntFlag{Name: "addresses", Usage: "give each ENI `N` addresses beside its primary one"},
+			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6", Usage: "give each ENI an IPv6 prefix, /80"},
+		},
+		Action: func(c *cli.Context) error {
+			t, err := templateFor(c)
+			if err != nil {
+				return err
+			}
+			return answer(c, t, func(w io.Writer) {
+				e := json.NewEncoder(w)
+				e.SetIndent("", "    ")
+				_ = e.Encode(t) // it has no value that JSON cannot have; w is in memory
+			})
+		},
+	}
+}
+
+// A launchData is a part of what a launch template has (API reference,
+// RequestLaunchTemplateData).
+type launchData struct {
+	NetworkInterfaces []launchENI
+	TagSpecifications []launchTags
+}
+
+// A launchENI is one of its ENIs (API reference,
+// LaunchTemplateInstanceNetworkInterfaceSpecificationRequest).
+type launchENI struct {
+	DeviceIndex         int
+	NetworkCardIndex    int
+	Description         string
+	SubnetID            string `json:"SubnetId"`
+	Groups              []string
+	DeleteOnTermination bool
+	Secondary           int `json:"SecondaryPrivateIpAddressCount,omitempty"`
+	Prefixes            int `json:"Ipv4PrefixCount,omitempty"`
+	IPv6Prefixes        int `json:"Ipv6PrefixCount,omitempty"`
+}
+
+// launchTags are the tags of all resources of a type that a template makes.
+type launchTags struct {
+	ResourceType string
+	Tags         []launchTag
+}
+
+// A launchTag is a tag.
+type launchTag struct{ Key, Value string }
+
+// A plan is what the ENIs of an instance are to be.
+type plan struct {
+	ipam.Policy
+	kind   string // the instance type
+	limits aws.Limits
+	eni    launchENI // each for pods
+}
+
+// templateFor makes the template that the command line asks for.
+func templateFor(c *cli.Context) (launchData, error) {
+	p, err := planOf(c)
+	if err != nil {
+		return launchData{}, err
+	}
+	boot := launchENI{
+		Description: "boot", SubnetID: cmp.Or(c.String("boot-subnet"), p.eni.SubnetID),
+		Groups: c.StringSlice("boot-group"), DeleteOnTermination: true,
+	}
+	if len(boot.Groups) == 0 {
+		boot.Groups = p.eni.Groups
+	}
+	if p.MinIndex == 0 { // it serves pods, too
+		boot.Secondary, boot.Prefixes, boot.IPv6Prefixes = p.eni.Secondary, p.eni.Prefixes, p.eni.IPv6Prefixes
+	}
+	seats, err := p.seats()
+	if err != nil {
+		return launchData{}, err
+	}
+	t := launchData{NetworkInterfaces: []launchENI{boot}, TagSpecifications: []launchTags{{"network-interface", p.tags()}}}
+	for _, at := range seats {
+		eni := p.eni
+		eni.NetworkCardIndex, eni.DeviceIndex = at[0], at[1]
+		t.NetworkInterfaces = append(t.NetworkInterfaces, eni)
+	}
+	return t, nil
+}
+
+// planOf reads the command line and the configuration, and asks EC2 for the rest.
+func planOf(c *cli.Context) (plan, error) {
+	p := plan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
+	config, err := findConfig(c.String("config"))
+	if err != nil {
+		return p, err
+	}
+	i := slices.IndexFunc(config.Policies(), func(q ipam.Policy) bool { return poolName(q.Pool) == c.String("pool") })
+	if i < 0 {
+		return p, misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))
+	}
+	p.Policy = config.Policies()[i]
+	if p.eni.Groups = p.SecurityGroups; len(p.eni.Groups) == 0 {
+		return p, errors.New("secGroupIds: the configuration names no security group, and a launch template needs one")
+	}
+	cloud := aws.New(aws.Options{})
+	if p.kind = c.String("instance-type"); p.kind == "" {
+		self, err := cloud.Instance(c.Context)
+		if err != nil {
+			return p, hinted{err, "anywhere else say --instance-type and --subnet"}
+		}
+		p.kind = self.Type
+	}
+	if p.limits, err = cloud.Limits(c.Context, p.kind); err != nil {
+		return p, err
+	}
+	if err := p.fillENI(c); err != nil {
+		return p, err
+	}
+	if p.eni.SubnetID == "" {
+		p.eni.SubnetID, err = chooseSubnet(c, cloud, p.SubnetTags)
+	}
+	return p, err
+}
+
+// fillENI decides what each ENI carries, within the limits of the type. EC2 counts a
+// prefix as one address, and takes either prefixes or addresses with a new ENI.
+func (p *plan) fillENI(c *cli.Context) error {
+	room := p.limits.IPv4PerENI - 1
+	fits := func(flag string, n int) error {
+		if n < 0 || n > room {
+			return misuse(c, "--%s: %d: an ENI of %s has %d IPv4 addresses, its primary one among them: want 0 to %d",
+				flag, n, p.kind, p.limits.IPv4PerENI, room)
+		}
+		return nil
+	}
+	switch {
+	case c.IsSet("prefixes") && c.IsSet("addresses"):
+		return misuse(c, "--prefixes, --addresses: EC2 makes an ENI with one or the other")
+	case c.IsSet("prefixes"):
+		p.eni.Prefixes = c.Int("prefixes")
+	case c.IsSet("addresses"):
+		p.eni.Secondary = c.Int("addresses")
+	case !slices.Contains(p.Families, ipam.IPv4):
+	case p.Prefixes:
+		p.eni.Prefixes = room
+	default:
+		p.eni.Secondary = room
+	}
+	if err := errors.Join(fits("prefixes", p.eni.Prefixes), fits("addresses", p.eni.Secondary)); err != nil {
+		return err
+	}
+	if c.Bool("ipv6") || !c.IsSet("ipv6") && slices.Contains(p.Families, ipam.IPv6) {
+		if p.limits.IPv6PerENI == 0 {
+			return misuse(c, "--ipv6: %s has no IPv6", p.kind)
+		}
+		p.eni.IPv6Prefixes = 1
+	}
+	return nil
+}
+
+// pods is for how many pods an ENI has addresses.
+func (p *plan) pods() int {
+	if !slices.Contains(p.Families, ipam.IPv4) {
+		return 1 << 20 // of a /80 nobody sees the end
+	}
+	const size = 16 // of a /28
+	return 1 + p.eni.Secondary + size*p.eni.Prefixes
+}
+
+// seats are the network cards and device indices of the ENIs for pods: those of the lowest
+// index first, because what is on one card shares its bandwidth.
+func (p *plan) seats() ([][2]int, error) {
+	var all [][2]int
+	for card, n := range p.limits.Cards {
+		from, to := max(p.MinIndex, 1), n
+		if len(p.limits.Cards) == 1 {
+			to = from + n - 1 // where there is but one card, EC2 takes any index
+		}
+		for index := from; index < to; index++ {
+			all = append(all, [2]int{card, index})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b [2]int) int { return cmp.Compare(a[1], b[1]) })
+	most := p.limits.PodENIs()
+	if p.MaxENIs > 0 {
+		if p.MaxENIs > p.limits.ENIs {
+			return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
+		}
+		most = min(most, p.MaxENIs-1)
+	}
+	if pods := p.MaxPods; pods > 0 {
+		if p.MinIndex == 0 {
+			pods -= p.pods() - 1 // the boot ENI's; its primary address is the node's
+		}
+		want := max((pods+p.pods()-1)/p.pods(), 0)
+		if want > most {
+			return nil, fmt.Errorf("maxPods: %d: %s can have %d ENIs for pods, with %d addresses each: that is %d pods",
+				p.MaxPods, p.kind, most, p.pods(), p.MaxPods-pods+most*p.pods())
+		}
+		most = want
+	}
+	return all[:min(most, len(all))], nil
+}
+
+// tags are those of the ENIs, the boot ENI among them: a template tells no two apart.
+func (p *plan) tags() []launchTag {
+	tags := maps.Clone(p.Tags)
+	if tags == nil {
+		tags = map[string]string{}
+	}
+	tags[ipam.TagManaged], tags[ipam.TagPool] = "false", poolName(p.Pool)
+	var all []launchTag
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, launchTag{k, tags[k]})
+	}
+	return all
+}
+
+// chooseSubnet is the subnet of this zone that has the tags, and the most free addresses.
+func chooseSubnet(c *cli.Context, cloud *aws.Client, tags map[string]string) (string, error) {
+	all, zone, err := zoneSubnets(c.Context, cloud)
+	if err != nil {
+		return "", hinted{err, "anywhere else say --instance-type and --subnet"}
+	}
+	for _, s := range all {
+		if carriesTags(s.Tags, tags) {
+			return s.ID, nil
+		}
+	}
+	return "", fmt.Errorf("subnetTags: no subnet of %s has the tags %v", zone, tags)
+}

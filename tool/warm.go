@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+func warm() *cli.Command {
+	return &cli.Command{
+		Name:  "warm",
+		Usage: "Fill each pool to the free addresses that its configuration wants",
+		Description: `For a systemd path unit, and before the kubelet starts: it asks EC2 for what
+the pools have fewer of than warm.min, as an ADD would, so that ADDs need not.
+A pool that has enough costs nothing. It takes the mark
+` + registry.Dir() + `/` + ipam.Refill + ` away, which an ADD leaves
+when it has taken one of the last addresses.`,
+		Flags: []cli.Flag{configFlag()},
+		Action: func(c *cli.Context) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			config, err := findConfig(c.String("config"))
+			if err != nil {
+				return err
+			}
+			// Before the work: an ADD that leaves the mark meanwhile is not overlooked. If
+			// the work fails it is not put back, or systemd would start it again at once.
+			mark := filepath.Join(registry.Dir(), ipam.Refill)
+			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			var rows []warmRow
+			var failed error
+			for _, policy := range config.Policies() {
+				row, err := fillPool(c, policy)
+				rows = append(rows, row)
+				failed = errors.Join(failed, err)
+			}
+			return errors.Join(failed, table(c, rows))
+		},
+	}
+}
+
+// A warmRow is a pool after it was filled.
+type warmRow struct {
+	Pool string `json:"pool"`
+	Free int    `json:"free"` // that a pod could have now; of a /80, a million
+	Min  int    `json:"min"`  // that the configuration wants
+}
+
+// fillPool fills one pool. It goes no further than what its configuration wants.
+func fillPool(c *cli.Context, policy ipam.Policy) (warmRow, error) {
+	row := warmRow{Pool: poolName(policy.Pool), Min: policy.Warm.Min}
+	p, err := openPool(policy)
+	if err != nil {
+		return row, err
+	}
+	defer p.Close()
+	defer working("fill pool " + row.Pool)()
+	if row.Free, err = p.Fill(c.Context); err != nil {
+		err = fmt.Errorf("fill pool %s: %w", row.Pool, err)
+	}
+	return row, err
+}
+
+// poolName is the name of a pool for people: the registry's default one has none.
+func poolName(pool string) string {
+	if pool == "" {
+		return "default"
+	}
+	return pool
+}
