@@ -17,7 +17,7 @@ import (
 type Drops struct {
 	Spoofed int // from an address that the ENI has not: EC2's source/destination check
 	Nobody  int // to an address of the VPC, or of a peer, that no ENI has
-	NoRoute int // to anywhere else, from an ENI without a public address or from another address than its primary one
+	NoRoute int // to anywhere else, from an ENI without a public address or from another address than its primary one, and without a NAT gateway
 }
 
 // String is such as "spoofed 0, to nobody 2, without a route 1".
@@ -33,27 +33,53 @@ const (
 	drainNoRoute = "no-route"
 )
 
-// toDrain is the route to a drain of all packets to dst. The next hop stands for the far end, with a MAC address that
-// it does not have, so that nobody is asked for it and nobody takes the packet.
+// toDrain is the route to a drain of all packets to dst.
 func toDrain(drain string, dst netip.Prefix, table uint32) nl.Route {
-	return nl.Route{Dst: dst, Via: nextHop, Dev: drain, Table: table, OnLink: true}
+	return toFarEnd(drain, dst, table)
+}
+
+// toFarEnd is the route of all packets to dst to whoever is at the far end of a link, by a next hop that stands for it:
+// what is added for the link says which MAC address that has, so that nobody is asked.
+func toFarEnd(dev string, dst netip.Prefix, table uint32) nl.Route {
+	via := farEnd
+	if dst.Addr().Is6() {
+		via = farEnd6
+	}
+	return nl.Route{Dst: dst, Via: via, Dev: dev, Table: table, OnLink: true}
 }
 
 var (
-	nextHop    = netip.MustParseAddr("192.0.2.254")
-	everything = netip.MustParsePrefix("0.0.0.0/0")
+	farEnd      = netip.MustParseAddr("192.0.2.254")
+	farEnd6     = netip.MustParseAddr("fe80::ec2")
+	everything  = netip.MustParsePrefix("0.0.0.0/0")
+	everything6 = netip.MustParsePrefix("::/0")
 )
 
+// farEnds says which MAC address is at the far end of a link.
+func farEnds(dev, mac string) []nl.Object {
+	return []nl.Object{nl.Neigh{Addr: farEnd, MAC: mac, Dev: dev}, nl.Neigh{Addr: farEnd6, MAC: mac, Dev: dev}}
+}
+
+// deafMAC is an address that the far end of a drain does not have, so that it takes no packet.
 const deafMAC = "02:00:00:00:00:01"
 
 func (f *Fabric) drains() nl.Wiring {
 	var w nl.Wiring
-	for _, name := range []string{drainSpoofed, drainNobody, drainNoRoute} {
-		w = append(w,
-			nl.Step{NS: f.vpc.NS, Object: nl.Veth{Name: name, Peer: "x-" + name, PeerNS: f.vpc.NS, MTU: jumbo}},
-			nl.Step{NS: f.vpc.NS, Object: nl.Neigh{Addr: nextHop, MAC: deafMAC, Dev: name}})
+	add := func(objects ...nl.Object) {
+		for _, o := range objects {
+			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
+		}
 	}
-	return append(w, nl.Step{NS: f.vpc.NS, Object: toDrain(drainSpoofed, everything, tableSpoofed)})
+	// A router reports on each of its links that it listens to all-routers (RFC 3810), which a drain would count.
+	const router = "net/ipv6/conf/default/forwarding"
+	add(nl.Sysctl{Key: router, Value: "0"})
+	for _, name := range []string{drainSpoofed, drainNobody, drainNoRoute} {
+		add(nl.Veth{Name: name, Peer: "x-" + name, PeerNS: f.vpc.NS, MTU: jumbo})
+		add(farEnds(name, deafMAC)...)
+	}
+	add(nl.Sysctl{Key: router, Value: "1"},
+		toDrain(drainSpoofed, everything, tableSpoofed), toDrain(drainSpoofed, everything6, tableSpoofed))
+	return w
 }
 
 // Drops returns the counts since New.

@@ -21,7 +21,7 @@ const (
 
 // The rules of an ENI, in the order they are asked.
 const (
-	prefInternet = 100 // from the address that has a public one, to anywhere outside
+	prefInternet = 100 // from an address that has a public one, or a NAT gateway, to anywhere outside
 	prefOwn      = 200 // from an address that the ENI has
 	prefAny      = 250 // from any, if EC2 does not check this ENI
 	prefSpoofed  = 300 // from any other
@@ -79,28 +79,42 @@ func (f *Fabric) plug(id string, now nl.Wiring) error {
 	return errors.Join(err, without(now, was).Add())
 }
 
+// The VPC's router, as an ENI sees it. Its IPv6 address is the same in every subnet (VPC user guide, "Subnet route
+// tables": fe80:ec2::1); it answers neighbour solicitations for it itself.
+const routerMAC = "02:00:00:00:0e:c2"
+
+var router6 = netip.MustParsePrefix("fe80:ec2::1/64")
+
 // wiring is an attached ENI: its link, who it may be, and the ways to it.
 func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 	dev, network := linkName(e), f.networks[e.VPC]
 	var w nl.Wiring
-	add := func(o nl.Object) { w = append(w, nl.Step{NS: f.vpc.NS, Object: o}) }
-	add(nl.Veth{Name: dev, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: jumbo})
-	add(nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"}) // arp(7): else it answers within 0.8 s
-	if e.PublicIP.IsValid() {
+	add := func(objects ...nl.Object) {
+		for _, o := range objects {
+			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
+		}
+	}
+	add(nl.Veth{Name: dev, MAC: routerMAC, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: jumbo},
+		nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"}, // arp(7): else it answers within 0.8 s
+		nl.Addr{Prefix: router6, Dev: dev, NoDAD: true})
+	add(farEnds(dev, e.MAC)...)
+	if e.PublicIP.IsValid() && !f.hasNAT(e) {
 		add(nl.Rule{Pref: prefInternet, From: prefix(e.Addrs[0]), IIF: dev, Table: network.internet})
 	}
-	if !e.SourceDestCheck {
-		add(nl.Rule{Pref: prefAny, IIF: dev, Table: network.table})
-	}
-	add(nl.Rule{Pref: prefSpoofed, IIF: dev, Table: tableSpoofed})
-	for _, p := range prefixes(e) {
-		for a := p.Addr(); p.Contains(a); a = a.Next() {
-			add(nl.Neigh{Addr: a, MAC: e.MAC, Dev: dev})
+	for _, v6 := range []bool{false, true} {
+		if !e.SourceDestCheck {
+			add(nl.Rule{Pref: prefAny, IPv6: v6, IIF: dev, Table: network.table})
 		}
+		add(nl.Rule{Pref: prefSpoofed, IPv6: v6, IIF: dev, Table: tableSpoofed})
+	}
+	for _, p := range prefixes(e) {
 		for _, table := range network.tables() {
-			add(nl.Route{Dst: p, Dev: dev, Table: table})
+			add(toFarEnd(dev, p, table))
 		}
 		add(nl.Rule{Pref: prefOwn, From: p, IIF: dev, Table: network.table})
+		if p.Addr().Is4() && f.hasNAT(e) {
+			add(nl.Rule{Pref: prefInternet, From: p, IIF: dev, Table: network.internet})
+		}
 	}
 	return w
 }
@@ -108,10 +122,10 @@ func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 // prefixes are the addresses of an ENI and the prefixes delegated to it.
 func prefixes(e ec2sim.ENI) []netip.Prefix {
 	var ps []netip.Prefix
-	for _, a := range e.Addrs {
+	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 		ps = append(ps, prefix(a))
 	}
-	return append(ps, e.Prefixes...)
+	return slices.Concat(ps, e.Prefixes, e.IPv6Prefixes)
 }
 
 // linkName is the name of the fabric's end of an ENI, as much of its ID as fits.
@@ -125,13 +139,29 @@ func deviceName(e ec2sim.ENI) string {
 	return fmt.Sprintf("eth%dc%d", e.Index, e.Card)
 }
 
-// dhcp is what the DHCP server of a VPC gives a boot ENI: the primary address and a default route by the router, which
-// is the address after the subnet's (VPC user guide: "Subnet CIDR blocks").
+// The origins of routes (rt_protos of iproute2).
+const (
+	protoRA   = 9
+	protoDHCP = 16
+)
+
+// dhcp is what a boot ENI gets of each family that it has. By IPv4 the DHCP server of a VPC gives it the primary address
+// and a default route by the router, which is the address after the subnet's (VPC user guide: "Subnet CIDR blocks"). By
+// IPv6 the server gives it the address alone, and the router advertises itself and the subnet; the routes are there as
+// systemd-networkd leaves them, which listens to advertisements for the kernel.
 func dhcp(e ec2sim.ENI, n *nl.NS) nl.Wiring {
-	const protoDHCP = 16 // rt_protos of iproute2
-	primary, dev := e.Addrs[0], deviceName(e)
-	return nl.Wiring{
-		{NS: n, Object: nl.Addr{Prefix: netip.PrefixFrom(primary, e.CIDR.Bits()), Dev: dev}},
-		{NS: n, Object: nl.Route{Dst: everything, Via: e.CIDR.Addr().Next(), Dev: dev, Src: primary, Protocol: protoDHCP}},
+	var w nl.Wiring
+	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }
+	dev := deviceName(e)
+	if len(e.Addrs) > 0 {
+		primary := e.Addrs[0]
+		add(nl.Addr{Prefix: netip.PrefixFrom(primary, e.CIDR.Bits()), Dev: dev})
+		add(nl.Route{Dst: everything, Via: e.CIDR.Addr().Next(), Dev: dev, Src: primary, Protocol: protoDHCP})
 	}
+	if len(e.IPv6Addrs) > 0 {
+		add(nl.Addr{Prefix: prefix(e.IPv6Addrs[0]), Dev: dev, NoDAD: true})
+		add(nl.Route{Dst: e.IPv6CIDR, Dev: dev, Protocol: protoRA})
+		add(nl.Route{Dst: everything6, Via: router6.Addr(), Dev: dev, Protocol: protoRA})
+	}
+	return w
 }

@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -42,7 +45,26 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 	if err := i.serve(ec2Addr, 0, f.EC2); err != nil {
 		return nil, err
 	}
-	return i, f.Err()
+	return i, errors.Join(f.Err(), i.settle())
+}
+
+// settle waits until the instance is reachable by IPv6. The kernel adds the local route to an address later than the
+// address itself, from a work queue, even if it does not look for duplicates; until then it answers that there is no route.
+func (i *Instance) settle() error {
+	a := i.Addr6()
+	if !a.IsValid() {
+		return nil
+	}
+	local := nl.Route{Dst: prefix(a), Dev: deviceName(i.ENIs()[0]), Table: unix.RT_TABLE_LOCAL, Type: "local"}
+	try := time.NewTicker(time.Millisecond)
+	defer try.Stop()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); <-try.C {
+		if err = local.Check(i.NS); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %s: %w", i.Name, local, err)
 }
 
 // newInstance makes the namespace of an instance and sets what systemd sets (50-default.conf), and not what kubelet
@@ -83,8 +105,18 @@ func (i *Instance) Env() []string {
 	}
 }
 
-// Addr is the primary address of the boot ENI.
-func (i *Instance) Addr() netip.Addr { return i.ENIs()[0].Addrs[0] }
+// Addr is the primary address of the boot ENI; zero if its subnet has no IPv4.
+func (i *Instance) Addr() netip.Addr { return first(i.ENIs()[0].Addrs) }
+
+// Addr6 is the first IPv6 address of the boot ENI; zero if it has none.
+func (i *Instance) Addr6() netip.Addr { return first(i.ENIs()[0].IPv6Addrs) }
+
+func first(addrs []netip.Addr) netip.Addr {
+	if len(addrs) == 0 {
+		return netip.Addr{}
+	}
+	return addrs[0]
+}
 
 // PublicIP is the public address of the boot ENI; zero if it has none.
 func (i *Instance) PublicIP() netip.Addr { return i.ENIs()[0].PublicIP }

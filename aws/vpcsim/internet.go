@@ -8,28 +8,54 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// InternetAddr is the address of the internet's host (RFC 5737, TEST-NET-3).
-var InternetAddr = netip.MustParseAddr("203.0.113.1")
+// The addresses of the internet's host (RFC 5737, TEST-NET-3; RFC 9637).
+var (
+	InternetAddr  = netip.MustParseAddr("203.0.113.1")
+	InternetAddr6 = netip.MustParseAddr("3fff::1")
+)
 
 var (
-	// between the fabric and the internet gateway (RFC 5737, TEST-NET-1)
-	routerAddr  = netip.MustParsePrefix("192.0.2.1/30")
-	gatewayAddr = netip.MustParsePrefix("192.0.2.2/30")
+	// between the fabric and the internet gateway (RFC 5737, TEST-NET-1; RFC 9637)
+	routerAddr   = netip.MustParsePrefix("192.0.2.1/30")
+	gatewayAddr  = netip.MustParsePrefix("192.0.2.2/30")
+	routerAddr6  = netip.MustParsePrefix("3fff:0:1::1/64")
+	gatewayAddr6 = netip.MustParsePrefix("3fff:0:1::2/64")
 
-	uplink    = netip.MustParsePrefix("203.0.113.254/24")
-	publicIPs = netip.MustParsePrefix("198.18.0.0/15") // those that ec2sim gives
+	uplink  = netip.MustParsePrefix("203.0.113.254/24")
+	uplink6 = netip.MustParsePrefix("3fff::254/64")
+
+	// A router must have link-local addresses to ask for neighbours.
+	routerLocal  = netip.MustParsePrefix("fe80::1/64")
+	gatewayLocal = netip.MustParsePrefix("fe80::2/64")
+	publicIPs    = netip.MustParsePrefix("198.18.0.0/15") // those that ec2sim gives
 )
+
+// NATAddr is the public address of the NAT gateway: the last of those that ec2sim gives.
+var NATAddr = netip.MustParseAddr("198.19.255.255")
 
 // A mapping is a public address and the primary address it belongs to.
 type mapping struct{ private, public netip.Addr }
 
+// AddNATGateway makes a NAT gateway the way of a subnet to the internet by IPv4, for all addresses of the ENIs that are
+// attached from now on (VPC user guide: "NAT gateways"). Without one, only boot ENIs with a public address have a way.
+func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.natted = append(f.natted, subnet)
+	return f.translate()
+}
+
+// hasNAT says whether the subnet of an ENI has a NAT gateway.
+func (f *Fabric) hasNAT(e ec2sim.ENI) bool { return slices.Contains(f.natted, e.CIDR) }
+
 // outside is the internet gateway and the internet.
 func (f *Fabric) outside() nl.Wiring {
 	vpc, igw, internet := f.vpc.NS, f.igw.NS, f.Internet.NS
-	return append(router(igw), nl.Wiring{
+	return slices.Concat(router(igw), nl.Wiring{
 		{NS: vpc, Object: nl.Veth{Name: "igw", Peer: "vpc", PeerNS: igw, MTU: ethernet}},
 		{NS: vpc, Object: nl.Addr{Prefix: routerAddr, Dev: "igw"}},
 		{NS: igw, Object: nl.Addr{Prefix: gatewayAddr, Dev: "vpc"}},
@@ -39,18 +65,32 @@ func (f *Fabric) outside() nl.Wiring {
 		{NS: igw, Object: nl.Route{Dst: publicIPs, Type: "blackhole"}}, // those that nobody has
 		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr, uplink.Bits()), Dev: "eth0"}},
 		{NS: internet, Object: nl.Route{Dst: publicIPs, Via: uplink.Addr(), Dev: "eth0"}},
-	}...)
+	}, nl.Wiring{ // IPv6: addresses are public as they are (VPC user guide: "Internet gateways")
+		{NS: vpc, Object: nl.Addr{Prefix: routerLocal, Dev: "igw", NoDAD: true}},
+		{NS: vpc, Object: nl.Addr{Prefix: routerAddr6, Dev: "igw", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "vpc", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: gatewayAddr6, Dev: "vpc", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "internet", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: uplink6, Dev: "internet", NoDAD: true}},
+		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr6, uplink6.Bits()), Dev: "eth0", NoDAD: true}},
+		{NS: internet, Object: nl.Route{Dst: everything6, Via: uplink6.Addr(), Dev: "eth0"}},
+	})
 }
 
 // translate makes the gateway translate between private and public addresses as they are mapped now (VPC user guide:
-// "Internet gateways": "a one-to-one NAT").
+// "Internet gateways": "a one-to-one NAT"). It stands for the NAT gateway, too.
 func (f *Fabric) translate() error {
 	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}
 	var w nl.Wiring
+	add := func(private netip.Prefix, public netip.Addr) {
+		w = append(w, nl.Step{NS: f.igw.NS, Object: nl.Route{Dst: private, Via: routerAddr.Addr(), Dev: "vpc"}})
+		out.Rules = append(out.Rules, nl.NFRule{nl.OIFName("internet"), nl.SAddr(private), nl.SNAT(public)})
+	}
 	for _, id := range slices.Sorted(maps.Keys(f.mapped)) {
-		m := f.mapped[id]
-		w = append(w, nl.Step{NS: f.igw.NS, Object: nl.Route{Dst: prefix(m.private), Via: routerAddr.Addr(), Dev: "vpc"}})
-		out.Rules = append(out.Rules, nl.NFRule{nl.OIFName("internet"), nl.SAddr(prefix(m.private)), nl.SNAT(m.public)})
+		add(prefix(f.mapped[id].private), f.mapped[id].public)
+	}
+	for _, subnet := range f.natted {
+		add(subnet, NATAddr)
 	}
 	t := nl.Table{Family: "ip", Name: "igw", Chains: []nl.Chain{out}}
 	if len(w) == 0 {

@@ -15,9 +15,10 @@ import (
 
 // A network is a VPC in the fabric: the routes that its ENIs can use.
 type network struct {
-	table    uint32         // to the ENIs of the VPC and of its peers, and to drains
-	internet uint32         // to the internet, for those who may
+	table    uint32         // to the ENIs of the VPC and of its peers, to drains, and by IPv6 to the internet
+	internet uint32         // to the internet by IPv4, for those who may
 	within   []netip.Prefix // the CIDRs of the VPC and of its peers
+	public   []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
 	peers    []*network     // those that are in the fabric
 }
 
@@ -32,19 +33,19 @@ func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 	networks := map[string]*network{}
 	for i, v := range c.VPCs {
 		for _, other := range c.VPCs[:i] {
-			if overlap(v.CIDRs, other.CIDRs) {
+			if overlap(blocks(v), blocks(other)) {
 				return nil, fmt.Errorf("%s and %s overlap: one fabric cannot tell them apart", other.ID, v.ID)
 			}
 		}
 		n := uint32(i)
-		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, within: slices.Clone(v.CIDRs)}
+		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, within: blocks(v), public: v.IPv6CIDRs}
 	}
 	cidrs := func(p ec2sim.PeerVPC) []netip.Prefix {
 		i := slices.IndexFunc(c.VPCs, func(v ec2sim.VPC) bool { return v.ID == p.ID })
-		if p.CIDRs == nil && i >= 0 {
-			return c.VPCs[i].CIDRs
+		if i >= 0 {
+			return blocks(c.VPCs[i])
 		}
-		return p.CIDRs
+		return slices.Concat(p.CIDRs, p.IPv6CIDRs)
 	}
 	for _, p := range c.Peerings {
 		if cmp.Or(p.Status, "active") != "active" {
@@ -55,6 +56,9 @@ func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 	}
 	return networks, nil
 }
+
+// blocks are the CIDRs of a VPC, of both families.
+func blocks(v ec2sim.VPC) []netip.Prefix { return slices.Concat(v.CIDRs, v.IPv6CIDRs) }
 
 func overlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
@@ -82,7 +86,7 @@ func (n *network) tables() []uint32 {
 }
 
 // wiring is the routes that are there without any ENI.
-func (n *network) wiring(vpc *nl.NS) nl.Wiring {
+func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }
 	for _, cidr := range n.within {
@@ -92,5 +96,10 @@ func (n *network) wiring(vpc *nl.NS) nl.Wiring {
 	}
 	add(toDrain(drainNoRoute, everything, n.table))
 	add(nl.Route{Dst: everything, Via: gatewayAddr.Addr(), Dev: "igw", Table: n.internet})
+	add(nl.Route{Dst: everything6, Via: gatewayAddr6.Addr(), Dev: "igw", Table: n.table})
+	for _, cidr := range n.public {
+		add(toDrain(drainNobody, cidr, nl.MainTable))
+		w = append(w, nl.Step{NS: igw, Object: nl.Route{Dst: cidr, Via: routerAddr6.Addr(), Dev: "vpc"}})
+	}
 	return w
 }

@@ -5,7 +5,6 @@ package vpcsim
 
 import (
 	"bytes"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -13,72 +12,38 @@ import (
 	"time"
 )
 
-// patience is how long a probe waits for an answer.
-const patience = 3 * time.Second
+// How long a probe waits for an answer, and how often meanwhile it looks whether its datagram was too big for the path.
+const (
+	patience = 5 * time.Second
+	glance   = 100 * time.Millisecond
+)
 
-// Answer tells everybody who calls a port, by TCP or UDP, with which address and port they are seen, until the
-// Namespace is closed.
-func (n *Namespace) Answer(port uint16) error {
-	return n.Do(func() error {
-		any := netip.AddrPortFrom(netip.IPv4Unspecified(), port)
-		tcp, err := net.ListenTCP("tcp4", net.TCPAddrFromAddrPort(any))
-		if err != nil {
-			return fmt.Errorf("%s: %w", n.Name, err)
-		}
-		n.open = append(n.open, tcp)
-		udp, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(any))
-		if err != nil {
-			return fmt.Errorf("%s: %w", n.Name, err)
-		}
-		n.open = append(n.open, udp)
-		go answerTCP(tcp)
-		go answerUDP(udp)
-		return nil
-	})
-}
-
-func answerTCP(l net.Listener) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		io.WriteString(c, c.RemoteAddr().String())
-		c.Close()
-	}
-}
-
-func answerUDP(l *net.UDPConn) {
-	question := make([]byte, jumbo)
-	for {
-		_, from, err := l.ReadFromUDPAddrPort(question)
-		if err != nil {
-			return
-		}
-		_, _ = l.WriteToUDPAddrPort([]byte(from.String()), from)
-	}
-}
+// small is what Call sends.
+const small = 10
 
 // Call calls a port where a Namespace answers, by "tcp" or "udp", and returns as whom it sees us.
 func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort, err error) {
+	return n.Send(network, to, small)
+}
+
+// Send is Call with that many bytes, by "udp" in one datagram: 65507 at most, and in fragments if it is larger than the
+// path takes. It is an error if the other end has not got them all.
+func (n *Namespace) Send(network string, to netip.AddrPort, size int) (seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
 		c, err := net.DialTimeout(network, to.String(), patience)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		if tcp, ok := c.(*net.TCPConn); ok {
+			seen, err = sendStream(tcp, size)
 			return err
 		}
-		if network == "udp" {
-			io.WriteString(c, "who am I?")
-		}
-		answer := make([]byte, 64)
-		size, err := c.Read(answer)
+		d, err := newDatagrams(c, to.Addr())
 		if err != nil {
 			return err
 		}
-		seen, err = netip.ParseAddrPort(string(answer[:size]))
+		seen, err = d.send(func(int) int { return size })
 		return err
 	})
 	if err != nil {
@@ -87,15 +52,36 @@ func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort
 	return seen, nil
 }
 
+func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return seen, err
+	}
+	if _, err := c.Write(make([]byte, size)); err != nil {
+		return seen, err
+	}
+	if err := c.CloseWrite(); err != nil {
+		return seen, err
+	}
+	answer, err := io.ReadAll(c)
+	if err != nil {
+		return seen, err
+	}
+	return parseAnswer(answer, size)
+}
+
 // Ping sends one ICMP echo request and waits for its reply.
 func (n *Namespace) Ping(to netip.Addr) error {
+	network, kind := "ip4:icmp", echo4
+	if to.Is6() {
+		network, kind = "ip6:ipv6-icmp", echo6
+	}
 	err := n.Do(func() error {
-		c, err := net.DialIP("ip4:icmp", nil, &net.IPAddr{IP: to.AsSlice()})
+		c, err := net.DialIP(network, nil, &net.IPAddr{IP: to.AsSlice()})
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		return echo(c)
+		return kind.ask(c)
 	})
 	if err != nil {
 		return fmt.Errorf("%s: ping %s: %w", n.Name, to, err)
@@ -103,19 +89,24 @@ func (n *Namespace) Ping(to netip.Addr) error {
 	return nil
 }
 
-// The types of ICMP messages (RFC 792).
-const (
-	echoReply   = 0
-	echoRequest = 8
+// An echo is the types of its two messages: RFC 792, and RFC 4443, section 4.
+type echo struct{ request, reply byte }
+
+var (
+	echo4 = echo{8, 0}
+	echo6 = echo{128, 129}
 )
 
-// echo asks with the time of day for identifier, so that it knows its own reply.
-func echo(c *net.IPConn) error {
+// ask asks with the time of day for identifier and sequence number, so that it knows its own reply.
+func (e echo) ask(c *net.IPConn) error {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
 	}
-	now := uint32(time.Now().UnixNano())
-	request := message(echoRequest, now)
+	const atSum, atID, length = 2, 4, 8
+	request := make([]byte, length)
+	request[0] = e.request
+	byteOrder.PutUint32(request[atID:], uint32(time.Now().UnixNano()))
+	byteOrder.PutUint16(request[atSum:], checksum(request)) // by IPv6, the kernel does it
 	if _, err := c.Write(request); err != nil {
 		return err
 	}
@@ -125,19 +116,8 @@ func echo(c *net.IPConn) error {
 		if err != nil {
 			return err
 		}
-		if bytes.Equal(reply[:size], message(echoReply, now)) {
+		if size == length && reply[0] == e.reply && bytes.Equal(reply[atID:size], request[atID:]) {
 			return nil
 		}
 	}
-}
-
-// message is an ICMP message with an identifier and a sequence number: RFC 792, "Echo or Echo Reply Message".
-func message(kind byte, id uint32) []byte {
-	m := binary.BigEndian.AppendUint32([]byte{kind, 0, 0, 0}, id)
-	sum := uint32(kind)<<8 + id>>16 + id&0xffff
-	for sum>>16 != 0 {
-		sum = sum>>16 + sum&0xffff
-	}
-	binary.BigEndian.PutUint16(m[2:], ^uint16(sum))
-	return m
 }

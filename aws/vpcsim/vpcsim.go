@@ -17,12 +17,13 @@
 //	                           igw                  +---> no-route  /
 //	............................|............................................................................
 //	                           vpc                                    igw: the internet gateway
-//	                            | 10.0.0.10 is 198.18.0.1             1:1 NAT, for boot ENIs with a public address
+//	                            | 10.0.0.10 is 198.18.0.1             1:1 NAT, for boot ENIs with a public address,
+//	                            |                                     a NAT gateway for subnets, IPv6 as it is
 //	............................|............................................................................
 //	                           eth0 203.0.113.1                       internet: one host
 //
-// There is no broadcast domain. The fabric answers ARP for every address but those of the ENI that asks, and knows
-// without asking which ENI has an address. It believes EC2 and nobody else: addresses follow AssignPrivateIpAddresses
+// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address but those of the ENI
+// that asks, and knows without asking which ENI has an address. By IPv6 it is fe80:ec2::1, the router of all subnets. It believes EC2 and nobody else: addresses follow AssignPrivateIpAddresses
 // and its kin, as [ec2sim.Sim.OnChange] tells of them, before EC2 has answered. It is the metadata service, too, and
 // knows an instance by the address that it asks from.
 //
@@ -62,6 +63,7 @@ type Fabric struct {
 	made      []*Namespace
 	plugged   map[string]nl.Wiring // by ENI
 	mapped    map[string]mapping   // by ENI
+	natted    []netip.Prefix       // the subnets that have a NAT gateway
 	failed    error
 }
 
@@ -105,12 +107,12 @@ func (f *Fabric) build() (err error) {
 	w = append(w, f.drains()...)
 	w = append(w, f.outside()...)
 	for _, n := range f.networks {
-		w = append(w, n.wiring(f.vpc.NS)...)
+		w = append(w, n.wiring(f.vpc.NS, f.igw.NS)...)
 	}
 	if err := w.Add(); err != nil {
 		return err
 	}
-	return f.serveMetadata()
+	return errors.Join(f.serveMetadata(), f.answerNeighbours())
 }
 
 // router makes a namespace forward packets as they are, and answer ARP for all that it can forward.
@@ -122,8 +124,9 @@ func router(n *nl.NS) nl.Wiring {
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}},
-		// The kernel's own IPv6 chatter would be counted in the drains.
-		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
+		// No link-local address by itself: the kernel would look for others that have it, in the drains too.
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"}},
 	}
 }
 

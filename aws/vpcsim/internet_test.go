@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// TestNATGateway gives a subnet another way out, for all addresses.
+func TestNATGateway(t *testing.T) {
+	f := newFabric(t)
+	if err := f.AddNATGateway(cidr("10.0.1.0/24")); err != nil {
+		t.Fatal(err)
+	}
+	private, public := run(t, f, "private", "subnet-private"), run(t, f, "public", "subnet-nodes")
+	meet(t, private.Namespace, f.Internet, vpcsim.InternetAddr, vpcsim.NATAddr, "tcp", "udp")
+	meet(t, public.Namespace, f.Internet, vpcsim.InternetAddr, public.PublicIP(), "tcp", "udp")
+	meet(t, private.Namespace, public.Namespace, public.Addr(), private.Addr(), "tcp", "udp")
+	assigned := call(t, private, "AssignPrivateIpAddresses", "NetworkInterfaceId", private.ENIs()[0].ID, "SecondaryPrivateIpAddressCount", "1")
+	second := addr(assigned.get(t, "privateIpAddress"))
+	if err := (nl.Addr{Prefix: netip.PrefixFrom(second, 32), Dev: "lo"}).Add(private.NS); err != nil {
+		t.Fatal(err)
+	}
+	lost(t, private.Namespace, second, vpcsim.InternetAddr) // sent, and not dropped
+	lost(t, f.Internet, netip.Addr{}, vpcsim.NATAddr)       // nobody's, from outside
+	drops(t, f, vpcsim.Drops{})
+}
+
+// TestMTU finds that a VPC takes jumbo frames, and the internet does not and says so.
+func TestMTU(t *testing.T) {
+	f := newFabric(t)
+	a, b, dual, peer := run(t, f, "a", "subnet-nodes"), run(t, f, "b", "subnet-private"), run(t, f, "dual", "subnet-dual"), run(t, f, "peer", "subnet-peer6")
+	for _, path := range []struct {
+		from *vpcsim.Instance
+		to   netip.Addr
+		want int
+	}{
+		{a, b.Addr(), 9001},
+		{a, vpcsim.InternetAddr, 1500},
+		{dual, peer.Addr6(), 9001},
+		{dual, vpcsim.InternetAddr6, 1500},
+	} {
+		got, _, err := path.from.PathMTU(netip.AddrPortFrom(path.to, port))
+		if err != nil {
+			t.Error(err)
+		} else if got != path.want {
+			t.Errorf("the path to %s has MTU %d, want %d", path.to, got, path.want)
+		}
+		// Fragments get there, and so does a stream once its sender knows the path.
+		for _, network := range []string{"tcp", "udp"} {
+			if _, err := path.from.Send(network, netip.AddrPortFrom(path.to, port), 30_000); err != nil {
+				t.Errorf("%s: %v", network, err)
+			}
+		}
+	}
+	drops(t, f, vpcsim.Drops{})
+}
