@@ -18,7 +18,7 @@ type state []string
 // dump reads the states of the nodes.
 func (s *scene) dump() ([]state, error) {
 	var all []state
-	for _, n := range s.nodes {
+	for _, n := range s.Nodes {
 		d, err := dump(n.NS)
 		if err != nil {
 			return nil, err

@@ -16,6 +16,7 @@ import (
 	"unsafe"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
 )
 
 // An output is what the demo prints: lines that stay, and on a terminal one that tells what is going on.
@@ -79,12 +80,12 @@ func (o *output) verdict(name, detail string, err error) {
 
 // world prints the nodes and who is on which ENI.
 func (o *output) world(s *scene) {
-	for _, n := range s.nodes {
-		o.line("%s  %s, %s, public address %s, %d pods:", n.Name, n.Type, n.Addr(), n.PublicIP(), len(n.pods))
+	for _, n := range s.Nodes {
+		o.line("%s  %s, %s, public address %s, %d pods:", n.Name, n.Type, n.Addr(), n.PublicIP(), len(n.Pods))
 		for _, e := range n.ENIs()[1:] {
 			var addrs []netip.Addr
-			for _, p := range n.on(e.Index) {
-				addrs = append(addrs, p.addr)
+			for _, p := range n.On(e.Index) {
+				addrs = append(addrs, p.Addr(paths.IPv4))
 			}
 			slices.SortFunc(addrs, netip.Addr.Compare)
 			o.line("  eth%d  %s in %s:  %s", e.Index, short(e.ID), e.Subnet, compact(addrs))
@@ -132,7 +133,7 @@ func (o *output) times(verb, how string, took []time.Duration, remark string) {
 // calls prints what EC2 and the metadata service were asked so far.
 func (o *output) calls(s *scene) {
 	var metadata int
-	for _, n := range s.nodes {
+	for _, n := range s.Nodes {
 		metadata += len(n.MetadataCalls())
 	}
 	o.line("EC2  %s", wrap(count(s.EC2.Calls()), width-5))

@@ -5,13 +5,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
 	"strconv"
+	"sync"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
 )
 
 // How the twelve pods of each node come.
@@ -31,7 +31,7 @@ type added struct {
 // addPods makes the pods of both nodes.
 func (s *scene) addPods(ctx context.Context, out *output) (added, error) {
 	var a added
-	for _, n := range s.nodes {
+	for _, n := range s.Nodes {
 		out.progress("%s: %d pods at once on an instance with its boot ENI only", n.Name, first)
 		took, err := s.addAtOnce(ctx, n, first)
 		if err != nil {
@@ -53,8 +53,28 @@ func (s *scene) addPods(ctx context.Context, out *output) (added, error) {
 	return a, nil
 }
 
+// addAtOnce makes pods at once, and returns how long each took.
+func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time.Duration, error) {
+	pods, took, errs := make([]*paths.Pod, count), make([]time.Duration, count), make([]error, count)
+	var wg sync.WaitGroup
+	for i := range count {
+		name := fmt.Sprintf("%s-pod%d", n.Name, len(n.Pods)+i+1)
+		wg.Go(func() {
+			start := time.Now()
+			pods[i], errs[i] = n.Add(ctx, "demo", name)
+			took[i] = time.Since(start)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	n.Pods = append(n.Pods, pods...)
+	return took, nil
+}
+
 // addWarm adds pods for which the node has addresses.
-func (s *scene) addWarm(ctx context.Context, n *node, a *added, out *output) error {
+func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *added, out *output) error {
 	calls, metadata := len(s.EC2.Calls()), len(n.MetadataCalls())
 	for i := range spare {
 		out.progress("%s: pod %d, for which there is an address", n.Name, first+i+1)
@@ -73,11 +93,11 @@ func (s *scene) addWarm(ctx context.Context, n *node, a *added, out *output) err
 func (s *scene) deletePods(ctx context.Context, out *output) error {
 	calls := len(s.EC2.Calls())
 	var took []time.Duration
-	for _, n := range s.nodes {
-		for _, p := range n.pods {
+	for _, n := range s.Nodes {
+		for _, p := range n.Pods {
 			out.progress("deleting %s", p.Name)
 			start := time.Now()
-			if err := s.del(ctx, n, p); err != nil {
+			if err := n.Del(ctx, p); err != nil {
 				return err
 			}
 			took = append(took, time.Since(start))
@@ -97,7 +117,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []stat
 		return ctx.Err()
 	}
 	calls := len(s.EC2.Calls())
-	for _, n := range s.nodes {
+	for _, n := range s.Nodes {
 		if err := s.tool(ctx, n, "registry-gc", "--free-after="+freeAfter.String()); err != nil {
 			return err
 		}
@@ -110,7 +130,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []stat
 	if err != nil {
 		return err
 	}
-	for i, n := range s.nodes {
+	for i, n := range s.Nodes {
 		left, gone := after[i].without(before[i]), before[i].without(after[i])
 		out.verdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables", differ(left, gone))
 	}
@@ -125,8 +145,4 @@ func (s *scene) onlyBootENIs() error {
 		}
 	}
 	return nil
-}
-
-func has(e ec2sim.ENI, a netip.Addr) bool {
-	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
 }

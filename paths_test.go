@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// A mode is a way to use the plugins: the shipped conflist with some keys changed.
+type mode struct {
+	name   string
+	change func(ipam, ptp map[string]any)
+	paths.Options
+}
+
+var (
+	v4   = paths.Options{Families: []paths.Family{paths.IPv4}}
+	v6   = paths.Options{Families: []paths.Family{paths.IPv6}}
+	dual = paths.Options{Families: []paths.Family{paths.IPv4, paths.IPv6}}
+	nat  = paths.Options{Families: []paths.Family{paths.IPv4}, NAT: true}
+)
+
+var modes = []mode{
+	{"IPv4", asShipped, v4},
+	{"prefixes", prefixes, v4},
+	{"by the ENI", byENI, nat},
+	{"IPv6", onlyIPv6, v6},
+	{"dual stack", asShipped, dual},
+}
+
+func asShipped(_, _ map[string]any)   {}
+func prefixes(ipam, _ map[string]any) { ipam["prefixDelegation"] = true }
+
+// byENI takes the internet for a part of the VPC.
+func byENI(ipam, _ map[string]any) { ipam["routeToCidrs"] = []string{"0.0.0.0/0"} }
+
+// onlyIPv6 has prefixes of a subnet that has no IPv4.
+func onlyIPv6(ipam, _ map[string]any) {
+	prefixes(ipam, nil)
+	ipam["subnetTags"] = map[string]string{"family": "IPv6"}
+}
+
+// TestPaths goes every way in every mode, and prints how many of the probes of each were right.
+func TestPaths(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	all := slices.Concat(paths.Daily, paths.Further)
+	m := matrix{counts: map[cell]string{}}
+	for _, mode := range modes {
+		t.Run(mode.name, func(t *testing.T) {
+			s := mode.scene(t)
+			for _, p := range all {
+				for _, f := range mode.Families {
+					if p.In(f) {
+						r := p.Try(s, f, paths.Probes)
+						m.counts[cell{p.Name, f, mode.name}] = fmt.Sprintf("%d/%d", len(r.Passed), r.Of)
+						if r.Err != nil {
+							t.Errorf("%s, %s: %v", p.Name, f, r.Err)
+						}
+					}
+				}
+			}
+			drops, err := s.Drops()
+			if err := errors.Join(err, s.Err()); err != nil || drops != (vpcsim.Drops{}) {
+				t.Errorf("the fabric has dropped: %v; %v", drops, err)
+			}
+		})
+	}
+	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(all))
+}
+
+// scene makes the pods that the paths are between: on the first node two on one ENI and one on another, which is that of
+// another pool, and one on the second node.
+func (m mode) scene(t *testing.T) *paths.Scene {
+	t.Helper()
+	conflist, err := m.conflist()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin, err := exec.LookPath("cni-ipvlan-vpc-k8s-ipam")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Bin, m.Conflist, m.Further = filepath.Dir(bin), conflist, true
+	s, err := paths.New(m.Options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, pod := range []struct {
+		node             int
+		kubernetes, name string
+	}{{0, "default", "pod1"}, {0, "default", "sibling"}, {0, "cousins", "cousin"}, {1, "default", "remote"}} {
+		n := s.Nodes[pod.node]
+		p, err := n.Add(t.Context(), pod.kubernetes, pod.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Pods = append(n.Pods, p)
+	}
+	return s
+}
+
+// conflist is the shipped one with the keys of the mode, and those that the paths need.
+func (m mode) conflist() ([]byte, error) {
+	b, err := os.ReadFile("conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		CNIVersion  string           `json:"cniVersion"`
+		CNIVersions []string         `json:"cniVersions"`
+		Name        string           `json:"name"`
+		Plugins     []map[string]any `json:"plugins"`
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return nil, err
+	}
+	ipam, ptp := list.Plugins[0], list.Plugins[len(list.Plugins)-1]
+	var families []string
+	for _, f := range m.Families {
+		families = append(families, f.String())
+	}
+	ipam["ipFamilies"], ipam["routeToCidrs"] = families, paths.OfficeCIDRs
+	ipam["pools"] = map[string]any{"cousins": map[string]any{"namespaces": []string{"cousins"}}}
+	m.change(ipam, ptp)
+	return json.Marshal(list)
+}
+
+// A matrix is what came of all paths.
+type matrix struct{ counts map[cell]string }
+
+type cell struct {
+	path   string
+	family paths.Family
+	mode   string
+}
+
+// table has a line for each path and family, and a column for each mode.
+func (m matrix) table(all []paths.Path) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	head := []string{"path", "family"}
+	for _, mode := range modes {
+		head = append(head, mode.name)
+	}
+	fmt.Fprintln(w, strings.Join(head, "\t"))
+	for _, p := range all {
+		for _, f := range []paths.Family{paths.IPv4, paths.IPv6} {
+			if !p.In(f) {
+				continue
+			}
+			line := []string{p.Name, f.String()}
+			for _, mode := range modes {
+				count, ok := m.counts[cell{p.Name, f, mode.name}]
+				if !ok {
+					count = "-"
+				}
+				line = append(line, count)
+			}
+			fmt.Fprintln(w, strings.Join(line, "\t"))
+		}
+	}
+	w.Flush()
+	return b.String()
+}
