@@ -16,8 +16,8 @@ import (
 // and returns those that EC2 answers: exactly n, or an error.
 //
 // EC2 has no client token for this. An error that matches [ErrTransient], or
-// context.DeadlineExceeded, leaves open whether the addresses were assigned: compare
-// with what the ENI had before.
+// context.DeadlineExceeded, or that has no Code, leaves open whether the addresses were
+// assigned: compare with what the ENI had before.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -27,8 +27,8 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	}
 	addrs, err := parseAll(ipv4, texts(out.AssignedPrivateIpAddresses,
 		func(a types.AssignedPrivateIpAddress) *string { return a.PrivateIpAddress }))
-	if err != nil {
-		return nil, &Error{Action: action, Err: err}
+	if err := disbelief(action, err, exactly(n, addrs), about(eni, out.NetworkInterfaceId)); err != nil {
+		return nil, err
 	}
 	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(strs(addrs), ","))
 	return addrs, nil
@@ -43,10 +43,10 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 	if err != nil {
 		return nil, err
 	}
-	prefixes, err := parseAll(ipv4CIDR, texts(out.AssignedIpv4Prefixes,
+	prefixes, err := parseAll(ipv4Prefix, texts(out.AssignedIpv4Prefixes,
 		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
-	if err != nil {
-		return nil, &Error{Action: action, Err: err}
+	if err := disbelief(action, err, exactly(n, prefixes), about(eni, out.NetworkInterfaceId)); err != nil {
+		return nil, err
 	}
 	changed(ctx, action, out.ResultMetadata, "eni", eni, "prefixes", strings.Join(strs(prefixes), ","))
 	return prefixes, nil

@@ -5,6 +5,7 @@ package aws
 
 import (
 	"context"
+	"errors"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -29,6 +30,9 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 		return "", err
 	}
 	attachment = sdk.ToString(out.AttachmentId)
+	if attachment == "" {
+		return "", disbelief(action, errors.New("it has no attachment ID"))
+	}
 	changed(ctx, action, out.ResultMetadata, "eni", eni, "instance", instance, "card", card, "index", index, "attachment", attachment)
 	return attachment, nil
 }

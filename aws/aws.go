@@ -94,9 +94,9 @@ func sdkOptions(o Options, m *metadata) ec2.Options {
 	if o.EC2URL != "" {
 		s.BaseEndpoint = &o.EC2URL
 	}
-	s.HTTPClient = whole{awshttp.NewBuildableClient()}
+	s.HTTPClient = whole{genuine{awshttp.NewBuildableClient()}}
 	if o.HTTP != nil {
-		s.HTTPClient = whole{o.HTTP}
+		s.HTTPClient = whole{genuine{o.HTTP}}
 	}
 	return s
 }

@@ -38,6 +38,8 @@ var meanings = []meaning{
 
 	// API.
 	{[]string{"InsufficientFreeAddressesInSubnet"}, "", ErrSubnetFull, hintSubnet},
+	// API, server errors: "Reduce the number of addresses you are requesting or wait".
+	{[]string{"InsufficientAddressCapacity"}, "", ErrSubnetFull, "EC2 has not as many addresses now: ask for fewer at once (ipBatchSize)"},
 	// Not in the API's list; #1634, #2749, #3105.
 	{[]string{"InsufficientCidrBlocks"}, "", ErrSubnetFull, hintFragmented},
 	// #3105: CreateNetworkInterface with prefixes, of IPv4; of IPv6 nobody has seen it.
@@ -55,6 +57,8 @@ var meanings = []meaning{
 	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, hintGroups},
 	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, hintGroups},
 
+	// aws/aws-k8s-tester#531 quotes it, of an instance with several network cards.
+	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull, ""},
 	// cilium/cilium pkg/aws/eni/node.go looks for this text, and the next one.
 	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken, ""},
 	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, "the instance is stopping"},
@@ -93,8 +97,7 @@ var meanings = []meaning{
 	// API: a transition is under way.
 	{[]string{"IncorrectState", "IncorrectInstanceState", "InvalidState", "ConcurrentTagAccess"}, "", ErrTransient, ""},
 	// API, server errors.
-	{[]string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout",
-		"InsufficientAddressCapacity"}, "", ErrTransient,
+	{[]string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"}, "", ErrTransient,
 		"EC2 is unwell in this region: see health.aws.amazon.com"},
 }
 
@@ -104,6 +107,8 @@ var (
 		hint: "attach an instance profile whose role allows ec2:{action}"}
 	noAnswer = meaning{is: ErrTransient,
 		hint: "this node cannot reach the EC2 endpoint: it needs a NAT gateway, an internet gateway, or a VPC endpoint for ec2"}
+	notEC2 = meaning{is: ErrTransient,
+		hint: "something answers in place of EC2: look at HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2 and the proxies on the way"}
 	serverFault = meaning{is: ErrTransient}
 )
 

@@ -6,6 +6,7 @@ package aws
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -63,15 +64,20 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 		return ENI{}, err
 	}
 	if out.NetworkInterface == nil {
-		return ENI{}, &Error{Action: action, Err: errors.New("the answer has no network interface")}
+		return ENI{}, disbelief(action, errors.New("it has no network interface"))
 	}
 	e, err := parseENI(*out.NetworkInterface)
 	changed(ctx, action, out.ResultMetadata, "eni", e.ID, "subnet", e.Subnet,
 		"addrs", strings.Join(append(strs(e.Addrs), strs(e.Prefixes)...), ","))
-	if err != nil {
-		return e, &Error{Action: action, Err: err}
+	return e, disbelief(action, err, about(s.Subnet, out.NetworkInterface.SubnetId), e.usable())
+}
+
+// usable refuses an ENI that no pod could use: EC2 gives each at least one address.
+func (e ENI) usable() error {
+	if len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
+		return fmt.Errorf("%s has no address", e.ID)
 	}
-	return e, nil
+	return nil
 }
 
 // tagSpecs are tags for an ENI, sorted, so that the same tags make the same request.

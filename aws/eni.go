@@ -5,6 +5,7 @@ package aws
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -68,11 +69,11 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// parseENI makes an ENI of EC2's answer.
+// parseENI makes an ENI of EC2's answer. If it fails, the ENI has its ID at least, if that
+// makes sense.
 func parseENI(n types.NetworkInterface) (ENI, error) {
 	e := ENI{
 		ID:     sdk.ToString(n.NetworkInterfaceId),
-		MAC:    sdk.ToString(n.MacAddress),
 		Index:  UnknownIndex,
 		Subnet: sdk.ToString(n.SubnetId),
 		VPC:    sdk.ToString(n.VpcId),
@@ -82,24 +83,58 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 		Status:      string(n.Status),
 		Tags:        tags(n.TagSet),
 	}
-	if a := n.Attachment; a != nil {
-		e.Instance, e.Attachment = sdk.ToString(a.InstanceId), sdk.ToString(a.AttachmentId)
-		e.Index, e.Card = int(sdk.ToInt32(a.DeviceIndex)), int(sdk.ToInt32(a.NetworkCardIndex))
-		e.DeleteOnTermination = sdk.ToBool(a.DeleteOnTermination)
+	if err := checkID("eni-", e.ID); err != nil {
+		return ENI{}, err
 	}
 	if i := slices.IndexFunc(n.PrivateIpAddresses, isPrimary); i > 0 {
 		n.PrivateIpAddresses[0], n.PrivateIpAddresses[i] = n.PrivateIpAddresses[i], n.PrivateIpAddresses[0]
 	}
-	var errs [4]error
+	var errs [6]error
 	e.Addrs, errs[0] = parseAll(ipv4, texts(n.PrivateIpAddresses,
 		func(a types.NetworkInterfacePrivateIpAddress) *string { return a.PrivateIpAddress }))
-	e.Prefixes, errs[1] = parseAll(ipv4CIDR, texts(n.Ipv4Prefixes,
+	e.Prefixes, errs[1] = parseAll(ipv4Prefix, texts(n.Ipv4Prefixes,
 		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
 	e.IPv6Addrs, errs[2] = parseAll(ipv6, texts(n.Ipv6Addresses,
 		func(a types.NetworkInterfaceIpv6Address) *string { return a.Ipv6Address }))
-	e.IPv6Prefixes, errs[3] = parseAll(ipv6CIDR, texts(n.Ipv6Prefixes,
+	e.IPv6Prefixes, errs[3] = parseAll(ipv6Prefix, texts(n.Ipv6Prefixes,
 		func(p types.Ipv6PrefixSpecification) *string { return p.Ipv6Prefix }))
-	return e, errors.Join(errs[:]...)
+	errs[4] = e.attach(n.Attachment)
+	errs[5] = e.check(sdk.ToString(n.MacAddress))
+	if err := errors.Join(errs[:]...); err != nil {
+		return e, fmt.Errorf("%s: %w", e.ID, err)
+	}
+	return e, nil
+}
+
+// attach takes over where the ENI is attached. An attachment that does not say at which
+// device index is at none that is known; one that does not say on which card is on the
+// first (EC2 API reference, AttachNetworkInterface: "The default is network card index 0").
+func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
+	if a == nil {
+		return nil
+	}
+	e.Instance, e.Attachment = sdk.ToString(a.InstanceId), sdk.ToString(a.AttachmentId)
+	e.DeleteOnTermination = sdk.ToBool(a.DeleteOnTermination)
+	var errs [2]error
+	if a.DeviceIndex != nil {
+		e.Index, errs[0] = number("the device index", a.DeviceIndex, 0, maxENIs)
+	}
+	if a.NetworkCardIndex != nil {
+		e.Card, errs[1] = number("the network card", a.NetworkCardIndex, 0, maxCards)
+	}
+	return errors.Join(errs[:]...)
+}
+
+// check refuses an ENI that does not hold together, and takes over its MAC, which only one
+// without addresses may lack.
+func (e *ENI) check(mac string) error {
+	errs := []error{once(e.Addrs), once(e.Prefixes), once(e.IPv6Addrs), once(e.IPv6Prefixes)}
+	if mac != "" || len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0 {
+		var err error
+		e.MAC, err = parseMAC(mac)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // isPrimary: EC2 lists the primary address first, but promises it by this flag alone.

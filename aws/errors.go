@@ -4,12 +4,12 @@
 package aws
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"strings"
+	"unicode"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
@@ -26,6 +26,7 @@ var (
 	ErrSubnetFull    = errors.New("subnet is full")                  // or too fragmented for a prefix: addresses, or another subnet
 	ErrQuota         = errors.New("quota is used up")                // the account can have no more ENIs in this region
 	ErrIndexTaken    = errors.New("device index is taken")           // try the next one
+	ErrCardFull      = errors.New("network card is full")            // it has no such device index: try another card
 	ErrInUse         = errors.New("in use")                          // still attached, or an address that somebody else has
 	ErrNotFound      = errors.New("not found")                       // gone, or so new that EC2 does not show it yet
 	ErrNotRunning    = errors.New("instance is not running")         // it is stopping: give up
@@ -49,17 +50,26 @@ type Error struct {
 // Error reads like a path: the action, EC2's code, EC2's message, the request.
 func (e *Error) Error() string {
 	if e.Code == "" {
-		return e.Action + ": " + e.Err.Error()
+		return e.Action + ": " + clip(e.Err.Error())
 	}
-	text := e.Action + ": " + e.Code
+	text := e.Action + ": " + clip(e.Code)
 	// UnauthorizedOperation carries a kilobyte for sts:DecodeAuthorizationMessage.
 	if m, _, _ := strings.Cut(e.Message, "Encoded authorization failure message"); m != "" {
-		text += ": " + strings.TrimSpace(m)
+		text += ": " + clip(strings.TrimSpace(m))
 	}
 	if e.RequestID != "" {
-		text += " (request " + e.RequestID + ")"
+		text += " (request " + clip(e.RequestID) + ")"
 	}
 	return text
+}
+
+// clip shortens what others have written to what a person can read in an event of a pod.
+func clip(s string) string {
+	const most = 600
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
 // Unwrap returns the error beneath, for example a *MetadataError if there were no
@@ -90,6 +100,8 @@ func newError(ctx context.Context, action string, err error) *Error {
 		e.Err = whyDone(ctx)
 	} else if m, ok := errors.AsType[*MetadataError](err); ok {
 		e.Err = m
+	} else if i, ok := errors.AsType[impostor](err); ok {
+		e.Err = i
 	} else if s, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
 		e.Err = unreached{s.Err}
 	}
@@ -126,6 +138,9 @@ func (e *Error) meaning() meaning {
 	if _, ok := errors.AsType[unreached](e.Err); ok {
 		return noAnswer
 	}
+	if _, ok := errors.AsType[impostor](e.Err); ok {
+		return notEC2
+	}
 	if r, ok := errors.AsType[*awshttp.ResponseError](e.Err); ok && r.HTTPStatusCode() >= http.StatusInternalServerError {
 		return serverFault
 	}
@@ -147,9 +162,15 @@ func Hint(err error) string {
 }
 
 // denied is the action that the role may not do: the one that was called, or one that
-// comes with it, such as ec2:CreateTags with a CreateNetworkInterface.
+// comes with it, such as ec2:CreateTags with a CreateNetworkInterface. EC2 says it in one
+// of two ways, or in both.
 func (e *Error) denied() string {
-	_, rest, _ := strings.Cut(e.Message, "not authorized to perform: ec2:")
-	action, _, _ := strings.Cut(rest, " ")
-	return cmp.Or(action, e.Action)
+	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
+		_, rest, _ := strings.Cut(e.Message, before)
+		end := strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
+		if end > 0 {
+			return clip(rest[:end])
+		}
+	}
+	return e.Action
 }

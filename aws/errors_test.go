@@ -14,7 +14,7 @@ import (
 )
 
 var sentinels = []error{
-	aws.ErrThrottled, aws.ErrTransient, aws.ErrENIFull, aws.ErrInstanceFull, aws.ErrSubnetFull, aws.ErrQuota, aws.ErrIndexTaken, aws.ErrInUse,
+	aws.ErrThrottled, aws.ErrTransient, aws.ErrENIFull, aws.ErrInstanceFull, aws.ErrSubnetFull, aws.ErrQuota, aws.ErrIndexTaken, aws.ErrCardFull, aws.ErrInUse,
 	aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrTokenUsed, aws.ErrDenied, aws.ErrNoMetadata,
 }
 
@@ -40,6 +40,7 @@ func TestErrorCodes(t *testing.T) {
 		{"SecurityGroupsPerInterfaceLimitExceeded", "", aws.ErrTooManyGroups, "secGroupIds"},
 		{"InvalidParameterValue", "user 1 has exceeded limit 5 on the number of interface security group memberships", aws.ErrTooManyGroups, "secGroupIds"},
 		{"InvalidParameterValue", "Instance 'i-1' already has an interface attached at device index '1'.", aws.ErrIndexTaken, ""},
+		{"InvalidParameterValue", "The specified number '2' for the device index exceeds the maximum number of network interfaces supported by the network card at network card index 2.", aws.ErrCardFull, ""},
 		{"InvalidParameterValue", "Instance 'i-1' is not 'running'.", aws.ErrNotRunning, "stopping"},
 		{"Resource.AlreadyAssigned", "", aws.ErrInUse, ""},
 		{"InvalidIPAddress.InUse", "", aws.ErrInUse, ""},
@@ -53,6 +54,7 @@ func TestErrorCodes(t *testing.T) {
 		{"InvalidInstanceType", "", aws.ErrNotFound, ""},
 		{"UnauthorizedOperation", "You are not authorized to perform this operation.", aws.ErrDenied, "allow ec2:AssignPrivateIpAddresses in the instance role"},
 		{"UnauthorizedOperation", "User: arn:aws:sts::1:assumed-role/node/i-1 is not authorized to perform: ec2:CreateTags on resource: *", aws.ErrDenied, "allow ec2:CreateTags in the instance role"},
+		{"UnauthorizedOperation", "You are not authorized to perform this operation. No identity-based policy allows the ec2:CreateTags action", aws.ErrDenied, "allow ec2:CreateTags in the instance role"},
 		{"RequestExpired", "", aws.ErrDenied, "clock"},
 		{"AuthFailure", "AWS was not able to validate the provided access credentials", aws.ErrDenied, "credentials"},
 		{"AssumeRoleUnauthorizedAccess", "", aws.ErrDenied, "trust ec2.amazonaws.com"},
@@ -66,7 +68,9 @@ func TestErrorCodes(t *testing.T) {
 		{"InternalError", "An internal error has occurred", aws.ErrTransient, "health.aws.amazon.com"},
 		{"ServiceUnavailable", "", aws.ErrTransient, "health.aws.amazon.com"},
 		{"Unavailable", "", aws.ErrTransient, "health.aws.amazon.com"},
-		{"InsufficientAddressCapacity", "", aws.ErrTransient, ""},
+		{"InsufficientAddressCapacity", "", aws.ErrSubnetFull, "ipBatchSize"},
+		{"InvalidState", "", aws.ErrTransient, ""},
+		{"ServerInternal", "", aws.ErrTransient, "health.aws.amazon.com"},
 		{"InvalidParameterValue", "Value (x) for parameter y is invalid.", nil, ""},
 		{"SomethingNew", "", nil, ""},
 	}
@@ -101,6 +105,7 @@ func TestErrorText(t *testing.T) {
 		{&aws.Error{Action: "DescribeVpcs", Err: context.DeadlineExceeded}, "DescribeVpcs: context deadline exceeded"},
 		{&aws.Error{Action: "AttachNetworkInterface", Code: "UnauthorizedOperation", Message: "You may not. Encoded authorization failure message: AAAA"},
 			"AttachNetworkInterface: UnauthorizedOperation: You may not."},
+		{&aws.Error{Action: "DescribeVpcs", Code: "New", Message: strings.Repeat("long ", 1000)}, "DescribeVpcs: New: " + strings.Repeat("long ", 120) + "..."},
 	}
 	for _, tt := range tests {
 		if got := tt.err.Error(); got != tt.want {

@@ -127,9 +127,9 @@ func (k *keys) eni(primary string) (ENI, error) {
 		VPC:            k.text["vpc-id"],
 		SecurityGroups: list(k, "security-group-ids", func(s string) (string, error) { return s, nil }),
 		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address comes first: all peers rely on it
-		Prefixes:       list(k, "ipv4-prefix", ipv4CIDR),
+		Prefixes:       list(k, "ipv4-prefix", ipv4Prefix),
 		IPv6Addrs:      list(k, "ipv6s", ipv6),
-		IPv6Prefixes:   list(k, "ipv6-prefix", ipv6CIDR),
+		IPv6Prefixes:   list(k, "ipv6-prefix", ipv6Prefix),
 		CIDR:           first(list(k, "subnet-ipv4-cidr-block", ipv4CIDR)),
 		IPv6CIDR:       first(list(k, "subnet-ipv6-cidr-blocks", ipv6CIDR)),
 		VPCIPv6CIDRs:   list(k, "vpc-ipv6-cidr-blocks", ipv6CIDR),
@@ -139,6 +139,9 @@ func (k *keys) eni(primary string) (ENI, error) {
 	}
 	if e.Index == 0 && k.mac != primary {
 		e.Index = UnknownIndex
+	}
+	if e.ID != "" {
+		k.fail("interface-id", checkID("eni-", e.ID))
 	}
 	return e, k.err
 }

@@ -8,38 +8,43 @@ import (
 	"net/netip"
 	"strings"
 
-	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
 // AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses), with the same
 // uncertainty as Assign.
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
-	addrs, _, err := c.assignIPv6(ctx, &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6AddressCount: new(int32(n))})
+	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
 // AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes, by the same EC2 action.
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
-	_, prefixes, err := c.assignIPv6(ctx, &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6PrefixCount: new(int32(n))})
+	_, prefixes, err := c.assignIPv6(ctx, eni, 0, n)
 	return prefixes, err
 }
 
-func (c *Client) assignIPv6(ctx context.Context, in *ec2.AssignIpv6AddressesInput) ([]netip.Addr, []netip.Prefix, error) {
+// assignIPv6 asks for addresses or for prefixes: EC2 allows one or the other.
+func (c *Client) assignIPv6(ctx context.Context, eni string, addresses, delegated int) ([]netip.Addr, []netip.Prefix, error) {
 	const action = "AssignIpv6Addresses"
+	in := &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni}
+	if addresses > 0 {
+		in.Ipv6AddressCount = new(int32(addresses))
+	} else {
+		in.Ipv6PrefixCount = new(int32(delegated))
+	}
 	out, err := call(ctx, c, action, c.ec2.AssignIpv6Addresses, in)
 	if err != nil {
 		return nil, nil, err
 	}
-	addrs, err := parseAll(ipv6, out.AssignedIpv6Addresses)
+	addrs, errAddrs := parseAll(ipv6, out.AssignedIpv6Addresses)
+	prefixes, errPrefixes := parseAll(ipv6Prefix, out.AssignedIpv6Prefixes)
+	err = disbelief(action, errAddrs, errPrefixes,
+		exactly(addresses, addrs), exactly(delegated, prefixes), about(eni, out.NetworkInterfaceId))
 	if err != nil {
-		return nil, nil, &Error{Action: action, Err: err}
+		return nil, nil, err
 	}
-	prefixes, err := parseAll(ipv6CIDR, out.AssignedIpv6Prefixes)
-	if err != nil {
-		return nil, nil, &Error{Action: action, Err: err}
-	}
-	changed(ctx, action, out.ResultMetadata, "eni", sdk.ToString(in.NetworkInterfaceId), "addrs", strings.Join(append(strs(addrs), strs(prefixes)...), ","))
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(append(strs(addrs), strs(prefixes)...), ","))
 	return addrs, prefixes, nil
 }
 

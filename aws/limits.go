@@ -5,25 +5,33 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
-	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
 // Limits are what an instance of a type can have.
 type Limits struct {
-	ENIs       int    // of the instance, the boot ENI included
-	IPv4PerENI int    // addresses, the primary one included; a prefix counts as one
-	IPv6PerENI int    // the same, with no primary; 0 if the type has no IPv6
-	Cards      []Card // by index; at least one
+	ENIs       int   // of the instance, the boot ENI included, and those for EFA alone
+	IPv4PerENI int   // addresses, the primary one included; a prefix counts as one
+	IPv6PerENI int   // the same, with no primary; 0 if the type has no IPv6
+	Cards      []int // how many ENIs each network card takes, by its index; 0 if it takes none with addresses; at least one card
 }
 
-// A Card is a network card. Device indices count from 0 on each.
-type Card struct {
-	Index int
-	ENIs  int // that fit on it
+// PodENIs is how many ENIs an instance can have for pods: all but the boot ENI, and, on
+// the other cards, but the one at device index 0. That is where the EC2 user guide puts
+// ENIs for EFA alone ("Maximize network bandwidth on Amazon EC2 instances with multiple
+// network cards": device index 0 for EFA-only, device index 1 for ENA), and metadata says
+// 0 also of an ENI whose device index it does not know yet.
+func (l Limits) PodENIs() int {
+	n := 0
+	for _, enis := range l.Cards {
+		n += max(enis-1, 0)
+	}
+	return min(n, l.ENIs-1)
 }
 
 // Limits asks EC2 (DescribeInstanceTypes) for the limits of an instance type.
@@ -37,17 +45,47 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 	if len(out.InstanceTypes) == 0 || out.InstanceTypes[0].NetworkInfo == nil {
 		return Limits{}, &Error{Action: action, Err: fmt.Errorf("%s: %w", instanceType, ErrNotFound)}
 	}
-	n := out.InstanceTypes[0].NetworkInfo
-	l := Limits{
-		ENIs:       int(sdk.ToInt32(n.MaximumNetworkInterfaces)),
-		IPv4PerENI: int(sdk.ToInt32(n.Ipv4AddressesPerInterface)), // not ...PerSecondaryInterface, which belongs to another product
-		IPv6PerENI: int(sdk.ToInt32(n.Ipv6AddressesPerInterface)),
-	}
-	for _, card := range n.NetworkCards {
-		l.Cards = append(l.Cards, Card{int(sdk.ToInt32(card.NetworkCardIndex)), int(sdk.ToInt32(card.MaximumNetworkInterfaces))})
-	}
-	if len(l.Cards) == 0 {
-		l.Cards = []Card{{ENIs: l.ENIs}}
+	l, err := parseLimits(out.InstanceTypes[0].NetworkInfo)
+	if err := disbelief(action, err, about(instanceType, new(string(out.InstanceTypes[0].InstanceType)))); err != nil {
+		return Limits{}, err
 	}
 	return l, nil
+}
+
+// parseLimits reads the limits. IPv4 addresses are not those ...PerSecondaryInterface,
+// which belong to another product; a type without IPv6 may leave its number out.
+func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
+	var errs [4]error
+	l.ENIs, errs[0] = number("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)
+	l.IPv4PerENI, errs[1] = number("the number of IPv4 addresses", n.Ipv4AddressesPerInterface, 1, maxAddrs)
+	if n.Ipv6AddressesPerInterface != nil {
+		l.IPv6PerENI, errs[2] = number("the number of IPv6 addresses", n.Ipv6AddressesPerInterface, 0, maxAddrs)
+	}
+	l.Cards, errs[3] = parseCards(n.NetworkCards)
+	if len(l.Cards) == 0 {
+		l.Cards = []int{l.ENIs}
+	}
+	return l, errors.Join(errs[:]...)
+}
+
+// parseCards reads how many ENIs fit on the cards, by index. What a card takes beyond that
+// if an ENI is content with fewer queues (AdditionalFlexibleNetworkInterfaces) is not
+// counted: ours get the usual number.
+func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
+	for _, c := range infos {
+		i, err := number("the index of a network card", c.NetworkCardIndex, 0, maxCards-1)
+		if err != nil {
+			return nil, err
+		}
+		n, err := number("the number of ENIs of a network card", c.MaximumNetworkInterfaces, 0, maxENIs)
+		if err != nil {
+			return nil, err
+		}
+		if len(c.InterfaceTypes) > 0 && !slices.Contains(c.InterfaceTypes, types.NetworkCardInterfaceTypeInterface) {
+			n = 0 // it is for EFA alone
+		}
+		cards = append(cards, make([]int, max(i+1-len(cards), 0))...)
+		cards[i] = n
+	}
+	return cards, nil
 }

@@ -5,7 +5,6 @@ package aws
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
@@ -53,32 +52,6 @@ func strs[T fmt.Stringer](values []T) []string {
 		all[i] = v.String()
 	}
 	return all
-}
-
-// The parsers of addresses and CIDRs, for one family each: one of the other family
-// would pass for something that it is not.
-
-func ipv4(s string) (netip.Addr, error)       { return parseAddr(s, netip.Addr.Is4) }
-func ipv6(s string) (netip.Addr, error)       { return parseAddr(s, isIPv6) }
-func ipv4CIDR(s string) (netip.Prefix, error) { return parsePrefix(s, netip.Addr.Is4) }
-func ipv6CIDR(s string) (netip.Prefix, error) { return parsePrefix(s, isIPv6) }
-
-func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }
-
-func parseAddr(s string, is func(netip.Addr) bool) (netip.Addr, error) {
-	a, err := netip.ParseAddr(s)
-	if err == nil && !is(a) {
-		err = fmt.Errorf("%s is no address of this family", s)
-	}
-	return a, err
-}
-
-func parsePrefix(s string, is func(netip.Addr) bool) (netip.Prefix, error) {
-	p, err := netip.ParsePrefix(s)
-	if err == nil && !is(p.Addr()) {
-		err = fmt.Errorf("%s is no CIDR of this family", s)
-	}
-	return p.Masked(), err
 }
 
 // unique keeps the first of each value.

@@ -242,9 +242,9 @@ func TestCIDRs(t *testing.T) {
 
 func TestLimits(t *testing.T) {
 	_, _, c := world(t, "m5.large")
-	equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t), aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []aws.Card{{0, 3}}})
+	equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t), aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []int{3}})
 	equal(t, "p4d", must(c.Limits(t.Context(), "p4d.24xlarge"))(t),
-		aws.Limits{ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []aws.Card{{0, 15}, {1, 15}, {2, 15}, {3, 15}}})
+		aws.Limits{ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}})
 	if _, err := c.Limits(t.Context(), "m5.tiny"); !errors.Is(err, aws.ErrNotFound) {
 		t.Errorf("no type: %v, want ErrNotFound", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"net/netip"
 	"slices"
 
@@ -35,21 +36,23 @@ func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error
 	in := &ec2.DescribeSubnetsInput{MaxResults: new(int32(pageSize)), Filters: sdkFilters([]Filter{
 		{"vpc-id", []string{vpc}}, {"availability-zone", []string{zone}},
 	})}
-	for {
+	err := pages(action, func(token *string) (next *string, err error) {
+		in.NextToken = token
 		out, err := call(ctx, c, action, c.ec2.DescribeSubnets, in)
 		if err != nil {
 			return nil, err
 		}
 		for _, s := range out.Subnets {
 			subnet, err := parseSubnet(s)
-			if err != nil {
-				return nil, &Error{Action: action, Err: err}
+			if err := disbelief(action, err, about(vpc, s.VpcId), about(zone, s.AvailabilityZone)); err != nil {
+				return nil, err
 			}
 			subnets = append(subnets, subnet)
 		}
-		if in.NextToken = out.NextToken; isLast(in.NextToken) {
-			break
-		}
+		return out.NextToken, nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(subnets, func(a, b Subnet) int {
 		return cmp.Or(cmp.Compare(b.Free, a.Free), cmp.Compare(a.ID, b.ID))
@@ -58,21 +61,23 @@ func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error
 }
 
 func parseSubnet(s types.Subnet) (Subnet, error) {
-	var errs [2]error
 	subnet := Subnet{
 		ID:      sdk.ToString(s.SubnetId),
 		VPC:     sdk.ToString(s.VpcId),
 		Zone:    sdk.ToString(s.AvailabilityZone),
-		Free:    int(sdk.ToInt32(s.AvailableIpAddressCount)),
 		Default: sdk.ToBool(s.DefaultForAz),
 		Tags:    tags(s.Tags),
 	}
+	errs := [4]error{checkID("subnet-", subnet.ID)}
 	if s.CidrBlock != nil {
-		subnet.CIDR, errs[0] = ipv4CIDR(*s.CidrBlock)
+		subnet.CIDR, errs[1] = ipv4CIDR(*s.CidrBlock)
+	}
+	if s.AvailableIpAddressCount != nil {
+		subnet.Free, errs[2] = number("the number of free addresses", s.AvailableIpAddressCount, 0, math.MaxInt32)
 	}
 	for _, a := range s.Ipv6CidrBlockAssociationSet {
 		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.SubnetCidrBlockStateCodeAssociated {
-			subnet.IPv6CIDR, errs[1] = ipv6CIDR(sdk.ToString(a.Ipv6CidrBlock))
+			subnet.IPv6CIDR, errs[3] = ipv6CIDR(sdk.ToString(a.Ipv6CidrBlock))
 		}
 	}
 	return subnet, errors.Join(errs[:]...)

@@ -47,8 +47,8 @@ func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 		}
 	}
 	vpc, err := parseVPC(id, blocks, blocks6)
-	if err != nil {
-		return VPC{}, &Error{Action: action, Err: err}
+	if err := disbelief(action, err, about(id, v.VpcId)); err != nil {
+		return VPC{}, err
 	}
 	return vpc, nil
 }
@@ -68,7 +68,8 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 		MaxResults: new(int32(pageSize)),
 		Filters:    sdkFilters([]Filter{{"status-code", []string{"active"}}}), // EC2 goes on listing deleted ones for a while
 	}
-	for {
+	err := pages(action, func(token *string) (next *string, err error) {
+		in.NextToken = token
 		out, err := call(ctx, c, action, c.ec2.DescribeVpcPeeringConnections, in)
 		if err != nil {
 			return nil, err
@@ -81,14 +82,15 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 			peer, err := parseVPC(sdk.ToString(other.VpcId),
 				texts(other.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock }),
 				texts(other.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string { return b.Ipv6CidrBlock }))
-			if err != nil {
-				return nil, &Error{Action: action, Err: err}
+			if err := disbelief(action, err); err != nil {
+				return nil, err
 			}
 			peers = append(peers, peer)
 		}
-		if in.NextToken = out.NextToken; isLast(in.NextToken) {
-			break
-		}
+		return out.NextToken, nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.SortFunc(peers, func(a, b VPC) int { return cmp.Compare(a.ID, b.ID) })
 	return peers, nil
@@ -122,5 +124,5 @@ func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnec
 func parseVPC(id string, blocks, blocks6 []string) (VPC, error) {
 	cidrs, err := parseAll(ipv4CIDR, blocks)
 	cidrs6, err6 := parseAll(ipv6CIDR, blocks6)
-	return VPC{ID: id, CIDRs: unique(cidrs), IPv6CIDRs: unique(cidrs6)}, errors.Join(err, err6)
+	return VPC{ID: id, CIDRs: unique(cidrs), IPv6CIDRs: unique(cidrs6)}, errors.Join(checkID("vpc-", id), err, err6)
 }

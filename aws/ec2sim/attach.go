@@ -38,7 +38,9 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 
 // mayAttach keeps the rules of attachments: one at a time for an ENI, one zone, one ENI for each device index of a card,
 // and the limits of the instance type for ENIs, ENIs of a card and addresses of an ENI (API: AttachNetworkInterface;
-// Guide: "Elastic network interfaces", "Maximum IP addresses per network interface").
+// Guide: "Elastic network interfaces", "Network cards", "Maximum IP addresses per network interface"). The primary network
+// interface is at index 0 of card 0; index 0 of another card is like any other (in practice: amazon-vpc-cni-k8s uses it,
+// and amazonlinux/amazon-ec2-net-utils#104 shows one).
 func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:
@@ -72,10 +74,17 @@ func (t InstanceType) mayTake(v4, v6 int, prefixes bool) error {
 
 // hasRoom refuses an ENI where the instance has no room. A device index counts within its card, the limit of the instance
 // over all cards (Guide: "Network cards"). Which of the two EC2 looks at first is not documented; the index is what a
-// caller can do something about.
+// caller can do something about. On types with several cards the index is below the number of ENIs that the card takes (in
+// practice: aws/aws-k8s-tester#531 quotes the refusal, of a launch; that of an attachment is a guess). On other types an
+// index can be larger.
 func (s *Sim) hasRoom(i *Instance, card, index int) error {
 	all := s.attached(i)
-	onCard := 0
+	onCard, most := 0, i.limits.cards()[card]
+	if len(i.limits.cards()) > 1 && index >= most {
+		return refuse("InvalidParameterValue", "The specified number '%d' for the device index exceeds the maximum number of "+
+			"network interfaces supported by the network card at network card index %d. The maximum devices for this network card "+
+			"is %d. Specify a number from 0 to %d, and try again.", index, card, most, most-1)
+	}
 	for _, other := range all {
 		if other.attachment.card != card {
 			continue
@@ -85,7 +94,7 @@ func (s *Sim) hasRoom(i *Instance, card, index int) error {
 			return refuse("InvalidParameterValue", "Instance '%s' already has an interface attached at device index '%d'.", i.ID, index)
 		}
 	}
-	if len(all) >= i.limits.ENIs || onCard >= i.limits.cards()[card] {
+	if len(all) >= i.limits.ENIs || onCard >= most {
 		return refuse("AttachmentLimitExceeded", "Interface count %d exceeds the limit for %s", len(all)+1, i.Type)
 	}
 	return nil

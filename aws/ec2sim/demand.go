@@ -82,9 +82,11 @@ func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 // blocks are all of it as a pool knows it.
 func (h holding) blocks() []netip.Prefix { return append(singles(h.addrs), h.prefixes...) }
 
-// mayHold refuses slots beyond the limit, and prefixes on a type that can have none.
+// mayHold refuses slots beyond the limit, prefixes on an instance type that can have none, and all on an ENI for EFA alone.
 func (e *eni) mayHold(slots, most int, d demand) error {
 	switch {
+	case e.efaOnly: // the code is a guess
+		return refuse("UnsupportedOperation", "The network interface '%s' is of a type that has no addresses.", e.id)
 	case slots > most:
 		return tooManyAddresses()
 	case d.wantsPrefixes() && e.attachment != nil && e.attachment.instance.limits.Xen:

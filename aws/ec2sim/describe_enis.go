@@ -107,7 +107,7 @@ var eniCatalogue = catalogue[*eni]{
 		"availability-zone":                func(e *eni) []string { return one(e.subnet.Zone) },
 		"description":                      func(e *eni) []string { return one(e.description) },
 		"group-id":                         func(e *eni) []string { return e.groups },
-		"interface-type":                   func(*eni) []string { return one("interface") },
+		"interface-type":                   func(e *eni) []string { return one(e.interfaceType()) },
 		"ipv6-addresses.ipv6-address":      func(e *eni) []string { return texts(e.v6.addrs) },
 		"mac-address":                      func(e *eni) []string { return one(e.mac) },
 		"network-interface-id":             func(e *eni) []string { return one(e.id) },
@@ -146,7 +146,7 @@ func (s *Sim) describe(e *eni) *networkInterface {
 		SourceDestCheck:  e.sourceDestCheck,
 		Association:      s.association(e.publicIP),
 		Tags:             tagSet(e.tags),
-		InterfaceType:    "interface",
+		InterfaceType:    e.interfaceType(),
 		IPv6Native:       e.subnet.v4 == nil,
 	}
 	if a := e.primary(); a.IsValid() {

@@ -78,7 +78,7 @@ func TestFilters(t *testing.T) {
 		{"DescribeVpcPeeringConnections", "vpc-peering-connection-id=pcx-2 tag:old=yes", "pcx-2"},
 
 		{"DescribeInstanceTypes", "instance-type=c5*", "c5.4xlarge c5.large c5n.18xlarge"},
-		{"DescribeInstanceTypes", "network-info.maximum-network-cards=4 hypervisor=nitro", "p4d.24xlarge"},
+		{"DescribeInstanceTypes", "network-info.maximum-network-cards=32 hypervisor=nitro", "p5.48xlarge"},
 		{"DescribeInstanceTypes", "network-info.maximum-network-interfaces=3 network-info.ipv4-addresses-per-interface=4 network-info.ipv6-supported=true", "t3.small"},
 		{"DescribeInstanceTypes", "network-info.ipv6-addresses-per-interface=6", "t3.medium"},
 	} {

@@ -20,8 +20,9 @@
 //   - An instance type limits the ENIs of an instance and of a network card, and the addresses and prefixes of an ENI.
 //   - A subnet has IPv4, IPv6 or both. It keeps its first four addresses and its last; the others go to one ENI each, and
 //     a prefix needs an aligned free block (/28, /80), so that a subnet can have room for addresses and none for prefixes.
-//   - An ENI has one attachment at most, in its own zone, at a device index that is free on its network card. The boot ENI
-//     cannot be detached, an attached ENI cannot be deleted, a primary address cannot be taken away.
+//   - An ENI has one attachment at most, in its own zone, at a device index that is free on its network card; each card has
+//     indices of its own. The boot ENI cannot be detached, an attached ENI cannot be deleted, a primary address cannot be
+//     taken away.
 //   - A client token makes one ENI, however often it is sent.
 //
 // # Faults
@@ -41,8 +42,8 @@
 //
 // It is not a mock: no answer is canned, and all of them follow from one state. It moves no packets (package vpcsim does,
 // as a listener of [Sim.OnChange]). It checks neither signatures nor policies, apart from the actions of [Config.Denied].
-// There is no Elastic IP address, no primary IPv6 address, no interface type but the plain one, and no stopping of
-// instances. Times are taken from package time alone, so that a simulator inside a testing/synctest bubble runs on the
+// There is no Elastic IP address, no primary IPv6 address, no interface type but the plain one and the EFA-only one that an
+// instance is launched with, and no stopping of instances. Times are taken from package time alone, so that a simulator inside a testing/synctest bubble runs on the
 // bubble's clock. Where EC2's documentation leaves a rule open, the comment at the rule says that it is a guess.
 //
 // The invariant: an address of a subnet belongs to at most one network interface, and a subnet's free count is exactly
@@ -138,6 +139,7 @@ type RunInstance struct {
 	Prefixes       int        // or how many IPv4 prefixes
 	IPv6           int        // how many IPv6 addresses it starts with; 0: one if the subnet has AssignIPv6
 	IPv6Prefixes   int        // or how many IPv6 prefixes
+	EFAOnly        int        // how many network cards, from the first on, also have an ENI for EFA alone
 	Role           string     // the IAM role that the metadata gives credentials of; "node" if empty
 	Tags           map[string]string
 }

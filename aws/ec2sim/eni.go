@@ -50,6 +50,7 @@ type eni struct {
 	publicIP        netip.Addr
 	sourceDestCheck bool
 	tags            map[string]string
+	efaOnly         bool        // it is for EFA alone, and has no address
 	token           string      // the client token that has made it, if any
 	known           time.Time   // from when on actions find it; see Lag
 	attachment      *attachment // nil if there is none
@@ -86,6 +87,13 @@ func (s *Sim) newENI(sub *subnet, groups []string, w wish) (*eni, error) {
 		sub.give(v4, holding{})
 		return nil, err
 	}
+	e := s.bareENI(sub, groups)
+	e.v4, e.v6 = v4, v6
+	return e, nil
+}
+
+// bareENI makes an eni without addresses.
+func (s *Sim) bareENI(sub *subnet, groups []string) *eni {
 	n := s.count("eni")
 	e := &eni{
 		id: fmt.Sprintf("eni-%017x", n),
@@ -93,13 +101,19 @@ func (s *Sim) newENI(sub *subnet, groups []string, w wish) (*eni, error) {
 		mac:             fmt.Sprintf("06:00:%02x:%02x:%02x:%02x", byte(n>>24), byte(n>>16), byte(n>>8), byte(n)),
 		subnet:          sub,
 		groups:          slices.Clone(groups),
-		v4:              v4,
-		v6:              v6,
 		sourceDestCheck: true,
 		tags:            map[string]string{},
 	}
 	s.enis[e.id] = e
-	return e, nil
+	return e
+}
+
+// interfaceType is what EC2 calls the kind of the ENI (API: NetworkInterface).
+func (e *eni) interfaceType() string {
+	if e.efaOnly {
+		return "efa-only"
+	}
+	return "interface"
 }
 
 // settle4 takes the IPv4 addresses and prefixes of a new eni.
@@ -204,6 +218,7 @@ func (e *eni) snapshot() ENI {
 		IPv6Prefixes:    slices.Clone(e.v6.prefixes),
 		PublicIP:        e.publicIP,
 		SourceDestCheck: e.sourceDestCheck,
+		EFAOnly:         e.efaOnly,
 		Tags:            maps.Clone(e.tags),
 		Status:          e.status(),
 	}

@@ -14,18 +14,31 @@ import (
 
 // A fault is what an action shall answer instead of the truth, for some calls.
 type fault struct {
-	code string
+	refusal
 	left int // negative: for ever
 }
 
 // Fail makes the next n calls of the action answer with the error code, and do nothing: RequestLimitExceeded is EC2
-// throttling. A negative n means all calls from now on, 0 none any more. An action that the simulator does not know is a
-// mistake of the caller, and panics.
+// throttling, UnauthorizedOperation a missing permission. A negative n means all calls from now on, 0 none any more. An
+// action that the simulator does not know is a mistake of the caller, and panics.
 func (s *Sim) Fail(action, code string, n int) {
+	message := action + " answers so because the simulator was told to."
+	switch code {
+	case "RequestLimitExceeded":
+		message = tooManyRequests
+	case "UnauthorizedOperation":
+		message = s.unauthorized(action)
+	}
+	s.FailAs(action, code, message, n)
+}
+
+// FailAs is Fail for the codes that EC2 uses for much, InvalidParameterValue above all, where the message makes the
+// difference.
+func (s *Sim) FailAs(action, code, message string, n int) {
 	mustKnow(action)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults[action] = &fault{code, n}
+	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
 // Delay makes each answer to the action take d longer from now on. The work is done before the wait: a caller that
@@ -72,10 +85,7 @@ func (s *Sim) injected(called form) error {
 	if f.left > 0 {
 		f.left--
 	}
-	if f.code == "RequestLimitExceeded" {
-		return tooManyRequests()
-	}
-	return refuse(f.code, "%s answers so because the simulator was told to.", action)
+	return &f.refusal
 }
 
 // Calls returns the calls that EC2 has answered since the last ResetCalls, in order.

@@ -68,6 +68,9 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err := limits.mayTake(1+w.v4.slots(), sub.unasked(w.v6).slots(), w.v4.wantsPrefixes() || w.v6.wantsPrefixes()); err != nil {
 		return nil, err
 	}
+	if err := limits.takesEFA(r.EFAOnly); err != nil {
+		return nil, err
+	}
 	e, err := s.newENI(sub, groups, w)
 	if err != nil {
 		return nil, err
@@ -83,9 +86,33 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 		e.publicIP = s.publicIP()
 	}
 	s.attach(e, i, 0, 0, 0).deleteOnTermination = true
+	s.attachEFA(i, sub, groups, r.EFAOnly)
 	i.views = []view{{since: i.launched, enis: i.snapshots()}}
 	s.catchUp() // booting takes longer than any lag
 	return i, nil
+}
+
+// attachEFA gives the first cards of a new instance an ENI for EFA alone, at device index 0, and on card 0, where the boot
+// ENI is, at device index 1 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards").
+// Such an ENI has no address of any family (Guide: "Elastic Fabric Adapter").
+func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
+	for card := range cards {
+		e := s.bareENI(sub, groups)
+		e.efaOnly = true
+		index := 0
+		if card == 0 {
+			index = 1
+		}
+		s.attach(e, i, card, index, 0).deleteOnTermination = true
+	}
+}
+
+// takesEFA refuses ENIs for EFA alone on more cards than there are, or where the boot ENI leaves no room for one.
+func (t InstanceType) takesEFA(cards int) error {
+	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
+		return refuse("InvalidParameterValue", "%s has no room for an EFA-only network interface on each of %d network cards.", t.Name, cards)
+	}
+	return nil
 }
 
 // wish is what the boot ENI shall have.

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -167,10 +168,17 @@ func (s *Sim) allowed(f form) error {
 		action = "CreateTags"
 	}
 	if slices.Contains(s.cfg.Denied, action) {
-		return refuse("UnauthorizedOperation",
-			"You are not authorized to perform this operation. No identity-based policy allows the ec2:%s action", action)
+		return &refusal{"UnauthorizedOperation", s.unauthorized(action)}
 	}
 	return nil
+}
+
+// unauthorized is what EC2 says about a missing permission (in practice; the encoded part is for
+// sts:DecodeAuthorizationMessage, and as long as that in API: "Error codes", UnauthorizedOperation).
+func (s *Sim) unauthorized(action string) string {
+	return fmt.Sprintf("You are not authorized to perform this operation. User: arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
+		"to perform: ec2:%[2]s on resource: arn:aws:ec2:%s:%[1]s:network-interface/* because no identity-based policy allows the "+
+		"ec2:%[2]s action. Encoded authorization failure message: %[4]s", s.cfg.Account, action, s.cfg.Region, strings.Repeat("EC2sim-", 120))
 }
 
 // hold keeps an answer back for as long as Delay says, and reports whether the caller still waits for it.

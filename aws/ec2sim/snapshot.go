@@ -22,6 +22,7 @@ type ENI struct {
 	IPv6Prefixes    []netip.Prefix // delegated IPv6 prefixes
 	PublicIP        netip.Addr     // mapped to the primary address; zero if none
 	SourceDestCheck bool
+	EFAOnly         bool // it is for EFA alone, and has no address
 	Tags            map[string]string
 
 	Status string // "available" or "in-use"

@@ -75,7 +75,7 @@ func (s *Sim) throttled(f form) error {
 	if s.buckets == nil || s.buckets[bucketOf(f)].take(time.Now()) {
 		return nil
 	}
-	return tooManyRequests()
+	return &refusal{"RequestLimitExceeded", tooManyRequests}
 }
 
 func bucketOf(f form) string {
@@ -97,6 +97,6 @@ func (b *bucket) take(now time.Time) bool {
 	return true
 }
 
-// tooManyRequests is EC2's answer to a caller without a token. It counts as a server error, with the status 503 (API:
+// tooManyRequests is what EC2 says to a caller without a token. It counts as a server error, with the status 503 (API:
 // "Error codes", the table "Server errors").
-func tooManyRequests() error { return refuse("RequestLimitExceeded", "Request limit exceeded.") }
+const tooManyRequests = "Request limit exceeded."

@@ -9,20 +9,41 @@ import (
 	"strconv"
 )
 
-// builtin is the instance types that every simulator knows (Guide: "Maximum IP addresses per network interface",
-// "Network cards"). Config.InstanceTypes adds others.
+// builtin is the instance types that every simulator knows. Config.InstanceTypes adds others. The numbers of ENIs, of IPv4
+// addresses and of ENIs on each network card are those of pkg/vpc/vpc_ip_resource_limit.go of aws/amazon-vpc-cni-k8s,
+// which is generated from DescribeInstanceTypes; an instance of a type with several cards can have as many ENIs as all of
+// them together (Guide: "Network cards"). All of these can have as many IPv6 addresses as IPv4 addresses (Guide: "Maximum IP
+// addresses per network interface").
 var builtin = []InstanceType{
-	{Name: "t3.small", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4},
-	{Name: "t3.medium", ENIs: 3, IPv4PerENI: 6, IPv6PerENI: 6},
-	{Name: "m5.large", ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10},
-	{Name: "m5.xlarge", ENIs: 4, IPv4PerENI: 15, IPv6PerENI: 15},
-	{Name: "m5.2xlarge", ENIs: 4, IPv4PerENI: 15, IPv6PerENI: 15},
-	{Name: "m5.4xlarge", ENIs: 8, IPv4PerENI: 30, IPv6PerENI: 30},
-	{Name: "m5.24xlarge", ENIs: 15, IPv4PerENI: 50, IPv6PerENI: 50},
-	{Name: "c5.large", ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10},
-	{Name: "c5.4xlarge", ENIs: 8, IPv4PerENI: 30, IPv6PerENI: 30},
-	{Name: "c5n.18xlarge", ENIs: 15, IPv4PerENI: 50, IPv6PerENI: 50},
-	{Name: "p4d.24xlarge", ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}},
+	nitro("t3.small", 3, 4),
+	nitro("t3.medium", 3, 6),
+	nitro("m5.large", 3, 10),
+	nitro("m5.xlarge", 4, 15),
+	nitro("m5.2xlarge", 4, 15),
+	nitro("m5.4xlarge", 8, 30),
+	nitro("m5.24xlarge", 15, 50),
+	nitro("c5.large", 3, 10),
+	nitro("c5.4xlarge", 8, 30),
+	nitro("c5n.18xlarge", 15, 50),
+	nitro("c6in.32xlarge", 8, 50).times(2),
+	nitro("c8gn.48xlarge", 12, 50).times(2),
+	nitro("dl1.24xlarge", 15, 50).times(4),
+	nitro("p4d.24xlarge", 15, 50).times(4),
+	nitro("p5.48xlarge", 2, 50).times(32),
+	nitro("p5en.48xlarge", 4, 50).times(16),
+	nitro("p6-b200.48xlarge", 4, 50).times(8),
+}
+
+// nitro is a type of the Nitro system with one network card, which most have.
+func nitro(name string, enis, addrs int) InstanceType {
+	return InstanceType{Name: name, ENIs: enis, IPv4PerENI: addrs, IPv6PerENI: addrs}
+}
+
+// times is the type with so many network cards like the one that it has.
+func (t InstanceType) times(cards int) InstanceType {
+	t.Cards = slices.Repeat([]int{t.ENIs}, cards)
+	t.ENIs *= cards
+	return t
 }
 
 // cards are the network interfaces that each network card takes.
