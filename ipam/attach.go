@@ -33,31 +33,47 @@ func newToken() string { return rand.Text() }
 // addENI creates an ENI that carries what the waiting ADDs need, and attaches it.
 // A subnet without addresses leads to the next subnet.
 func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
-	limit := s.Instance.ENIs
-	if p.Policy.MaxENIs > 0 {
-		limit = min(limit, p.Policy.MaxENIs)
-	}
-	if len(s.ENIs) >= limit {
+	full := p.full(s)
+	if full != nil {
 		var err error
 		if s, err = p.drained(ctx, s); err != nil {
 			return err
 		}
+		full = p.full(s)
 	}
-	if len(s.ENIs) >= limit || time.Now().Before(s.Instance.FullUntil) {
+	if full == nil && time.Now().Before(s.Instance.FullUntil) {
+		full = fmt.Errorf("%w: EC2 has said so of %s, which has %d ENIs that are known", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs))
+	}
+	if full != nil {
 		if p.knowsMore(ctx, s) {
 			return nil
 		}
-		return plugin.Errorf(plugin.CodeTryAgain, "lower --max-pods (see 'cni-ipvlan-vpc-k8s-tool maxpods'), raise maxENIs, or take a larger instance type",
-			"%w: %s has %d ENIs of at most %d", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), limit)
+		return plugin.Errorf(plugin.CodeTryAgain, "lower --max-pods (see 'cni-ipvlan-vpc-k8s-tool maxpods'), raise maxENIs, or take a larger instance type", "%w", full)
 	}
 	_, err := p.NewENI(ctx, ENISpec{
 		Pool: p.Policy.Pool, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,
 		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, MinIndex: p.Policy.MinIndex, Managed: true,
+		Keep: p.Policy.Keep || p.Policy.Warm.Min > 0,
 	})
 	if errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s) {
 		return nil
 	}
 	return err
+}
+
+// full says why the instance can have no more ENIs, by what the registry knows; nil if it can.
+func (p *Pool) full(s *registry.State) error {
+	limit := s.Instance.ENIs
+	if p.Policy.MaxENIs > 0 {
+		limit = min(limit, p.Policy.MaxENIs)
+	}
+	if len(s.ENIs) >= limit {
+		return fmt.Errorf("%w: %s has %d ENIs of at most %d", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), limit)
+	}
+	if _, found := seatsOf(s, p.Policy.MinIndex, nil).next(); !found {
+		return fmt.Errorf("%w: %s has %d ENIs, and no device index is left that is for pods", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs))
+	}
+	return nil
 }
 
 // knowsMore tells whether there are more ENIs than in s, of which the registry knows now:
@@ -102,7 +118,11 @@ type ENISpec struct {
 	ENITags        map[string]string
 	MinIndex       int
 	Managed        bool // may be released again when it is empty
+	Keep           bool // but not before an ADD says so: skipDeallocation, or addresses to keep ready
 }
+
+// family is the one whose addresses are few: IPv4, if the ENI has that.
+func (spec ENISpec) family() Family { return Family(!spec.wants(IPv4)) }
 
 // wants tells whether the ENI needs addresses of the family.
 func (spec ENISpec) wants(f Family) bool {
@@ -121,12 +141,9 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 		return "", err
 	}
 	if spec.Managed {
-		// To look for subnets takes EC2 a while, in which a burst of pods arrives.
-		now, err := p.Registry.View()
-		if err != nil {
+		if err := p.gather(ctx, 1+p.most(spec.family(), s.Instance.IPv4PerENI-1)); err != nil {
 			return "", err
 		}
-		spec.Addrs = p.want(now)
 	}
 	var why []error
 	for _, subnet := range subnets {
@@ -208,23 +225,37 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
+// errDiscarded says that nothing is left of an ENI that could not be attached.
+var errDiscarded = errors.New("the ENI is deleted again")
+
 // attach attaches an ENI of ours and records it. If the instance can have no more, the
 // ENI is deleted again.
 func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec) error {
-	attachment, index, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex)
-	if errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrNotRunning) {
-		return errors.Join(err, p.discard(context.WithoutCancel(ctx), eni.ID, token))
+	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	if err := strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
+		return err
+	}
+	attachment, at, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex)
+	if errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning) {
+		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
+			return errors.Join(err, e)
+		}
+		return fmt.Errorf("%w: %w", err, errDiscarded)
 	}
 	if err != nil {
 		return err
 	}
-	eni.Index = index
+	eni.Card, eni.Index = at.card, at.index
 	err = p.update(ctx, func(s *registry.State) {
 		record(s, eni, spec.Managed)
-		addAddrs(s, eni.ID, slices.Concat(eni.Addrs, eni.IPv6Addrs), time.Time{})
-		addPrefixes(s, eni.ID, slices.Concat(eni.Prefixes, eni.IPv6Prefixes), time.Time{})
+		addAddrs(s, eni.ID, addrs, time.Time{})
+		addPrefixes(s, eni.ID, cidrs, time.Time{})
 		serve(s, eni.ID, spec.Pool)
-		s.Intents[token] = registry.Intent{Action: "ModifyNetworkInterfaceAttribute", ENI: eni.ID, Since: time.Now()}
+		s.Intents[token] = registry.Intent{Action: modify, ENI: eni.ID, Since: time.Now()}
 	})
 	if err != nil {
 		return err
@@ -250,6 +281,9 @@ func serve(s *registry.State, id, pool string) {
 	s.ENIs[id] = e
 }
 
+// modify is the action of an intent that may wait: see deleteOnTermination.
+const modify = "ModifyNetworkInterfaceAttribute"
+
 // deleteOnTermination lets EC2 delete the ENI together with the instance. An ENI
 // works without, so a failure is no reason to keep a pod waiting: the intent stays,
 // and the next growth or collection tries again.
@@ -261,45 +295,39 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 	return p.update(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// attachAnywhere attaches the ENI at the lowest device index that is free. Another
-// program may take one between our look and our call.
-func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attachment string, index int, err error) {
+// attachAnywhere attaches the ENI where there is room. Another program may take the place
+// between our look and our call.
+func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attachment string, at seat, err error) {
 	s, err := p.describeInstance(ctx)
 	if err != nil {
-		return "", 0, err
-	}
-	taken := map[int]bool{0: true}
-	for _, e := range s.ENIs {
-		taken[e.Index] = e.Card == 0
+		return "", at, err
 	}
 	attached, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
-		return "", 0, err
-	}
-	for _, e := range attached {
-		taken[e.Index] = taken[e.Index] || e.Card == 0
+		return "", at, err
 	}
 	const tries = 5
-	for index = least; len(taken) < s.Instance.ENIs+tries; index++ {
-		if taken[index] {
-			continue
+	free := seatsOf(s, least, attached)
+	for range tries {
+		next, found := free.next()
+		if !found {
+			return "", at, noneLeft(err)
 		}
-		attachment, err = p.attachAt(ctx, s.Instance.ID, eni, index)
-		if !errors.Is(err, aws.ErrIndexTaken) {
-			return attachment, index, err
+		at = next
+		if attachment, err = p.attachAt(ctx, s.Instance.ID, eni, at); err == nil || !free.refused(at, err) {
+			return attachment, at, err
 		}
-		taken[index] = true
 	}
-	return "", 0, err
+	return "", at, err
 }
 
 // attachAt attaches the ENI. EC2 may not know yet what it has just created
 // (hashicorp/terraform-provider-aws#35568), so that is asked again for a while.
-func (p *Pool) attachAt(ctx context.Context, instance, eni string, index int) (attachment string, err error) {
+func (p *Pool) attachAt(ctx context.Context, instance, eni string, at seat) (attachment string, err error) {
 	const action, young = "AttachNetworkInterface", 10 * time.Second
 	for start := time.Now(); ; {
-		err = p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (_ func(*registry.State), err error) {
-			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, 0, index)
+		err = p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func(*registry.State) (_ func(*registry.State), err error) {
+			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
 			return func(*registry.State) {}, err
 		})
 		if !errors.Is(err, aws.ErrNotFound) || time.Since(start) > young {

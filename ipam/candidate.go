@@ -29,7 +29,7 @@ func places(s *registry.State, policy Policy) []place {
 	}
 	var ps []place
 	for id, e := range s.ENIs {
-		if e.Index >= policy.MinIndex && e.Pool == policy.Pool && !e.Draining && !e.Foreign {
+		if policy.serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign {
 			ps = append(ps, place{id, e, leased[id]})
 		}
 	}
@@ -53,10 +53,14 @@ func candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 // pick chooses an address of each family that the place has one of.
 func (p place) pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
+	before := now.Add(-policy.ReuseWait)
+	if since, ok := doubt(s); ok && policy.Provision != ProvisionNone && since.Before(before) {
+		before = since
+	}
 	for _, f := range policy.Families {
-		a := p.delegated(s, f, now.Add(-policy.ReuseWait))
+		a := p.delegated(s, f, before)
 		if !a.IsValid() {
-			a = p.assigned(s, f, now.Add(-policy.ReuseWait))
+			a = p.assigned(s, f, before)
 		}
 		if a.IsValid() {
 			addrs = append(addrs, a)

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,26 +48,42 @@ func room(s *registry.State, e registry.ENI, f Family) int {
 // for IPv6, where one prefix is enough for ever; and by themselves if the subnet has no
 // prefix left, or the instance type knows none.
 func (p *Pool) more(ctx context.Context, s *registry.State, at place, f Family) error {
-	most, want := room(s, at.ENI, f), p.want(s)
+	most := room(s, at.ENI, f)
 	if most <= 0 {
 		return fmt.Errorf("%s has no room for %v: %w", at.id, f, aws.ErrENIFull)
 	}
+	if err := p.gather(ctx, p.most(f, most)); err != nil {
+		return err
+	}
 	if f == IPv6 || p.Policy.Prefixes {
-		n := 1
-		if f == IPv4 {
-			n = min((want+blockSize-1)/blockSize, most)
-		}
-		if err := p.assignPrefixes(ctx, at.id, f, n); !noPrefix(err) {
+		if err := p.assignPrefixes(ctx, at.id, f, most); !noPrefix(err) {
 			return err
 		}
 	}
-	n := min(want, most)
-	_, err := p.assign(ctx, at.id, f, n)
+	n := 0
+	_, err := p.assign(ctx, at.id, f, func(s *registry.State) int { n = min(p.want(s), most); return n })
 	if errors.Is(err, aws.ErrSubnetFull) && n > 1 {
-		_, err = p.assign(ctx, at.id, f, 1) // EC2 gives all or nothing
+		_, err = p.assign(ctx, at.id, f, exactly(1)) // EC2 gives all or nothing
 	}
 	return err
 }
+
+// most is how many pods a call can serve that fills so much room of an ENI.
+func (p *Pool) most(f Family, room int) int {
+	switch {
+	case f == IPv6:
+		return 1 // a prefix serves all
+	case p.Policy.Prefixes:
+		return room * blockSize
+	}
+	return room
+}
+
+// exactly is a size that is known before.
+func exactly(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
+
+// blocks is how many prefixes of IPv4 have so many addresses.
+func blocks(addrs int) int { return (addrs + blockSize - 1) / blockSize }
 
 // noPrefix tells whether addresses may be had where prefixes are not: the subnet is
 // fragmented, or the instance is not of the Nitro system.
@@ -75,30 +92,36 @@ func noPrefix(err error) bool {
 	return errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation"
 }
 
-// assign asks EC2 for n addresses on an ENI. The action has no client token, so
-// before the call the intent is written: if the answer is lost, resume compares.
-func (p *Pool) assign(ctx context.Context, eni string, f Family, n int) ([]netip.Addr, error) {
+// assign asks EC2 for addresses on an ENI, as many as size says right before the call.
+// The action has no client token, so before the call the intent is written: if the
+// answer is lost, resume compares.
+func (p *Pool) assign(ctx context.Context, eni string, f Family, size func(*registry.State) int) ([]netip.Addr, error) {
 	action, do := "AssignPrivateIpAddresses", p.Cloud.Assign
 	if f == IPv6 {
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
-	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (record func(*registry.State), err error) {
-		got, err = do(ctx, eni, n)
-		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, err
+	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func(s *registry.State) (record func(*registry.State), err error) {
+		got, err = do(ctx, eni, size(s))
+		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, cmp.Or(err, strange(s, eni, s.ENIs[eni], got, nil))
 	})
 	return got, p.corrected(ctx, eni, err)
 }
 
-// assignPrefixes asks EC2 for n prefixes, as assign does for addresses.
-func (p *Pool) assignPrefixes(ctx context.Context, eni string, f Family, n int) error {
+// assignPrefixes asks EC2 for prefixes, as assign does for addresses: of IPv4 for the
+// ADDs that wait, most of them at most; of IPv6 for one.
+func (p *Pool) assignPrefixes(ctx context.Context, eni string, f Family, most int) error {
 	action, do := "AssignPrivateIpAddresses", p.Cloud.AssignPrefixes
 	if f == IPv6 {
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Prefixes
 	}
-	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func() (record func(*registry.State), err error) {
+	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func(s *registry.State) (record func(*registry.State), err error) {
+		n := 1
+		if f == IPv4 {
+			n = min(blocks(p.want(s)), most)
+		}
 		got, err := do(ctx, eni, n)
-		return func(s *registry.State) { addPrefixes(s, eni, got, time.Now()) }, err
+		return func(s *registry.State) { addPrefixes(s, eni, got, time.Now()) }, cmp.Or(err, strange(s, eni, s.ENIs[eni], nil, got))
 	})
 	return p.corrected(ctx, eni, err)
 }

@@ -22,8 +22,12 @@ func (p *Pool) grow(ctx context.Context) error {
 	if p.Policy.Provision == ProvisionNone {
 		return p.provisioned()
 	}
-	if err := p.resume(ctx, p.reattach); err != nil {
+	sure, err := p.resume(ctx, p.reattach)
+	if err != nil {
 		return explain(err)
+	}
+	if sure {
+		return nil // what was in doubt may do
 	}
 	s, err := p.describeInstance(ctx)
 	if err != nil {
@@ -73,25 +77,6 @@ func isFull(err error) bool {
 	return errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound)
 }
 
-// want is how many addresses to ask for: one for each ADD that waits, at least
-// ipBatchSize, and as many as are to be kept ready; but no more than maxPods need.
-func (p *Pool) want(s *registry.State) int {
-	if p.Policy.Batch == 0 {
-		return s.Instance.IPv4PerENI
-	}
-	now, waiting := time.Now(), 0
-	for _, until := range s.Wishes {
-		if until.After(now) {
-			waiting++
-		}
-	}
-	n := max(waiting+p.Policy.Warm.Min, p.Policy.Batch)
-	if p.Policy.MaxPods > 0 {
-		n = min(n, p.Policy.MaxPods-len(s.Leases))
-	}
-	return max(n, waiting, 1)
-}
-
 // describeInstance returns the state, with the limits of the instance in it.
 func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
@@ -110,6 +95,7 @@ func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	}
 	err = p.Registry.Update(ctx, func(now *registry.State) error {
 		now.Instance.ENIs, now.Instance.IPv4PerENI, now.Instance.IPv6PerENI = limits.ENIs, limits.IPv4PerENI, limits.IPv6PerENI
+		now.Instance.Cards = several(limits.Cards)
 		s = now
 		return nil
 	})
@@ -118,8 +104,9 @@ func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 
 // call makes a changing call to EC2: in its turn, with the intent on disk before
 // it, and what came of it recorded in the same update that removes the intent. While
-// EC2 throttles, the whole node waits, until ctx is done.
-func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do func() (record func(*registry.State), err error)) error {
+// EC2 throttles, the whole node waits, until ctx is done. What the call asks for is
+// decided by the state in which its intent is written, the last one before it.
+func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do func(*registry.State) (record func(*registry.State), err error)) error {
 	token := newToken()
 	i.Since = time.Now()
 	var throttled error // why there was another attempt
@@ -127,10 +114,11 @@ func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do fu
 		if err := p.turn(ctx, action); err != nil {
 			return errors.Join(throttled, err)
 		}
-		if err := p.update(ctx, func(s *registry.State) { s.Intents[token] = i }); err != nil {
+		var s *registry.State
+		if err := p.update(ctx, func(now *registry.State) { now.Intents[token], s = i, now }); err != nil {
 			return errors.Join(throttled, err)
 		}
-		record, err := do()
+		record, err := do(s)
 		again := time.Now().Add(backoff(attempt))
 		e := p.update(context.WithoutCancel(ctx), func(s *registry.State) {
 			switch {
@@ -171,11 +159,19 @@ func (p *Pool) turn(ctx context.Context, action string) error {
 		return err
 	}
 	until := s.NotBefore[action]
-	err = sleep(ctx, time.Until(until), fmt.Sprintf("%s: %v: this node waits until %s", action, aws.ErrThrottled, until.Format(time.RFC3339)))
-	if err == nil {
-		return nil
+	if err = sleep(ctx, time.Until(until), throttledUntil(action, until)); err != nil {
+		return plugin.Errorf(plugin.CodeTryAgain, hintThrottled(action), "%w", err)
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(&aws.Error{Action: action, Code: "RequestLimitExceeded"}), "%w", err)
+	return nil
+}
+
+// throttledUntil says what the node waits for, and hintThrottled what to do about it.
+func throttledUntil(action string, until time.Time) string {
+	return fmt.Sprintf("%s: %v: this node waits until %s", action, aws.ErrThrottled, until.Format(time.RFC3339))
+}
+
+func hintThrottled(action string) string {
+	return aws.Hint(&aws.Error{Action: action, Code: "RequestLimitExceeded"})
 }
 
 // sleep waits for d, if that is not over already. If ctx would be done before, it fails at once and says what for.

@@ -40,14 +40,17 @@ func (p *Pool) Learn(ctx context.Context) error {
 	}
 	used := p.used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
+		now, first := time.Now(), s.Blank() && !anyUsed(enis, used)
 		if s.Instance.ID == "" {
 			// Nobody knows what was begun before the registry was lost, or the node booted.
-			s.Intents[newToken()] = registry.Intent{Action: lookBack, Since: time.Now()}
+			for _, look := range looks(first) {
+				s.Intents[newToken()] = registry.Intent{Action: look, Since: now}
+			}
 		}
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := lesson{s, described, used, time.Now(), s.Blank() && !anyUsed(enis, used)}
+		l := lesson{s, described, used, now, first}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -126,7 +129,7 @@ func (l lesson) learn(e aws.ENI) {
 		if bare(e) && !(asked && bare(d)) {
 			return // its addresses are not there yet
 		}
-		known.Pool, known.Foreign, known.Managed = poolOf(d), foreign(d) || bare(e), d.Tags[TagManaged] == "true"
+		known = label(registry.ENI{Foreign: bare(e), Grown: l.now}, d)
 	}
 	known.MAC, known.Index, known.Card = e.MAC, e.Index, e.Card
 	known.Subnet, known.CIDR, known.CIDR6, known.VPC, known.Read = e.Subnet, e.CIDR, e.IPv6CIDR, e.VPC, l.now
@@ -184,8 +187,7 @@ func (l lesson) believable(eni string, a netip.Addr) bool {
 		return false
 	}
 	gone, unassigned := l.Gone[a]
-	id, _ := l.ENIOf(a)
-	return !(unassigned && l.now.Sub(gone) < staleMetadata) && (id == "" || id == eni)
+	return !(unassigned && l.now.Sub(gone) < staleMetadata) && strange(l.State, eni, l.ENIs[eni], []netip.Addr{a}, nil) == nil
 }
 
 // learnAddr decides what an address of an ENI is: leased, free, or cooling.

@@ -266,7 +266,7 @@ func (m *model) collect() {
 // begun tells whether the registry has intents, for which a collection waits until growth is over.
 func (m *model) begun() bool {
 	s, err := m.view()
-	return err != nil || len(s.Intents) > 0 || s.Blank()
+	return err != nil || due(s) || s.Blank()
 }
 
 func (m *model) collectNow(c *Collection, f fate) error {

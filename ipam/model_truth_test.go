@@ -236,9 +236,7 @@ func (m *model) verifyEnd() {
 				m.wrong("%s of %s is not known to the registry", c, e.ID)
 			}
 		}
-		// A pool that no ADD has used since the registry was made keeps its ENIs: only the ADD's
-		// configuration says whether skipDeallocation is set.
-		if e.Tags[TagManaged] == "true" && known.Serving && !known.Keep && !m.warm() {
+		if e.Tags[TagManaged] == "true" && !known.Keep && !m.warm() {
 			m.wrong("%s is empty and ours, and was not deleted", e.ID)
 		}
 	}
@@ -250,9 +248,9 @@ func (m *model) verifyEnd() {
 			m.wrong("intent %s of %v", token, i)
 		}
 	}
-	for who, until := range s.Wishes {
-		if time.Now().After(until) {
-			m.wrong("wish of %s until %v", who, until)
+	for who, w := range s.Wishes {
+		if time.Now().After(w.Until) {
+			m.wrong("wish of %s until %v", who, w.Until)
 		}
 	}
 }

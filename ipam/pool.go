@@ -58,32 +58,76 @@ var (
 // the order in which they came, and the others find its answer.
 func (p *Pool) Acquire(ctx context.Context, o Owner) (Allocation, error) {
 	a, err := p.take(ctx, o)
-	if !errors.Is(err, errNone) && !errors.Is(err, errUnknown) {
+	if !isNone(err) {
 		return a, err
 	}
-	unlock, lockErr := p.Registry.Lock(ctx, "grow")
-	if lockErr != nil {
-		return Allocation{}, plugin.Errorf(plugin.CodeTryAgain, "another process of this node is asking EC2: see its log", "%w: %w", err, lockErr)
+	if a, err = p.queue(ctx, o); err != nil {
+		return Allocation{}, errors.Join(err, p.giveUp(ctx, o))
+	}
+	return a, nil
+}
+
+// isNone tells whether err says that there is no address but from EC2.
+func isNone(err error) bool { return errors.Is(err, errNone) || errors.Is(err, errUnknown) }
+
+// queue waits until the owner is the one that may ask EC2, unless another has got an
+// address for it by then, and asks.
+func (p *Pool) queue(ctx context.Context, o Owner) (Allocation, error) {
+	unlock, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return Allocation{}, p.overdue(o, err)
 	}
 	defer unlock()
 	for attempt := 0; ; attempt++ {
 		a, err := p.take(ctx, o)
-		switch {
-		case errors.Is(err, errUnknown):
-			err = p.Learn(ctx)
-		case errors.Is(err, errNone):
-			err = p.grow(ctx)
-		default:
+		if !isNone(err) {
 			return a, err
 		}
-		if err == nil {
-			continue
+		if attempt == 0 {
+			if err := p.told(o); err != nil {
+				return Allocation{}, err
+			}
 		}
-		// Each try begins by looking at what EC2 has made of the one before.
-		if !passing(err, attempt) || sleep(ctx, backoff(attempt), "") != nil {
+		if err = p.ask(ctx, o, attempt, errors.Is(err, errUnknown)); err != nil {
 			return Allocation{}, explain(fmt.Errorf("%w: %w", errNone, err))
 		}
 	}
+}
+
+// ask asks EC2 for more addresses, or, if nothing is known yet, which there are. It
+// fails when it makes no sense to try again: each try begins by looking at what EC2 has
+// made of the one before.
+func (p *Pool) ask(ctx context.Context, o Owner, attempt int, unknown bool) error {
+	began, more := time.Now(), p.grow
+	if unknown {
+		more = p.Learn
+	}
+	err := more(ctx)
+	if err == nil || p.found() {
+		return nil
+	}
+	again := passing(err, attempt)
+	if again {
+		began = time.Time{}
+	}
+	if e := p.fail(ctx, o, err, began); e != nil {
+		return errors.Join(err, e)
+	}
+	if !again || sleep(ctx, backoff(attempt), "") != nil {
+		return err
+	}
+	return nil
+}
+
+// found tells whether there is an address: a growth that failed may have brought to an
+// end what an earlier one had begun.
+func (p *Pool) found() bool {
+	s, err := p.Registry.View()
+	if err != nil {
+		return false
+	}
+	_, addrs := candidates(s, p.Policy, time.Now())
+	return len(addrs) > 0
 }
 
 // passing tells whether err is likely to pass. A metadata service that does not
@@ -98,12 +142,16 @@ func passing(err error, attempt int) bool {
 func (p *Pool) take(ctx context.Context, o Owner) (Allocation, error) {
 	for {
 		a, fresh, err := p.reserve(ctx, o)
-		if err != nil || !fresh {
+		if err != nil {
 			return a, err
 		}
 		// The registry may not know all pods: the original plugin's have no lease.
-		// The node routes to a pod, so this finds them.
+		// The node routes to a pod, so this finds them. A lease that the owner had may
+		// be that of an ADD that was killed before it came here.
 		taken, err := p.routed(a.Addrs)
+		if err == nil && len(taken) > 0 && !fresh {
+			taken, err = without(taken, o.NetNS)
+		}
 		if err != nil || len(taken) == 0 {
 			return a, err
 		}
@@ -111,6 +159,22 @@ func (p *Pool) take(ctx context.Context, o Owner) (Allocation, error) {
 			return Allocation{}, err
 		}
 	}
+}
+
+// without are those of the addresses that the namespace at path does not have.
+func without(addrs []netip.Addr, path string) ([]netip.Addr, error) {
+	ns, err := nl.Open(path, path)
+	if gone(err) {
+		return addrs, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer ns.Close()
+	has, err := ns.Addrs("")
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool {
+		return slices.ContainsFunc(has, func(h nl.Addr) bool { return h.Prefix.Addr() == a })
+	}), err
 }
 
 // routed are those of the addresses that the node has a route of their own to.
@@ -135,6 +199,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 		now := time.Now()
 		prune(s, p.Policy, now)
 		p.note(s)
+		wish := s.Wishes[o.Key.String()]
 		delete(s.Wishes, o.Key.String())
 		id, addrs := held(s, o.Key)
 		if fresh = len(addrs) == 0; fresh {
@@ -144,9 +209,10 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 			if none = errNone; unknown(s) {
 				none = errUnknown
 			}
-			s.Wishes[o.Key.String()] = deadline(ctx)
+			p.wait(s, o, wish, now, deadline(ctx))
 			return nil
 		}
+		delete(s.Failures, p.concern(o))
 		a = Allocation{addrs, id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], s}
 		var failed error
 		for _, addr := range addrs {
@@ -165,11 +231,12 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 // while a process waited for EC2 has what that one has written afterwards, and no more.
 func unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
-// prune forgets what has no meaning any more: wishes of processes that have given up,
-// and released addresses of a /80, of which there are too many to list, once they
+// prune forgets what has no meaning any more: wishes of processes that are no more,
+// failures that nobody who waits now has waited for, and released addresses of a /80, of which there are too many to list, once they
 // are as good as new.
 func prune(s *registry.State, policy Policy, now time.Time) {
-	maps.DeleteFunc(s.Wishes, func(_ string, until time.Time) bool { return now.After(until) })
+	maps.DeleteFunc(s.Wishes, func(_ string, w registry.Wish) bool { return now.After(w.Until) })
+	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > maxTimeout*time.Second })
 	maps.DeleteFunc(s.Free, func(a netip.Addr, since time.Time) bool {
 		if !a.Is6() || now.Sub(since) <= max(policy.ReuseWait, staleMetadata) {
 			return false

@@ -122,7 +122,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 // plug gives an ENI that is attached its link, and takes it away again.
 func (n *node) plug(c ec2sim.Change) {
 	var err error
-	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", c.ENI.Index), PeerMAC: c.ENI.MAC, PeerNS: n.host}
+	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index), PeerMAC: c.ENI.MAC, PeerNS: n.host}
 	switch c.Kind {
 	case ec2sim.Attached:
 		err = link.Add(n.host)

@@ -59,7 +59,7 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 		slices.SortFunc(rs, func(a, b place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
 		var why []error
 		for _, r := range rs {
-			if got, err = p.assign(ctx, r.id, IPv4, min(n, room(s, r.ENI, IPv4))); err == nil {
+			if got, err = p.assign(ctx, r.id, IPv4, exactly(min(n, room(s, r.ENI, IPv4)))); err == nil {
 				id = r.id
 				return nil
 			}
@@ -86,7 +86,7 @@ func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
 	if err := p.Learn(ctx); err != nil {
 		return err
 	}
-	if err := p.resume(ctx, p.reattach); err != nil {
+	if _, err := p.resume(ctx, p.reattach); err != nil {
 		return err
 	}
 	s, err := p.describeInstance(ctx)

@@ -15,49 +15,39 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// lookBack is the action of the intent that a new registry has: something may have been
-// begun of which it does not know.
-const lookBack = "DescribeNetworkInterfaces"
-
 // resume brings to an end what an earlier process, which died or lost EC2's answer,
 // has begun. Its caller holds the lock "grow", so every intent is such a one's. Without
 // intents, which is nearly always, it asks nobody. An ENI that was to be attached is
-// given to stray.
-func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) error {
+// given to stray. It tells whether addresses that were in doubt are so no more.
+func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
-	if err != nil || len(s.Intents) == 0 || unknown(s) {
-		return err
+	if err != nil || !due(s) || unknown(s) {
+		return false, err
 	}
 	enis, err := p.ours(ctx, s)
-	if errors.Is(err, aws.ErrDenied) && onlyLookBack(s) {
-		return p.update(ctx, func(s *registry.State) {
-			maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return time.Since(i.Since) > intentLife })
-		})
+	if errors.Is(err, aws.ErrDenied) && onlyLooks(s) {
+		return p.settleBlindly(ctx)
 	}
 	if err != nil {
-		return fmt.Errorf("resume %s: %w", slices.Collect(maps.Values(s.Intents))[0].Action, err)
+		return false, fmt.Errorf("resume %s: %w", slices.Collect(maps.Values(s.Intents))[0].Action, err)
 	}
 	for _, e := range enis {
 		if err := p.adopt(ctx, s, e, stray); err != nil {
-			return fmt.Errorf("resume with %s: %w", e.ID, err)
+			return false, fmt.Errorf("resume with %s: %w", e.ID, err)
 		}
 	}
-	return p.update(ctx, func(s *registry.State) {
+	err = p.update(ctx, func(s *registry.State) {
+		if since, ok := doubt(s); ok && time.Since(since) > settled {
+			sure = true
+			settle(s, enis, since)
+			dropUnseen(s, enis, since)
+		}
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
-			found := i.Action == lookBack || slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI })
-			return found && i.Action != "ModifyNetworkInterfaceAttribute" || time.Since(i.Since) > intentLife
+			found := i.Action == lookBack || later(i) && time.Since(i.Since) > settled || slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI })
+			return found && i.Action != modify || time.Since(i.Since) > intentLife
 		})
 	})
-}
-
-// onlyLookBack tells whether no process of this registry's is known to have begun anything.
-func onlyLookBack(s *registry.State) bool {
-	for _, i := range s.Intents {
-		if i.Action != lookBack {
-			return false
-		}
-	}
-	return true
+	return sure, err
 }
 
 // reattach ends what a growth has begun: the ENI is attached after all, unless it would
@@ -66,7 +56,11 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 	if poolOf(e) != p.Policy.Pool && e.Tags[TagManaged] == "true" {
 		return p.abandon(ctx, e)
 	}
-	return p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
+	err := p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
+	if errors.Is(err, errDiscarded) && !errors.Is(err, aws.ErrNotRunning) {
+		return nil // several were begun, and there is no room for all: that is an end, too
+	}
+	return err
 }
 
 // abandon ends it in the other way: a collection has no use for another ENI. One without
@@ -86,7 +80,7 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 // no growth is under way.
 func (p *Pool) endBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
-	if err != nil || len(s.Intents) == 0 {
+	if err != nil || !due(s) {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow")
@@ -94,7 +88,8 @@ func (p *Pool) endBegun(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	return p.resume(ctx, p.abandon)
+	_, err = p.resume(ctx, p.abandon)
+	return err
 }
 
 // ours lists the ENIs that are attached to this instance, and those that were made
@@ -133,7 +128,8 @@ func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray fu
 		used := p.used()
 		err := p.update(ctx, func(s *registry.State) {
 			was, known := s.ENIs[e.ID]
-			record(s, e, was.Managed || e.Tags[TagManaged] == "true")
+			record(s, e, was.Managed)
+			s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
 			addAll(s, e, used)
 			if !known {
 				serve(s, e.ID, poolOf(e))

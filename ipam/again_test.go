@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// routeTo has the node route to a pod with the address, which need not be a pod of ours.
+func (w *world) routeTo(a netip.Addr) {
+	w.Helper()
+	must(w.T, nl.Wiring{
+		{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}},
+		{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}},
+	}.Add())
+}
+
+// An ADD is killed when it has its lease, and before it has looked whether the node
+// routes the address to somebody else. The same ADD comes again, without a DEL.
+func TestAgainAfterKill(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 3
+	w.mustAcquire(1)
+	a, _, err := w.pool().reserve(t.Context(), pod(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.routeTo(a.Addrs[0])
+	if b := w.mustAcquire(2); b == a.Addrs[0] {
+		t.Errorf("the pod has %s, which the node routes to another", b)
+	}
+	if l := w.state().Leases[a.Addrs[0]]; l.Key != (registry.Key{}) || !l.Bound {
+		t.Errorf("the lease of the other pod: %+v", l)
+	}
+	w.consistent()
+}
+
+// An ADD comes again that was through: the route is the pod's own.
+func TestAgain(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	o := pod(1)
+	var ns *nl.NS
+	ns, o.NetNS = nltest.NS(t, "pod")
+	a, err := w.pool().Acquire(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must(t, nl.Wiring{{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a.Addrs[0], 32), Dev: "lo"}}}.Add())
+	w.routeTo(a.Addrs[0])
+	if b, err := w.pool().Acquire(t.Context(), o); err != nil || b.Addrs[0] != a.Addrs[0] {
+		t.Errorf("the pod had %v, and has %v after the same ADD (%v)", a.Addrs, b.Addrs, err)
+	}
+}

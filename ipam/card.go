@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is about instances with several network cards, such as p4d, p5 and c6in.32xlarge.
+// Each card has device indices of its own, from 0 on, takes its own number of ENIs, and has
+// its own bandwidth (EC2 user guide, "Network cards"; API reference, NetworkCardInfo).
+//
+// interfaceIndex counts on each card: an ENI serves pods if its device index on its card is
+// not below. At index 0 there is the boot ENI, on card 0. On the other cards nothing at
+// index 0 ever serves pods, nor is anything attached there: the user guide puts ENIs for EFA
+// alone at index 0 and those with addresses at 1 ("Maximize network bandwidth on Amazon EC2
+// instances with multiple network cards"), and the metadata service says 0 of any ENI whose
+// index it does not know yet.
+
+// serves tells whether an ENI is at a place that is for pods.
+func (policy Policy) serves(e registry.ENI) bool {
+	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
+}
+
+// A seat is where an ENI can be attached: a device index of a network card.
+type seat struct{ card, index int }
+
+// seats are those of an instance.
+type seats struct {
+	cards   []int         // how many ENIs each card takes
+	least   int           // the lowest device index that is for pods
+	taken   map[seat]bool // by an ENI
+	inOrder bool          // the lowest card first
+}
+
+// seatsOf are the seats of the instance, as the registry knows them, and EC2, if it was
+// asked, which is right about the ENIs that it shows.
+func seatsOf(s *registry.State, least int, described []aws.ENI) *seats {
+	all := &seats{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[seat]bool{{0, 0}: true}}
+	if len(all.cards) == 0 {
+		all.cards = []int{s.Instance.ENIs}
+	}
+	shown := map[string]bool{}
+	for _, e := range described {
+		all.taken[seat{e.Card, e.Index}], shown[e.ID] = true, true
+	}
+	for id, e := range s.ENIs {
+		if !shown[id] {
+			all.taken[seat{e.Card, e.Index}] = true
+		}
+	}
+	return all
+}
+
+// next is the seat for the next ENI: the lowest index that is free, on the card that has
+// the fewest ENIs, because what is on one card shares its bandwidth. There may be none.
+//
+// An index is less than the number of ENIs that the card takes (aws/aws-k8s-tester#531
+// quotes EC2); where there is but one card, EC2 takes others, too.
+func (a *seats) next() (best seat, found bool) {
+	load := make([]int, len(a.cards))
+	for at := range a.taken {
+		if at.card < len(load) {
+			load[at.card]++
+		}
+	}
+	for card, most := range a.cards {
+		at := seat{card, a.least}
+		for a.taken[at] {
+			at.index++
+		}
+		fits := load[card] < most && (at.index < most || len(a.cards) == 1)
+		if fits && (!found || !a.inOrder && load[card] < load[best.card]) {
+			best, found = at, true
+		}
+	}
+	return best, found
+}
+
+// refused learns from EC2's refusal of a seat, and tells whether to try another one. If it
+// may be the card that EC2 does not want, that card is out, and the first one that is left
+// comes next: it is card 0, which takes ENIs like ours for certain, unless that is full.
+func (a *seats) refused(at seat, err error) (again bool) {
+	e, _ := errors.AsType[*aws.Error](err)
+	switch {
+	case errors.Is(err, aws.ErrIndexTaken):
+		a.taken[at] = true
+		return true
+	case errors.Is(err, aws.ErrNotRunning) || e == nil:
+		return false
+	case errors.Is(err, aws.ErrInstanceFull), errors.Is(err, aws.ErrCardFull),
+		strings.HasPrefix(e.Code, "InvalidParameter"), strings.HasPrefix(e.Code, "Unsupported"):
+		a.cards[at.card], a.inOrder = 0, true
+		return true
+	}
+	return false
+}
+
+// noneLeft is the error of an instance without a free seat; err is EC2's refusal of the
+// last one, if it was asked.
+func noneLeft(err error) error {
+	if err == nil || errors.Is(err, aws.ErrIndexTaken) {
+		return fmt.Errorf("%w: there is an ENI at each of its device indices", aws.ErrInstanceFull)
+	}
+	return err
+}
+
+// several are the cards of an instance with more than one, which is worth writing down.
+func several(cards []int) []int {
+	if len(cards) < 2 {
+		return nil
+	}
+	return cards
+}

@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// The order in which ENIs take their seats.
+func TestSeats(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		cards []int // nil: one card of 4
+		least int
+		taken []seat // beside the boot ENI's
+		want  string // card.index ...
+	}{
+		{"one card", nil, 1, nil, "0.1 0.2 0.3"},
+		{"interfaceIndex 0", nil, 0, nil, "0.1 0.2 0.3"},
+		{"interfaceIndex beyond the number of ENIs", nil, 9, nil, "0.9 0.10 0.11"},
+		{"a gap", nil, 1, []seat{{0, 2}}, "0.1 0.3"},
+		{"two cards", []int{3, 3}, 1, nil, "1.1 0.1 1.2 0.2"},
+		{"interfaceIndex 2", []int{3, 3}, 2, nil, "1.2 0.2"},
+		{"p5", slices.Repeat([]int{2}, 4), 1, nil, "1.1 2.1 3.1 0.1"},
+		{"p5 with EFA alone on all cards", slices.Repeat([]int{2}, 4), 1, []seat{{0, 1}, {1, 0}, {2, 0}, {3, 0}}, "1.1 2.1 3.1"},
+		{"p4d with EFA at index 1", slices.Repeat([]int{4}, 3), 1, []seat{{1, 1}, {2, 1}}, "0.1 1.2 2.2 0.2 1.3 2.3 0.3"},
+		{"a card for EFA alone", []int{3, 0, 2}, 1, []seat{{1, 0}}, "2.1 0.1 0.2"},
+		{"a card that nobody knows", []int{2, 2}, 1, []seat{{7, 1}}, "1.1 0.1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &registry.State{Instance: registry.Instance{ENIs: 4, Cards: test.cards}, ENIs: map[string]registry.ENI{"eni-boot": {}}}
+			for i, at := range test.taken {
+				s.ENIs[fmt.Sprint("eni-", i)] = registry.ENI{Card: at.card, Index: at.index}
+			}
+			all, got := seatsOf(s, test.least, nil), []string(nil)
+			for {
+				at, found := all.next()
+				if !found {
+					break
+				}
+				got = append(got, fmt.Sprintf("%d.%d", at.card, at.index))
+				all.taken[at] = true
+			}
+			if strings.Join(got, " ") != test.want {
+				t.Errorf("got %v, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// EC2 is right about the ENIs that it shows, and the registry about the others.
+func TestSeatsSeen(t *testing.T) {
+	s := &registry.State{Instance: registry.Instance{ENIs: 6, Cards: []int{3, 3}}, ENIs: map[string]registry.ENI{
+		"eni-late": {Index: 1}, // metadata had no card yet
+		"eni-new":  {Index: 2},
+	}}
+	got := seatsOf(s, 1, []aws.ENI{{ID: "eni-boot"}, {ID: "eni-late", Card: 1, Index: 1}, {ID: "eni-foreign", Card: 1, Index: 2}})
+	for at, want := range map[seat]bool{{0, 0}: true, {0, 1}: false, {0, 2}: true, {1, 1}: true, {1, 2}: true} {
+		if got.taken[at] != want {
+			t.Errorf("%v taken: %v", at, got.taken[at])
+		}
+	}
+}
+
+// What is at device index 0 of another card than the first never serves pods.
+func TestServes(t *testing.T) {
+	for _, test := range []struct{ least, card, index, want int }{
+		{0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 1, 1}, {2, 0, 1, 0},
+		{0, 1, 0, 0}, {0, 1, 1, 1}, {1, 1, 1, 1}, {2, 1, 1, 0}, {2, 1, 2, 1}, {0, 0, aws.UnknownIndex, 0},
+	} {
+		got := Policy{MinIndex: test.least}.serves(registry.ENI{Card: test.card, Index: test.index})
+		if got != (test.want == 1) {
+			t.Errorf("%+v: %v", test, got)
+		}
+	}
+}
+
+// cards is a world whose node has three network cards of three ENIs with four addresses, of
+// which six ENIs can serve pods.
+func cards(t *testing.T, run ec2sim.RunInstance) *world {
+	cidr := netip.MustParsePrefix
+	w := buildWorld(t, "m5.large", ec2sim.Config{
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16"), cidr("100.77.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+		},
+		InstanceTypes: []ec2sim.InstanceType{{Name: "three.cards", ENIs: 9, IPv4PerENI: 4, Cards: []int{3, 3, 3}}},
+	})
+	run.Type, run.Subnet = "three.cards", "subnet-node"
+	node, err := w.sim.RunInstance(run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imds := httptest.NewServer(node.Metadata())
+	t.Cleanup(imds.Close)
+	w.node, w.cloud.MetadataURL = node, imds.URL
+	return w
+}
+
+// seated are the seats of the node's ENIs that serve pods, as EC2 has them.
+func (w *world) seated() (at []string) {
+	for _, e := range w.node.ENIs() {
+		if e.Tags[TagManaged] == "true" {
+			at = append(at, fmt.Sprintf("%d.%d", e.Card, e.Index))
+		}
+	}
+	return at
+}
+
+func (w *world) wantSeated(want string) {
+	w.Helper()
+	if got := strings.Join(w.seated(), " "); got != want {
+		w.Errorf("ENIs for pods are at %s, want %s", got, want)
+	}
+	w.consistent()
+}
+
+// A burst takes all that the cards have, and tells who comes too late why.
+func TestBurstOnCards(t *testing.T) {
+	w := cards(t, ec2sim.RunInstance{})
+	const room, late = 6 * 4, 6
+	var mu sync.Mutex
+	got, refused := map[netip.Addr]int{}, 0
+	var wg sync.WaitGroup
+	for n := range room + late {
+		wg.Go(func() {
+			a, err := w.acquire(n)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				got[a.Addrs[0]]++
+				return
+			}
+			refused++
+			if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), aws.ErrInstanceFull.Error()) || e.Hint == "" {
+				t.Errorf("pod %d: %v", n, err)
+			}
+		})
+	}
+	wg.Wait()
+	if len(got) != room || refused != late {
+		t.Errorf("%d distinct addresses, %d refused; want %d and %d", len(got), refused, room, late)
+	}
+	w.wantSeated("0.1 0.2 1.1 1.2 2.1 2.2")
+	if n := w.writes()["AttachNetworkInterface"]; n != 6 || len(w.sim.ENIs()) != 8 {
+		t.Errorf("%d attachments, %d ENIs", n, len(w.sim.ENIs()))
+	}
+	for id, e := range w.state().ENIs {
+		i := slices.IndexFunc(w.node.ENIs(), func(known ec2sim.ENI) bool { return known.ID == id })
+		if known := w.node.ENIs()[i]; known.Card != e.Card || known.Index != e.Index {
+			t.Errorf("%s: the registry has it at %d.%d, EC2 at %d.%d", id, e.Card, e.Index, known.Card, known.Index)
+		}
+	}
+}
+
+// ENIs for EFA alone keep their seats, and are never touched.
+func TestCardsWithEFA(t *testing.T) {
+	w := cards(t, ec2sim.RunInstance{EFAOnly: 3})
+	for n := range 5 * 4 {
+		w.mustAcquire(n)
+	}
+	w.wantSeated("0.2 1.1 1.2 2.1 2.2")
+	if _, err := w.acquire(99); !errors.Is(err, aws.ErrInstanceFull) {
+		t.Errorf("one too many: %v", err)
+	}
+	for n := range 5 * 4 {
+		w.release(n)
+	}
+	w.age(2 * staleMetadata)
+	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: staleMetadata, Max: -1}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantSeated("")
+	if n := len(w.node.ENIs()); n != 4 {
+		t.Errorf("%d ENIs are left, want the boot ENI and three for EFA", n)
+	}
+	for _, c := range w.sim.Calls() {
+		for _, e := range w.node.ENIs() {
+			if e.EFAOnly && (c.Params["NetworkInterfaceId"] == e.ID || c.Params["AttachmentId"] == e.Attachment) {
+				t.Errorf("%s is for EFA: %s", e.ID, c)
+			}
+		}
+	}
+}
+
+// Another program takes a seat between our look and our call; a card does not want our ENI;
+// EC2 says that there is no room at all.
+func TestSeatRefused(t *testing.T) {
+	const taken = "Instance 'i-1' already has an interface attached at device index '1'."
+	const beyond = "The specified number '1' for the device index exceeds the maximum number of network interfaces supported by the network card at network card index 1."
+	for _, test := range []struct {
+		name, code, message string
+		times               int
+		want                string
+		is                  error // of the first ADD
+		attempts            int
+	}{
+		{"index", "InvalidParameterValue", taken, 1, "2.1", nil, 2},
+		{"two indices", "InvalidParameterValue", taken, 2, "0.1", nil, 3},
+		{"every index", "InvalidParameterValue", taken, -1, "", aws.ErrIndexTaken, 5},
+		{"card", "InvalidParameterValue", beyond, 1, "0.1", nil, 2},
+		{"cards", "InvalidParameterValue", beyond, 2, "2.1", nil, 3},
+		{"every card", "InvalidParameterValue", beyond, -1, "", aws.ErrCardFull, 3},
+		{"card is full", "AttachmentLimitExceeded", "Interface count 4 exceeds the limit for three.cards", 1, "0.1", nil, 2},
+		{"instance is full", "AttachmentLimitExceeded", "Interface count 10 exceeds the limit for three.cards", -1, "", aws.ErrInstanceFull, 3},
+		{"something new", "UnsupportedOperation", "Not on this card.", 1, "0.1", nil, 2},
+		{"instance is stopping", "InvalidParameterValue", "Instance 'i-1' is not 'running'.", -1, "", aws.ErrNotRunning, 1},
+		{"not allowed", "UnauthorizedOperation", "No.", -1, "", aws.ErrDenied, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := cards(t, ec2sim.RunInstance{})
+			w.sim.FailAs("AttachNetworkInterface", test.code, test.message, test.times)
+			if _, err := w.acquire(1); !errors.Is(err, test.is) {
+				t.Errorf("got %v, want %v", err, test.is)
+			}
+			w.wantSeated(test.want)
+			attempts := 0
+			for _, c := range w.sim.Calls() {
+				if c.Action == "AttachNetworkInterface" {
+					attempts++
+				}
+			}
+			if attempts != test.attempts {
+				t.Errorf("%d attempts, want %d", attempts, test.attempts)
+			}
+			w.sim.Fail("AttachNetworkInterface", "", 0)
+			if errors.Is(test.is, aws.ErrInstanceFull) || errors.Is(test.is, aws.ErrNotRunning) || errors.Is(test.is, aws.ErrCardFull) {
+				if n := len(w.sim.ENIs()); n != 2 {
+					t.Errorf("%d ENIs, want the two boot ENIs", n)
+				}
+				return
+			}
+			w.mustAcquire(2) // ends what the first has begun
+			if n := len(w.seated()); n != 1 {
+				t.Errorf("%d ENIs for pods", n)
+			}
+		})
+	}
+}
+
+// What comes between the creation of an ENI and its attachment is made good: the same ENI
+// is attached, to the card that it was meant for.
+func TestResumeOnCard(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		fault func(*ec2sim.Sim)
+	}{
+		{"EC2 fails", func(s *ec2sim.Sim) { s.Fail("AttachNetworkInterface", "InternalError", 2) }},
+		{"EC2 is not ready", func(s *ec2sim.Sim) { s.Fail("AttachNetworkInterface", "IncorrectState", 1) }},
+		{"the answer is lost", func(s *ec2sim.Sim) { s.Lose("AttachNetworkInterface", 1) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := cards(t, ec2sim.RunInstance{})
+			test.fault(w.sim)
+			w.mustAcquire(1)
+			w.wantSeated("1.1")
+			if e := w.node.ENIs()[1]; !e.DeleteOnTermination || !onlyLooks(w.state()) || w.writes()["CreateNetworkInterface"] != 1 {
+				t.Errorf("%+v, intents %v, writes %v", e, w.state().Intents, w.writes())
+			}
+		})
+	}
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+const always = -1
+
+// A refusal is an error of EC2's, and what becomes of the ADD that meets it.
+type refusal struct {
+	action, code, message string
+	times                 int   // that EC2 answers so
+	is                    error // of the ADD; nil: it succeeds nevertheless
+	hint                  string
+	attempts              int // of the action, in this ADD; 0: any number
+	enis                  int // that there are afterwards, the boot ENI among them
+}
+
+func (r refusal) name() string {
+	words := strings.Fields(r.message)
+	return r.action + " " + r.code + " " + strings.Join(words[:min(len(words), 4)], " ")
+}
+
+// meet has EC2 answer so to an ADD, and looks at what becomes of it.
+func (r refusal) meet(w *world, pod int) {
+	w.Helper()
+	w.sim.ResetCalls()
+	w.sim.FailAs(r.action, r.code, r.message, r.times)
+	_, err := w.acquire(pod)
+	if !errors.Is(err, r.is) {
+		w.Errorf("got %v, want %v", err, r.is)
+	}
+	if e, ok := errors.AsType[*plugin.Error](err); r.is != nil && (!ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, r.hint) || !strings.Contains(e.Error(), r.code)) {
+		w.Errorf("error %v: %+v", err, e)
+	}
+	if n := w.attempts(r.action); r.attempts > 0 && n != r.attempts {
+		w.Errorf("%d attempts, want %d: %v", n, r.attempts, w.sim.Calls())
+	}
+	if n := len(w.sim.ENIs()); n != r.enis {
+		w.Errorf("%d ENIs, want %d", n, r.enis)
+	}
+	w.sim.Fail(r.action, "", 0)
+	w.consistent()
+}
+
+// attempts counts the calls of an action, the refused ones too.
+func (w *world) attempts(action string) int {
+	n := 0
+	for _, c := range w.sim.Calls() {
+		if c.Action == action {
+			n++
+		}
+	}
+	return n
+}
+
+// TestCodesOfAssign: what EC2 refuses to an ADD that needs an address on an ENI that has room.
+func TestCodesOfAssign(t *testing.T) {
+	const assign = "AssignPrivateIpAddresses"
+	for _, r := range []refusal{
+		{assign, "InsufficientFreeAddressesInSubnet", "", always, nil, "", 1, 3},
+		{assign, "InsufficientAddressCapacity", "", always, nil, "", 1, 3},
+		{assign, "PrivateIpAddressLimitExceeded", "", always, nil, "", 1, 3},
+		{assign, "InvalidInterface.IpAddressLimitExceeded", "", always, nil, "", 1, 3},
+		{assign, "InvalidNetworkInterfaceID.NotFound", "", always, nil, "", 1, 3}, // describes show it: it stays
+		{assign, "InvalidNetworkInterface.NotFound", "", always, nil, "", 1, 3},
+		{assign, "Resource.AlreadyAssigned", "", 1, aws.ErrInUse, "", 1, 2},
+		{assign, "InvalidIPAddress.InUse", "", 1, aws.ErrInUse, "", 1, 2},
+		{assign, "InvalidParameterValue", "Address 10.0.0.9 is already assigned.", 1, aws.ErrInUse, "", 1, 2},
+		{assign, "InternalError", "", 1, nil, "", 2, 2},
+		{assign, "ServerInternal", "", 1, nil, "", 2, 2},
+		{assign, "Unavailable", "", 1, nil, "", 2, 2},
+		{assign, "ServiceUnavailable", "", 1, nil, "", 2, 2},
+		{assign, "RequestLimitExceeded", "", 1, nil, "", 2, 2},
+		{assign, "UnauthorizedOperation", "", always, aws.ErrDenied, "allow ec2:AssignPrivateIpAddresses", 1, 2},
+		{assign, "AuthFailure", "", always, aws.ErrDenied, "credentials", 1, 2},
+		{assign, "RequestExpired", "", always, aws.ErrDenied, "clock", 0, 2}, // the SDK may correct its clock
+	} {
+		t.Run(r.name(), func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20, 20)
+			w.mustAcquire(0)
+			r.meet(w, 1)
+			if r.is != nil {
+				w.mustAcquire(2) // nothing is left of it
+			}
+			if s := w.state(); len(s.ENIs) != len(w.sim.ENIs()) || len(s.Wishes) != 0 {
+				t.Errorf("the registry has %d ENIs of %d, and wishes %v", len(s.ENIs), len(w.sim.ENIs()), s.Wishes)
+			}
+		})
+	}
+}
+
+// TestCodesOfCreate: what it refuses to one that needs a new ENI.
+func TestCodesOfCreate(t *testing.T) {
+	const create = "CreateNetworkInterface"
+	for _, r := range []refusal{
+		{create, "InsufficientFreeAddressesInSubnet", "", 1, nil, "", 2, 2},
+		{create, "InsufficientFreeAddressesInSubnet", "", always, aws.ErrSubnetFull, "subnet", 2, 1},
+		{create, "InvalidParameterValue", "There aren't sufficient free Ipv4 addresses or prefixes", 1, nil, "", 2, 2},
+		{create, "InvalidParameterValue", "user 1 has exceeded limit 5 on the number of interface security group memberships", always, aws.ErrTooManyGroups, "secGroupIds", 1, 1},
+		{create, "SecurityGroupsPerInterfaceLimitExceeded", "", always, aws.ErrTooManyGroups, "secGroupIds", 1, 1},
+		{create, "NetworkInterfaceLimitExceeded", "", always, aws.ErrQuota, "quota", 1, 1},
+		{create, "IdempotentParameterMismatch", "", 1, aws.ErrTokenUsed, "", 1, 1},
+		{create, "TagPolicyViolation", "The tag 'team' is missing.", always, aws.ErrDenied, "eniTags", 1, 1},
+		{create, "UnauthorizedOperation", "You are not authorized to perform this operation.", always, aws.ErrDenied, "allow ec2:CreateNetworkInterface", 1, 1},
+		{create, "OptInRequired", "", always, aws.ErrDenied, "account", 1, 1},
+		{create, "ConcurrentTagAccess", "", 1, nil, "", 2, 2},
+		{create, "InternalError", "", 1, nil, "", 2, 2},
+		{create, "RequestLimitExceeded", "", 1, nil, "", 2, 2},
+		{"DescribeSubnets", "UnauthorizedOperation", "", always, aws.ErrDenied, "", 1, 1},
+		{"DescribeInstanceTypes", "UnauthorizedOperation", "", always, aws.ErrDenied, "", 1, 1},
+		{"DescribeSubnets", "OperationNotPermitted", "", always, aws.ErrDenied, "", 1, 1},
+	} {
+		t.Run(r.name(), func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20, 20)
+			r.meet(w, 0)
+			if !errors.Is(r.is, aws.ErrQuota) && r.is != nil {
+				w.mustAcquire(1)
+			}
+			w.noneLeaked()
+		})
+	}
+}
+
+// TestCodesOfAttach: what it refuses to the ENI that it has just made.
+func TestCodesOfAttach(t *testing.T) {
+	const attach, modify = "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"
+	for _, r := range []refusal{
+		{attach, "InvalidParameterValue", "Instance 'i-1' already has an interface attached at device index '1'.", 1, nil, "", 2, 2},
+		{attach, "InvalidParameterValue", "Instance 'i-1' is not 'running'.", always, aws.ErrNotRunning, "", 1, 1},
+		{attach, "AttachmentLimitExceeded", "", always, aws.ErrInstanceFull, "", 1, 1},
+		{attach, "InvalidNetworkInterfaceID.NotFound", "", 2, nil, "", 3, 2}, // it is young
+		{attach, "InvalidNetworkInterface.InUse", "", 1, aws.ErrInUse, "", 1, 2},
+		{attach, "IncorrectState", "", 1, nil, "", 2, 2},
+		{attach, "IncorrectInstanceState", "", 1, nil, "", 2, 2},
+		{attach, "InvalidState", "", 1, nil, "", 2, 2},
+		{attach, "UnauthorizedOperation", "", always, aws.ErrDenied, "allow ec2:AttachNetworkInterface", 1, 2},
+		{modify, "InvalidAttachmentID.NotFound", "", 1, nil, "", 1, 2},
+		{modify, "UnauthorizedOperation", "", 1, nil, "", 1, 2},
+	} {
+		t.Run(r.name(), func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			r.meet(w, 0)
+			s := w.state()
+			if deleted := r.enis == 1; deleted != time.Now().Before(s.Instance.FullUntil) {
+				t.Errorf("the ENI was deleted, and the node full: %v, until %v", deleted, s.Instance.FullUntil)
+			}
+			if r.enis > 1 {
+				w.policy.Batch = 30 // so that the node grows
+				w.mustAcquire(1)
+			}
+			w.noneLeaked()
+		})
+	}
+}
+
+// noneLeaked wants every ENI to be attached, and to end with its instance.
+func (w *world) noneLeaked() {
+	w.Helper()
+	for _, e := range w.sim.ENIs() {
+		if e.Instance != w.node.ID || !e.DeleteOnTermination {
+			w.Errorf("%s is leaked: %+v", e.ID, e)
+		}
+	}
+}
+
+// A subnet without a free /28 gives addresses, and a batch that it has not gives one.
+func TestCodesOfPrefixes(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(0)
+	w.policy.Prefixes = true
+	refusal{"AssignPrivateIpAddresses", "InsufficientCidrBlocks", "", 1, nil, "", 2, 2}.meet(w, 1)
+	w.policy.Prefixes, w.policy.Batch = false, 4
+	refusal{"AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", "", 1, nil, "", 2, 2}.meet(w, 2)
+	refusal{"AssignPrivateIpAddresses", "InsufficientAddressCapacity", "", 1, nil, "", 2, 2}.meet(w, 3)
+}
+
+// An account that can have no more ENIs is not asked for one with every pod.
+func TestQuota(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	refusal{"CreateNetworkInterface", "NetworkInterfaceLimitExceeded", "", 1, aws.ErrQuota, "quota", 1, 1}.meet(w, 0)
+	w.sim.ResetCalls()
+	_, err := w.acquire(1)
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrQuota) || !strings.Contains(e.Hint, "quota") || w.attempts("CreateNetworkInterface") != 0 {
+		t.Errorf("%d attempts: %v", w.attempts("CreateNetworkInterface"), err)
+	}
+	if err := w.pool().update(t.Context(), func(s *registry.State) { s.NotBefore[quotaKey] = time.Now() }); err != nil {
+		t.Fatal(err)
+	}
+	w.mustAcquire(2)
+}
+
+// TestCodesOfCollect: what EC2 refuses to a collection ends it, but nothing is lost: the next
+// one goes on.
+func TestCodesOfCollect(t *testing.T) {
+	const detach, remove = "DetachNetworkInterface", "DeleteNetworkInterface"
+	for _, test := range []struct {
+		action, code, message string
+		is                    error
+	}{
+		{detach, "IncorrectState", "", aws.ErrTransient},
+		{detach, "OperationNotPermitted", "", aws.ErrDenied},
+		{detach, "DependencyViolation", "", aws.ErrInUse},
+		{remove, "InvalidNetworkInterfaceID.NotFound", "", nil},
+		{remove, "InvalidNetworkInterface.InUse", "", aws.ErrInUse},
+		{remove, "InvalidParameterValue", "Network interface 'eni-1' is currently in use.", aws.ErrInUse},
+		{remove, "DependencyViolation", "", aws.ErrInUse},
+		{remove, "UnauthorizedOperation", "", aws.ErrDenied},
+	} {
+		t.Run(test.action+" "+test.code, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			w.mustAcquire(0)
+			w.release(0)
+			w.age(time.Hour)
+			collect := func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), w.policy.Timeout)
+				defer cancel()
+				return w.pool().Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1})
+			}
+			w.sim.FailAs(test.action, test.code, test.message, 1)
+			if err := collect(); !errors.Is(err, test.is) {
+				t.Errorf("got %v, want %v", err, test.is)
+			}
+			w.age(time.Hour)
+			w.sim.FailAs(test.action, "", "", 0)
+			if err := collect(); err != nil {
+				t.Error(err)
+			}
+			s := w.state()
+			if removed := test.code == "InvalidNetworkInterfaceID.NotFound"; len(s.ENIs) != 1 || !removed && len(w.sim.ENIs()) != 1 {
+				t.Errorf("the registry has %v, EC2 %v", s.ENIs, w.sim.ENIs())
+			}
+		})
+	}
+}
+
+// The answer to a detachment is lost, and the second attempt is told that there is no such
+// attachment: InvalidAttachmentID.NotFound is as good as done.
+func TestDetachedTwice(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(0)
+	w.release(0)
+	w.age(time.Hour)
+	w.sim.Lose("DetachNetworkInterface", 1)
+	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
+		t.Error(err)
+	}
+	if n := len(w.sim.ENIs()); n != 1 || w.attempts("DetachNetworkInterface") != 2 {
+		t.Errorf("%d ENIs, %v", n, w.sim.Calls())
+	}
+}

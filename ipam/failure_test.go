@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// TestRefusedForAll has EC2 refuse what all of a burst wait for: each ADD says which
+// permission is missing, and hardly one of them has asked for that itself.
+func TestRefusedForAll(t *testing.T) {
+	const pods = 60
+	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	n.sim.Delay("CreateNetworkInterface", 300*time.Millisecond)
+	_, failed := n.burst(0, pods)
+	if len(failed) != pods {
+		t.Errorf("%d of %d ADDs failed", len(failed), pods)
+	}
+	for _, e := range failed {
+		if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, "CreateNetworkInterface: UnauthorizedOperation") ||
+			e.Details != "allow ec2:CreateNetworkInterface in the instance role" {
+			t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+		}
+	}
+	asked := 0
+	for _, c := range n.sim.Calls() {
+		if c.Action == "CreateNetworkInterface" {
+			asked++
+		}
+	}
+	// The first is asked for those that waited when it began, the second for all. More
+	// if they do not have their turn within two seconds.
+	if asked > pods/6 {
+		t.Errorf("EC2 was asked %d times", asked)
+	}
+	t.Logf("%d ADDs, asked %d times", pods, asked)
+	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
+	n.add("later")
+}
+
+// TestOverdue has an ADD wait for another one that does not get on, for longer than it
+// may: its error says what keeps the other.
+func TestOverdue(t *testing.T) {
+	for _, test := range []struct {
+		name, action, code string // how EC2 answers; no code: not at all
+		stuck              func(*registry.State) bool
+		msg, hint          string
+	}{
+		{"throttled", "CreateNetworkInterface", "RequestLimitExceeded", func(s *registry.State) bool { return len(s.NotBefore) > 0 },
+			"CreateNetworkInterface: EC2 throttles: this node waits until", "EC2 limits how often the whole account may call CreateNetworkInterface"},
+		{"failing", "DescribeSubnets", "InternalError", func(s *registry.State) bool { return len(s.Failures) > 0 },
+			"DescribeSubnets: InternalError", ""},
+		{"silent", "CreateNetworkInterface", "", func(s *registry.State) bool {
+			for _, i := range s.Intents {
+				if i.Action == "CreateNetworkInterface" {
+					return true
+				}
+			}
+			return false
+		}, "CreateNetworkInterface has begun at ", "a longer addTimeout"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			m := &mute{}
+			n := newNode(t, "m5.large", ec2sim.Config{}, m.via)
+			if test.code == "" {
+				m.action = test.action
+			} else {
+				n.sim.Fail(test.action, test.code, -1)
+			}
+			leader := n.cni("ADD", "leader", nil)
+			n.start(leader)
+			defer func() {
+				leader.Process.Kill()
+				leader.Wait()
+			}()
+			for limit := time.Now().Add(20 * time.Second); !test.stuck(n.state()); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(limit) {
+					t.Fatal("the first ADD is not stuck")
+				}
+			}
+			late := n.cni("ADD", "late", map[string]any{"addTimeout": 1})
+			n.start(late)
+			if late.Wait() == nil {
+				t.Fatal("the other ADD succeeds")
+			}
+			var e types.Error
+			if err := json.Unmarshal(late.Stdout.(*bytes.Buffer).Bytes(), &e); err != nil {
+				t.Fatalf("%v: %s%s", err, late.Stdout, late.Stderr)
+			}
+			if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, test.msg) || !strings.Contains(e.Details, test.hint) {
+				t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+			}
+			if wishes := n.state().Wishes; len(wishes) != 1 {
+				t.Errorf("the first ADD waits, but there are the wishes %v", wishes)
+			}
+		})
+	}
+}
+
+// A mute EC2 does not answer one action as long as the client waits.
+type mute struct{ action string }
+
+func (m *mute) via(service string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		if m.action != "" && strings.Contains(string(body), "Action="+m.action+"&") {
+			<-r.Context().Done()
+			return
+		}
+		r.Body = readCloser{bytes.NewReader(body)}
+		next.ServeHTTP(w, r)
+	})
+}

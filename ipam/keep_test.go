@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A node boots, and no ADD comes: its collections know from EC2 what they may give back.
+func TestNoADDSinceBoot(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		policy func(*Policy)
+		enis   int // left beside the boot ENI
+	}{
+		{"default", func(*Policy) {}, 0},
+		{"skipDeallocation", func(p *Policy) { p.Keep = true }, 2},
+		{"warm", func(p *Policy) { p.Warm = registry.Warm{Min: 2} }, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			tt.policy(&w.policy)
+			for n := range 12 {
+				w.mustAcquire(n)
+			}
+			w.lose()
+			// Nothing is given back before it has been free for so long since the boot.
+			for _, wait := range []time.Duration{0, hour} {
+				w.age(wait)
+				c := Collection{FreeAfter: time.Minute, Max: -1}
+				if err := w.pool().Collect(t.Context(), &c); err != nil {
+					t.Fatal(err)
+				}
+				w.consistent()
+				want := 2
+				if wait > 0 {
+					want = tt.enis
+				}
+				if n := len(w.sim.ENIs()) - 1; n != want {
+					t.Errorf("%v after the boot there are %d ENIs, want %d: %+v", wait, n, want, c)
+				}
+			}
+		})
+	}
+}
+
+// The tags of an ENI are heard late, if EC2 could not be asked for them at first.
+func TestTagsComeLate(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(1)
+	id := w.sim.ENIs()[1].ID
+	w.release(1)
+	w.lose()
+	w.sim.Fail("DescribeNetworkInterfaces", "InternalError", 2) // the SDK's attempts
+	if err := w.pool().Learn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if e := w.state().ENIs[id]; e.Managed || e.Serving {
+		t.Fatalf("EC2 has not answered, and %s is known to be %+v", id, e)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := w.pool().endBegun(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if e := w.state().ENIs[id]; !e.Managed || !e.Serving || e.Keep {
+		t.Errorf("%s is known to be %+v", id, e)
+	}
+}

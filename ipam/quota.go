@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+const (
+	// quotaKey is where the registry has, among what this node does not do before a time,
+	// that it does not create ENIs.
+	quotaKey = "CreateNetworkInterface beyond the quota"
+
+	// quotaWait is for how long, more or less. The account can have no more ENIs in this
+	// region until somebody deletes some, or AWS raises the quota. A node that asks for every
+	// pod takes the calls from those who delete.
+	quotaWait = 2 * time.Minute
+)
+
+// withinQuota fails if EC2 has lately said that the account can have no more ENIs.
+func (p *Pool) withinQuota() error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	until := s.NotBefore[quotaKey]
+	if !time.Now().Before(until) {
+		return nil
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(&aws.Error{Code: "NetworkInterfaceLimitExceeded"}),
+		"%w: the account can have no more ENIs in this region; this node asks again after %s", aws.ErrQuota, until.Format(time.RFC3339))
+}
+
+// noteQuota writes down that the quota is used up, if err says so. Nodes that meet it
+// together do not ask again together.
+func (p *Pool) noteQuota(ctx context.Context, err error) error {
+	if !errors.Is(err, aws.ErrQuota) {
+		return err
+	}
+	until := time.Now().Add(quotaWait/2 + rand.N(quotaWait))
+	if e := p.update(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[quotaKey] = until }); e != nil {
+		return fmt.Errorf("%w: %w", err, e)
+	}
+	return err
+}
