@@ -104,17 +104,26 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err error) {
 	// A lock of its own for each caller: a Flock is no lock between goroutines.
 	l := flock.New(filepath.Join(r.dir, name+".lock"), flock.SetPermissions(0o600))
+	free, err := l.TryLock() // as it is mostly, without a thread to wait in
+	if err == nil && !free {
+		err = wait(ctx, l)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return func() { l.Close() }, nil
+}
+
+// wait locks l when nobody else has it any more, unless ctx is done before.
+func wait(ctx context.Context, l *flock.Flock) error {
 	done := make(chan error, 1)
 	go func() { done <- l.Lock() }()
 	select {
 	case err := <-done:
-		if err != nil {
-			return nil, fmt.Errorf("lock %s: %w", name, err)
-		}
-		return func() { l.Close() }, nil
+		return err
 	case <-ctx.Done():
 		go func() { <-done; l.Close() }()
-		return nil, fmt.Errorf("lock %s: %w", name, ctx.Err())
+		return ctx.Err()
 	}
 }
 

@@ -337,49 +337,6 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"}}}`))
-	f.Add([]byte(`{"schema_version":1,"leases":{"10.0.1.14":{"network":"n","containerID":"c","ifname":"eth0","eni":"eni-1","since":"2026-11-21T07:17:24Z"}}}`))
-	f.Add([]byte(`{"schema_version":1,"enis":{"eni-1":{"mac":"06:00:00:00:00:01","cidr":"10.0.0.0/20","addrs":["10.0.0.4"]}},"x":null}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := parse(b)
-		if err != nil {
-			return
-		}
-		out, err := s.encode()
-		if err != nil {
-			t.Fatalf("read, but cannot be written: %v", err)
-		}
-		if _, err := parse(out); err != nil {
-			t.Fatalf("written, but cannot be read: %v\n%s", err, out)
-		}
-	})
-}
-
-func BenchmarkUpdate(b *testing.B) {
-	dir, err := os.MkdirTemp("/dev/shm", "registry-*")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	r, err := Open(dir)
-	if err != nil {
-		b.Fatal(err)
-	}
-	update(b, r, func(s *State) {
-		a := fill(s, 250)
-		for i := range 200 {
-			if err := s.Reserve(a, lease(fmt.Sprintf("%064d", i))); err != nil {
-				b.Fatal(err)
-			}
-			a = a.Next()
-		}
-	})
-	for b.Loop() {
-		update(b, r, func(*State) {})
-	}
-}
-
 func write(t *testing.T, r *Registry, content string) {
 	t.Helper()
 	if err := os.WriteFile(r.file(), []byte(content), 0o600); err != nil {

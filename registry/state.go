@@ -25,13 +25,15 @@ type State struct {
 	ENIs      map[string]ENI           // by ID
 	VPCs      map[string]VPC           // by ID
 	Intents   map[string]Intent        // by client token
-	Wishes    map[string]time.Time     // by attachment: an ADD waits for an address, until then
+	Wishes    map[string]Wish          // by attachment: an ADD waits for an address
+	Failures  map[string]Failure       // by network and pool: why it has not got the addresses that it asked EC2 for
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it again before
 	Gone      map[netip.Addr]time.Time // when we unassigned it: the metadata service may list it for minutes yet
 	Warm      map[string]Warm          // by pool: what the configuration asks for
 	Instance  Instance
 
-	unknown map[string]raw // top-level fields of a later release
+	unknown map[string]string // top-level fields of a later release, as they stand
+	size    int               // of the file that was read
 }
 
 // An Attachment is CNI's key of one interface of one container.
@@ -71,7 +73,7 @@ type ENI struct {
 	Addrs    []netip.Addr `json:"addrs"` // of both families; the primary first, if it has IPv4
 	Prefixes []Prefix     `json:"prefixes,omitempty"`
 	Pool     string       `json:"pool,omitempty"`     // that it serves; empty: the default one
-	Serving  bool         `json:"serving,omitempty"`  // an ADD may take its addresses
+	Serving  bool         `json:"serving,omitempty"`  // what to keep of it is known: an ADD has used its pool, or its tags say so
 	Foreign  bool         `json:"foreign,omitempty"`  // somebody else's: it is left alone
 	Managed  bool         `json:"managed,omitempty"`  // made by us
 	Draining bool         `json:"draining,omitempty"` // on its way out: takes no more pods
@@ -141,6 +143,7 @@ type Instance struct {
 	ENIs       int    `json:"enis,omitempty"`       // most ENIs that it can have, all cards together; 0 if not known yet
 	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // most private IPv4 addresses of an ENI, its primary one included; 0 if not known yet
 	IPv6PerENI int    `json:"ipv6PerENI,omitempty"` // the same of IPv6; 0 if the type has none, or if it is not known yet
+	Cards      []int  `json:"cards,omitempty"`      // most ENIs with addresses on each network card, by its index; none if it has one card
 
 	// FullUntil is set when EC2 has said that the instance can have no more ENIs,
 	// whatever we know: somebody else has attached some.
@@ -153,6 +156,21 @@ type Intent struct {
 	Action string    `json:"action"`
 	ENI    string    `json:"eni,omitempty"`
 	Since  time.Time `json:"since"`
+}
+
+// A Wish is an ADD that waits for an address.
+type Wish struct {
+	Pool  string    `json:"pool,omitempty"` // of which
+	Since time.Time `json:"since"`
+	Until time.Time `json:"until"` // then its process has given up
+}
+
+// A Failure is why a process has not got from EC2 what the ADDs of a pool wait for.
+type Failure struct {
+	Text  string    `json:"text"`
+	Hint  string    `json:"hint,omitempty"` // what an operator can do
+	Began time.Time `json:"began,omitzero"` // to ask, with the wishes that there were; zero: it asks again
+	Since time.Time `json:"since"`
 }
 
 // Blank tells whether nothing is known yet, not even that no address is in use.
