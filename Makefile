@@ -8,17 +8,18 @@ ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* docs/bench-icount.txt)) /usr/sbin/nft"
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags '-s -w' $(GOBUILD_FLAGS)
-# Where files goes takes prefix=/usr for what a package owns, and OUT for where the programs are.
+# Where files goes takes prefix=/usr for what a package owns, OUT for where the programs are, and TOOL for one that runs here.
 NAME    := cni-ipvlan-vpc-k8s
 OUT     := bin
+TOOL     = $(OUT)/$(NAME)-tool
 prefix  := /usr/local
 SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 
 build:
 	$(GOBUILD) -o bin/ ./...
 
-test: build
-	$(VM)/setup iproute2 iptables nftables
+test: build $(PEERS)/cnitool $(PEERS)/portmap
+	$(VM)/setup iproute2 iputils-ping iptables nftables systemd dbus udev rpm shellcheck
 	go test $(RACE) -run 'TestRepo' .
 	go test $(RACE) -skip TestKillEverywhere $$(go list ./... | grep -vxF "$$(go list $(KERNEL) .)")
 	go test -run TestKillEverywhere -parallel 4 ./ipam
@@ -40,6 +41,9 @@ $(PEERS)/cnitool:
 $(PEERS)/ptp:
 	GOBIN=$(PEERS) CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' $(addprefix github.com/containernetworking/plugins/plugins/,main/ptp@v1.9.1 ipam/host-local@v1.9.1)
 
+$(PEERS)/portmap:
+	GOBIN=$(PEERS) CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' github.com/containernetworking/plugins/plugins/meta/portmap@v1.9.1
+
 bench: build $(PEERS)/ptp
 	$(VM)/setup iptables nftables
 	@$(VM)/exec $(BENCH) -rounds $(ROUNDS)
@@ -59,7 +63,8 @@ bench-check: build $(PEERS)/ptp
 programs:
 	$(GOBUILD) -o $(OUT)/ $$(go list ./... | grep '/$(NAME)-[a-z-]*$$')
 
-install: build files
+install: build
+	$(MAKE) -s files
 
 # Each program by a rename: whoever starts it meanwhile has the old one or the new one.
 files:
@@ -69,6 +74,11 @@ files:
 	ln -sf $(NAME)-tool $(DESTDIR)$(prefix)/bin/cni-tool
 	for f in $$(cd systemd && find */ -type f); do install -D -m644 systemd/$$f $(DESTDIR)$(SYSTEMD)/$$f || exit; done
 	install -D -m644 -t $(DESTDIR)$(prefix)/share/doc/$(NAME) LICENSE README.md conflist-examples/* $(addprefix packaging/,cloud-init.yaml alerts.yaml dashboard.json)
+	say() { f=$(DESTDIR)$(prefix)/share/$$1; shift; mkdir -p $${f%/*} && $(TOOL) "$$@" >$$f.new && chmod 644 $$f.new && mv $$f.new $$f; }; set -e; \
+	say man/man8/$(NAME)-tool.8 man; say bash-completion/completions/$(NAME)-tool completion bash; \
+	say zsh/site-functions/_$(NAME)-tool completion zsh; say fish/vendor_completions.d/$(NAME)-tool.fish completion fish
+	ln -sf $(NAME)-tool.8 $(DESTDIR)$(prefix)/share/man/man8/cni-tool.8
+	ln -sf $(NAME)-tool $(DESTDIR)$(prefix)/share/bash-completion/completions/cni-tool
 
 # What files puts there, and the folders that only it makes.
 uninstall:
@@ -79,7 +89,7 @@ uninstall:
 package:
 	packaging/package amd64 arm64
 
-# The same bytes from another folder, built anew; installed into a root folder, and removed.
+# Both architectures, built and packed twice: the same bytes; installed into a root folder, and removed.
 package-check:
 	CNI_TEST_PACKAGE=all go test -count=1 -run TestPackage -v ./packaging
 

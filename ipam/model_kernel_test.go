@@ -46,9 +46,9 @@ func newKernel(t *testing.T, pods int) *kernel {
 	for _, ns := range k.all() {
 		must(t, nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}}}.Add())
 	}
-	was := namespaces
-	namespaces = []string{filepath.Join(k.dir, "*")}
-	t.Cleanup(func() { namespaces = was })
+	was := shelves
+	shelves = []shelf{{k.dir, ""}}
+	t.Cleanup(func() { shelves = was })
 	return k
 }
 

@@ -16,9 +16,27 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// namespaces is where network namespaces can be seen: the names that runtimes give
-// them, and those of processes, for runtimes that give none.
-var namespaces = []string{"/run/netns/*", "/run/docker/netns/*", "/proc/[0-9]*/ns/net"}
+// A shelf is a folder whose entries are network namespaces, or have one below them.
+type shelf struct{ folder, below string }
+
+// shelves is where namespaces can be seen: the names that runtimes give them, and those
+// of processes, for runtimes that give none.
+var shelves = []shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
+
+// paths are the namespaces on a shelf. What cannot be listed is an error, and not
+// empty: filepath.Glob would not tell.
+func (s shelf) paths() (paths []string, err error) {
+	entries, err := os.ReadDir(s.folder)
+	if gone(err) {
+		return nil, nil
+	}
+	for _, e := range entries {
+		if s.below == "" || e.IsDir() { // the others of /proc are not processes
+			paths = append(paths, filepath.Join(s.folder, e.Name(), s.below))
+		}
+	}
+	return paths, err
+}
 
 // Used is what the kernel says about the addresses of pods.
 type Used struct {
@@ -71,11 +89,9 @@ func EachNetNS(f func(*nl.NS) error) error {
 	}
 	seen := map[nsID]bool{self: true}
 	var failed error
-	for _, pattern := range namespaces {
-		paths, err := filepath.Glob(pattern)
-		if err != nil {
-			panic(err) // the patterns are ours
-		}
+	for _, s := range shelves {
+		paths, err := s.paths()
+		failed = errors.Join(failed, err)
 		for _, path := range paths {
 			failed = errors.Join(failed, once(path, seen, f))
 		}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package packaging
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestMetricNames wants each metric that the rules and the dashboard look at among
+// those that the tool writes, in its source.
+func TestMetricNames(t *testing.T) {
+	sources, err := filepath.Glob("../tool/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var written []string
+	for _, source := range sources {
+		for _, m := range regexp.MustCompile(`metric\{Name: "(\w+)"`).FindAllStringSubmatch(read(t, source), -1) {
+			written = append(written, "cni_ipvlan_vpc_"+m[1])
+		}
+	}
+	for _, file := range []string{"alerts.yaml", "dashboard.json"} {
+		read := regexp.MustCompile(`cni_ipvlan_vpc_\w+`).FindAllString(strings.ReplaceAll(read(t, file), "cni_ipvlan_vpc.prom", ""), -1)
+		if len(read) < 10 {
+			t.Errorf("%s looks at %d metrics", file, len(read))
+		}
+		for _, name := range read {
+			if !slices.Contains(written, name) {
+				t.Errorf("%s: there is no metric %s", file, name)
+			}
+		}
+	}
+}
+
+// TestDashboard wants JSON, a number of its own for each panel, and no two panels in one place.
+func TestDashboard(t *testing.T) {
+	var d struct {
+		Panels []struct {
+			ID      int
+			Title   string
+			GridPos struct{ X, Y, W, H int }
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal([]byte(read(t, "dashboard.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range d.Panels {
+		if len(p.Targets) == 0 || p.GridPos.X+p.GridPos.W > 24 {
+			t.Errorf("panel %q shows nothing, or is not on the page", p.Title)
+		}
+		for _, q := range d.Panels[:i] {
+			a, b := p.GridPos, q.GridPos
+			if p.ID == q.ID || a.X < b.X+b.W && b.X < a.X+a.W && a.Y < b.Y+b.H && b.Y < a.Y+a.H {
+				t.Errorf("panels %q and %q have one number or place", p.Title, q.Title)
+			}
+		}
+	}
+}
+
+// TestCloudInit looks at the two files that the user data writes: a conflist that the
+// tool finds nothing wrong with, and a script.
+func TestCloudInit(t *testing.T) {
+	files := written(t, "cloud-init.yaml")
+	dir := t.TempDir()
+	for path, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(path)), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	command(t, "../bin/cni-ipvlan-vpc-k8s-tool", "validate", "--bin-dir", "../bin", filepath.Join(dir, "10-cni-ipvlan-vpc-k8s.conflist"))
+	command(t, "bash", "-n", filepath.Join(dir, "pod-network"))
+	need(t, "shellcheck")
+	command(t, "shellcheck", filepath.Join(dir, "pod-network"))
+}
+
+// written are the files of write_files, by their path: the literal blocks, which are
+// indented by six.
+func written(t *testing.T, name string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	path, inside := "", false
+	for line := range strings.Lines(read(t, name)) {
+		if p, ok := strings.CutPrefix(line, "  - path: "); ok {
+			path, inside = strings.TrimSpace(p), false
+		}
+		text, indented := strings.CutPrefix(line, "      ")
+		if inside && (indented || line == "\n") {
+			files[path] += text
+		} else {
+			inside = line == "    content: |\n"
+		}
+	}
+	if len(files) != 2 {
+		t.Fatalf("%s writes %d files", name, len(files))
+	}
+	return files
+}
+
+func TestScripts(t *testing.T) {
+	need(t, "shellcheck")
+	scripts := []string{"package", "testdata/boot", "testdata/story", "../systemd/cni-ipvlan-vpc-k8s-links"}
+	more, err := filepath.Glob("*.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command(t, "shellcheck", append(scripts, more...)...)
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// command runs a program that is to succeed, and returns what it writes.
+func command(t *testing.T, name string, arg ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, arg...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(arg, " "), err, out)
+	}
+	return string(out)
+}

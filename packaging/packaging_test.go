@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// need skips the test where a program is missing; make test installs them all.
+func need(t *testing.T, programs ...string) {
+	t.Helper()
+	for _, p := range programs {
+		if _, err := exec.LookPath(p); err == nil {
+			continue
+		}
+		if ci := os.Getenv("CI"); ci != "" && ci != "false" {
+			t.Fatalf("needs %s, and in CI everything runs", p)
+		}
+		t.Skipf("needs %s", p)
+	}
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package packaging
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+var update = flag.Bool("update", false, "write testdata/story.golden")
+
+// TestSystemd boots systemd in a container on a simulated instance, with the units
+// and drop-ins where a package puts them, and lets testdata/story use them.
+func TestSystemd(t *testing.T) {
+	nltest.Need(t, "root", "netns")
+	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "unshare")
+	fabric, node := instance(t)
+	dir := t.TempDir()
+	container(t, filepath.Join(dir, "files"), node.Env())
+	if err := os.Mkdir(filepath.Join(dir, "out"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	boot, err := filepath.Abs("testdata/boot")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-pfmuiC", "--kill-child", "--mount-proc", boot, dir).CombinedOutput()
+	log, _ := os.ReadFile(filepath.Join(dir, "out", "log"))
+	got := string(log) + "\n# EC2 has got back\n"
+	for _, call := range fabric.EC2.Calls() {
+		if strings.HasPrefix(call.String(), "Unassign") {
+			got += call.String() + "\n"
+		}
+	}
+	if *update {
+		if err := os.WriteFile("testdata/story.golden", []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, _ := os.ReadFile("testdata/story.golden")
+	if d := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); d != "" || err != nil {
+		journal, _ := os.ReadFile(filepath.Join(dir, "out", "journal"))
+		t.Errorf("story (-want +got):\n%s\n%v\n%s\n%s", d, err, output, journal)
+	}
+}
+
+// instance is a simulated instance, which has its boot ENI.
+func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
+	t.Helper()
+	fabric, err := vpcsim.New(ec2sim.Config{
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16"), netip.MustParsePrefix("100.64.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.0.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := fabric.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	node, err := fabric.RunInstance("node", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fabric, node
+}
+
+// container fills a folder with what differs from this machine: what a package
+// installs, a conflist, the simulated EC2, and the units of the story.
+func container(t *testing.T, files string, env []string) {
+	t.Helper()
+	out, err := exec.Command("make", "-s", "-C", "..", "files", "prefix=/usr", "DESTDIR="+files).CombinedOutput()
+	if err != nil {
+		t.Fatalf("make files: %v\n%s", err, out)
+	}
+	conflist, err := os.ReadFile("../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conflist = bytes.ReplaceAll(conflist, []byte(`"sg-1234", "sg-5678"`), nil)
+	conflist = bytes.Replace(conflist, []byte(`"routeToVpcPeers": true`), []byte(`"ipBatchSize": 6, "warm": {"min": 2}`), 1)
+	story, err := os.ReadFile("testdata/story")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var quoted strings.Builder
+	for _, e := range env {
+		fmt.Fprintf(&quoted, " %q", e)
+	}
+	for name, text := range map[string]string{
+		"story": string(story),
+		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist":     string(conflist),
+		"etc/systemd/system.conf.d/ec2.conf":               "[Manager]\nDefaultEnvironment=" + quoted.String() + "\n",
+		"etc/systemd/system/story.target":                  "[Unit]\nRequires=sockets.target story.service\nAfter=sockets.target\n",
+		"etc/systemd/system/story.service":                 storyService,
+		"etc/systemd/system/sockets.target.d/wants.conf":   "[Unit]\nWants=systemd-journald.socket dbus.socket systemd-udevd-kernel.socket systemd-udevd-control.socket\n",
+		"etc/systemd/system/cni-links.service.d/veth.conf": "[Service]\nEnvironment=DRIVERS=veth\n",
+		"etc/systemd/system/cni-gc.service.d/now.conf":     "[Service]\nExecStart=\nExecStart=cni-ipvlan-vpc-k8s-tool registry-gc --free-after=1ms\n",
+		"etc/systemd/system/policy-routes@.service":        "[Service]\nType=oneshot\nExecStart=sh -c 'mkdir -p /run/set-up && touch /run/set-up/%i'\n",
+		"usr/lib/systemd/network/80-ec2.network":           "[Match]\nDriver=veth\n[Network]\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+		"etc/systemd/network/70-eth0.network":              "[Match]\nName=eth0\n[Network]\nAddress=10.0.0.4/24\nGateway=10.0.0.1\nLinkLocalAddressing=no\nIPv6AcceptRA=no\n",
+	} {
+		path, mode := filepath.Join(files, name), os.FileMode(0o644)
+		if name == "story" {
+			mode = 0o755
+		}
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = os.WriteFile(path, []byte(text), mode)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+const storyService = `[Unit]
+SuccessAction=exit
+FailureAction=exit
+[Service]
+Type=oneshot
+ExecStart=/story
+StandardOutput=file:/mnt/log
+StandardError=file:/mnt/log
+TimeoutStartSec=90
+`

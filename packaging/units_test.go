@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// exposed is how exposed to attack a service may be for systemd-analyze(1) security,
+// in tenths: 3.0 of 10, "OK". What is left is root, the network, and the namespaces of pods.
+const exposed = "--threshold=31"
+
+// TestUnits lets systemd look at the units, in a root folder where they are as a
+// package puts them.
+func TestUnits(t *testing.T) {
+	need(t, "systemd-analyze")
+	root := t.TempDir()
+	command(t, "make", "-s", "-C", "..", "files", "prefix=/usr", "DESTDIR="+root)
+	for _, dir := range []string{"/usr/lib/systemd/system/", "/usr/bin/"} {
+		if err := os.MkdirAll(root+dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What the units of every system are, and the programs that ours begin with.
+	for _, unit := range []string{"sysinit", "basic", "shutdown", "network-online", "network", "multi-user", "timers", "paths"} {
+		copyFile(t, "/lib/systemd/system/"+unit+".target", root+"/usr/lib/systemd/system/"+unit+".target", 0o644)
+	}
+	for _, program := range []string{"rm", "mkdir"} {
+		copyFile(t, "/bin/"+program, root+"/usr/bin/"+program, 0o755)
+	}
+	units, err := filepath.Glob("../systemd/system/cni-*")
+	if err != nil || len(units) < 7 {
+		t.Fatal(units, err)
+	}
+	for _, unit := range units {
+		name := filepath.Base(unit)
+		if out := command(t, "systemd-analyze", "verify", "--root="+root, name); out != "" {
+			t.Errorf("%s:\n%s", name, out)
+		}
+		if filepath.Ext(name) != ".service" {
+			continue
+		}
+		out, err := exec.Command("systemd-analyze", "security", "--offline=yes", "--no-pager", exposed, unit).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+// TestPresets wants each unit that can be enabled in the preset, which keeps it disabled,
+// and in what a package disables when it goes.
+func TestPresets(t *testing.T) {
+	preset, removal := read(t, "../systemd/system-preset/80-cni-ipvlan-vpc-k8s.preset"), read(t, "preremove.sh")
+	units, err := filepath.Glob("../systemd/system/cni-*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, unit := range units {
+		name, can := filepath.Base(unit), strings.Contains(read(t, unit), "[Install]")
+		if strings.Contains(preset, "disable "+name+"\n") != can || strings.Contains(removal, name) != can {
+			t.Errorf("%s: can be enabled: %v; the preset and preremove.sh say otherwise", name, can)
+		}
+	}
+}
+
+func copyFile(t *testing.T, from, to string, mode os.FileMode) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, b, mode)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
