@@ -41,7 +41,7 @@ type Config struct {
 type PoolConfig struct {
 	SubnetTags       map[string]string `json:"subnetTags"`       // tags that the subnet of a new ENI must have, all of them
 	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
-	SkipDeallocation *bool             `json:"skipDeallocation"` // never unassign an address
+	SkipDeallocation *bool             `json:"skipDeallocation"` // never unassign an address; so if provision is none
 	ReuseIPWait      *int              `json:"reuseIPWait"`      // seconds before an address is used again; 60
 	IPBatchSize      *int              `json:"ipBatchSize"`      // addresses to ask EC2 for at least; 1; 0: as many as fit
 	PrefixDelegation *bool             `json:"prefixDelegation"` // ask for /28 prefixes rather than for addresses
@@ -158,7 +158,7 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	}
 	p.Pool = name
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
-	p.Keep = *cmp.Or(c.SkipDeallocation, new(false))
+	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // nobody could get them again
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
 	p.ReuseWait = time.Duration(v.atLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second
 	p.Batch = v.atLeast("ipBatchSize", c.IPBatchSize, 1, 0)

@@ -41,6 +41,11 @@ func TestConfig(t *testing.T) {
 				Provision: ProvisionAssign, MaxENIs: 2, Tags: map[string]string{"team": "a"}, Timeout: 30 * time.Second},
 		},
 		{
+			name:   "what nobody could get again is kept",
+			config: `{"provision":"none"}`,
+			want:   Policy{Families: []Family{IPv4}, Keep: true, ReuseWait: time.Minute, Batch: 1, Provision: ProvisionNone, Timeout: time.Minute},
+		},
+		{
 			name:   "all mistakes at once",
 			config: `{"interfaceIndex":-1,"secGroupIds":[],"routeToCidrs":["10.8.0.0","x"],"reuseIPWait":-5,"ipBatchSize":-1,"provision":"some","maxENIs":-1,"addTimeout":600}`,
 			mistakes: []string{

@@ -21,6 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
 // A victim is a command that is killed, everywhere.
@@ -144,7 +145,7 @@ func (v victim) blows(t *testing.T) (all []blow) {
 			all = append(all, blow{service, i + 1, false}, blow{service, i + 1, true})
 		}
 	}
-	for i := range tr.seen {
+	for i := range tr.Seen {
 		all = append(all, blow{"file", i + 1, false})
 	}
 	return all
@@ -180,13 +181,13 @@ func (h *hand) via(service string, next http.Handler) http.Handler {
 }
 
 // hit runs the command and kills it where the blow says.
-func (v victim) hit(n *node, h *hand, b blow) *trace {
+func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 	n.Helper()
 	cmd := v.command(n)
 	if b.where == "file" {
-		tr := &trace{dir: n.dir, n: b.n}
+		tr := &trace.Trace{Counts: onFiles(n.dir), Kill: b.n}
 		var status syscall.WaitStatus
-		err := n.host.Do(func() (err error) { status, err = tr.run(cmd); return err })
+		err := n.host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
 		if err != nil || status.Signaled() != (b.n > 0) {
 			n.Fatalf("%v: status %x, %v\n%s", b, status, err, cmd.Stdout)
 		}
@@ -225,7 +226,7 @@ func (v victim) strike(t *testing.T, b blow, e ending) {
 		}
 		t.Logf("busy %v", e)
 		if tr != nil {
-			t.Logf("killed at the last of\n%s", strings.Join(tr.seen, "\n"))
+			t.Logf("killed at the last of\n%s", strings.Join(tr.Seen, "\n"))
 		}
 	}()
 	n.unlocked()

@@ -199,7 +199,9 @@ func (p *patient) examine(ctx context.Context, chosen []checkup, mend bool) (dia
 			found[i].Check = k.name
 			if mend && found[i].fix != nil {
 				did, err := found[i].fix(ctx)
-				found[i].Fixed = did
+				if err == nil {
+					found[i].Fixed = did
+				}
 				failed = errors.Join(failed, err)
 			}
 		}

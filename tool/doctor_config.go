@@ -19,8 +19,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 )
 
 // firstOurs is the first conflist in a folder that has our ipam plugin, or the file itself.
@@ -64,23 +62,7 @@ func (p *patient) checkConfig(context.Context) ([]ailment, error) {
 			Means: "runtimes take the first file of the folder, and that is this one: no pod gets its network by " + filepath.Base(p.file),
 			Do:    "remove it, or give " + filepath.Base(p.file) + " a name that comes before"})
 	}
-	if p.config != nil {
-		found = append(found, keptForNone(p.file, p.config)...)
-	}
 	return found, err
-}
-
-// keptForNone looks for pools whose addresses would be given back, when nobody may ask for them again.
-func keptForNone(file string, c *ipam.Config) []ailment {
-	var found []ailment
-	for _, pool := range c.Policies() {
-		if pool.Provision == ipam.ProvisionNone && !pool.Keep {
-			found = append(found, ailment{Severity: severe, About: file,
-				Means: `pool ` + poolName(pool.Pool) + `: "provision" is "none", but registry-gc gives back what is free for long, and nobody gets it again`,
-				Do:    `set "skipDeallocation": true`})
-		}
-	}
-	return found
 }
 
 // module is where our programs come from, as Go writes it into them.
@@ -95,6 +77,7 @@ func (p *patient) checkPlugins(ctx context.Context) ([]ailment, error) {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
+		case errors.Is(err, fs.ErrNotExist) && p.list.plugin(typ) != nil: // checkConfig misses it
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, ailment{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
 				Do: "install the package, or say --bin-dir, where the runtime's configuration has another folder (containerd: bin_dir)"})
@@ -145,8 +128,14 @@ func (p *patient) askStatus(ctx context.Context, m member) []ailment {
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	answer := struct{ Msg, Details string }{Msg: err.Error()}
+	answer := struct {
+		Code         int
+		Msg, Details string
+	}{Msg: err.Error()}
 	_ = json.Unmarshal(out, &answer) // else the exit status has to do
+	if strings.Contains(answer.Msg, "CNI_COMMAND") || answer.Code == 1 {
+		return nil // a plugin from before STATUS, or that version of CNI
+	}
 	return []ailment{{Severity: severe, About: m.Type, Means: "it cannot work here: " + answer.Msg,
 		Do: cmp.Or(answer.Details, "see what it writes: CNI_COMMAND=STATUS CNI_PATH="+p.binDir+" "+filepath.Join(p.binDir, m.Type)+" <its configuration")}}
 }

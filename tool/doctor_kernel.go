@@ -4,7 +4,6 @@
 package tool
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -78,19 +77,22 @@ func (p *patient) checkNeighbors(context.Context) ([]ailment, error) {
 	return found, nil
 }
 
-// neighbors is how many entries the table has, as the kernel counts them: one line a CPU,
-// each with the same number first, in hexadecimal. It is 0 where the kernel does not say.
+// neighbors is how many entries the table has. It is 0 where the kernel does not say: it
+// does in the first namespace alone.
 func neighbors(family string) int {
 	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
-	f, err := os.Open("/proc/net/stat/" + name)
+	text, err := os.ReadFile("/proc/net/stat/" + name)
 	if err != nil {
 		return 0
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
-	lines.Scan() // the headings
-	lines.Scan()
-	first, _, _ := strings.Cut(strings.TrimSpace(lines.Text()), " ")
+	return entries(string(text))
+}
+
+// entries reads the statistics of a table: headings, and a line a CPU, each of which begins
+// with the number of entries of all, in hexadecimal.
+func entries(stat string) int {
+	_, lines, _ := strings.Cut(stat, "\n")
+	first, _, _ := strings.Cut(lines, " ")
 	n, _ := strconv.ParseInt(first, 16, 64)
 	return int(n)
 }
@@ -102,11 +104,15 @@ func (p *patient) widen(limit int) func(context.Context) (string, error) {
 		var text strings.Builder
 		for _, family := range []string{"ipv4", "ipv6"} {
 			for i, n := range []int{limit / 4, limit / 2, limit} {
-				k := nl.Sysctl{Key: fmt.Sprintf("net/%s/neigh/default/gc_thresh%d", family, i+1), Value: strconv.Itoa(n)}
-				if _, err := p.pool.Host.Sysctl(k.Key); err == nil {
-					w = append(w, nl.Step{NS: p.pool.Host, Object: k})
-					fmt.Fprintf(&text, "%s = %s\n", strings.ReplaceAll(k.Key, "/", "."), k.Value)
+				k := nl.Sysctl{Key: fmt.Sprintf("net/%s/neigh/default/gc_thresh%d", family, i+1)}
+				is, err := p.pool.Host.Sysctl(k.Key)
+				if err != nil {
+					continue // the kernel has no IPv6
 				}
+				was, _ := strconv.Atoi(is)
+				k.Value = strconv.Itoa(max(n, was))
+				w = append(w, nl.Step{NS: p.pool.Host, Object: k})
+				fmt.Fprintf(&text, "%s = %s\n", strings.ReplaceAll(k.Key, "/", "."), k.Value)
 			}
 		}
 		slices.Reverse(w) // the highest first

@@ -8,11 +8,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -56,8 +56,11 @@ func (p *patient) checkLinks(context.Context) ([]ailment, error) {
 	return found, nil
 }
 
-// checkLink looks at one. An MTU of its own a boot ENI has from its DHCP server, up to 9001
-// (EC2 user guide, "Network MTU for your EC2 instance").
+// mostMTU is that of the network inside a VPC (EC2 user guide, "Network MTU for your EC2
+// instance"). To an ENI for pods an ADD gives that of the boot ENI, if it is no more.
+const mostMTU = 9001
+
+// checkLink looks at one, where the boot ENI and pods are to have the MTU.
 func (p *patient) checkLink(eni string, l nl.Link, boot, pods int) (found []ailment) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, ailment{Severity: severe, About: l.Name + " (" + eni + ")", Means: means, Do: do, fix: fix})
@@ -68,7 +71,7 @@ func (p *patient) checkLink(eni string, l nl.Link, boot, pods int) (found []ailm
 	}
 	if pods > l.MTU {
 		add(fmt.Sprintf("its MTU is %d, and pods are to have %d: their ADD fails", l.MTU, pods), "lower mtu of "+typeIPVlan, nil)
-	} else if boot > l.MTU {
+	} else if boot > l.MTU && boot <= mostMTU {
 		up := nl.Up{Dev: l.Name, MTU: boot}
 		add(fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others", l.MTU, boot), up.String(), p.apply(up))
 		found[len(found)-1].Severity = doubted
@@ -116,39 +119,59 @@ func (p *patient) strip(a nl.Addr) func(context.Context) (string, error) {
 	}
 }
 
-// checkLeftovers looks for rules of links that are no more, and for what all pods share.
+// checkLeftovers looks for what is left of pods that are gone, and for what all pods share.
 func (p *patient) checkLeftovers(context.Context) ([]ailment, error) {
-	rules, err := p.pool.Host.Rules()
-	if err != nil {
+	rules, err1 := p.pool.Host.Rules()
+	links, err2 := p.pool.Host.Links()
+	tables, err3 := p.pool.Host.Tables()
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	var found []ailment
 	for _, r := range rules {
-		if r.Protocol != nl.RouteProtocol || r.IIF == "" {
+		here := slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == r.IIF })
+		if r.Protocol != nl.RouteProtocol || r.IIF == "" || here {
 			continue
 		}
-		if _, err := p.pool.Host.LinkByName(r.IIF); errors.Is(err, fs.ErrNotExist) {
-			found = append(found, ailment{Severity: doubted, About: r.String(), Means: "the link is gone, with a pod that ended without a DEL; each packet is compared with the rule",
-				Do: Name + " registry-gc --free-after=15m deletes it; look whether cni-gc.timer is active", fix: p.removeDetached})
+		found = append(found, ailment{Severity: doubted, About: r.String(), Means: "the link is gone, with a pod that ended without a DEL; each packet is compared with the rule",
+			Do: Name + " registry-gc --free-after=15m deletes it; look whether cni-gc.timer is active", fix: p.removeDetached})
+	}
+	for _, l := range links {
+		if owner := p.strayVeth(l); owner != "" {
+			found = append(found, ailment{Severity: doubted, About: l.Name, Means: "it is of " + owner + ", which has no lease: its address may be given to another pod",
+				Do: "if that pod is gone: ip link del " + l.Name + "; else delete the pod"})
 		}
 	}
-	tables, err := p.pool.Host.Tables()
 	var c ptp.Config
 	raw := p.list.plugin(typePTP)
-	if raw == nil || json.Unmarshal(raw, &c) != nil || !c.IPMasq || len(p.state.Leases) == 0 {
-		return found, err
-	}
-	if !slices.Contains(tables, "inet "+nl.OwnTable) && err == nil {
+	if raw != nil && json.Unmarshal(raw, &c) == nil && c.IPMasq && len(p.state.Leases) > 0 && !slices.Contains(tables, "inet "+nl.OwnTable) {
 		found = append(found, ailment{Severity: severe, About: "nftables: inet " + nl.OwnTable, Means: "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet",
 			Do: "start any pod here: its ADD installs the table. Let firewalld or nftables.service flush only what is theirs"})
 	}
-	return found, err
+	return found, nil
 }
 
-// removeDetached is a fix that deletes all such rules at once.
+// removeDetached is a fix that deletes all such rules at once. It looks at them again.
 func (p *patient) removeDetached(context.Context) (string, error) {
-	removed, err := p.pool.Host.RemoveDetached()
-	return fmt.Sprintf("deleted (%d in all)", len(removed)), err
+	_, err := p.pool.Host.RemoveDetached()
+	return "deleted", err
+}
+
+// strayVeth is whose a veth of ours is, if its pod has no lease; else "". Its alias says
+// that: our name, the network, the container and the interface. After the registry was lost,
+// leases do not know whose they are, and nothing is said.
+func (p *patient) strayVeth(l nl.Link) string {
+	words := strings.Fields(l.Alias)
+	if l.Group != nl.OwnGroup || l.Kind != "veth" || len(words) < 4 {
+		return ""
+	}
+	key := registry.Key{Network: words[1], Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
+	for _, lease := range p.state.Leases {
+		if lease.Key == key || lease.ContainerID == "" {
+			return ""
+		}
+	}
+	return key.String()
 }
 
 // checkState looks at the registry's file and folder.

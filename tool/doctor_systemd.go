@@ -5,9 +5,7 @@ package tool
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"os/exec"
@@ -199,7 +197,7 @@ func (p *patient) checkTimers(ctx context.Context) ([]ailment, error) {
 		if installed && p.enabled(unit) && (!p.systemd() || p.runs(ctx, unit)) {
 			continue
 		}
-		a := ailment{Severity: severe, About: unit, Means: "it is not active: " + why[unit], Do: "systemctl enable --now " + unit, fix: p.enable(unit)}
+		a := ailment{Severity: severe, About: unit, Means: "it is not enabled, or not active: " + why[unit], Do: "systemctl enable --now " + unit, fix: p.enable(unit)}
 		if !installed {
 			a.Means, a.Do, a.fix = "it is not installed: "+why[unit], "install the package; or without systemd, run what the unit runs every 5 minutes", nil
 		}
@@ -217,7 +215,7 @@ func collectedLately() bool {
 
 // enable is a fix that enables a unit, and starts it on a node that runs.
 func (p *patient) enable(unit string) func(context.Context) (string, error) {
-	if _, err := exec.LookPath("systemctl"); errors.Is(err, fs.ErrNotExist) || err != nil {
+	if _, err := exec.LookPath("systemctl"); err != nil {
 		return nil
 	}
 	args := []string{"enable", unit}

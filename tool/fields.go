@@ -19,8 +19,9 @@ var fields = map[string]string{
 	"free-ips":                 "[] adapter ip",
 	"iam-policy":               "Version Statement[] {Sid Effect Action Resource Condition}",
 	"launch-template": `NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
-    DeleteOnTermination SecondaryPrivateIpAddressCount Ipv4PrefixCount Ipv6PrefixCount}
-    TagSpecifications[] {ResourceType Tags[] {Key Value}}`,
+    DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
+    with --prefixes, --ipv6: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
+    DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}`,
 	"limits":           "adapters ipv4 ipv6",
 	"man":              "page",
 	"maxpods":          "max_pods",

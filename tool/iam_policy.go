@@ -34,13 +34,13 @@ It needs neither root nor EC2. What a node may change is bound to the tag
 has the role can give it to no other. (With interfaceIndex 0 addresses are not:
 the boot ENI has no such tag.) Subnets are bound to subnetTags, security
 groups to secGroupIds. Where pods are to use ENIs without our tags, those of the
-original or of a launch template, add --untagged.`,
+original or of a launch template of your own, add --untagged.`,
 		Flags: []cli.Flag{
 			configFlag(),
-			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration", Usage: "what the node is to do by itself: none, assign addresses, or `MODE` full"},
+			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration", Usage: "of a node that works in `MODE` none, assign or full, whatever its configuration says"},
 			&cli.BoolFlag{Name: "eni-gc", Usage: "allow " + Name + " eni-gc as well, to delete what other instances have left behind"},
 			&cli.BoolFlag{Name: "untagged", Usage: "allow it for ENIs without our tags, too"},
-			&cli.StringFlag{Name: "partition", Value: "aws", Usage: "of the ARNs: aws, `NAME` aws-cn or aws-us-gov"},
+			&cli.StringFlag{Name: "partition", Value: "aws", Usage: "name resources in the `PARTITION` aws, aws-cn or aws-us-gov"},
 		},
 		Action: func(c *cli.Context) error {
 			n, err := needsOf(c)
@@ -115,7 +115,8 @@ func (n needs) family(f ipam.Family) bool {
 }
 
 // policy allows what the node calls. The conditions and resource types of an action: Service
-// Authorization Reference, "Actions, resources, and condition keys for Amazon EC2".
+// Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". AWS's own
+// AmazonEKSNetworkingPolicy binds the same actions to tags in the same way.
 func (n needs) policy() rolePolicy {
 	p := rolePolicy{Version: "2012-10-17", Statement: []permission{}}
 	allow := func(sid string, condition map[string]map[string]string, actions, resources []string) {
@@ -143,7 +144,8 @@ func (n needs) policy() rolePolicy {
 		allow("TagNewENI", map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}}, []string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
-		allow("AtInstance", nil, []string{"AttachNetworkInterface", "DetachNetworkInterface"}, n.arns("instance", "*"))
+		// These are about the instance as well, of which no tag of ours tells.
+		allow("AtInstance", nil, []string{"AttachNetworkInterface", "DetachNetworkInterface", "ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
 	if n.eniGC {
 		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+ipam.TagInstance), []string{"DeleteNetworkInterface"}, enis)
@@ -171,23 +173,22 @@ func (n needs) looks() []string {
 	return actions
 }
 
-// assigns are the actions that give an ENI addresses, and take them back.
+// assigns are the actions that give an ENI addresses, and take them back. IPv6 addresses
+// cost nothing, and stay as long as their ENI.
 func (n needs) assigns() []string {
 	if n.mode == ipam.ProvisionNone {
 		return nil
 	}
 	var actions []string
-	back := n.any(func(p ipam.Policy) bool { return !p.Keep })
-	for f, what := range map[ipam.Family]string{ipam.IPv4: "PrivateIpAddresses", ipam.IPv6: "Ipv6Addresses"} {
-		if !n.family(f) {
-			continue
-		}
-		actions = append(actions, "Assign"+what)
-		if back {
-			actions = append(actions, "Unassign"+what)
-		}
+	if n.family(ipam.IPv6) {
+		actions = append(actions, "AssignIpv6Addresses")
 	}
-	slices.Sort(actions)
+	if n.family(ipam.IPv4) {
+		actions = append(actions, "AssignPrivateIpAddresses")
+	}
+	if n.family(ipam.IPv4) && n.any(func(p ipam.Policy) bool { return !p.Keep }) {
+		actions = append(actions, "UnassignPrivateIpAddresses")
+	}
 	return actions
 }
 

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -150,6 +151,9 @@ func newLife(t *testing.T, conflist string) *life {
 	t.Setenv("AWS_ENDPOINT_URL_EC2", ec2.URL)
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", metadata.URL)
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
+	logs := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(t.Output(), nil)))
+	t.Cleanup(func() { slog.SetDefault(logs) })
 	l := &life{T: t, sim: sim, node: node, conflist: conflist}
 	l.config = readConfig(t, conflist)
 	runTool(t, "new-interface", "--subnet_filter", "kubernetes_kubelet=true", "--ip_batch_size", "3", "sg-1")

@@ -36,8 +36,8 @@ template serves the zone of its subnets. On an instance, its type is the
 default, and --subnet may be left out: subnetTags select one of its zone. EC2
 is asked for the limits of the type (ec2:DescribeInstanceTypes).
 
-No collection deletes these ENIs: they end with their instance. For addresses,
-that is what "skipDeallocation": true is for.`,
+No collection deletes these ENIs, nor gives their addresses back: they end with
+their instance.`,
 		Flags: []cli.Flag{
 			configFlag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's", Usage: "respect the limits of `TYPE`"},
@@ -45,8 +45,8 @@ that is what "skipDeallocation": true is for.`,
 			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet", Usage: "make the boot ENI in the subnet `ID`"},
 			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "secGroupIds", Usage: "give the boot ENI the security group `ID`; again for further ones"},
 			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
-			&cli.IntFlag{Name: "prefixes", Usage: "give each ENI `N` /28 prefixes"},
-			&cli.IntFlag{Name: "addresses", Usage: "give each ENI `N` addresses beside its primary one"},
+			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit", Usage: "give each ENI `N` /28 prefixes"},
+			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit", Usage: "give each ENI `N` addresses beside its primary one"},
 			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6", Usage: "give each ENI an IPv6 prefix, /80"},
 		},
 		Action: func(c *cli.Context) error {
