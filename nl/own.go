@@ -16,13 +16,14 @@ const (
 )
 
 // RemoveOwn removes from the namespace all that bears our marks: veth pairs, rules,
-// routes, and the table of nftables. It is for a node that has no pod any more.
+// routes, and the table of nftables; and the programs that pods share. It is for a
+// node that has no pod any more.
 func (n *NS) RemoveOwn() error {
 	own, err := n.own()
 	if err != nil {
 		return err
 	}
-	return own.Del()
+	return errors.Join(own.Del(), unpin())
 }
 
 // own lists what bears our marks.

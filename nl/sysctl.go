@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
@@ -25,7 +26,11 @@ func (s Sysctl) String() string {
 	if !strings.Contains(key, ".") {
 		key = strings.ReplaceAll(key, "/", ".") // as sysctl(8) writes it
 	}
-	return "sysctl -w " + key + "=" + s.Value
+	value := s.Value
+	if strings.Contains(value, " ") {
+		value = strconv.Quote(value)
+	}
+	return "sysctl -w " + key + "=" + value
 }
 
 // Add sets the value.
@@ -49,7 +54,7 @@ func (s Sysctl) check() error {
 	if err != nil {
 		return err
 	}
-	if v := strings.TrimSpace(string(b)); v != s.Value {
+	if v := strings.Join(strings.Fields(string(b)), " "); v != s.Value { // a tab between two numbers
 		return fmt.Errorf("it is %s", v)
 	}
 	return nil

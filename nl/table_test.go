@@ -44,6 +44,8 @@ func vocabulary() nl.Table {
 			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("10.0.9.10"))},
 			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("fd00::10"))},
 			{nl.OIFName("eth0"), nl.Masquerade()},
+			{nl.NextHop(netip.MustParseAddr("169.254.72.1")), nl.L4Proto("tcp"), nl.SNATPorts(47104, 65535)},
+			{nl.NextHop(netip.MustParseAddr("fe80::72")), nl.L4Proto("udp"), nl.SNATPorts(47104, 65535)},
 		}},
 	}}
 }

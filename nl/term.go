@@ -65,6 +65,16 @@ func NotSAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", true, p) }
 // NotDAddr matches packets of the prefixes' family to none of them.
 func NotDAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", true, p) }
 
+// NextHop matches packets that are routed by way of a.
+func NextHop(a netip.Addr) Term {
+	f, _ := nfFamily(a)
+	key := expr.RtNexthop4 // matches only packets of its family
+	if a.Is6() {
+		key = expr.RtNexthop6
+	}
+	return term(fmt.Sprintf("rt %s nexthop %s", f, a), &expr.Rt{Register: 1, Key: key}, equal(a.AsSlice()))
+}
+
 // L4Proto matches a protocol over IP: tcp, udp, icmp, icmpv6 or sctp.
 func L4Proto(name string) Term { return term("meta l4proto "+name, l4proto(name)...) }
 
@@ -157,6 +167,15 @@ func SNAT(a netip.Addr) Term {
 	f, family := nfFamily(a)
 	return term(fmt.Sprintf("snat %s to %s fully-random", f, a), &expr.Immediate{Register: 1, Data: a.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1, FullyRandom: true})
+}
+
+// SNATPorts ends a rule: the source keeps its address, and its port too if that is
+// from first to last and free, else becomes one that is.
+func SNATPorts(first, last uint16) Term {
+	return term(fmt.Sprintf("snat to :%d-%d", first, last),
+		&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(first)},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(last)},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_INET, RegProtoMin: 1, RegProtoMax: 2, Specified: true})
 }
 
 // DNAT ends a rule: the destination becomes to.

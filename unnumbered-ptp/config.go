@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,7 +23,7 @@ type Config struct {
 	NodePorts          *string `json:"nodePorts"`          // as iptables writes a range; 30000:32767; "": no NodePorts
 	NodePortMark       *uint32 `json:"nodePortMark"`       // bits of the mark of a connection to a NodePort; 0x2000
 
-	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a backend of a service in the VPC: masquerade
+	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a backend of a service in the VPC: redirect or masquerade; "": what the kernel can
 
 	ports ports
 	start uint32
@@ -60,8 +61,8 @@ func (c *Config) Validate() error {
 	if c.ports, err = parsePorts(*cmp.Or(c.NodePorts, new("30000:32767"))); err != nil {
 		mistake("nodePorts: %w", err)
 	}
-	if c.ServiceLoop = cmp.Or(c.ServiceLoop, "masquerade"); c.ServiceLoop != "masquerade" {
-		mistake(`serviceLoop: %q: it is "masquerade"`, c.ServiceLoop)
+	if !slices.Contains([]string{"", redirect, masquerade}, c.ServiceLoop) {
+		mistake(`serviceLoop: %q: it is "redirect" or "masquerade", or "" for the first of them that the kernel can do`, c.ServiceLoop)
 	}
 	return errors.Join(mistakes...)
 }

@@ -4,13 +4,11 @@
 package ptp_test
 
 import (
-	"fmt"
-	"io"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -22,9 +20,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A fabric is a VPC of 10.0.0.0/16 in four namespaces: a router that checks the
-// source of what comes from an ENI, a node with its boot ENI and one for pods, and
-// a host that is not of Kubernetes. The internet is an address of the router.
+// A fabric is a VPC of 10.0.0.0/16 and fd00::/32 in three namespaces: a router that
+// checks the source of what comes from an ENI, a node with its boot ENI and two for
+// pods, and a host that is not of Kubernetes. The internet is an address of the router.
 type fabric struct {
 	t                   testing.TB
 	router, node, other *nl.NS
@@ -36,6 +34,12 @@ const (
 	internet  = "198.51.100.1"
 )
 
+// sixth is the IPv6 address of what has an IPv4 address in the VPC.
+func sixth(addr string) string {
+	b := strings.Split(addr, ".")
+	return "fd00:0:" + b[2] + "::" + b[3]
+}
+
 func newFabric(t testing.TB) *fabric {
 	nltest.Need(t, "nftables")
 	f := &fabric{t: t}
@@ -43,20 +47,31 @@ func newFabric(t testing.TB) *fabric {
 	f.node, _ = nltest.NS(t, "node")
 	f.other, _ = nltest.NS(t, "other")
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet + "/32"), Dev: "lo"})
-	f.plug("eni0", "10.0.9.1/24", f.node, "eth0", nodeAddr+"/24")
-	f.plug("eni1", "10.0.1.1/24", f.node, "eth1", "")
-	f.plug("eni2", "10.0.2.1/24", f.other, "eth0", otherAddr+"/24")
-	all := netip.MustParsePrefix("0.0.0.0/0")
-	f.add(f.node, nl.Route{Dst: all, Via: netip.MustParseAddr("10.0.9.1"), Dev: "eth0"})
-	f.add(f.other, nl.Route{Dst: all, Via: netip.MustParseAddr("10.0.2.1"), Dev: "eth0"})
-	f.add(f.router, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Table{Family: "inet", Name: "source_check", Chains: []nl.Chain{
-		{Name: "prerouting", Type: "filter", Hook: "prerouting", Rules: []nl.NFRule{
-			{nl.IIFName("eni0"), nl.NotSAddr(netip.MustParsePrefix(nodeAddr + "/32")), nl.Drop()},
-			{nl.IIFName("eni1"), nl.NotSAddr(netip.MustParsePrefix("10.0.1.48/28")), nl.Drop()},
-			{nl.IIFName("pod*"), nl.NotSAddr(netip.MustParsePrefix("10.0.1.48/28")), nl.Drop()},
-		}},
-	}})
+	f.add(f.router, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
+	f.plug("eni0", "10.0.9.1", f.node, "eth0", nodeAddr)
+	f.plug("eni1", "10.0.1.1", f.node, "eth1", "")
+	f.plug("eni2", "10.0.2.1", f.other, "eth0", otherAddr)
+	f.plug("eni3", "10.0.3.1", f.node, "eth2", "")
+	f.check("10.0.9.10/32", "eni0")
+	f.check("10.0.1.48/28", "eni1", "pod1.*")
+	f.check("10.0.3.48/28", "eni3", "pod3.*")
 	return f
+}
+
+// check has the router check the sources of what comes by some links.
+func (f *fabric) check(prefix string, links ...string) {
+	f.t.Helper()
+	p := netip.MustParsePrefix(prefix)
+	p6 := netip.PrefixFrom(netip.MustParseAddr(sixth(p.Addr().String())), 128-(32-p.Bits())*2) // enough for hexadecimal of decimal
+	local := []netip.Prefix{netip.MustParsePrefix("fe80::/10"), netip.MustParsePrefix("::/128")}
+	var rules []nl.NFRule
+	for _, l := range links {
+		rules = append(rules, nl.NFRule{nl.IIFName(l), nl.NotSAddr(p), nl.Drop()},
+			nl.NFRule{nl.IIFName(l), nl.NotSAddr(append(local, p6)...), nl.Drop()})
+	}
+	f.add(f.router, nl.Table{Family: "inet", Name: "source_check_" + links[0], Chains: []nl.Chain{
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Rules: rules},
+	}})
 }
 
 func (f *fabric) add(n *nl.NS, objects ...nl.Object) {
@@ -68,19 +83,34 @@ func (f *fabric) add(n *nl.NS, objects ...nl.Object) {
 	}
 }
 
-// plug attaches an ENI.
+// plug attaches an ENI, and gives it an address and the default routes if it is one
+// of a host's own.
 func (f *fabric) plug(eni, gateway string, n *nl.NS, link, addr string) {
 	f.t.Helper()
-	f.add(f.router, nl.Veth{Name: eni, Peer: link, PeerNS: n, MTU: 9001},
-		nl.Addr{Prefix: netip.MustParsePrefix(gateway), Dev: eni})
-	if addr != "" {
-		f.add(n, nl.Addr{Prefix: netip.MustParsePrefix(addr), Dev: link})
+	f.add(f.router, nl.Veth{Name: eni, Peer: link, PeerNS: n, MTU: 9001})
+	for _, both := range [][2]string{{gateway, addr}, {sixth(gateway), ""}} {
+		gw := netip.MustParseAddr(both[0])
+		bits := gw.BitLen() * 3 / 4 // 24 of 32
+		if gw.Is6() {
+			bits = 64
+		}
+		f.add(f.router, nl.Addr{Prefix: netip.PrefixFrom(gw, bits), Dev: eni, NoDAD: true})
+		if addr == "" {
+			continue
+		}
+		own := netip.MustParseAddr(addr)
+		if gw.Is6() {
+			own = netip.MustParseAddr(sixth(addr))
+		}
+		f.add(n, nl.Addr{Prefix: netip.PrefixFrom(own, bits), Dev: link, NoDAD: true},
+			nl.Route{Dst: netip.PrefixFrom(own, 0).Masked(), Via: gw, Dev: link})
 	}
 }
 
 // A pod is a container with what the plugins get to see of it.
 type pod struct {
 	*nl.NS
+	addr    string
 	request plugin.Request[ptp.Config]
 	result  *types100.Result
 }
@@ -100,6 +130,7 @@ func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 		f.t.Fatal(err)
 	}
 	r.Prev = ipamResult(addr)
+	p.addr = addr
 	for _, f := range more {
 		f(r.Prev)
 	}
@@ -122,7 +153,7 @@ func (f *fabric) slave(p *pod) (res *types100.Result) {
 
 // link stands in for the ipvlan plugin.
 func (f *fabric) link(p *pod, addr string) {
-	eni := "pod" + addr[len("10.0.1."):]
+	eni := "pod" + addr[len("10.0."):]
 	f.add(f.router, nl.Veth{Name: eni, Peer: "eth0", PeerNS: p.NS, MTU: 9001},
 		nl.Sysctl{Key: "net/ipv4/conf/" + eni + "/proxy_arp", Value: "1"}) // for its siblings
 	for _, c := range p.request.Prev.IPs {
@@ -131,6 +162,10 @@ func (f *fabric) link(p *pod, addr string) {
 		a, gw = a.Unmap(), gw.Unmap()
 		bits, _ := c.Address.Mask.Size()
 		f.add(f.router, nl.Addr{Prefix: netip.PrefixFrom(gw, gw.BitLen()), Dev: eni, NoDAD: true}, nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: eni})
+		if a.Is6() { // for its siblings by way of the router
+			bits = 128
+			f.add(p.NS, nl.Route{Dst: netip.PrefixFrom(gw, 128), Dev: "eth0"})
+		}
 		f.add(p.NS, nl.Addr{Prefix: netip.PrefixFrom(a, bits), Dev: "eth0", NoDAD: true})
 	}
 	for _, r := range p.request.Prev.Routes {
@@ -144,19 +179,28 @@ func (f *fabric) link(p *pod, addr string) {
 
 // ipamResult is what the ipam plugin says.
 func ipamResult(addr string) *types100.Result {
-	cidr := func(s string) net.IPNet {
-		ip, n, err := net.ParseCIDR(s)
-		if err != nil {
-			panic(err)
-		}
-		return net.IPNet{IP: ip, Mask: n.Mask}
-	}
-	gw := net.ParseIP("10.0.1.1")
+	subnet, _ := strconv.Atoi(strings.Split(addr, ".")[2])
+	gw := net.IPv4(10, 0, byte(subnet), 1)
 	return &types100.Result{
-		Interfaces: []*types100.Interface{{Name: "eth1"}},
+		Interfaces: []*types100.Interface{{Name: map[int]string{1: "eth1", 3: "eth2"}[subnet]}},
 		IPs:        []*types100.IPConfig{{Interface: new(0), Address: cidr(addr + "/24"), Gateway: gw}},
 		Routes:     []*types.Route{{Dst: cidr("10.0.0.0/16"), GW: gw}},
 	}
+}
+
+// dual gives what the ipam plugin says an IPv6 address.
+func dual(res *types100.Result) {
+	addr, gw := sixth(res.IPs[0].Address.IP.String()), net.ParseIP(sixth(res.IPs[0].Gateway.String()))
+	res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(0), Gateway: gw, Address: cidr(addr + "/64")})
+	res.Routes = append(res.Routes, &types.Route{GW: gw, Dst: cidr("fd00::/32")})
+}
+
+func cidr(s string) net.IPNet {
+	ip, n, err := net.ParseCIDR(s)
+	if err != nil {
+		panic(err)
+	}
+	return net.IPNet{IP: ip, Mask: n.Mask}
 }
 
 // in runs a command of the plugin on the node.
@@ -189,58 +233,4 @@ func (f *fabric) GC(p *pod, valid ...plugin.Attachment) error {
 		r2 := plugin.Request[ptp.Config]{Network: r.Network, Config: r.Config, Valid: valid}
 		return ptp.Commands().GC(f.t.Context(), &r2)
 	})
-}
-
-// serve answers each caller with the address that it is seen to have, by TCP and UDP.
-func serve(t testing.TB, n *nl.NS, addr string) {
-	t.Helper()
-	var l net.Listener
-	var u net.PacketConn
-	if err := n.Do(func() (err error) {
-		if l, err = net.Listen("tcp", addr); err != nil {
-			return err
-		}
-		u, err = net.ListenPacket("udp", addr)
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close(); u.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			fmt.Fprint(c, c.RemoteAddr().(*net.TCPAddr).IP)
-			c.Close()
-		}
-	}()
-	go func() {
-		for b := make([]byte, 99); ; {
-			_, from, err := u.ReadFrom(b)
-			if err != nil {
-				return
-			}
-			u.WriteTo([]byte(from.(*net.UDPAddr).IP.String()), from)
-		}
-	}()
-}
-
-// call connects and returns what the server says.
-func call(n *nl.NS, network, to string) (string, error) {
-	var c net.Conn
-	if err := n.Do(func() (err error) { c, err = net.DialTimeout(network, to, 5*time.Second); return err }); err != nil {
-		return "", err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
-	if strings.HasPrefix(network, "udp") {
-		c.Write([]byte("?"))
-		b := make([]byte, 99)
-		k, err := c.Read(b)
-		return string(b[:k]), err
-	}
-	b, err := io.ReadAll(c)
-	return string(b), err
 }

@@ -4,87 +4,176 @@
 package ptp_test
 
 import (
+	"net"
 	"net/netip"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// kubeProxy is what kube-proxy has on a node for one ClusterIP each with a backend
-// in the VPC, on a sibling, and on the pod itself, and for a NodePort of that pod.
-func kubeProxy() nl.Table {
-	service := func(vip string, port uint16, backend string) (rules []nl.NFRule) {
-		for _, proto := range []string{"tcp", "udp"} {
-			rules = append(rules, nl.NFRule{nl.DAddr(netip.MustParsePrefix(vip + "/32")), nl.DPort(proto, port, port), nl.DNAT(netip.MustParseAddrPort(backend))})
-		}
-		return rules
+// The pods of the tests: two on one ENI, one on another.
+const pod1Addr, pod2Addr, pod3Addr = "10.0.1.50", "10.0.1.51", "10.0.3.50"
+
+// services are the ClusterIPs and their backends.
+var services = map[string]string{
+	"172.20.0.10": otherAddr + ":8080",
+	"172.20.0.11": pod2Addr + ":8080",
+	"172.20.0.12": pod1Addr + ":8080",
+	"172.20.0.13": nodeAddr + ":8080",
+	"172.20.0.14": pod3Addr + ":8080",
+	"172.20.0.15": pod2Addr + ":50000",
+	"172.20.0.16": otherAddr + ":8081", // drain
+	"172.20.0.17": pod2Addr + ":50001",
+	"172.20.0.18": otherAddr + ":8080",
+}
+
+// clusterIP6 is a ClusterIP in IPv6.
+func clusterIP6(addr string) string { return "fd77::" + addr[len("172.20.0."):] }
+
+// dialled is the address to dial for one of IPv4, in either family.
+func dialled(network, addrport string) string {
+	if network[3] == '4' {
+		return addrport
+	}
+	addr, port, _ := net.SplitHostPort(addrport)
+	return net.JoinHostPort(seenAs(network, addr), port)
+}
+
+func seenAs(network, addr string) string {
+	switch {
+	case network[3] == '4':
+		return addr
+	case addr[:3] == "172":
+		return clusterIP6(addr)
+	case addr == internet:
+		return internet6
+	}
+	return sixth(addr)
+}
+
+const internet6 = "2001:db8::1"
+
+// kubeProxy is what kube-proxy has on a node for the services, and for a NodePort
+// of pod1.
+func kubeProxy(network string) nl.Table {
+	family, bits := "ip", 32
+	if network[3] == '6' {
+		family, bits = "ip6", 128
 	}
 	var rules []nl.NFRule
-	rules = append(rules, service("172.20.0.10", 80, otherAddr+":8080")...)
-	rules = append(rules, service("172.20.0.11", 80, "10.0.1.51:8080")...)
-	rules = append(rules, service("172.20.0.12", 80, "10.0.1.50:8080")...)
-	rules = append(rules, service("172.20.0.13", 80, nodeAddr+":8080")...)
-	rules = append(rules, service(nodeAddr, 30080, "10.0.1.50:8080")...)
-	return nl.Table{Family: "ip", Name: "like_kube_proxy", Chains: []nl.Chain{
+	translate := func(addr string, port uint16, backend string) {
+		dst := netip.PrefixFrom(netip.MustParseAddr(seenAs(network, addr)), bits)
+		for _, proto := range []string{"tcp", "udp"} {
+			rules = append(rules, nl.NFRule{nl.DAddr(dst), nl.DPort(proto, port, port), nl.DNAT(netip.MustParseAddrPort(dialled(network, backend)))})
+		}
+	}
+	for vip, backend := range services {
+		translate(vip, 80, backend)
+	}
+	translate(nodeAddr, 30080, pod1Addr+":8080")
+	translate(nodeAddr, 30081, otherAddr+":8080")
+	return nl.Table{Family: family, Name: "like_kube_proxy", Chains: []nl.Chain{
 		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: rules},
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
-			{nl.IIFName("eth0"), nl.CTStatusDNAT(), nl.Masquerade()}, // externalTrafficPolicy: Cluster
+			{nl.CTStatusDNAT(), nl.Masquerade()}, // --masquerade-all, and externalTrafficPolicy: Cluster
 		}},
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.CTState("invalid"), nl.Drop()}}},
 	}}
+}
+
+// A scene has three pods, and servers everywhere.
+type scene struct {
+	*fabric
+	pods [3]*pod
+}
+
+// newScene makes pods whose service loops are as given: pod1's, the others'.
+func newScene(t testing.TB, loops [2]string, sysctls ...nl.Sysctl) scene {
+	s := scene{fabric: newFabric(t)}
+	for _, o := range sysctls {
+		s.add(s.node, o)
+	}
+	s.add(s.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})
+	s.add(s.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
+	for i, addr := range []string{pod1Addr, pod2Addr, pod3Addr} {
+		p := s.pod("pod"+addr[5:], addr, dual)
+		p.request.Config.ServiceLoop = loops[min(i, 1)]
+		if err := s.ADD(p); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.CHECK(p); err != nil {
+			t.Fatal(err)
+		}
+		s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+		serve(t, p.NS, ":8080")
+		serve(t, p.NS, ":50000")
+		s.pods[i] = p
+	}
+	serve(t, s.node, ":8080")
+	serve(t, s.other, ":8080")
+	listen(t, s.other, ":8081", drain)
+	serve(t, s.router, internet+":443")
+	return s
 }
 
 // TestTraffic sends real packets every way there is and asks who was seen to send them.
 func TestTraffic(t *testing.T) {
-	for name, sysctls := range map[string][]nl.Sysctl{
-		"defaults":         nil,
-		"strict rp_filter": {{Key: "net/ipv4/conf/all/rp_filter", Value: "1"}, {Key: "net/ipv4/conf/default/rp_filter", Value: "1"}},
-		"loose rp_filter":  {{Key: "net/ipv4/conf/all/rp_filter", Value: "2"}},
-		"strictARP":        {{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}, {Key: "net/ipv4/conf/all/arp_announce", Value: "2"}},
+	strict := []nl.Sysctl{{Key: "net/ipv4/conf/all/rp_filter", Value: "1"}, {Key: "net/ipv4/conf/default/rp_filter", Value: "1"}}
+	for name, c := range map[string]struct {
+		loops   [2]string
+		sysctls []nl.Sysctl
+	}{
+		"redirect":                   {loops: [2]string{"redirect", "redirect"}},
+		"redirect, strict rp_filter": {[2]string{"redirect", "redirect"}, strict},
+		"redirect, strictARP, loose rp_filter": {[2]string{"redirect", "redirect"}, []nl.Sysctl{
+			{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}, {Key: "net/ipv4/conf/all/arp_announce", Value: "2"},
+			{Key: "net/ipv4/conf/all/rp_filter", Value: "2"},
+		}},
+		"masquerade":                          {loops: [2]string{"masquerade", "masquerade"}},
+		"masquerade, strict rp_filter":        {[2]string{"masquerade", "masquerade"}, strict},
+		"redirect among pods that masquerade": {loops: [2]string{"redirect", "masquerade"}},
+		"masquerade among pods that redirect": {loops: [2]string{"masquerade", "redirect"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := newFabric(t)
-			for _, s := range sysctls {
-				f.add(f.node, s)
-			}
-			f.add(f.node, kubeProxy())
-			pod1, pod2 := f.pod("pod1", "10.0.1.50"), f.pod("pod2", "10.0.1.51")
-			for _, p := range []*pod{pod1, pod2} {
-				if err := f.ADD(p); err != nil {
-					t.Fatal(err)
-				}
-				serve(t, p.NS, ":8080")
-			}
-			serve(t, f.node, ":8080")
-			serve(t, f.other, ":8080")
-			serve(t, f.router, internet+":443")
-			traffic(t, f, pod1, pod2)
-		})
+		t.Run(name, func(t *testing.T) { traffic(t, newScene(t, c.loops, c.sysctls...)) })
 	}
 }
 
-func traffic(t *testing.T, f *fabric, pod1, pod2 *pod) {
+func traffic(t *testing.T, s scene) {
+	pod1, pod2, pod3 := s.pods[0].NS, s.pods[1].NS, s.pods[2].NS
 	for _, c := range []struct {
 		name     string
 		from     *nl.NS
 		to, seen string
 	}{
-		{"pod to other host", pod1.NS, otherAddr + ":8080", "10.0.1.50"},
-		{"other host to pod", f.other, "10.0.1.50:8080", otherAddr},
-		{"pod to sibling", pod1.NS, "10.0.1.51:8080", "10.0.1.50"},
-		{"pod to node", pod1.NS, nodeAddr + ":8080", "10.0.1.50"},
-		{"node to pod", f.node, "10.0.1.50:8080", nodeAddr},
-		{"pod to internet", pod1.NS, internet + ":443", nodeAddr},
-		{"service on other host", pod1.NS, "172.20.0.10:80", "10.0.1.50"},
-		{"service on sibling", pod1.NS, "172.20.0.11:80", "10.0.1.50"},
-		{"service on sibling, back", pod2.NS, "172.20.0.12:80", "10.0.1.51"},
-		{"service on itself", pod1.NS, "172.20.0.12:80", nodeAddr},
-		{"service on node", pod1.NS, "172.20.0.13:80", "10.0.1.50"},
-		{"NodePort from VPC", f.other, nodeAddr + ":30080", nodeAddr},
-		{"NodePort from internet", f.router, nodeAddr + ":30080", nodeAddr},
+		{"pod to other host", pod1, otherAddr + ":8080", pod1Addr},
+		{"other host to pod", s.other, pod1Addr + ":8080", otherAddr},
+		{"other host to a port of the loop's", s.other, pod1Addr + ":50000", otherAddr},
+		{"pod to sibling", pod1, pod2Addr + ":8080", pod1Addr},
+		{"pod to a port of the loop's", pod1, pod2Addr + ":50000", pod1Addr},
+		{"pod to another ENI", pod1, pod3Addr + ":8080", pod1Addr},
+		{"pod to node", pod1, nodeAddr + ":8080", pod1Addr},
+		{"node to pod", s.node, pod1Addr + ":8080", nodeAddr},
+		{"node to a port of the loop's", s.node, pod1Addr + ":50000", nodeAddr},
+		{"pod to internet", pod1, internet + ":443", nodeAddr},
+		{"service on other host", pod1, "172.20.0.10:80", pod1Addr},
+		{"service on sibling", pod1, "172.20.0.11:80", pod1Addr},
+		{"service on sibling, back", pod2, "172.20.0.12:80", pod2Addr},
+		{"service on itself", pod1, "172.20.0.12:80", nodeAddr},
+		{"service on node", pod1, "172.20.0.13:80", pod1Addr},
+		{"service on another ENI", pod1, "172.20.0.14:80", pod1Addr},
+		{"service on another ENI, back", pod3, "172.20.0.12:80", pod3Addr},
+		{"service on a port of the loop's", pod1, "172.20.0.15:80", pod1Addr},
+		{"NodePort from a pod", pod1, nodeAddr + ":30081", pod1Addr},
+		{"NodePort from VPC", s.other, nodeAddr + ":30080", nodeAddr},
+		{"NodePort from internet", s.router, nodeAddr + ":30080", nodeAddr},
 	} {
-		for _, network := range []string{"tcp4", "udp4"} {
-			if seen, err := call(c.from, network, c.to); err != nil || seen != c.seen {
-				t.Errorf("%s (%s): seen as %q, want %q; %v", c.name, network, seen, c.seen, err)
+		for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+			if c.to[:3] == "198" && network[3] == '6' {
+				continue // the fabric has no addresses of IPv6 for the internet to answer to
+			}
+			seen, err := call(c.from, network, dialled(network, c.to))
+			if want := seenAs(network, c.seen); err != nil || seen != want {
+				t.Errorf("%s (%s): seen as %q, want %q; %v", c.name, network, seen, want, err)
 			}
 		}
 	}

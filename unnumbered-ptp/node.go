@@ -117,21 +117,17 @@ func nodeTable(c Config, n node) nl.Table {
 		})
 	}
 	if c.IPMasq {
-		out := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+		// Before kube-proxy, at 100, which would give what goes back into a pod the
+		// node's address where it masquerades.
+		out := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 			{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
 		}}
 		for _, v6 := range []bool{false, true} {
 			if a, ok := n.primary(v6); ok {
-				out.Rules = append(out.Rules, loop(a))
+				out.Rules = append(out.Rules, loopRules(a)...)
 			}
 		}
 		t.Chains = append(t.Chains, out)
 	}
 	return t
-}
-
-// loop gives a packet that goes back to a pod the node's address. A masquerade
-// would look for one on the veth, which has none, and take that of any link.
-func loop(a netip.Addr) nl.NFRule {
-	return nl.NFRule{nl.IIFGroup(nl.OwnGroup), nl.OIFGroup(nl.OwnGroup), nl.SNAT(a)}
 }

@@ -6,14 +6,10 @@
 //
 // By its ENI a pod reaches the VPC, and by the veth pair everything else: the
 // node itself, Kubernetes services, and, with the node's address, the internet.
-// A service is where the two meet. The pod sends to the service's address, by
-// the veth; kube-proxy on the node rewrites that to the address of a backend in
-// the VPC; and the pod's own rule of the node ("iif veth lookup T") sends the packet
-// back by the veth, so that it leaves by the pod's ENI and with the pod's
-// address, as if the pod had known the backend all along. The node masquerades
-// such a packet on its way back, and the pod masquerades it once more on its way
-// out: the node, so that the answer comes back to where kube-proxy's rewriting is
-// remembered; the pod, so that nobody sees the node's address on the pod's ENI.
+// A service is where the two meet: the pod sends to the service's address, by the
+// veth; kube-proxy on the node rewrites that to the address of a backend in the
+// VPC; and then the packet has to leave by the pod's ENI with the pod's address,
+// and the answer to come back to where the rewriting is remembered. See loop.go.
 //
 // What serves all pods is on the node once: some sysctls, a rule for NodePorts,
 // and one table of nftables. ADD checks it and repairs it; DEL leaves it.
@@ -25,6 +21,7 @@
 package ptp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +77,13 @@ func (s *scene) wire(r *plugin.Request[Config], p pair) error {
 	if err != nil {
 		return err
 	}
-	return wiring(r, p, s.node, table, s.host, s.pod).Add()
+	for _, p.loop = range r.Config.loops() {
+		err = wiring(r, p, s.node, table, s.host, s.pod).Add()
+		if !errors.Is(err, nl.ErrNoBPF) {
+			break
+		}
+	}
+	return err
 }
 
 // chained refuses what is not the last plugin of a chain.
@@ -117,6 +120,24 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 		return err
 	}
 	w := append(pair, nodeWiring(r.Config, s.node, s.host)...)
+	if err := slices.DeleteFunc(w, minor).Check(); err != nil {
+		return err
+	}
+	// A pod that was made before an upgrade, or under another configuration, has
+	// the other loop, which is as good.
+	var first error
+	for _, p.loop = range r.Config.anyLoop() {
+		err := s.checkPod(r, p, table)
+		if err == nil {
+			return nil
+		}
+		first = cmp.Or(first, err)
+	}
+	return first
+}
+
+func (s *scene) checkPod(r *plugin.Request[Config], p pair, table uint32) error {
+	var w nl.Wiring
 	for _, step := range wiring(r, p, s.node, table, s.host, s.pod) {
 		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && route.Table == 0 {
 			w = append(w, step)
@@ -144,6 +165,9 @@ func status(_ context.Context, r *plugin.Request[Config]) error {
 	if _, err := host.Tables(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "it needs CONFIG_NF_TABLES or the module nf_tables", "this kernel has no nftables: %w", err)
 	}
+	if err := r.Config.loopSupported(); err != nil {
+		return plugin.Errorf(plugin.CodeNotAvailable, `it needs Linux 5.10 and the modules sch_ingress and cls_bpf; without "serviceLoop" in the configuration the plugin does what the kernel can`, `serviceLoop "redirect": %w`, err)
+	}
 	return nil
 }
 
@@ -151,6 +175,7 @@ func status(_ context.Context, r *plugin.Request[Config]) error {
 type scene struct {
 	host, pod *nl.NS
 	node      node
+	podMTU    int // of the pod's link to the VPC
 }
 
 func open(r *plugin.Request[Config]) (*scene, error) {
@@ -167,6 +192,12 @@ func open(r *plugin.Request[Config]) (*scene, error) {
 		s.close()
 		return nil, err
 	}
+	l, err := s.pod.LinkByName(r.IfName)
+	if err != nil {
+		s.close()
+		return nil, fmt.Errorf("pod: %w", err)
+	}
+	s.podMTU = l.MTU
 	return s, nil
 }
 
@@ -198,7 +229,7 @@ func del(_ context.Context, r *plugin.Request[Config]) error {
 	}
 	w := unwiring(host, vethName(r.Network, r.Attachment), rules)
 	if pod != nil {
-		w = append(w, nl.Step{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}})
+		w = append(w, nl.Step{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
 		w = append(w, formerWiring(host, pod, r.Config, rules)...)
 	}
 	return w.Del()

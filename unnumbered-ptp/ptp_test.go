@@ -83,9 +83,7 @@ func TestDelOfHalf(t *testing.T) {
 	for _, lost := range []func(){
 		func() {},
 		func() { delRules(t, f.node) },
-		func() {
-			must(t, nl.Wiring{{NS: p.NS, Object: nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s"}}}.Del())
-		},
+		func() { must(t, nl.Wiring{{NS: p.NS, Object: nl.Splice{ENI: "eth0", Veth: "eth1"}}}.Del()) },
 		func() {
 			must(t, nl.Wiring{{NS: f.node, Object: nl.Veth{Name: p.result.Interfaces[1].Name}}}.Del())
 		},
@@ -134,6 +132,21 @@ func TestAddRefusesForeignInterface(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
 }
 
+// TestUpgrade checks and deletes a pod that was made with one loop, when the
+// configuration says another.
+func TestUpgrade(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node, p.NS)
+	for made, now := range map[string]string{"masquerade": "", "redirect": "masquerade"} {
+		p.request.Config.ServiceLoop = made
+		must(t, f.ADD(p))
+		p.request.Config.ServiceLoop = now
+		must(t, f.CHECK(p))
+		must(t, f.DEL(p))
+		same(t, "DEL of a pod made with "+made, before, nltest.Dump(t, f.node, p.NS))
+	}
+}
+
 // TestStaleRoute gives a pod the address of one that was never deleted.
 func TestStaleRoute(t *testing.T) {
 	f, p := prepared(t)
@@ -141,6 +154,7 @@ func TestStaleRoute(t *testing.T) {
 	heir := *p
 	heir.NS, heir.request.NetNS = nltest.NS(t, "heir")
 	heir.request.ContainerID = "heir"
+	f.add(f.router, nl.Veth{Name: "heir", Peer: "eth0", PeerNS: heir.NS})
 	must(t, f.ADD(&heir))
 	routes, err := f.node.Routes(nl.RouteFilter{Table: 254, Dev: heir.result.Interfaces[1].Name, Protocol: nl.RouteProtocol})
 	must(t, err)
@@ -166,7 +180,7 @@ func TestNodeRepairs(t *testing.T) {
 		},
 		"rule deleted":   func() error { return marked.Del(f.node) },
 		"forwarding off": func() error { return nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}.Add(f.node) },
-		"pod table gone": func() error { return table.Del(p.NS) },
+		"programs gone":  func() error { return nl.Splice{ENI: "eth0", Veth: "eth1"}.Del(p.NS) },
 		"pod rules gone": func() error { delRules(t, f.node); return nil },
 		"neighbour gone": func() error {
 			return nl.Neigh{Addr: netip.MustParseAddr("10.0.1.50"), Dev: p.result.Interfaces[1].Name, MAC: p.result.Interfaces[2].Mac}.Del(f.node)
@@ -268,7 +282,7 @@ func TestForeignTable(t *testing.T) {
 	must(t, f.ADD(p))
 	must(t, f.CHECK(p))
 	must(t, f.ADD(p))
-	if d := nltest.Dump(t, f.node); !strings.Contains(d, "via 10.0.1.50 dev "+p.result.Interfaces[1].Name+" table 16777") {
+	if d := nltest.Dump(t, f.node); !strings.Contains(d, "via 169.254.72.1 dev "+p.result.Interfaces[1].Name+" onlink table 16777") {
 		t.Errorf("no routes in a table of our own:\n%s", d)
 	}
 	must(t, f.DEL(p))

@@ -20,6 +20,8 @@ import (
 type pair struct {
 	veth  nl.Veth
 	addrs []netip.Addr
+	mtu   int    // of the pod's link to the VPC
+	loop  string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
 }
 
 func newPair(r *plugin.Request[Config], s *scene) pair {
@@ -31,6 +33,7 @@ func newPair(r *plugin.Request[Config], s *scene) pair {
 			MTU: cmp.Or(r.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(r),
 		},
 		addrs: addrsOf(r.Prev),
+		mtu:   s.podMTU,
 	}
 }
 
@@ -56,7 +59,7 @@ func (p pair) first(v6 bool) (netip.Addr, bool) {
 // wiring is what an ADD does for one pod, once there is the veth pair.
 func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *nl.NS) nl.Wiring {
 	var w nl.Wiring
-	for _, o := range slices.Concat(podSysctls(r.Config, p), podRoutes(r, p, n), podTable(r)) {
+	for _, o := range slices.Concat(podLoop(r, p), podSysctls(r.Config, p), podRoutes(r, p, n)) {
 		w = append(w, nl.Step{NS: pod, Object: o})
 	}
 	for _, o := range slices.Concat(hostRoutes(p, n), loopRoutes(r, p, table)) {
@@ -66,16 +69,8 @@ func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *
 }
 
 func podSysctls(c Config, p pair) (objects []nl.Object) {
-	_, v4 := p.first(false)
-	_, v6 := p.first(true)
-	if v6 {
+	if _, v6 := p.first(true); v6 {
 		objects = append(objects, nl.Sysctl{Key: conf6(c.ContainerInterface) + "disable_ipv6", Value: "0"})
-	}
-	if c.IPMasq && v4 {
-		objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
-	}
-	if c.IPMasq && v6 {
-		objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
 	}
 	return objects
 }
@@ -98,19 +93,6 @@ func podRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) 
 	return objects
 }
 
-// podTable gives what the node sends back the pod's address. It is a rule in the
-// pod that makes the kernel track all of its connections; no other way is known
-// that works for every port.
-func podTable(r *plugin.Request[Config]) []nl.Object {
-	if !r.Config.IPMasq {
-		return nil
-	}
-	return []nl.Object{nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
-		Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
-		Rules: []nl.NFRule{{nl.IIFName(r.Config.ContainerInterface), nl.OIFName(r.IfName), nl.Masquerade()}},
-	}}}}
-}
-
 // hostRoutes lead to the pod, from the node's primary address: the veth has none, and
 // the kernel would take the first that it finds on any link.
 func hostRoutes(p pair, n node) (objects []nl.Object) {
@@ -120,26 +102,6 @@ func hostRoutes(p pair, n node) (objects []nl.Object) {
 		objects = append(objects,
 			nl.Neigh{Addr: a, MAC: p.veth.PeerMAC, Dev: p.veth.Name},
 			nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true})
-	}
-	return objects
-}
-
-// loopRoutes send what came from the pod, and is for the VPC, back to the pod.
-//
-// The rule also satisfies a node that checks sources (rp_filter, which systemd
-// sets): the answer comes from the pod with the backend's address for its source,
-// and of a packet to forward the kernel asks for the way back as if it had come in
-// by the link that it is to go out by (fib_validate_source), which is the veth.
-func loopRoutes(r *plugin.Request[Config], p pair, table uint32) (objects []nl.Object) {
-	for _, dst := range destinations(r.Prev) {
-		if via, ok := p.first(dst.Addr().Is6()); ok {
-			objects = append(objects, nl.Route{Dst: dst, Via: via, Dev: p.veth.Name, Table: table, Protocol: nl.RouteProtocol})
-		}
-	}
-	for _, v6 := range []bool{false, true} {
-		if _, ok := p.first(v6); ok {
-			objects = append(objects, nl.Rule{Pref: prefPod, IIF: p.veth.Name, Table: table, IPv6: v6, Protocol: nl.RouteProtocol})
-		}
 	}
 	return objects
 }

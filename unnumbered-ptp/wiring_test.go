@@ -86,19 +86,25 @@ func TestWiring(t *testing.T) {
 		node         node
 		addrs, dsts  []string
 	}{
-		{"masquerade", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"redirect", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"masquerade", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade"}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"plain", `{` + keys + `, "mtu": 1500}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"no-nodeports", `{` + keys + `, "ipMasq": true, "nodePorts": "", "routeTableStart": 1000}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"dotted", `{"hostInterface": "bond0.100", "containerInterface": "eth.1", "ipMasq": true, "nodePorts": "80", "nodePortMark": 1}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"default-by-eni", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, []string{"0.0.0.0/0"}},
+		{"small-eni", `{` + keys + `, "ipMasq": true, "mtu": 9001}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"dual-stack", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
 		{"ipv6", `{` + keys + `, "ipMasq": true}`, dual, []string{"2600:1f18:0:1::20/64"}, []string{"2600:1f18::/56"}},
 		{"ipv4-on-dual", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24"}, append(vpc, "2600:1f18::/56")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := &scene{host: &nl.NS{Name: "host"}, pod: &nl.NS{Name: "pod"}, node: c.node}
+			s := &scene{host: &nl.NS{Name: "host"}, pod: &nl.NS{Name: "pod"}, node: c.node, podMTU: 9001}
+			if c.name == "small-eni" {
+				s.podMTU = 1500
+			}
 			r := request(t, c.config, c.addrs, c.dsts)
 			p := newPair(r, s)
+			p.loop = r.Config.loops()[0]
 			w := append(nodeWiring(r.Config, s.node, s.host), nl.Step{NS: s.host, Object: p.veth})
 			w = append(w, wiring(r, p, s.node, table(r.Config.start, 7), s.host, s.pod)...)
 			golden(t, c.name, w.String())
@@ -186,7 +192,7 @@ func TestValidate(t *testing.T) {
 			"routeTableStart: 0: it is 1 to 1073741824\n" +
 			"nodePortMark: 0: it is the bits that mark a connection, at least one; 8192 is 0x2000\n" +
 			"nodePorts: \"9:8\": it is a range as \"30000:32767\", or \"\" for none\n" +
-			"serviceLoop: \"ports\": it is \"masquerade\"",
+			"serviceLoop: \"ports\": it is \"redirect\" or \"masquerade\", or \"\" for the first of them that the kernel can do",
 	} {
 		var c Config
 		if err := json.Unmarshal([]byte(config), &c); err != nil {

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoBPF is the answer of a kernel that cannot run a program on a link's
+// packets: it is too old, was built without, or is locked down. What it says
+// further is the kernel's reason.
+var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
+
+// loadBPF gives the kernel a program for packets of links and returns its file.
+// If the kernel refuses, it is asked once more for its reasons.
+func loadBPF(code []byte) (fd int, err error) {
+	err = withMemory(func() (err error) { fd, err = progLoad(code, nil); return err })
+	if err == nil {
+		return fd, nil
+	}
+	log := make([]byte, 1<<16)
+	if fd, again := progLoad(code, log); again == nil {
+		return fd, nil
+	}
+	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, reason(log))
+}
+
+// reason is the last thing that the verifier says of the program itself.
+func reason(log []byte) string {
+	lines := strings.Split(strings.TrimSpace(unix.ByteSliceToString(log)), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if lines[i] != "" && !strings.HasPrefix(lines[i], "processed ") {
+			return ": " + lines[i]
+		}
+	}
+	return ""
+}
+
+func progLoad(code, log []byte) (int, error) {
+	license := []byte("Apache-2.0\x00")
+	attr := struct { // the beginning of union bpf_attr for BPF_PROG_LOAD, see bpf(2)
+		progType, count   uint32
+		code, license     *byte // of 64 bits, as on every instance of EC2
+		logLevel, logSize uint32
+		log               *byte
+	}{
+		progType: unix.BPF_PROG_TYPE_SCHED_CLS, count: uint32(len(code) / int(unsafe.Sizeof(insn{}))),
+		code: &code[0], license: &license[0],
+	}
+	if len(log) > 0 {
+		attr.logLevel, attr.logSize, attr.log = 1, uint32(len(log)), &log[0]
+	}
+	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(fd), nil
+}
+
+// createMap makes a map that forgets what was not used for longest, with values of
+// four bytes, and returns its file.
+func createMap(keySize, entries uint32) (fd int, err error) {
+	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize, 4, entries, 0}
+	err = withMemory(func() error {
+		r, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_CREATE, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		if errno != 0 {
+			return errno
+		}
+		fd = int(r)
+		return nil
+	})
+	if err != nil {
+		return -1, fmt.Errorf("%w: %w", ErrNoBPF, err)
+	}
+	return fd, nil
+}
+
+// withMemory calls f again if the kernel denies it: kernels before 5.11 count
+// programs and maps as memory that is locked.
+func withMemory(f func() error) error {
+	err := f()
+	if errors.Is(err, unix.EPERM) && unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}) == nil {
+		err = f()
+	}
+	return err
+}

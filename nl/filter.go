@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A filter is a program of BPF that sees each packet that comes in by a link, before
+// anything else does but a capture; tc-bpf(8).
+type filter struct {
+	index int    // of the link
+	name  string // of the program: its fingerprint
+}
+
+// Of linux/pkt_sched.h: where a message says "at the hook", and "what comes in".
+const (
+	tcClsact  = 0xfffffff1
+	tcHandle  = 0xffff0000
+	tcIngress = 0xfffffff2
+)
+
+// filterPref is the place among the filters of a link, lowest first. Those of a
+// pod's links are few, and ours lets what it does not take go on to the next.
+const filterPref = 72
+
+// add adds the filter with the program of a file, or replaces its program.
+func (f filter) add(n *NS, program int) error {
+	// A hook that is there already may be of the older kind "ingress", which serves as well.
+	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0,
+		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcClsact, Handle: tcHandle}, attrString(nl.TCA_KIND, "clsact"))
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		options := attr(nl.TCA_OPTIONS, nil)
+		options.AddRtAttr(nl.TCA_BPF_FD, nl.Uint32Attr(uint32(program)))
+		options.AddRtAttr(nl.TCA_BPF_NAME, nl.ZeroTerminated(f.name))
+		options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
+		_, err = f.request(n, unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK, 0, options)
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) { // no such hook or filter is known
+		return fmt.Errorf("%w: %w", ErrNoBPF, err)
+	}
+	return err
+}
+
+// request sends a message about the filter.
+func (f filter) request(n *NS, typ, flags int, answer uint16, more ...nl.NetlinkRequestData) ([][]byte, error) {
+	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
+	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: tcIngress, Handle: 1, Info: filterPref<<16 | uint32(every)}
+	data := append([]nl.NetlinkRequestData{msg, attrString(nl.TCA_KIND, "bpf")}, more...)
+	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, data...)
+	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // there is no hook
+		err = absence{err}
+	}
+	return msgs, err
+}
+
+// del deletes the filter, if its program is one of ours.
+func (f filter) del(n *NS) error {
+	name, err := f.program(n)
+	if err == nil && !strings.HasPrefix(name, OwnTable) {
+		err = absence{unix.ENOENT}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.request(n, unix.RTM_DELTFILTER, unix.NLM_F_ACK, 0)
+	return err
+}
+
+// check compares the name of the program with that of the filter that there is.
+func (f filter) check(n *NS) error {
+	name, err := f.program(n)
+	if err == nil && name != f.name {
+		err = differs("the program", name, f.name)
+	}
+	return err
+}
+
+// program returns the name of the program of the filter that there is.
+func (f filter) program(n *NS) (string, error) {
+	msgs, err := f.request(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
+	if err == nil && len(msgs) == 0 {
+		err = absence{unix.ENOENT}
+	}
+	if err != nil {
+		return "", fmt.Errorf("there is no such filter: %w", err)
+	}
+	return programName(msgs[0])
+}
+
+// programName reads the name of a filter's program.
+func programName(m []byte) (name string, err error) {
+	attrs, err := nl.ParseRouteAttr(m[nl.SizeofTcMsg:])
+	for _, a := range attrs {
+		if a.Attr.Type != nl.TCA_OPTIONS {
+			continue
+		}
+		options, err := nl.ParseRouteAttr(a.Value)
+		if err != nil {
+			return "", err
+		}
+		for _, o := range options {
+			if o.Attr.Type == nl.TCA_BPF_NAME {
+				name = unix.ByteSliceToString(o.Value)
+			}
+		}
+	}
+	return name, err
+}
+
+// fingerprint is the name that a program of ours has in the kernel.
+func fingerprint(code []byte) string {
+	h := fnv.New64a()
+	h.Write(code)
+	return fmt.Sprintf("%s:%x", OwnTable, h.Sum(nil))
+}

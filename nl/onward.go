@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"net"
+)
+
+// onward is the program of a Splice for the veth. It looks whether a socket has the
+// port that an answer will come to, and if so remembers the answer.
+func onward(memory int, mac string, eni int) []byte {
+	hw, _ := net.ParseMAC(mac)
+	a := newAsm(memory)
+	a.move(r6, r1)
+	a.set(r9, 0)
+	loadHead(a)
+	a.load(size4, r0, r2, 0)
+	a.when(r0, unequal, int32(binary.NativeEndian.Uint32(hw)), "pass")
+	a.load(size2, r0, r2, 4)
+	a.when(r0, unequal, int32(binary.NativeEndian.Uint16(hw[4:])), "pass")
+	parse(a, "send")
+	a.label("later")
+	a.label("icmp4")
+	a.label("icmp6")
+	a.jump("send")
+
+	loadPort(a, 0, "send")
+	a.and(r0, SpliceFirst)
+	a.when(r0, unequal, SpliceOwn, "send")
+	place(a, 0)
+	a.load(size4, r0, r7, 0)
+	a.xor(r0, int32(binary.NativeEndian.Uint32([]byte{spliceBit >> 8, 0, 0, 0})))
+	loadKey(a, 1)
+	lookup(a, "translate")
+	a.label("shared")
+	a.theMap(r1)
+	remember(a)
+	a.label("known")
+	a.label("translate")
+	translate(a)
+
+	a.label("send")
+	a.set(r1, int32(eni))
+	a.set(r2, 0)
+	a.set(r3, 0)
+	a.set(r4, 0)
+	a.call(redirectNeigh)
+	a.exit()
+	a.label("pass")
+	a.leave(next)
+	return a.assemble()
+}

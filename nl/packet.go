@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/sys/unix"
+)
+
+// Functions of the kernel, of linux/bpf.h. The last two came with Linux 5.10.
+const (
+	mapLookup     = 1
+	mapUpdate     = 2
+	skbStoreBytes = 9
+	l4CsumReplace = 11
+	skbPullData   = 39
+	skLookupUDP   = 85
+	skRelease     = 86
+	skcLookupTCP  = 99
+	redirectNeigh = 152
+	redirectPeer  = 155
+)
+
+// Offsets in the context of a program, struct __sk_buff, and in struct bpf_sock.
+const (
+	skbLen, skbData, skbDataEnd = 0, 76, 80
+	sockState                   = 72
+)
+
+// Lengths and offsets of headers.
+const (
+	ethLen, ip4Len, ip6Len, icmpLen, fragLen = 14, 20, 40, 8, 8
+
+	ethType                            = 12
+	ip4ID, ip4Frag, ip4Proto, ip4Addrs = ethLen + 4, ethLen + 6, ethLen + 9, ethLen + 12
+	ip6Next, ip6Addrs                  = ethLen + 6, ethLen + 8
+	fragOffset, fragID, tcpFlags       = 2, 4, 13
+	synAck, syn                        = 0x12, 0x02
+	mostHead                           = 160 // Ethernet, IP with options, ICMP, IP with options, ports
+)
+
+// next lets the next filter decide: TC_ACT_UNSPEC of linux/pkt_cls.h. After the
+// last one a packet goes where it was going.
+const next = -1
+
+// What a program knows of a packet, in r9.
+const (
+	isFirst = 1 << iota // it is the first of some fragments
+	isNew               // which is to be remembered
+	isSYN               // it begins a connection
+)
+
+// A key of the map is on the stack: addresses and ports as in struct bpf_sock_tuple,
+// of the answer, then the protocol; or the identification of fragments for the ports.
+const (
+	keySize    = 40
+	key        = -keySize
+	keyProto   = key + 36
+	isFragment = 1 << 8 // in the protocol
+	isBegun    = 1 << 9 // by somebody else, without a socket: in the protocol
+)
+
+// What translate needs is on the stack before the key.
+const (
+	offPort  = key - 8  // where the port is in the packet
+	offCheck = key - 16 // where its checksum is
+	checking = key - 24 // how that is computed
+	newPort  = key - 32
+	oldPort  = newPort + 2
+)
+
+// bytes2 is a number of two bytes of the network's, as the host loads it.
+func bytes2(v uint16) int32 {
+	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
+}
+
+// loadHead loads the packet to r2 and its end to r3, after the kernel has made its
+// headers linear, if they are not.
+func loadHead(a *asm) {
+	loadPacket(a)
+	a.move(r4, r3)
+	a.minus(r4, r2)
+	a.load(size4, r0, r6, skbLen)
+	a.whenReg(r0, equals, r4, "linear")
+	a.when(r4, above, mostHead, "linear")
+	a.when(r0, below, mostHead, "pull")
+	a.set(r0, mostHead)
+	a.label("pull")
+	a.move(r1, r6)
+	a.move(r2, r0)
+	a.call(skbPullData)
+	a.label("linear")
+	loadPacket(a) // again in any case: the verifier sees that all ways here are one
+	within(a, r2, ethLen+ip4Len)
+}
+
+func loadPacket(a *asm) {
+	a.load(size4, r2, r6, skbData)
+	a.load(size4, r3, r6, skbDataEnd)
+}
+
+// within passes a packet that is shorter than n bytes after a register.
+func within(a *asm, from uint8, n int32) {
+	a.move(r4, from)
+	a.add(r4, n)
+	a.whenReg(r4, above, r3, "pass")
+}
+
+// parse leaves the protocol in r8 and its header in r7, and goes on at "port", "icmp4",
+// "icmp6", or for fragments but the first at "later". What is not IP goes to other.
+func parse(a *asm, other string) {
+	a.load(size2, r0, r2, ethType)
+	a.when(r0, equals, bytes2(unix.ETH_P_IPV6), "ip6")
+	a.when(r0, unequal, bytes2(unix.ETH_P_IP), other)
+	a.load(size1, r8, r2, ip4Proto)
+	a.load(size1, r7, r2, ethLen)
+	a.and(r7, 0xf) // in words
+	a.shift(r7, 2)
+	a.add(r7, ethLen)
+	a.plus(r7, r2)
+	a.load(size2, r0, r2, ip4Frag)
+	a.and(r0, bytes2(0x3fff)) // more fragments, and the offset
+	a.when(r0, equals, 0, "whole4")
+	a.when(r0, unequal, bytes2(0x2000), "later")
+	a.or(r9, isFirst)
+	a.label("whole4")
+	a.when(r8, equals, unix.IPPROTO_ICMP, "icmp4")
+	a.jump("port")
+
+	a.label("ip6")
+	a.move(r7, r2)
+	a.add(r7, ethLen+ip6Len)
+	within(a, r7, fragLen)
+	a.load(size1, r8, r2, ip6Next)
+	a.when(r8, equals, unix.IPPROTO_ICMPV6, "icmp6")
+	a.when(r8, unequal, unix.IPPROTO_FRAGMENT, "port")
+	a.load(size1, r8, r7, 0) // the next header's next header
+	a.load(size2, r0, r7, fragOffset)
+	a.and(r0, bytes2(0xfff8))
+	a.when(r0, unequal, 0, "later")
+	a.or(r9, isFirst)
+	a.add(r7, fragLen)
+	a.jump("port")
+}
+
+// loadPort loads the port at an offset to r0, or goes to other if there is none.
+func loadPort(a *asm, off int16, other string) {
+	a.label("port")
+	a.when(r8, equals, unix.IPPROTO_UDP, "ports")
+	a.when(r8, unequal, unix.IPPROTO_TCP, other)
+	a.label("ports")
+	within(a, r7, 8)
+	a.load(size2, r0, r7, off)
+	a.host16(r0)
+}
+
+// place notes where in the packet the port at an offset is, and its checksum.
+func place(a *asm, off int16) {
+	const tcpCheck, udpCheck = 16, 6
+	a.set(r1, 2) // of the size of two bytes
+	a.set(r5, tcpCheck)
+	a.when(r8, equals, unix.IPPROTO_TCP, "check")
+	a.set(r1, 2|1<<5) // and 0 means that there is none: BPF_F_MARK_MANGLED_0
+	a.set(r5, udpCheck)
+	a.label("check")
+	a.move(r4, r7)
+	a.minus(r4, r2)
+	a.plus(r5, r4)
+	a.add(r4, int32(off))
+	placed(a)
+	ports(a, r7, off)
+}
+
+// placed stores the offsets of the port, r4, and of the checksum, r5, and how that is
+// computed, r1.
+func placed(a *asm) {
+	a.store(size8, fp, offPort, r4)
+	a.store(size8, fp, offCheck, r5)
+	a.store(size8, fp, checking, r1)
+}
+
+// ports notes the port at an offset and the one that it becomes.
+func ports(a *asm, base uint8, off int16) {
+	a.load(size2, r4, base, off)
+	a.store(size2, fp, oldPort, r4)
+	a.xor(r4, bytes2(spliceBit))
+	a.store(size2, fp, newPort, r4)
+}
+
+// translate changes the port and corrects the checksum. Pointers to the packet end.
+func translate(a *asm) {
+	a.move(r1, r6)
+	a.load(size8, r2, fp, offPort)
+	a.move(r3, fp)
+	a.add(r3, newPort)
+	a.set(r4, 2)
+	a.set(r5, 0)
+	a.call(skbStoreBytes)
+	a.move(r1, r6)
+	a.load(size8, r2, fp, offCheck)
+	a.load(size2, r3, fp, oldPort)
+	a.load(size2, r4, fp, newPort)
+	a.load(size8, r5, fp, checking)
+	a.call(l4CsumReplace)
+}
+
+// loadKey builds the key from the ports in r0 and the addresses of the packet, as
+// they are or the other way round, and goes on at "lookup" with the length of its
+// tuple in r3.
+func loadKey(a *asm, swap int16) {
+	clearKey(a)
+	a.load(size2, r4, r2, ethType)
+	a.when(r4, equals, bytes2(unix.ETH_P_IPV6), "key6")
+	storePorts(a, key+8, swap)
+	copyAddrs(a, r2, ip4Addrs, swap, 4)
+	a.set(r3, 12)
+	a.jump("lookup")
+	a.label("key6")
+	within(a, r2, ethLen+ip6Len) // it is; the verifier does not know
+	storePorts(a, key+32, swap)
+	copyAddrs(a, r2, ip6Addrs, swap, 16)
+	a.set(r3, 36)
+}
+
+func clearKey(a *asm) {
+	for off := int16(key); off < 0; off += 8 {
+		a.emit(unix.BPF_ST|unix.BPF_MEM|size8, fp, 0, off, 0)
+	}
+	a.store(size4, fp, keyProto, r8)
+}
+
+// storePorts stores the ports in r0, as they are or the other way round.
+func storePorts(a *asm, off, swap int16) {
+	a.store(size4, fp, off, r0)
+	if swap == 1 {
+		a.load(size2, r4, fp, off)
+		a.load(size2, r5, fp, off+2)
+		a.store(size2, fp, off, r5)
+		a.store(size2, fp, off+2, r4)
+	}
+}
+
+// copyAddrs copies two addresses of n bytes, as they are or the other way round.
+func copyAddrs(a *asm, base uint8, off, swap, n int16) {
+	for i := int16(0); i < 2*n; i += 4 {
+		a.load(size4, r4, base, off+i)
+		a.store(size4, fp, key+(swap*n+i)%(2*n), r4)
+	}
+}
+
+// lookup asks for a socket that awaits what the key says. It goes to none, to "known"
+// for one of that very connection, or to "shared" for one that takes anything.
+func lookup(a *asm, none string) {
+	const established, listen = 1, 10 // of net/tcp_states.h; a connected socket of UDP is established
+	a.label("lookup")
+	a.move(r1, r6)
+	a.move(r2, fp)
+	a.add(r2, key)
+	a.set(r4, -1) // this namespace: BPF_F_CURRENT_NETNS
+	a.set(r5, 0)
+	a.when(r8, equals, unix.IPPROTO_UDP, "udp")
+	a.call(skcLookupTCP)
+	a.when(r0, equals, 0, none)
+	state(a)
+	a.when(r7, equals, listen, "shared")
+	a.jump("known")
+	a.label("udp")
+	a.call(skLookupUDP)
+	a.when(r0, equals, 0, none)
+	state(a)
+	a.when(r7, unequal, established, "shared")
+}
+
+// state leaves the state of a socket in r7.
+func state(a *asm) {
+	a.load(size4, r7, r0, sockState)
+	a.move(r1, r0)
+	a.call(skRelease)
+}
+
+// remember puts the key into the map, which is in r1. The value is anything.
+func remember(a *asm) {
+	a.move(r2, fp)
+	a.add(r2, key)
+	a.move(r3, r2)
+	a.set(r4, 0)
+	a.call(mapUpdate)
+}

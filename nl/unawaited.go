@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import "golang.org/x/sys/unix"
+
+// unawaited is the program of a Splice for the ENI.
+func unawaited(memory int, veth int) []byte {
+	a := newAsm(memory)
+	a.move(r6, r1)
+	a.set(r9, 0)
+	loadHead(a)
+	parse(a, "pass")
+
+	loadPort(a, 2, "pass")
+	a.when(r0, below, SpliceFirst, "pass") // and that is all for what is direct
+	a.when(r8, equals, unix.IPPROTO_UDP, "find")
+	within(a, r7, tcpFlags+1)
+	a.load(size1, r4, r7, tcpFlags)
+	a.and(r4, synAck)
+	a.when(r4, unequal, syn, "find")
+	a.or(r9, isSYN)
+	a.label("find")
+	place(a, 2)
+	a.load(size4, r0, r7, 0)
+	loadKey(a, 0)
+	lookup(a, "none")
+	a.label("known")
+	a.jump("pass")
+	a.label("shared")
+	a.when(r9, has, isSYN, "pass")
+	recall(a, "pass")
+	a.jump("redirect")
+	noSocket(a)
+
+	a.label("redirect")
+	translate(a)
+	a.when(r9, has, isFirst, "remember")
+	a.label("peer")
+	a.set(r1, int32(veth))
+	a.set(r2, 0)
+	a.call(redirectPeer)
+	a.exit()
+
+	fragments(a)
+	icmpErrors(a)
+	a.label("pass")
+	a.leave(next)
+	return a.assemble()
+}
+
+// recall looks for the key in the map, and goes to other if it is not there.
+func recall(a *asm, other string) {
+	a.theMap(r1)
+	a.move(r2, fp)
+	a.add(r2, key)
+	a.call(mapLookup)
+	a.when(r0, equals, 0, other)
+}
+
+// noSocket remembers a connection that begins although no socket listens, and passes
+// what belongs to it: something in the namespace translates its port.
+func noSocket(a *asm) {
+	a.label("none")
+	a.when(r8, unequal, unix.IPPROTO_TCP, "redirect")
+	a.load(size4, r0, fp, keyProto)
+	a.or(r0, isBegun)
+	a.store(size4, fp, keyProto, r0)
+	a.when(r9, has, isSYN, "begin")
+	recall(a, "redirect")
+	a.jump("pass")
+	a.label("begin")
+	a.theMap(r1)
+	remember(a)
+	a.jump("pass")
+}
+
+// fragments remembers the first one of a packet and recalls the later ones. The
+// order on the way is theirs as a rule; a packet whose first one comes late is lost.
+func fragments(a *asm) {
+	a.label("remember")
+	a.or(r9, isNew)
+	a.label("later")
+	loadPacket(a)
+	within(a, r2, ethLen+ip4Len)
+	a.or(r8, isFragment)
+	clearKey(a)
+	a.load(size2, r0, r2, ethType)
+	a.when(r0, equals, bytes2(unix.ETH_P_IPV6), "fragment6")
+	copyAddrs(a, r2, ip4Addrs, 0, 4)
+	a.load(size2, r0, r2, ip4ID)
+	a.store(size2, fp, key+8, r0)
+	a.jump("fragment")
+	a.label("fragment6")
+	within(a, r2, ethLen+ip6Len+fragLen)
+	copyAddrs(a, r2, ip6Addrs, 0, 16)
+	a.load(size4, r0, r2, ethLen+ip6Len+fragID)
+	a.store(size4, fp, key+32, r0)
+	a.label("fragment")
+	a.when(r9, has, isNew, "update")
+	recall(a, "pass")
+	a.jump("peer")
+	a.label("update")
+	a.theMap(r1)
+	remember(a)
+	a.jump("peer")
+}
+
+// icmpErrors looks at an error about a packet that was sent from one of the ports. An
+// answer to that would have its addresses and ports the other way round.
+func icmpErrors(a *asm) {
+	a.label("icmp4")
+	within(a, r7, icmpLen+ip4Len)
+	a.load(size1, r0, r7, 0)
+	a.when(r0, equals, 3, "error4") // unreachable, and too big
+	a.when(r0, equals, 11, "error4")
+	a.when(r0, unequal, 12, "pass")
+	a.label("error4")
+	a.load(size1, r8, r7, icmpLen+ip4Proto-ethLen)
+	a.load(size1, r5, r7, icmpLen)
+	a.and(r5, 0xf)
+	a.shift(r5, 2)
+	a.add(r5, icmpLen)
+	a.plus(r5, r7)
+	innerPorts(a, "4")
+	clearKey(a)
+	copyAddrs(a, r7, icmpLen+ip4Addrs-ethLen, 1, 4)
+	storePorts(a, key+8, 1)
+	a.set(r3, 12)
+	a.jump("lookup")
+
+	a.label("icmp6")
+	within(a, r7, icmpLen+ip6Len)
+	a.load(size1, r0, r7, 0)
+	a.when(r0, above, 4, "pass") // the errors are 1 to 4
+	a.load(size1, r8, r7, icmpLen+ip6Next-ethLen)
+	a.move(r5, r7)
+	a.add(r5, icmpLen+ip6Len)
+	innerPorts(a, "6")
+	clearKey(a)
+	copyAddrs(a, r7, icmpLen+ip6Addrs-ethLen, 1, 16)
+	storePorts(a, key+32, 1)
+	a.set(r3, 36)
+	a.jump("lookup")
+}
+
+// innerPorts checks the packet in an error, whose ports r5 points to, and leaves
+// them in r0.
+func innerPorts(a *asm, version string) {
+	const icmpCheck = 2
+	a.when(r8, equals, unix.IPPROTO_UDP, "inner"+version)
+	a.when(r8, unequal, unix.IPPROTO_TCP, "pass")
+	a.label("inner" + version)
+	within(a, r5, 4)
+	a.load(size2, r0, r5, 0)
+	a.host16(r0)
+	a.when(r0, below, SpliceFirst, "pass")
+	a.load(size4, r0, r5, 0)
+	ports(a, r5, 0)
+	a.move(r4, r5)
+	a.minus(r4, r2)
+	a.move(r5, r7)
+	a.minus(r5, r2)
+	a.add(r5, icmpCheck)
+	a.set(r1, 2)
+	placed(a)
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// loopsOfAll are the loops that all pods of a scene have.
+var loopsOfAll = []string{"redirect", "masquerade"}
+
+// TestPathMTU sends more than fits through the router's link to another host: its
+// errors find the connection, by way of a service too.
+func TestPathMTU(t *testing.T) {
+	for _, loop := range loopsOfAll {
+		s := newScene(t, [2]string{loop, loop})
+		s.add(s.router, nl.Up{Dev: "eni2", MTU: 1500})
+		for _, to := range []string{"172.20.0.16:80", otherAddr + ":8081"} {
+			for _, network := range []string{"tcp4", "tcp6"} {
+				const size = 300_000
+				if got, err := send(s.pods[0].NS, network, dialled(network, to), size); err != nil || got != "300000" {
+					t.Errorf("%s, %s (%s): arrived %q of %d; %v", loop, to, network, got, size, err)
+				}
+			}
+		}
+	}
+}
+
+// TestSmallENI gives the pod's link to the VPC a smaller MTU than the veth's.
+func TestSmallENI(t *testing.T) {
+	f := newFabric(t)
+	f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
+	listen(t, f.other, ":8081", drain)
+	p := f.pod("pod1", pod1Addr, dual)
+	f.add(p.NS, nl.Up{Dev: "eth0", MTU: 1500})
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	if got, err := send(p.NS, "tcp4", "172.20.0.16:80", 300_000); err != nil || got != "300000" {
+		t.Errorf("arrived %q; %v", got, err)
+	}
+}
+
+// TestFragments sends datagrams that are larger than the MTU.
+func TestFragments(t *testing.T) {
+	for _, loop := range loopsOfAll {
+		s := newScene(t, [2]string{loop, loop})
+		for _, to := range []string{
+			otherAddr + ":8080", pod2Addr + ":8080", pod2Addr + ":50000", pod3Addr + ":50000",
+			"172.20.0.10:80", "172.20.0.11:80", "172.20.0.14:80", "172.20.0.15:80",
+		} {
+			for _, network := range []string{"udp4", "udp6"} {
+				seen, err := send(s.pods[0].NS, network, dialled(network, to), 20000)
+				if want := seenAs(network, pod1Addr); err != nil || seen != want {
+					t.Errorf("%s, %s (%s): seen as %q, want %q; %v", loop, to, network, seen, want, err)
+				}
+			}
+		}
+	}
+}

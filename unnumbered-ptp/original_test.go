@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// original adds to a pod, and to the node for it, what the original plugin does.
+func (f *fabric) original(p *pod, veth, chain string, table uint32) {
+	f.t.Helper()
+	addr := netip.MustParseAddr(p.addr)
+	f.add(f.node, nl.Veth{Name: veth, Peer: "eth1", PeerNS: p.NS, MTU: 9001},
+		nl.Route{Dst: netip.PrefixFrom(addr, 32), Dev: veth},
+		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: addr, Dev: veth, Table: table},
+		nl.Rule{Pref: 1024, IIF: veth, Table: table})
+	comment := fmt.Sprintf("name: %q id: %q", p.request.Network, p.request.ContainerID)
+	for _, rule := range [][]string{
+		{"-N", chain},
+		{"-A", chain, "-d", p.addr, "-j", "ACCEPT", "-m", "comment", "--comment", comment},
+		{"-A", chain, "!", "-d", "224.0.0.0/4", "-j", "MASQUERADE", "-m", "comment", "--comment", comment},
+		{"-A", "POSTROUTING", "-s", p.addr, "-j", chain, "-m", "comment", "--comment", comment},
+	} {
+		f.iptables(rule...)
+	}
+	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eth1"},
+		nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(nodeAddr), Dev: "eth1"})
+	p.request.Prev.Interfaces = []*types100.Interface{{Name: "eth0", Sandbox: p.request.NetNS}, {Name: veth}, {Name: "eth1", Sandbox: p.request.NetNS}}
+}
+
+// iptables runs it about the node's table nat, and returns what it prints.
+func (f *fabric) iptables(args ...string) (out string) {
+	f.t.Helper()
+	if err := f.node.Do(func() error {
+		b, err := exec.Command("iptables", append([]string{"-w", "-t", "nat"}, args...)...).CombinedOutput()
+		out = string(b)
+		return err
+	}); err != nil {
+		f.t.Fatalf("iptables %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// TestOriginal deletes what the original plugin made for a pod, and nothing of another's.
+func TestOriginal(t *testing.T) {
+	nltest.Need(t, "iptables")
+	f, other := prepared(t)
+	f.original(other, "veth7e005493", "CNI-99aae407389c19a0a7661e64", 967)
+	f.iptables("-N", "KUBE-POSTROUTING")
+	f.iptables("-A", "POSTROUTING", "-m", "comment", "--comment", "kubernetes postrouting rules", "-j", "KUBE-POSTROUTING")
+	state := func() string { return nltest.Dump(t, f.node) + f.iptables("-S") }
+	before := state()
+
+	var p *pod
+	t.Run("with its namespace", func(t *testing.T) {
+		g := &fabric{t, f.router, f.node, f.other}
+		p = g.pod("pod2", "10.0.1.51")
+		pod := nltest.Dump(t, p.NS)
+		for _, prev := range []bool{true, false} {
+			g.original(p, "veth0a1b2c3d", "CNI-0123456789abcdef01234567", 968)
+			if !prev {
+				p.request.Prev = nil
+			}
+			for range 2 {
+				must(t, g.DEL(p))
+				same(t, "DEL", before, state())
+				same(t, "DEL in the pod", pod, nltest.Dump(t, p.NS))
+			}
+		}
+	})
+	t.Run("without", func(t *testing.T) {
+		t.Run("lost", func(t *testing.T) {
+			g := &fabric{t, f.router, f.node, f.other}
+			p = g.pod("pod2", "10.0.1.52")
+			g.original(p, "veth0a1b2c3d", "CNI-0123456789abcdef01234567", 968)
+		})
+		for range 2 {
+			must(t, f.DEL(p))
+			same(t, "DEL", before, state())
+		}
+	})
+	must(t, f.DEL(other))
+	if rules := f.iptables("-S"); strings.Contains(rules, "CNI-") {
+		t.Errorf("left:\n%s", rules)
+	}
+}
