@@ -13,9 +13,7 @@ import (
 func onward(memory int, mac string, eni int) []byte {
 	hw, _ := net.ParseMAC(mac)
 	a := newAsm(memory)
-	a.move(r6, r1)
-	a.set(r9, 0)
-	loadHead(a)
+	begin(a)
 	a.load(size4, r0, r2, 0)
 	a.when(r0, unequal, int32(binary.NativeEndian.Uint32(hw)), "pass")
 	a.load(size2, r0, r2, 4)
@@ -48,6 +46,7 @@ func onward(memory int, mac string, eni int) []byte {
 	a.set(r4, 0)
 	a.call(redirectNeigh)
 	a.exit()
+	short(a)
 	a.label("pass")
 	a.leave(next)
 	return a.assemble()

@@ -45,11 +45,15 @@ const (
 // last one a packet goes where it was going.
 const next = -1
 
+// shot drops a packet: TC_ACT_SHOT.
+const shot = 2
+
 // What a program knows of a packet, in r9.
 const (
-	isFirst = 1 << iota // it is the first of some fragments
-	isNew               // which is to be remembered
-	isSYN               // it begins a connection
+	isFirst  = 1 << iota // it is the first of some fragments
+	isNew                // which is to be remembered
+	isSYN                // it begins a connection
+	isLinear             // its headers are linear, as far as it has any
 )
 
 // A key of the map is on the stack: addresses and ports as in struct bpf_sock_tuple,
@@ -76,24 +80,30 @@ func bytes2(v uint16) int32 {
 	return int32(binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v)))
 }
 
-// loadHead loads the packet to r2 and its end to r3, after the kernel has made its
-// headers linear, if they are not.
-func loadHead(a *asm) {
+// begin loads the packet to r2 and its end to r3. What lies beyond is not linear as a
+// rule: data, or headers of a packet that was put together from pieces.
+func begin(a *asm) {
+	a.move(r6, r1)
+	a.set(r9, 0)
+	a.label("again")
 	loadPacket(a)
-	a.move(r4, r3)
-	a.minus(r4, r2)
-	a.load(size4, r0, r6, skbLen)
-	a.whenReg(r0, equals, r4, "linear")
-	a.when(r4, above, mostHead, "linear")
-	a.when(r0, below, mostHead, "pull")
-	a.set(r0, mostHead)
+	within(a, r2, ethLen+ip4Len)
+}
+
+// short makes the headers of a packet linear that ended too early, and begins again; or
+// passes it, because it is as short as that. Only who has to does so: of a packet that
+// a capture sees as well, or that was sent on this host, it makes the kernel copy the head.
+func short(a *asm) {
+	a.label("short")
+	a.when(r9, has, isLinear, "pass")
+	a.set(r9, isLinear)
+	a.load(size4, r2, r6, skbLen)
+	a.when(r2, below, mostHead, "pull")
+	a.set(r2, mostHead)
 	a.label("pull")
 	a.move(r1, r6)
-	a.move(r2, r0)
 	a.call(skbPullData)
-	a.label("linear")
-	loadPacket(a) // again in any case: the verifier sees that all ways here are one
-	within(a, r2, ethLen+ip4Len)
+	a.jump("again")
 }
 
 func loadPacket(a *asm) {
@@ -101,11 +111,11 @@ func loadPacket(a *asm) {
 	a.load(size4, r3, r6, skbDataEnd)
 }
 
-// within passes a packet that is shorter than n bytes after a register.
+// within goes to "short" if the packet ends before n bytes after a register.
 func within(a *asm, from uint8, n int32) {
 	a.move(r4, from)
 	a.add(r4, n)
-	a.whenReg(r4, above, r3, "pass")
+	a.whenReg(r4, above, r3, "short")
 }
 
 // parse leaves the protocol in r8 and its header in r7, and goes on at "port", "icmp4",

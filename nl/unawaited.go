@@ -8,9 +8,7 @@ import "golang.org/x/sys/unix"
 // unawaited is the program of a Splice for the ENI.
 func unawaited(memory int, veth int) []byte {
 	a := newAsm(memory)
-	a.move(r6, r1)
-	a.set(r9, 0)
-	loadHead(a)
+	begin(a)
 	parse(a, "pass")
 
 	loadPort(a, 2, "pass")
@@ -45,6 +43,7 @@ func unawaited(memory int, veth int) []byte {
 
 	fragments(a)
 	icmpErrors(a)
+	short(a)
 	a.label("pass")
 	a.leave(next)
 	return a.assemble()
