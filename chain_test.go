@@ -5,6 +5,7 @@ package vpc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -94,6 +95,9 @@ type world struct {
 	cache      string // libcni's
 	stderr     io.Writer
 	conf       func(name string) string
+
+	kubernetes   string         // the namespace of the pods; "": shop
+	capabilities map[string]any // what the runtime tells plugins that ask for it
 }
 
 type worldKey struct{}
@@ -196,10 +200,11 @@ func (w *world) cni(ts *testscript.TestScript, args []string) error {
 
 // call runs a command of the chain in the node's namespace.
 func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result types.Result, err error) {
-	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path}, w.cache, w.runner())
+	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path, peers}, w.cache, w.runner())
 	rt := &libcni.RuntimeConf{
 		ContainerID: "id-" + pod, NetNS: w.netns(pod), IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "shop"}, {"K8S_POD_NAME", pod}},
+		Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", cmp.Or(w.kubernetes, "shop")}, {"K8S_POD_NAME", pod}},
+		CapabilityArgs: w.capabilities,
 	}
 	ctx := context.Background()
 	err = w.node.Do(func() (err error) {

@@ -25,30 +25,31 @@ const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 // arrows says which package may import which of ours. Tests may import more: the
 // simulators and nltest are for them.
 var arrows = map[string]string{
-	"":               "",
-	"aws":            "",
-	"nl":             "",
-	"registry":       "",
-	"plugin":         "",
-	"plugin/ipvlan":  "plugin nl",
-	"unnumbered-ptp": "plugin nl",
-	"ipam":           "plugin aws nl registry",
-	"tool":           "ipam plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
-	"aws/ec2sim":     "",
-	"aws/vpcsim":     "aws/ec2sim nl",
-	"nl/nltest":      "nl",
-	"packaging":      "",
-	"packaging/sbom": "",
+	"":                "",
+	"aws":             "",
+	"nl":              "",
+	"registry":        "",
+	"plugin":          "",
+	"plugin/ipvlan":   "plugin nl",
+	"unnumbered-ptp":  "plugin nl",
+	"ipam":            "plugin aws nl registry",
+	"tool":            "ipam plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
+	"aws/ec2sim":      "",
+	"aws/vpcsim":      "aws/ec2sim nl",
+	"nl/nltest":       "nl",
+	"nl/nltest/trace": "",
+	"packaging":       "",
+	"packaging/sbom":  "",
 
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan",
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": "plugin unnumbered-ptp",
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
 	"aws/vpcsim/demo":                                  "aws/vpcsim aws/vpcsim/paths aws/ec2sim nl",
-	"aws/vpcsim/paths":                                 "aws/vpcsim aws/ec2sim nl",
+	"aws/vpcsim/paths":                                 "aws/vpcsim aws/vpcsim/kubeproxy aws/ec2sim nl",
 	"aws/vpcsim/bench":                                 "aws/vpcsim aws/ec2sim nl",
 	"aws/vpcsim/bench/noop":                            "",
-	"aws/vpcsim/sim":                                   "aws/vpcsim aws/ec2sim nl",
+	"aws/vpcsim/sim":                                   "aws/vpcsim aws/vpcsim/paths",
 	"aws/vpcsim/kubeproxy":                             "nl",
 }
 

@@ -4,6 +4,7 @@
 package ipvlan
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -27,13 +28,13 @@ type Config struct {
 	LinkInContainer bool `json:"linkInContainer"`
 }
 
-var modes = []string{"", "l2", "l3", "l3s"}
+var modes = []string{"l2", "l3", "l3s"}
 
-// Validate returns every mistake at once.
+// Validate sets the defaults, and returns every mistake at once.
 func (c *Config) Validate() error {
 	var mistakes []error
 	mistake := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
-	if !slices.Contains(modes, c.Mode) {
+	if c.Mode = cmp.Or(c.Mode, "l2"); !slices.Contains(modes, c.Mode) {
 		mistake("unknown ipvlan mode: %q: mode is l2, l3 or l3s", c.Mode)
 	}
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {

@@ -4,13 +4,20 @@
 package main
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
+	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
+
+//go:embed pod.sh
+var podScript []byte
 
 const (
 	binDir  = "/opt/cni/bin"
@@ -21,7 +28,7 @@ const (
 type furniture struct{ bin, cnitool, conflist string }
 
 // install puts everything where it belongs.
-func (f furniture) install(hosts []string) error {
+func (f furniture) install(hosts map[string]netip.Addr) error {
 	conf, err := os.ReadFile(f.conflist)
 	if err != nil {
 		return err
@@ -40,7 +47,17 @@ func (f furniture) install(hosts []string) error {
 	}
 	return errors.Join(
 		os.WriteFile(filepath.Join(confDir, filepath.Base(f.conflist)), conf, 0o644),
-		os.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost\n"+strings.Join(hosts, "\n")+"\n"), 0o644))
+		os.WriteFile("/usr/local/bin/pod", podScript, 0o755),
+		os.WriteFile("/etc/hosts", []byte(hostsFile(hosts)), 0o644))
+}
+
+func hostsFile(hosts map[string]netip.Addr) string {
+	var b strings.Builder
+	b.WriteString("127.0.0.1 localhost\n")
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		fmt.Fprintln(&b, hosts[name], name)
+	}
+	return b.String()
 }
 
 // links are the programs, by where they are installed.

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package paths
+
+import (
+	"net/netip"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+)
+
+// Hosts are the IPv4 addresses of all who are in the scene, by name, as /etc/hosts would have them. Those without one are
+// left out.
+func (s *Scene) Hosts() map[string]netip.Addr {
+	hosts := map[string]netip.Addr{"internet": vpcsim.InternetAddr}
+	add := func(name string, a netip.Addr) {
+		if a.IsValid() {
+			hosts[name] = a
+		}
+	}
+	for name, i := range s.others {
+		add(name, i.Addr())
+	}
+	for _, n := range s.Nodes {
+		add(n.Name, n.Addr())
+		for _, p := range n.Pods {
+			add(p.Name, p.Addr(IPv4))
+		}
+	}
+	return hosts
+}

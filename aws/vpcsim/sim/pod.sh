@@ -1,0 +1,45 @@
+#!/bin/sh
+# pod: the life of a pod, as far as its network goes, as a container runtime has it.
+#
+# usage: pod add NAME               make it, and print its addresses
+#        pod exec NAME COMMAND...   run a command in it
+#        pod check NAME             ask the plugins whether it is as they have made it
+#        pod del NAME               end it
+set -eu
+
+usage() { sed -n '4,7s/^# //p' "$0" >&2; exit 2; }
+[ $# -ge 2 ] || usage
+verb=$1 name=$2
+shift 2
+
+# say COMMAND...: show it, and run it.
+say() { echo "+ $*" >&2; "$@"; }
+
+# plugins VERB: run the chain, and tell what it has changed in EC2; all that it has to say if it fails.
+plugins() {
+	log=$(mktemp)
+	# which pod it is, a runtime says by this variable
+	export CNI_ARGS="IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=$name"
+	if say cnitool "$1" cni-ipvlan-vpc-k8s "/run/netns/$name" 2>"$log"; then
+		sed -n 's/^+ .*/&/p; s/.* msg=\([A-Za-z]*\) .* eni=\([^ ]*\).*/EC2: \1 \2/p' "$log" >&2
+	else
+		cat "$log" >&2
+		false
+	fi
+}
+
+case $verb in
+add)
+	say ip netns add "$name"
+	ip -n "$name" link set lo up
+	result=$(plugins add) || { ip netns del "$name"; exit 1; }
+	echo "$result" | sed -n 's|^ *"address": "\([0-9a-f.:]*\)/.*|\1|p'
+	;;
+exec) exec ip netns exec "$name" "$@" ;;
+check) plugins check ;;
+del)
+	plugins del
+	say ip netns del "$name"
+	;;
+*) usage ;;
+esac

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+const reference = "docs/configuration.md"
+
+type configuration interface{ Validate() error }
+
+// configurations are those of our plugins, by type.
+var configurations = map[string]func() configuration{
+	"cni-ipvlan-vpc-k8s-ipam":           func() configuration { return &ipam.Config{} },
+	"cni-ipvlan-vpc-k8s-ipvlan":         func() configuration { return &ipvlan.Config{} },
+	"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() configuration { return &ptp.Config{} },
+}
+
+// TestRepoReference compares the configuration reference with the code: every key has its entry, with its type, and no entry
+// is without a key; the default is what leaving the key out comes to, and the example comes to something else.
+func TestRepoReference(t *testing.T) {
+	entries := referenceEntries(t)
+	for plugin, empty := range configurations {
+		keys := jsonKeys(reflect.TypeOf(empty()).Elem())
+		rest := maps.Clone(keys)
+		for _, e := range entries[plugin] {
+			typ, ok := keys[e.key()]
+			if !ok {
+				t.Errorf("%s: %s has an entry, but %s has no such key", reference, e.path, plugin)
+				continue
+			}
+			delete(rest, e.key())
+			if want := jsonKind(typ); e.kind != want {
+				t.Errorf("%s: %s: the type is %s, want %s", reference, e.path, e.kind, want)
+			}
+			if e.since != "original" && e.since != "new" {
+				t.Errorf("%s: %s: since %q, want original or new", reference, e.path, e.since)
+			}
+		}
+		for key := range rest {
+			t.Errorf("%s: %s of %s has no entry", reference, key, plugin)
+		}
+		d := defaults{t, empty, entries[plugin]}
+		for _, e := range entries[plugin] {
+			d.check(e)
+		}
+	}
+}
+
+// TestRepoReferenceEnvironment wants each variable that the programs read in the reference.
+func TestRepoReferenceEnvironment(t *testing.T) {
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("git", "grep", "-hoE", `os\.Getenv\("[A-Z0-9_]+"\)`, "--", "aws/*.go", "ipam", "nl/*.go", "plugin", "registry", "tool", "unnumbered-ptp",
+		":!*_test.go", ":!aws/*sim/*", ":!nl/nltest/*").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range strings.FieldsSeq(strings.NewReplacer(`os.Getenv("`, "", `")`, "").Replace(string(out))) {
+		if !bytes.Contains(text, []byte("`"+name+"`")) {
+			t.Errorf("%s: the variable %s has no entry", reference, name)
+		}
+	}
+}
+
+// An entry is a line of a table of the reference.
+type entry struct{ path, kind, otherwise, example, since string }
+
+// inPool is before the keys that only a pool of pools has.
+const inPool = "pools.<name>."
+
+func (e entry) key() string { return strings.TrimPrefix(e.path, inPool) }
+
+// with adds the key with a value, in JSON, to a configuration; without a value, only what the key is in.
+func (e entry) with(config map[string]any, value string) map[string]any {
+	config = maps.Clone(config)
+	at := config
+	if strings.HasPrefix(e.path, inPool) {
+		at = map[string]any{}
+		config["pools"] = map[string]any{"a": at}
+	}
+	if value != "" {
+		at[e.key()] = json.RawMessage(value)
+	}
+	return config
+}
+
+var (
+	entryLine = regexp.MustCompile("^\\| `([^`]+)` \\| ([a-z ]+) \\| (?:`([^`]*)`|required) \\| (?:`([^`]*)`)? *\\| ([a-z]+) \\| .* \\|$")
+	heading   = regexp.MustCompile(`^## (.*)$`)
+)
+
+// referenceEntries are those of each plugin, by its type, which is the heading.
+func referenceEntries(t *testing.T) map[string][]entry {
+	t.Helper()
+	text, err := os.ReadFile(reference)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, section := map[string][]entry{}, ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := heading.FindStringSubmatch(line); m != nil {
+			section = m[1]
+		}
+		if configurations[section] == nil || !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		m := entryLine.FindStringSubmatch(line)
+		if m == nil {
+			t.Errorf("%s: this is no entry: key, type, default, example, since, text:\n%s", reference, line)
+			continue
+		}
+		entries[section] = append(entries[section], entry{m[1], m[2], m[3], m[4], m[5]})
+	}
+	return entries
+}
+
+// jsonKeys are the keys of an object that is decoded into a struct.
+func jsonKeys(t reflect.Type) map[string]reflect.Type {
+	keys := map[string]reflect.Type{}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			keys[name] = f.Type
+		}
+	}
+	return keys
+}
+
+// jsonKind is a type in the words of JSON.
+func jsonKind(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch t.Kind() {
+	case reflect.Bool:
+		return "boolean"
+	case reflect.String:
+		return "string"
+	case reflect.Slice:
+		return "array of " + jsonKind(t.Elem()) + "s"
+	case reflect.Map, reflect.Struct:
+		return "object"
+	}
+	return "number"
+}
+
+// defaults compares what the values of keys come to.
+type defaults struct {
+	t       *testing.T
+	empty   func() configuration
+	entries []entry
+}
+
+// minimal is a configuration of what must be specified.
+func (d defaults) minimal() map[string]any {
+	config := map[string]any{}
+	for _, e := range d.entries {
+		if e.otherwise == "" {
+			config[e.path] = json.RawMessage(e.example)
+		}
+	}
+	return config
+}
+
+// check compares a configuration without the key with one that has its default, and one that has its example.
+func (d defaults) check(e entry) {
+	if e.otherwise == "" {
+		d.checkRequired(e)
+		return
+	}
+	var configs []configuration
+	for _, value := range []string{"", e.otherwise, e.example} {
+		c := d.empty()
+		if err := d.decode(e.with(d.minimal(), value), c); err != nil {
+			d.t.Errorf("%s: %s: %s: %v", reference, e.path, value, err)
+			return
+		}
+		configs = append(configs, c)
+	}
+	if !cmp.Equal(configs[0], configs[1], exactly...) {
+		// Absent, the field stays empty: what Validate has made of it counts.
+		for _, c := range configs {
+			clearKey(c, e.path)
+		}
+	}
+	if diff := cmp.Diff(configs[0], configs[1], exactly...); diff != "" {
+		d.t.Errorf("%s: %s: the default is not %s:\n%s", reference, e.path, e.otherwise, diff)
+	}
+	if e.example != "" && cmp.Equal(configs[0], configs[2], exactly...) {
+		d.t.Errorf("%s: %s: %s comes to the same as nothing", reference, e.path, e.example)
+	}
+}
+
+func (d defaults) checkRequired(e entry) {
+	config := d.minimal()
+	delete(config, e.path)
+	if err := d.decode(config, d.empty()); err == nil || !strings.Contains(err.Error(), e.path+" must be specified") {
+		d.t.Errorf("%s: %s is required, but without it Validate says: %v", reference, e.path, err)
+	}
+}
+
+// exactly compares all that a configuration has, and what Validate has made of it.
+var exactly = cmp.Options{
+	cmp.Exporter(func(reflect.Type) bool { return true }),
+	cmpopts.EquateEmpty(),
+	cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}),
+}
+
+// decode is strict, and validates.
+func (d defaults) decode(config map[string]any, into configuration) error {
+	b, err := json.Marshal(config)
+	if err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(b))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return fmt.Errorf("decode %s: %w", b, err)
+	}
+	return into.Validate()
+}
+
+// clearKey empties the field of the key that a path begins with.
+func clearKey(c configuration, path string) {
+	key, _, _ := strings.Cut(path, ".")
+	v := reflect.ValueOf(c).Elem()
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name == key {
+			v.FieldByIndex(f.Index).SetZero()
+		}
+	}
+}

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+var (
+	simTranscript = regexp.MustCompile(`(?s)\n\$ make sim\n(.*?)\n` + "```")
+	simCommand    = regexp.MustCompile(`(?m)^node1# (.*)\n`)
+	simShell      = regexp.MustCompile(`(?m)^bash: (cannot set terminal process group|no job control).*\n`) // there is no terminal here
+	blanks        = regexp.MustCompile(`(?m) +$`)
+)
+
+// TestSim types the commands of the README's transcript of make sim, and wants what it shows. With UPDATE=1 it writes
+// what it gets into the README.
+func TestSim(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := simTranscript.FindSubmatchIndex(readme)
+	if at == nil {
+		t.Fatal("README.md has no transcript of make sim")
+	}
+	want := string(readme[at[2]:at[3]]) + "\n"
+	var commands []string
+	for _, m := range simCommand.FindAllStringSubmatch(want, -1) {
+		commands = append(commands, m[1])
+	}
+	got := playSim(t, commands)
+	if os.Getenv("UPDATE") != "" {
+		readme = []byte(string(readme[:at[2]]) + strings.TrimSuffix(got, "\n") + string(readme[at[3]:]))
+		if err := os.WriteFile("README.md", readme, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if diff := cmp.Diff(sameEachTime(want), sameEachTime(got)); diff != "" {
+		t.Errorf("README.md shows another transcript (-want +got); UPDATE=1 writes this one:\n%s", diff)
+	}
+}
+
+// playSim is what make sim shows to who types the commands, until the prompt after the last one. It mounts over folders,
+// and so has them for itself.
+func playSim(t *testing.T, commands []string) string {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "bin/sim")
+	c.Env = append(os.Environ(), "TERM=dumb")
+	c.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	if err := c.Run(); err != nil {
+		t.Fatalf("%v: %s: run make build and make %s/cnitool", err, &out, peers)
+	}
+	shown := simShell.ReplaceAllString(out.String(), "")
+	return blanks.ReplaceAllString(shown[:max(strings.LastIndex(shown, "node1# "), 0)], "")
+}
+
+// sameEachTime replaces times and the numbers of requests, and leaves out what is there for a while only.
+func sameEachTime(s string) string {
+	s = regexp.MustCompile(`(?m)^unfinished since .*\n`).ReplaceAllString(s, "")
+	s = regexp.MustCompile(`request=\S+`).ReplaceAllString(s, "REQUEST")
+	s = regexp.MustCompile(`time=[0-9.]+ ms|time [0-9]+ms|= [0-9./]+ ms`).ReplaceAllString(s, "TIME")
+	return regexp.MustCompile(`(?m) +[0-9]+s$`).ReplaceAllString(s, " AGE")
+}
