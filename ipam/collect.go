@@ -130,7 +130,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 	err := p.update(ctx, func(s *registry.State) {
 		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 			e := s.ENIs[id]
-			spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Min
+			spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
 			empty := c.empty(s, id, now) && count(s, e, now) <= spare
 			if e.Managed && !e.Keep && e.Index > 0 && c.Max < 0 && (e.Draining || empty) {
 				drain(s, id, true)

@@ -151,7 +151,7 @@ func (c *Collection) surplus(s *registry.State, id string, now time.Time) surplu
 	if !e.Serving || e.Foreign || e.Keep || e.Draining {
 		return x
 	}
-	spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Min
+	spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
 	if c.Max >= 0 {
 		spare = min(spare, c.Max-len(c.Unassigned))
 	}

@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 const hour = time.Hour
@@ -178,10 +180,17 @@ func TestIPv6Only(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// A pool below its minimum leaves a mark, Fill fills it, and a collection leaves it filled.
+// A pool below its minimum leaves a mark, Fill fills it, and a collection leaves what
+// is free up to its maximum.
 func TestWarmPool(t *testing.T) {
+	for _, warm := range []registry.Warm{{Min: 4}, {Min: 4, Max: 6}} {
+		t.Run(fmt.Sprint(warm), func(t *testing.T) { warmPool(t, warm) })
+	}
+}
+
+func warmPool(t *testing.T, warm registry.Warm) {
 	w := newWorld(t, "m5.large", 20)
-	w.policy.Warm.Min = 4
+	w.policy.Warm = warm
 	w.mustAcquire(1)
 	if n, err := w.pool().Fill(t.Context()); err != nil || n < 4 {
 		t.Errorf("filled to %d: %v", n, err)
@@ -194,6 +203,9 @@ func TestWarmPool(t *testing.T) {
 	if _, err := os.Stat(w.dir + "/" + Refill); err != nil {
 		t.Errorf("no mark: %v", err)
 	}
+	if _, err := w.pool().Fill(t.Context()); err != nil {
+		t.Error(err)
+	}
 	for n := 1; n < 6; n++ {
 		w.release(n)
 	}
@@ -202,8 +214,8 @@ func TestWarmPool(t *testing.T) {
 	if err := w.pool().Collect(t.Context(), &c); err != nil {
 		t.Fatal(err)
 	}
-	if left := len(w.state().Free); left != 4 {
-		t.Errorf("%d addresses are left free, want 4: %+v", left, c)
+	if left := len(w.state().Free); left != warm.Left() {
+		t.Errorf("%d addresses are left free, want %d: %+v", left, warm.Left(), c)
 	}
 }
 

@@ -89,7 +89,7 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 		return registry.Warm{}
 	}
 	if w.Min < 0 || w.Max < 0 || w.Max > 0 && w.Max < w.Min {
-		v.wrong(`warm: {"min": %d, "max": %d}: want min 0 or more, and max at least as much, or 0 for no limit`, w.Min, w.Max)
+		v.wrong(`warm: {"min": %d, "max": %d}: want min 0 or more, and max at least as much, or 0`, w.Min, w.Max)
 	}
 	return *w
 }

@@ -132,8 +132,12 @@ type VPC struct {
 // A Warm is how many free addresses a pool is to have at least and at most.
 type Warm struct {
 	Min int `json:"min"`
-	Max int `json:"max"`
+	Max int `json:"max"` // 0: as many as Min
 }
+
+// Left is how many free addresses a collection leaves to the pool. What is between Min
+// and Max may come and go without EC2 being asked.
+func (w Warm) Left() int { return max(w.Min, w.Max) }
 
 // An Instance is what growth needs to know of the machine.
 type Instance struct {
