@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -31,36 +30,31 @@ func (p Pod) String() string {
 // defaults, and returns every mistake at once.
 type validator interface{ Validate() error }
 
-// decode reads a request out of the environment and standard input that skel
-// collected. A DEL must work with what an ADD would refuse, or a mistake in an edited
-// configuration would keep every pod of the node from ending.
-func decode[C any](verb string, args *skel.CmdArgs) (_ *Request[C], cniVersion string, err error) {
-	var base types.PluginConf
-	if err := json.Unmarshal(args.StdinData, &base); err != nil {
-		return nil, version.Current(), Errorf(CodeDecode, "", "decode network configuration: %w", err)
+// request makes a request of a call. A DEL must work with what an ADD would refuse, or a
+// mistake in an edited configuration would keep every pod of the node from ending.
+func request[C any](c *call) (*Request[C], error) {
+	if err := c.sameNS(); err != nil {
+		return nil, err
 	}
-	cniVersion = base.CNIVersion
-	if err := sameNS(args); err != nil {
-		return nil, cniVersion, err
+	r := &Request[C]{
+		Network:    c.network.Name,
+		Attachment: Attachment{ContainerID: c.containerID, IfName: c.ifName},
+		NetNS:      c.netns,
+		Pod:        parseArgs(c.args),
 	}
-	req := &Request[C]{
-		Network:    base.Name,
-		Attachment: Attachment{ContainerID: args.ContainerID, IfName: args.IfName},
-		NetNS:      args.Netns,
-		Pod:        parseArgs(args.Args),
-		Valid:      base.ValidAttachments,
+	if err := decodeConfig(c.stdin, &r.Config); err != nil && c.verb != "DEL" {
+		return nil, err
 	}
-	if err := decodeConfig(args.StdinData, &req.Config); err != nil && verb != "DEL" {
-		return nil, cniVersion, err
+	var err error
+	if c.verb == "GC" {
+		if r.Valid, err = c.network.valid(); err != nil {
+			return nil, err
+		}
 	}
-	if verb == "GC" && !hasKey(args.StdinData, "cni.dev/valid-attachments") {
-		return nil, cniVersion, Errorf(CodeInvalid, "call GC with the key cni.dev/valid-attachments, or leave it to the registry-gc timer",
-			"GC without a list of valid attachments would end every pod of network %s", base.Name)
+	if r.Prev, err = c.network.prevResult(); err != nil && c.verb != "DEL" {
+		return nil, err
 	}
-	if req.Prev, err = prevResult(&base); err != nil && verb != "DEL" {
-		return nil, cniVersion, err
-	}
-	return req, cniVersion, nil
+	return r, nil
 }
 
 // decodeConfig decodes what is the plugin's own of the configuration.
@@ -78,19 +72,47 @@ func decodeConfig(stdin []byte, config any) error {
 	return nil
 }
 
+// valid are the attachments that a GC leaves alone. That there are none is said, not
+// left out.
+func (n *network) valid() (as []Attachment, err error) {
+	if n.Valid == nil {
+		return nil, Errorf(CodeInvalid, "call GC with the key cni.dev/valid-attachments, or leave it to the registry-gc timer",
+			"GC without a list of valid attachments would end every pod of network %s", n.Name)
+	}
+	if err := json.Unmarshal(n.Valid, &as); err != nil {
+		return nil, Errorf(CodeDecode, "", "decode cni.dev/valid-attachments: %w", err)
+	}
+	return as, nil
+}
+
 // prevResult converts the previous result, of any version, to the newest one.
-func prevResult(base *types.PluginConf) (*types100.Result, error) {
-	if base.RawPrevResult == nil {
+func (n *network) prevResult() (*types100.Result, error) {
+	if len(n.PrevResult) == 0 || string(n.PrevResult) == "null" {
 		return nil, nil
 	}
-	if err := version.ParsePrevResult(base); err != nil {
+	prev, err := version.NewResult(n.CNIVersion, n.PrevResult)
+	if err != nil {
+		prev, err = n.unversioned()
+	}
+	if err != nil {
 		return nil, Errorf(CodeDecode, "", "decode prevResult: %w", err)
 	}
-	r, err := types100.NewResultFromResult(base.PrevResult)
+	r, err := types100.NewResultFromResult(prev)
 	if err != nil {
 		return nil, Errorf(CodeDecode, "", "convert prevResult: %w", err)
 	}
 	return r, nil
+}
+
+// unversioned decodes a previous result that does not say of which version it is:
+// before 1.0.0 it need not.
+func (n *network) unversioned() (types.Result, error) {
+	conf := types.PluginConf{CNIVersion: n.CNIVersion}
+	if err := json.Unmarshal(n.PrevResult, &conf.RawPrevResult); err != nil {
+		return nil, err
+	}
+	err := version.ParsePrevResult(&conf)
+	return conf.PrevResult, err
 }
 
 // parseArgs reads CNI_ARGS. It does so itself because types.LoadArgs refuses
@@ -110,14 +132,4 @@ func parseArgs(args string) Pod {
 		}
 	}
 	return p
-}
-
-// hasKey tells an absent key from an empty or null one, which a decoded slice cannot.
-func hasKey(object []byte, key string) bool {
-	var keys map[string]json.RawMessage
-	if json.Unmarshal(object, &keys) != nil {
-		return false
-	}
-	_, ok := keys[key]
-	return ok
 }

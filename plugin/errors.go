@@ -44,7 +44,7 @@ func Errorf(code uint, hint, format string, args ...any) error {
 
 // encode gives err CNI's shape. What has no code is 999, "internal error", or 11
 // if only time was lacking.
-func encode(verb string, err error) error {
+func encode(verb string, err error) *types.Error {
 	if err == nil {
 		return nil
 	}

@@ -24,16 +24,13 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"runtime/debug"
+	"strings"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/ns"
-	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
-	"golang.org/x/sys/unix"
 )
 
 // An Attachment is CNI's key for one interface of one container.
@@ -82,13 +79,17 @@ const (
 var supported = version.VersionsStartingFrom("0.3.0")
 
 // Main answers the command in the environment and exits: with 0, or with 1 after
-// printing an error. It never returns.
+// printing an error. It never returns. It handles no signal: a command may be
+// killed anywhere, and the thread that waits for signals would cost each of them a
+// twentieth of its instructions.
 func Main[C any](name string, c Commands[C]) {
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, os.Interrupt)
-	defer stop()
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID")))
-	e := execution[C]{ctx: ctx, commands: c, cniVersion: version.Current()}
-	if err := e.run(os.Stdout, name); err != nil {
+	if os.Getenv("CNI_COMMAND") == "" {
+		fmt.Fprintf(os.Stderr, "%s\nCNI protocol versions supported: %s\n", about(name), strings.Join(supported.SupportedVersions(), ", "))
+		os.Exit(0)
+	}
+	e := execution[C]{commands: c, cniVersion: version.Current()}
+	if err := e.run(os.Getenv, os.Stdin, os.Stdout); err != nil {
 		printError(os.Stdout, e.cniVersion, err)
 		os.Exit(1)
 	}
@@ -97,22 +98,23 @@ func Main[C any](name string, c Commands[C]) {
 
 // An execution is the one command that a process of a plugin answers.
 type execution[C any] struct {
-	ctx        context.Context
 	commands   Commands[C]
 	cniVersion string       // of the configuration, so of the answer
 	result     types.Result // of an ADD
 }
 
-// run dispatches, and prints the result of an ADD: after skel is done, because
-// skel may still find fault with a command that has succeeded.
-func (e *execution[C]) run(stdout io.Writer, name string) *types.Error {
-	err := skel.PluginMainFuncsWithError(skel.CNIFuncs{
-		Add:    e.command("ADD", addDeadline, e.add),
-		Del:    e.command("DEL", delDeadline, e.commands.Del),
-		Check:  e.command("CHECK", checkDeadline, e.commands.Check),
-		GC:     e.command("GC", gcDeadline, e.commands.GC),
-		Status: e.command("STATUS", statusDeadline, e.commands.Status),
-	}, supported, about(name))
+// run answers a call, and prints the result of an ADD.
+func (e *execution[C]) run(getenv func(string) string, stdin io.Reader, stdout io.Writer) *types.Error {
+	c, err := readCall(getenv, stdin)
+	if err != nil {
+		return err
+	}
+	err = dispatch(c, stdout,
+		e.command(addDeadline, e.add),
+		e.command(delDeadline, e.commands.Del),
+		e.command(checkDeadline, e.commands.Check),
+		e.command(gcDeadline, e.commands.GC),
+		e.command(statusDeadline, e.commands.Status))
 	if err != nil || e.result == nil {
 		return err
 	}
@@ -129,28 +131,28 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// command adapts one command to skel: it decodes the request, and gives the
+// command adapts one command to dispatch: it decodes the request, and gives the
 // function a deadline and a net for its panics.
-func (e *execution[C]) command(verb string, limit time.Duration, f func(context.Context, *Request[C]) error) func(*skel.CmdArgs) error {
-	if f == nil {
-		return nil
-	}
-	return func(args *skel.CmdArgs) error {
-		req, cniVersion, err := decode[C](verb, args)
-		e.cniVersion = cniVersion
-		if err != nil {
-			return encode(verb, err)
+func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Request[C]) error) func(*call) *types.Error {
+	return func(c *call) *types.Error {
+		if err := c.allowed(); err != nil || f == nil {
+			return err
 		}
-		ctx, cancel := context.WithTimeout(e.ctx, limit)
+		e.cniVersion = c.network.CNIVersion
+		req, err := request[C](c)
+		if err != nil {
+			return encode(c.verb, err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		done := make(chan error, 1)
 		go func() { done <- protect(func() error { return f(ctx, req) }) }()
 		select {
 		case err = <-done:
 		case <-overdue(ctx):
-			err = Errorf(CodeTryAgain, "the node is overloaded, or something holds its locks", "%s did not end within %v", verb, limit)
+			err = Errorf(CodeTryAgain, "the node is overloaded, or something holds its locks", "%s did not end within %v", c.verb, limit)
 		}
-		return encode(verb, err)
+		return encode(c.verb, err)
 	}
 }
 
@@ -169,22 +171,6 @@ func protect(f func() error) (err error) {
 		}
 	}()
 	return f()
-}
-
-// sameNS refuses to work on the host: CNI_NETNS must not be the namespace that the
-// plugin runs in, unless CNI_NETNS_OVERRIDE says so. skel asks too, but after the work.
-func sameNS(args *skel.CmdArgs) error {
-	if args.Netns == "" || args.NetnsOverride == "1" || args.NetnsOverride == "TRUE" || args.NetnsOverride == "true" {
-		return nil
-	}
-	same, err := ns.CheckNetNS(args.Netns)
-	if err != nil {
-		return nil // gone or not a namespace: DEL does without, ADD says what it could not open
-	}
-	if same {
-		return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the plugin's own namespace", args.Netns)
-	}
-	return nil
 }
 
 func about(name string) string {
