@@ -188,7 +188,8 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 		tr := &trace.Trace{Counts: onFiles(n.dir), Kill: b.n}
 		var status syscall.WaitStatus
 		err := n.host.Do(func() (err error) { status, err = tr.Run(cmd); return err })
-		if err != nil || status.Signaled() != (b.n > 0) {
+		// Who wakes whom is different every time, and so a command may make one call less.
+		if err != nil || status.Signaled() != (b.n > 0 && len(tr.Seen) >= b.n) {
 			n.Fatalf("%v: status %x, %v\n%s", b, status, err, cmd.Stdout)
 		}
 		return tr

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"sync"
 	"syscall"
@@ -16,7 +17,7 @@ import (
 )
 
 // Need skips a test that cannot do without a feature that is not here: root,
-// netns, ipvlan, nftables. Where CI is set in the environment it fails the test
+// netns, ipvlan, nftables, iptables, police. Where CI is set in the environment it fails the test
 // instead: a test that never runs is worse than none.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
@@ -42,6 +43,8 @@ var probes = map[string]func() error{
 	"netns":    sync.OnceValue(func() error { return scratch(func(*nl.NS) error { return nil }) }),
 	"ipvlan":   sync.OnceValue(func() error { return scratch(nl.IPVlan{}.Supported) }),
 	"nftables": sync.OnceValue(func() error { return scratch(nftables) }),
+	"police":   sync.OnceValue(func() error { return scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
+	"iptables": sync.OnceValue(func() error { return scratch(iptables) }),
 }
 
 func root() error {
@@ -74,4 +77,14 @@ func nftables(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{{nl.CTState("new"), nl.Masquerade()}}},
 	}}.Add(n)
+}
+
+// iptables asks the program for what it has in the table of NAT, which takes the kernel
+// its part.
+func iptables(*nl.NS) error {
+	out, err := exec.Command("iptables", "-w", "-t", "nat", "-S").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return err
 }

@@ -59,11 +59,8 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		}
 		return nil, err
 	}
-	l, err := pod.LinkByName(r.IfName)
-	if err != nil {
-		return nil, err
-	}
-	return result(r, l), nil
+	// A slave has its master's MAC address: the kernel need not be asked, and may not answer.
+	return result(r, nl.Link{Name: slave.Name, MAC: m.MAC, MTU: slave.MTU}), nil
 }
 
 // masterOf returns the name of the master: the configured one, or the interface

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package trace
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Call is a system call that a thread begins.
+type Call struct {
+	Nr   uint64 // its number, see unix.SYS_WRITE and others
+	Args [6]uint64
+
+	tid int
+}
+
+// File is the name of the open file whose descriptor is the n-th argument.
+func (c Call) File(n int) string {
+	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.tid, c.Args[n]))
+	return path
+}
+
+// Text is the string, up to 255 bytes of it, whose address is the n-th argument.
+func (c Call) Text(n int) string {
+	var b [256]byte
+	got, _ := syscall.PtracePeekData(c.tid, uintptr(c.Args[n]), b[:255])
+	s, _, _ := strings.Cut(string(b[:got]), "\x00")
+	return s
+}
+
+// What a thread has stopped at, see PTRACE_GET_SYSCALL_INFO in ptrace(2).
+const (
+	entry  = 1
+	exit   = 2
+	filter = 3 // the beginning of one that the filter lets us see
+)
+
+// read asks for the call at whose beginning or end a thread is. At its end it has no
+// number.
+func read(tid int) (c Call, op uint8) {
+	var info struct { // ptrace_syscall_info
+		op     uint8
+		_      [3]uint8
+		arch   uint32
+		ip, sp uint64
+		nr     uint64
+		args   [6]uint64
+	}
+	_, _, errno := syscall.Syscall6(syscall.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
+		unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info)), 0, 0)
+	if errno != 0 {
+		return Call{}, 0
+	}
+	return Call{Nr: info.nr, Args: info.args, tid: tid}, info.op
+}

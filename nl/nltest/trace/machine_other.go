@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+//go:build !amd64
+
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	fstatat      = unix.SYS_FSTATAT
+	threadMemory = 1<<32 - 1 // a register
+)
+
+// fail would have to know the registers.
+func fail(int, syscall.Errno) error {
+	return fmt.Errorf("have a system call fail on %s: %w", runtime.GOARCH, errors.ErrUnsupported)
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package trace_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+)
+
+var names = []string{"a", "b", "c"}
+
+// The test binary is the program that is traced where it is told a folder: it makes
+// folders in there, each by a thread of its own.
+func TestMain(m *testing.M) {
+	dir := os.Getenv("TRACE_TEST")
+	if dir == "" {
+		os.Exit(m.Run())
+	}
+	for _, name := range names {
+		done := make(chan error)
+		go func() {
+			runtime.LockOSThread() // and never unlocked
+			done <- os.Mkdir(filepath.Join(dir, name), 0o700)
+		}()
+		if err := <-done; err != nil {
+			fmt.Println(err.(*os.PathError).Err)
+		}
+	}
+}
+
+// mkdirs counts the folders.
+func mkdirs(c trace.Call) string {
+	if c.Nr == unix.SYS_MKDIRAT {
+		return filepath.Base(c.Text(1))
+	}
+	return ""
+}
+
+// run has the program traced, and returns the folders that it made.
+func run(t *testing.T, tr *trace.Trace) (made []string, status syscall.WaitStatus, out string) {
+	t.Helper()
+	dir := t.TempDir()
+	var stdout bytes.Buffer
+	cmd := exec.Command(os.Args[0])
+	cmd.Env, cmd.Stdout = append(os.Environ(), "TRACE_TEST="+dir), &stdout
+	status, err := tr.Run(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range found {
+		made = append(made, filepath.Base(path))
+	}
+	return made, status, stdout.String()
+}
+
+func TestRun(t *testing.T) {
+	t.Run("filtered", func(t *testing.T) { testRun(t, false) })
+	t.Run("every", func(t *testing.T) { testRun(t, true) })
+}
+
+func testRun(t *testing.T, every bool) {
+	for _, c := range []struct {
+		trace.Trace
+		made []string
+		out  string
+	}{
+		{trace.Trace{}, names, ""},
+		{trace.Trace{Kill: 1}, nil, ""},
+		{trace.Trace{Kill: 2}, names[:1], ""},
+		{trace.Trace{Kill: 2, After: true}, names[:2], ""},
+		{trace.Trace{Kill: 4}, names, ""},
+		{trace.Trace{Kill: 2, Errno: syscall.ENOSPC}, []string{"a", "c"}, "no space left on device\n"},
+	} {
+		tr := c.Trace
+		tr.Counts, tr.Every = mkdirs, every
+		made, status, out := run(t, &tr)
+		killed := c.Kill > 0 && c.Kill < 4 && c.Errno == 0
+		if d := cmp.Diff(c.made, made); d != "" || out != c.out || status.Signaled() != killed {
+			t.Errorf("%d, after %v, %v: made %v, printed %q, status %x", c.Kill, c.After, c.Errno, made, out, status)
+		}
+		if want := names[:len(tr.Seen)]; !killed && len(want) != 3 || !slices.Equal(tr.Seen, want) {
+			t.Errorf("seen %v", tr.Seen)
+		}
+	}
+}
+
+// TestEverywhere counts the three folders and nothing of what the program does besides.
+func TestEverywhere(t *testing.T) {
+	var all [][]string
+	points := trace.Everywhere(t, "mkdir", func(t *testing.T, tr *trace.Trace) {
+		made, _, _ := run(t, tr)
+		all = append(all, made)
+	})
+	want := [][]string{names[:1], names[:2], names, names, names, names}
+	if d := cmp.Diff(want, all); d != "" || points != 3 {
+		t.Errorf("%d points; -want +got\n%s", points, d)
+	}
+}
+
+// TestEvery names what it counts, which is more than without.
+func TestEvery(t *testing.T) {
+	few, tr := &trace.Trace{Counts: trace.Name}, &trace.Trace{Counts: trace.Name, Every: true}
+	run(t, few)
+	run(t, tr)
+	if len(tr.Seen) < 2*len(few.Seen) {
+		t.Errorf("%d calls of %d", len(few.Seen), len(tr.Seen))
+	}
+	for _, want := range []string{"openat /", "close /"} {
+		if !slices.ContainsFunc(tr.Seen, func(s string) bool { return strings.HasPrefix(s, want) }) {
+			t.Errorf("no %q among\n%s", want, strings.Join(tr.Seen, "\n"))
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipvlan
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// The test binary is the plugin where it is called as one.
+func init() {
+	if os.Getenv("CNI_COMMAND") != "" {
+		plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", Commands())
+	}
+}
+
+// A victim is a pod that a command is about which is killed.
+type victim struct {
+	bench
+	*plugin.Request[Config]
+	pod    *nl.NS
+	before string
+}
+
+func (b bench) victim() victim {
+	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"}, [2]string{"fd00:0:0:1::20/64", "fd00:0:0:1::1"})
+	return victim{b, r, pod, nltest.Dump(b, b.node, pod)}
+}
+
+// TestKillEverywhere kills ADD and DEL after each system call. A DEL then leaves nothing
+// of the interface, and the next ADD of the attachment works: in the same namespace, and
+// in another when that one is no more.
+//
+// Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
+func TestKillEverywhere(t *testing.T) {
+	b := newBench(t)
+	for _, verb := range []string{"ADD", "DEL"} {
+		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
+			b := bench{t, b.node, b.vpc}
+			v := b.victim()
+			if verb == "ADD" {
+				v.fail(tr.Again(syscall.ENOMEM))
+			}
+			v.strike(verb, tr)
+			b.must(b.DEL(v.Request))
+			b.same("DEL left something", v.before, nltest.Dump(t, b.node, v.pod))
+			b.must(b.DEL(v.Request))
+			v.whole()
+
+			t.Run("and its namespace", func(t *testing.T) { bench{t, b.node, b.vpc}.victim().strike(verb, tr.Again(0)) })
+			v = b.victim()
+			gone := *v.Request
+			gone.NetNS = ""
+			b.must(b.DEL(&gone))
+			v.whole()
+		})
+		t.Logf("%s was killed at %d points", verb, points)
+	}
+}
+
+// fail has a system call of ADD fail.
+func (v victim) fail(tr *trace.Trace) {
+	v.Helper()
+	if v.run("ADD", tr).ExitStatus() == 0 {
+		v.must(v.DEL(v.Request)) // it could do without
+	}
+	v.same("ADD failed and left something", v.before, nltest.Dump(v, v.node, v.pod))
+}
+
+// strike kills the command.
+func (v victim) strike(verb string, tr *trace.Trace) {
+	v.Helper()
+	if verb == "DEL" {
+		_, err := v.ADD(v.Request)
+		v.must(err)
+	}
+	if status := v.run(verb, tr); status.Exited() && status.ExitStatus() != 0 {
+		v.Fatalf("status %d", status.ExitStatus())
+	}
+}
+
+// run runs the command as a process.
+func (v victim) run(verb string, tr *trace.Trace) (status syscall.WaitStatus) {
+	v.Helper()
+	v.Prev.CNIVersion = "1.0.0"
+	stdin, err := json.Marshal(map[string]any{"cniVersion": "1.0.0", "name": v.Network, "type": "cni-ipvlan-vpc-k8s-ipvlan", "prevResult": v.Prev})
+	v.must(err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_CONTAINERID="+v.ContainerID, "CNI_IFNAME="+v.IfName, "CNI_NETNS="+v.NetNS, "CNI_PATH=/opt/cni/bin")
+	cmd.Stdin = bytes.NewReader(stdin)
+	v.must(v.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
+	return status
+}
+
+// whole adds, checks and deletes.
+func (v victim) whole() {
+	v.Helper()
+	res, err := v.ADD(v.Request)
+	// The kernel takes a namespace down in its own time. Till then its addresses are in use.
+	for deadline := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
+		res, err = v.ADD(v.Request)
+	}
+	v.must(err)
+	v.must(v.CHECK(v.Request, res))
+	v.must(v.DEL(v.Request))
+	v.same("DEL left something", v.before, nltest.Dump(v, v.node, v.pod))
+}
