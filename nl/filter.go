@@ -4,6 +4,7 @@
 package nl
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -16,17 +17,23 @@ import (
 )
 
 // A filter is a program of BPF that sees each packet that comes in by a link, before
-// anything else does but a capture; tc-bpf(8).
+// anything else does but a capture, or each that goes out by it, after all else but a
+// queue; tc-bpf(8).
 type filter struct {
-	index int    // of the link
-	name  string // of the program: its fingerprint
+	index  int        // of the link
+	name   string     // of the program: its fingerprint
+	hook   uint32     // tcEgress, or 0 for what comes in
+	pref   uint32     // its place among the filters of the hook, lowest first; 0 is filterPref
+	police *nl.RtAttr // what is done to what the program matches; without it the program itself decides
 }
 
-// Of linux/pkt_sched.h: where a message says "at the hook", and "what comes in".
+// Of linux/pkt_sched.h: where a message says "at the hooks", "what comes in", and
+// "what goes out".
 const (
 	tcClsact  = 0xfffffff1
 	tcHandle  = 0xffff0000
 	tcIngress = 0xfffffff2
+	tcEgress  = 0xfffffff3
 )
 
 // filterPref is the place among the filters of a link, lowest first. Those of a
@@ -42,7 +49,11 @@ func (f filter) add(n *NS, program int) error {
 		options := attr(nl.TCA_OPTIONS, nil)
 		options.AddRtAttr(nl.TCA_BPF_FD, nl.Uint32Attr(uint32(program)))
 		options.AddRtAttr(nl.TCA_BPF_NAME, nl.ZeroTerminated(f.name))
-		options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
+		if f.police != nil {
+			options.AddChild(f.police)
+		} else {
+			options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
+		}
 		_, err = f.request(n, unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK, 0, options)
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) { // no such hook or filter is known
@@ -54,7 +65,7 @@ func (f filter) add(n *NS, program int) error {
 // request sends a message about the filter.
 func (f filter) request(n *NS, typ, flags int, answer uint16, more ...nl.NetlinkRequestData) ([][]byte, error) {
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: tcIngress, Handle: 1, Info: filterPref<<16 | uint32(every)}
+	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: 1, Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
 	data := append([]nl.NetlinkRequestData{msg, attrString(nl.TCA_KIND, "bpf")}, more...)
 	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, data...)
 	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // there is no hook

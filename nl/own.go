@@ -5,7 +5,7 @@ package nl
 
 import (
 	"errors"
-	"slices"
+	"strings"
 )
 
 // By these marks, and by [RouteProtocol], what is ours on a node can be told from
@@ -14,6 +14,22 @@ const (
 	OwnGroup = 72                   // of the host ends of veth pairs: see 'ip link show group 72'
 	OwnTable = "cni_ipvlan_vpc_k8s" // of nftables, in the family inet, on the node and in pods
 )
+
+// OwnTableOf is the node's table of a network: [OwnTable] for the network that the shipped
+// configurations name, which is called like it. Each network has its own, so that two
+// whose configurations differ do not replace each other's.
+func OwnTableOf(network string) string {
+	name := strings.Map(func(r rune) rune {
+		if r == '-' || r == '.' { // nft(8) takes them for something else
+			return '_'
+		}
+		return r
+	}, network)
+	if name == OwnTable {
+		return OwnTable
+	}
+	return OwnTable + "_" + name
+}
 
 // RemoveOwn removes from the namespace all that bears our marks: veth pairs, rules,
 // routes, and the table of nftables; and the programs that pods share. It is for a
@@ -46,8 +62,10 @@ func (n *NS) own() (Wiring, error) {
 			w = append(w, Step{n, r})
 		}
 	}
-	if slices.Contains(tables, "inet "+OwnTable) {
-		w = append(w, Step{n, Table{Family: "inet", Name: OwnTable}})
+	for _, t := range tables {
+		if name, inet := strings.CutPrefix(t, "inet "); inet && (name == OwnTable || strings.HasPrefix(name, OwnTable+"_")) {
+			w = append(w, Step{n, Table{Family: "inet", Name: name}})
+		}
 	}
 	return w, errors.Join(err1, err2, err3, err4)
 }

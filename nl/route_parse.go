@@ -47,6 +47,10 @@ func parseRoute(m []byte) (kernelRoute, error) {
 		}
 	}
 	r.Dst = netip.PrefixFrom(dst, int(msg.Dst_len))
+	switch r.Type {
+	case "blackhole", "unreachable", "prohibit", "throw":
+		r.index = 0 // IPv6 names the loopback link
+	}
 	return r, nil
 }
 

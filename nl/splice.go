@@ -120,25 +120,7 @@ func (s Splice) Add(n *NS) error {
 }
 
 // Del deletes both programs. The hooks stay with the links: others may use them.
-func (s Splice) Del(n *NS) error {
-	var errs []error
-	missing := 0
-	for _, dev := range []string{s.ENI, s.Veth} {
-		index, err := n.index(dev)
-		if err == nil {
-			err = filter{index: index}.del(n)
-		}
-		if absent(err) {
-			missing++
-			continue
-		}
-		errs = append(errs, err)
-	}
-	if missing == 2 {
-		return absence{unix.ENOENT}
-	}
-	return errors.Join(errs...)
-}
+func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
 // Check compares both programs with those that there are.
 func (s Splice) Check(n *NS) error {
@@ -146,10 +128,5 @@ func (s Splice) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	for _, f := range []filter{atVeth, atENI} {
-		if err := f.check(n); err != nil {
-			return err
-		}
-	}
-	return nil
+	return checkFilters(n, []filter{atVeth, atENI})
 }

@@ -43,6 +43,7 @@ func pair(host, pod *nl.NS) nl.Wiring {
 		{pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1", Src: ip, MTU: 1500}},
 		{pod, nl.Route{Dst: netip.MustParsePrefix("fd00:1::/32"), Via: netip.MustParseAddr("fe80::1"), Dev: "eth1", OnLink: true}},
 		{pod, nl.Route{Dst: netip.MustParsePrefix("10.9.0.0/16"), Type: "unreachable", Metric: 7}},
+		{pod, nl.Route{Dst: netip.MustParsePrefix("fd00:ec2::254/128"), Type: "prohibit"}},
 		{host, nl.Route{Dst: netip.PrefixFrom(ip, 32), Dev: "veth.1", Protocol: nl.RouteProtocol, Replace: true}},
 		{host, nl.Route{Dst: vpc, Via: ip, Dev: "veth.1", Table: 263, Protocol: nl.RouteProtocol}},
 		{host, nl.Rule{Pref: 1024, IIF: "veth.1", Table: 263, Protocol: nl.RouteProtocol}},
@@ -68,6 +69,7 @@ pod:  ip route add 10.0.0.4/32 dev eth1 scope link proto 72
 pod:  ip route add default via 10.0.0.4 dev eth1 src 10.0.1.9 mtu 1500
 pod:  ip -6 route add fd00:1::/32 via fe80::1 dev eth1 onlink
 pod:  ip route add unreachable 10.9.0.0/16 metric 7
+pod:  ip -6 route add prohibit fd00:ec2::254/128
 host: ip route replace 10.0.1.9/32 dev veth.1 scope link proto 72
 host: ip route add 10.0.0.0/16 via 10.0.1.9 dev veth.1 table 263 proto 72
 host: ip rule add pref 1024 iif veth.1 lookup 263 protocol 72

@@ -143,9 +143,9 @@ func (p *patient) checkLeftovers(context.Context) ([]ailment, error) {
 		}
 	}
 	var c ptp.Config
-	raw := p.list.plugin(typePTP)
-	if raw != nil && json.Unmarshal(raw, &c) == nil && c.IPMasq && len(p.state.Leases) > 0 && !slices.Contains(tables, "inet "+nl.OwnTable) {
-		found = append(found, ailment{Severity: severe, About: "nftables: inet " + nl.OwnTable, Means: "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet",
+	raw, table := p.list.plugin(typePTP), "inet "+nl.OwnTableOf(p.list.Name)
+	if raw != nil && json.Unmarshal(raw, &c) == nil && c.IPMasq && len(p.state.Leases) > 0 && !slices.Contains(tables, table) {
+		found = append(found, ailment{Severity: severe, About: "nftables: " + table, Means: "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet",
 			Do: "start any pod here: its ADD installs the table. Let firewalld or nftables.service flush only what is theirs"})
 	}
 	return found, nil

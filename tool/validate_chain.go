@@ -136,13 +136,13 @@ func (r *review) programs(dir string) {
 }
 
 // neighbours compares the file with the others in its folder: two networks of one name
-// share their leases, and what ptp has once on the node is for one configuration.
+// share their leases, and the node masquerades for the pods of all.
 func (r *review) neighbours(dir string) error {
 	files, err := confFiles(dir)
 	if err != nil {
 		return err
 	}
-	mine, has := nodeWide(r.conflist)
+	mine, has := masquerades(r.conflist)
 	for _, f := range files {
 		other, err := readConflist(f)
 		if err != nil || filepath.Base(f) == filepath.Base(r.file) {
@@ -151,35 +151,19 @@ func (r *review) neighbours(dir string) error {
 		if other.plugin(typeIPAM) != nil && other.Name == r.Name {
 			r.wrong("", "name: %s has the network %q, too: an attachment to one ends with a DEL of the other", f, r.Name)
 		}
-		if theirs, also := nodeWide(other); has && also && mine != theirs {
-			r.wrong("", "%s has another hostInterface, ipMasq, nodePorts or nodePortMark: the rules for them are on the node once, "+
-				"and each ADD would replace the other network's", f)
+		if theirs, also := masquerades(other); has && also && mine != theirs {
+			r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too", f)
 		}
 	}
 	return nil
 }
 
-// nodeKeys are what ptp makes of its configuration once for all pods.
-type nodeKeys struct {
-	hostInterface string
-	ipMasq        bool
-	nodePorts     string
-	nodePortMark  uint32
-}
-
-// nodeWide are those of a list, if it has ptp.
-func nodeWide(c conflist) (nodeKeys, bool) {
+// masquerades says what a list has for ipMasq, if it has ptp.
+func masquerades(c conflist) (does, has bool) {
 	var p ptp.Config
 	raw := c.plugin(typePTP)
 	if raw == nil || json.Unmarshal(raw, &p) != nil {
-		return nodeKeys{}, false
+		return false, false
 	}
-	k := nodeKeys{p.HostInterface, p.IPMasq, "30000:32767", 0x2000}
-	if p.NodePorts != nil {
-		k.nodePorts = *p.NodePorts
-	}
-	if p.NodePortMark != nil {
-		k.nodePortMark = *p.NodePortMark
-	}
-	return k, true
+	return p.IPMasq, true
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,10 +26,26 @@ type Config struct {
 
 	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a backend of a service in the VPC: redirect or masquerade; "": what the kernel can
 
-	ports ports
-	start uint32
-	mark  uint32
+	DefaultRoute string   `json:"defaultRoute"` // where what is nobody's goes: host, by the node, or vpc, by the pod's ENI; "": host
+	HostCIDRs    []string `json:"hostCidrs"`    // destinations that are reached by the node, whatever else says
+
+	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"` // from the pod; nil: in a family whose default route is by the ENI
+
+	RuntimeConfig struct {
+		Bandwidth bandwidth `json:"bandwidth"`
+	} `json:"runtimeConfig"` // what the runtime says for one pod
+
+	ports     ports
+	start     uint32
+	mark      uint32
+	hostCIDRs []netip.Prefix
 }
+
+// The values of defaultRoute.
+const (
+	byHost = "host"
+	byVPC  = "vpc"
+)
 
 // ports is a range of ports. It is empty if last is 0.
 type ports struct{ first, last uint16 }
@@ -64,7 +81,34 @@ func (c *Config) Validate() error {
 	if !slices.Contains([]string{"", redirect, masquerade}, c.ServiceLoop) {
 		mistake(`serviceLoop: %q: it is "redirect" or "masquerade", or "" for the first of them that the kernel can do`, c.ServiceLoop)
 	}
+	c.validateRoutes(mistake)
 	return errors.Join(mistakes...)
+}
+
+// validateRoutes reads what says where packets go.
+func (c *Config) validateRoutes(mistake func(format string, args ...any)) {
+	if !slices.Contains([]string{"", byHost, byVPC}, c.DefaultRoute) {
+		mistake(`defaultRoute: %q: it is "host", or "" for that, or "vpc", by the pod's ENI`, c.DefaultRoute)
+	}
+	if c.DefaultRoute == byVPC && len(c.HostCIDRs) == 0 {
+		mistake(`hostCidrs must be specified with defaultRoute "vpc": the CIDRs of the cluster's services, "172.20.0.0/16" for example, or they would leave by the ENI, which has none`)
+	}
+	c.hostCIDRs = nil
+	for _, text := range c.HostCIDRs {
+		p, err := netip.ParsePrefix(text)
+		if a, e := netip.ParseAddr(text); e == nil {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		if err != nil || p.Addr().Is4In6() || p.Addr().Zone() != "" {
+			mistake("hostCidrs: %q: it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10", text)
+			continue
+		}
+		if p = p.Masked(); p.Bits() == 0 {
+			mistake(`hostCidrs: %q: that is the default route: see defaultRoute`, text)
+		} else if !slices.Contains(c.hostCIDRs, p) {
+			c.hostCIDRs = append(c.hostCIDRs, p)
+		}
+	}
 }
 
 // parsePorts reads a range of ports: "30000:32767", "30000-32767" as Kubernetes

@@ -24,25 +24,26 @@ func unwiring(host *nl.NS, veth string, rules []nl.Rule) nl.Wiring {
 	return w
 }
 
-// formerWiring is what the original plugin has left of a pod that it made, when
-// that is deleted after an upgrade: a veth of a random name, the other end of the
-// pod's, and the rule by which we know it. The chain of iptables that it made for the
-// pod stays; it does to the next pod of that address what that needs anyhow.
-func formerWiring(host, pod *nl.NS, c Config, rules []nl.Rule) nl.Wiring {
-	far, err := pod.LinkByName(c.ContainerInterface)
-	if err != nil || far.Kind != "veth" {
-		return nil
+// beyondPair is what a pod may have of ours that does not go with the pair: routes by
+// its ENI or by no link, and filters. Most pods have none, and need not be asked.
+func beyondPair(r *plugin.Request[Config], pod *nl.NS) (w nl.Wiring) {
+	for _, o := range r.Config.RuntimeConfig.Bandwidth.objects(r) {
+		w = append(w, nl.Step{NS: pod, Object: o})
 	}
-	for _, r := range rules {
-		if r.Pref != prefPod || r.Protocol == nl.RouteProtocol || !strings.HasPrefix(r.IIF, "veth") {
-			continue
-		}
-		near, err := host.LinkByName(r.IIF)
-		if err == nil && near.Index == far.Peer && near.Peer == far.Index && near.Kind == "veth" {
-			return unwiring(host, near.Name, rules)
+	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: addrsOf(r.Prev)})) == 0 {
+		return w
+	}
+	w = append(w, nl.Step{NS: pod, Object: nl.Forbid{Devs: links(r)}})
+	routes, err := pod.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	if err != nil {
+		return w // they end with the namespace
+	}
+	for _, route := range routes {
+		if route.Dev != r.Config.ContainerInterface {
+			w = append(w, nl.Step{NS: pod, Object: route})
 		}
 	}
-	return nil
+	return w
 }
 
 // gc deletes the pairs of this network whose attachments are not valid any more,
@@ -68,7 +69,7 @@ func gc(_ context.Context, r *plugin.Request[Config]) error {
 	var errs []error
 	alive := map[string]bool{}
 	for _, l := range links {
-		if l.Kind == "veth" && networkOf(l.Alias) == r.Network && !valid[l.Name] {
+		if l.Kind == "veth" && !valid[l.Name] && (networkOf(l.Alias) == r.Network || halfMade(l)) {
 			errs = append(errs, unwiring(host, l.Name, rules).Del())
 			continue
 		}
@@ -78,12 +79,19 @@ func gc(_ context.Context, r *plugin.Request[Config]) error {
 	return errors.Join(errs...)
 }
 
+// halfMade says that an ADD was killed when it had made a pair and not yet given it the
+// alias, with which it goes up. One that has come so far just now, of this network or
+// another, loses the pair, fails, and is tried again.
+func halfMade(l nl.Link) bool {
+	return l.Group == nl.OwnGroup && l.Alias == "" && !l.Up
+}
+
 // stale are the rules for pods whose veths are no more, the original plugin's
 // among them, which took its own away only if it masqueraded.
 func stale(host *nl.NS, rules []nl.Rule, alive map[string]bool) nl.Wiring {
 	var w nl.Wiring
 	for _, r := range rules {
-		if r.Pref == prefPod && strings.HasPrefix(r.IIF, "veth") && !alive[r.IIF] {
+		if (r.Pref == prefPod || r.Pref == prefHost) && strings.HasPrefix(r.IIF, "veth") && !alive[r.IIF] {
 			w = append(w, nl.Step{NS: host, Object: r})
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
@@ -173,7 +175,8 @@ func loopRoutes(r *plugin.Request[Config], p pair, table uint32) (objects []nl.O
 	if p.loop == redirect {
 		objects = redirectRoutes(p, table)
 	}
-	for _, dst := range destinations(r.Prev) {
+	looped := byENI(r, p)
+	for _, dst := range looped {
 		via, ok := p.first(dst.Addr().Is6())
 		if !ok {
 			continue
@@ -190,6 +193,11 @@ func loopRoutes(r *plugin.Request[Config], p pair, table uint32) (objects []nl.O
 	for _, v6 := range []bool{false, true} {
 		if _, ok := p.first(v6); ok {
 			objects = append(objects, nl.Rule{Pref: prefPod, IIF: p.veth.Name, Table: table, IPv6: v6, Protocol: nl.RouteProtocol})
+		}
+	}
+	for _, dst := range p.byHost(r.Config) {
+		if slices.ContainsFunc(looped, dst.Overlaps) { // the node sends it on itself
+			objects = append(objects, nl.Rule{Pref: prefHost, IIF: p.veth.Name, To: dst, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})
 		}
 	}
 	return objects

@@ -69,6 +69,16 @@ func TestWithoutBPF(t *testing.T) {
 	}); !errors.Is(err, nl.ErrNoBPF) {
 		t.Errorf("STATUS: %v", err)
 	}
+	p.request.Config.ServiceLoop, p.request.Config.BlockInstanceMetadata = "", new(true)
+	if err := add(); !errors.Is(err, nl.ErrNoBPF) {
+		t.Errorf("ADD that is to block the metadata service: %v", err)
+	}
+	must(t, f.DEL(p))
+	if err := withoutBPF(f.node, func() error {
+		return ptp.Commands().Status(t.Context(), &plugin.Request[ptp.Config]{Config: p.request.Config})
+	}); !errors.Is(err, nl.ErrNoBPF) {
+		t.Errorf("STATUS: %v", err)
+	}
 	must(t, f.node.Do(func() error {
 		return ptp.Commands().Status(t.Context(), &plugin.Request[ptp.Config]{Config: p.request.Config})
 	}))

@@ -6,10 +6,12 @@ package ptp
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // A node is what an ADD has to know of the node.
@@ -29,11 +31,20 @@ func readNode(host *nl.NS, c Config) (node, error) {
 	if err != nil {
 		return n, fmt.Errorf("hostInterface: %w", err)
 	}
+	var v6 []netip.Addr
 	for _, a := range addrs {
-		if addr := a.Prefix.Addr(); !addr.IsLinkLocalUnicast() {
+		switch addr := a.Prefix.Addr(); {
+		case addr.IsLinkLocalUnicast():
+		case addr.Is4():
 			n.addrs = append(n.addrs, addr)
+		default:
+			v6 = append(v6, addr)
 		}
 	}
+	// The first is the primary one, and what keepalived and others have added comes
+	// later. Of IPv6 the kernel lists the newest first (ipv6_link_dev_addr).
+	slices.Reverse(v6)
+	n.addrs = append(n.addrs, v6...)
 	if len(n.addrs) == 0 {
 		return n, fmt.Errorf("hostInterface: %s has no addresses", c.HostInterface)
 	}
@@ -42,6 +53,18 @@ func readNode(host *nl.NS, c Config) (node, error) {
 		n.acceptRA = v == "1"
 	}
 	return n, nil
+}
+
+// primaries is the node without what others may add to hostInterface, and take away.
+func (n node) primaries() node {
+	var addrs []netip.Addr
+	for _, v6 := range []bool{false, true} {
+		if a, ok := n.primary(v6); ok {
+			addrs = append(addrs, a)
+		}
+	}
+	n.addrs = addrs
+	return n
 }
 
 // primary is the first address of a family.
@@ -59,11 +82,13 @@ func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 
 const (
 	prefNodePort = 512
+	prefHost     = 1023 // what a pod has the node send on, and is not looped
 	prefPod      = 1024
 )
 
 // nodeWiring is what serves all pods of the node.
-func nodeWiring(c Config, n node, host *nl.NS) nl.Wiring {
+func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
+	c := r.Config
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: host, Object: o}) }
 	_, v6 := n.primary(true)
@@ -80,7 +105,7 @@ func nodeWiring(c Config, n node, host *nl.NS) nl.Wiring {
 		}
 		add(nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
 	}
-	if t := nodeTable(c, n); len(t.Chains) > 0 {
+	if t := nodeTable(r.Network, c, n); len(t.Chains) > 0 {
 		add(t)
 	}
 	if c.ports.last == 0 {
@@ -98,13 +123,14 @@ func nodeWiring(c Config, n node, host *nl.NS) nl.Wiring {
 	return w
 }
 
-// nodeTable is the node's netfilter rules.
+// nodeTable is the node's netfilter rules, for one network. What two networks have in
+// common is there twice, which is as good as once.
 //
 // A connection from outside to a NodePort gets a mark, because its answers must
 // leave as it came. To the pod's rule they are packets to the VPC like others,
 // which it would send back into the pod; the rule for marked packets comes first.
-func nodeTable(c Config, n node) nl.Table {
-	t := nl.Table{Family: "inet", Name: nl.OwnTable}
+func nodeTable(network string, c Config, n node) nl.Table {
+	t := nl.Table{Family: "inet", Name: nl.OwnTableOf(network)}
 	if p := c.ports; p.last != 0 {
 		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
 		t.Chains = append(t.Chains, nl.Chain{

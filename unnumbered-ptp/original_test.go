@@ -81,7 +81,7 @@ func TestOriginal(t *testing.T) {
 	t.Run("without", func(t *testing.T) {
 		t.Run("lost", func(t *testing.T) {
 			g := &fabric{t, f.router, f.node, f.other}
-			p = g.pod("pod2", "10.0.1.52")
+			p = g.pod("pod2", "10.0.1.53")
 			g.original(p, "veth0a1b2c3d", "CNI-0123456789abcdef01234567", 968)
 		})
 		for range 2 {
@@ -90,7 +90,30 @@ func TestOriginal(t *testing.T) {
 		}
 	})
 	must(t, f.DEL(other))
+	// Another plugin of the chain may have a veth there too.
+	f.add(f.node, nl.Veth{Name: "veth89abcdef", Peer: "far", PeerNS: f.other})
+	other.request.Prev.Interfaces = []*types100.Interface{{Name: "veth89abcdef"}}
+	must(t, f.DEL(other))
+	if l, err := f.node.LinkByName("veth89abcdef"); err != nil {
+		t.Errorf("%s: %v", l, err)
+	}
 	if rules := f.iptables("-S"); strings.Contains(rules, "CNI-") {
 		t.Errorf("left:\n%s", rules)
 	}
+}
+
+// TestOriginalWithoutIPTables deletes all else.
+func TestOriginalWithoutIPTables(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node, p.NS)
+	addr := netip.MustParseAddr("10.0.1.50")
+	f.add(f.node, nl.Veth{Name: "veth7e005493", Peer: "eth1", PeerNS: p.NS, MTU: 9001},
+		nl.Route{Dst: netip.PrefixFrom(addr, 32), Dev: "veth7e005493"},
+		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: addr, Dev: "veth7e005493", Table: 967},
+		nl.Rule{Pref: 1024, IIF: "veth7e005493", Table: 967})
+	p.request.Prev = nil
+	t.Setenv("PATH", "")
+	must(t, f.DEL(p))
+	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
+	must(t, f.DEL(p))
 }

@@ -51,7 +51,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	defer s.close()
 	// One by one, because what one has done stays when another fails: other pods
 	// have come to rely on it.
-	for _, step := range nodeWiring(r.Config, s.node, s.host) {
+	for _, step := range nodeWiring(r, s.node, s.host) {
 		if err := (nl.Wiring{step}).Add(); err != nil {
 			return nil, err
 		}
@@ -95,6 +95,11 @@ func chained(r *plugin.Request[Config]) error {
 	case len(addrsOf(r.Prev)) == 0:
 		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
 	}
+	for _, a := range addrsOf(r.Prev) {
+		if r.Config.DefaultRoute == byVPC && !gateway(r.Prev, a.Is6()).IsValid() {
+			return plugin.Errorf(plugin.CodeInvalid, hint, `defaultRoute "vpc": prevResult names no gateway for %s`, a)
+		}
+	}
 	return nil
 }
 
@@ -119,7 +124,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	if err != nil {
 		return err
 	}
-	w := append(pair, nodeWiring(r.Config, s.node, s.host)...)
+	w := append(pair, nodeWiring(r, s.node, s.host)...)
 	if err := slices.DeleteFunc(w, minor).Check(); err != nil {
 		return err
 	}
@@ -138,7 +143,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 
 func (s *scene) checkPod(r *plugin.Request[Config], p pair, table uint32) error {
 	var w nl.Wiring
-	for _, step := range wiring(r, p, s.node, table, s.host, s.pod) {
+	for _, step := range wiring(r, p, s.node.primaries(), table, s.host, s.pod) {
 		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && route.Table == 0 {
 			w = append(w, step)
 		}
@@ -167,6 +172,11 @@ func status(_ context.Context, r *plugin.Request[Config]) error {
 	}
 	if err := r.Config.loopSupported(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, `it needs Linux 5.10 and the modules sch_ingress and cls_bpf; without "serviceLoop" in the configuration the plugin does what the kernel can`, `serviceLoop "redirect": %w`, err)
+	}
+	if b := r.Config.BlockInstanceMetadata; b != nil && *b {
+		if err := (nl.Forbid{Addrs: metadata}).Supported(); err != nil {
+			return plugin.Errorf(plugin.CodeNotAvailable, "it needs the modules sch_ingress and cls_bpf", "blockInstanceMetadata: %w", err)
+		}
 	}
 	return nil
 }
@@ -210,7 +220,7 @@ func (s *scene) close() {
 
 // del deletes all that hangs on the host end of the pair. It needs neither the
 // namespace nor prevResult, and what it does not find is deleted already.
-func del(_ context.Context, r *plugin.Request[Config]) error {
+func del(ctx context.Context, r *plugin.Request[Config]) error {
 	host, err := nl.Host()
 	if err != nil {
 		return err
@@ -230,7 +240,7 @@ func del(_ context.Context, r *plugin.Request[Config]) error {
 	w := unwiring(host, vethName(r.Network, r.Attachment), rules)
 	if pod != nil {
 		w = append(w, nl.Step{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
-		w = append(w, formerWiring(host, pod, r.Config, rules)...)
+		w = append(w, beyondPair(r, pod)...)
 	}
-	return w.Del()
+	return errors.Join(delOriginal(ctx, host, pod, r, rules), w.Del())
 }

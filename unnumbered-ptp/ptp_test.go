@@ -28,7 +28,7 @@ func prepared(t *testing.T) (*fabric, *pod) {
 	return f, f.pod("pod1", "10.0.1.50")
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestStaleRoute(t *testing.T) {
 func TestNodeRepairs(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
-	table := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s"}
+	table := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_net"}
 	marked := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}
 	for name, spoil := range map[string]func() error{
 		"table deleted": func() error { return table.Del(f.node) },
@@ -255,21 +255,6 @@ func TestGC(t *testing.T) {
 	p.request.Network = "another"
 	must(t, f.GC(p))
 	same(t, "GC of another network", valid, nltest.Dump(t, f.node))
-}
-
-// TestFormer deletes what the original plugin made.
-func TestFormer(t *testing.T) {
-	f, p := prepared(t)
-	before := nltest.Dump(t, f.node, p.NS)
-	addr := netip.MustParseAddr("10.0.1.50")
-	f.add(f.node, nl.Veth{Name: "veth7e005493", Peer: "eth1", PeerNS: p.NS, MTU: 9001},
-		nl.Route{Dst: netip.PrefixFrom(addr, 32), Dev: "veth7e005493"},
-		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: addr, Dev: "veth7e005493", Table: 967},
-		nl.Rule{Pref: 1024, IIF: "veth7e005493", Table: 967})
-	p.request.Prev = nil
-	must(t, f.DEL(p))
-	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
-	must(t, f.DEL(p))
 }
 
 // TestForeignTable passes over a table in which somebody else has routes.

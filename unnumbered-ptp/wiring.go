@@ -59,7 +59,7 @@ func (p pair) first(v6 bool) (netip.Addr, bool) {
 // wiring is what an ADD does for one pod, once there is the veth pair.
 func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *nl.NS) nl.Wiring {
 	var w nl.Wiring
-	for _, o := range slices.Concat(podLoop(r, p), podSysctls(r.Config, p), podRoutes(r, p, n)) {
+	for _, o := range slices.Concat(podLoop(r, p), podSysctls(r.Config, p), podRoutes(r, p, n), metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r)) {
 		w = append(w, nl.Step{NS: pod, Object: o})
 	}
 	for _, o := range slices.Concat(hostRoutes(p, n), loopRoutes(r, p, table)) {
@@ -75,22 +75,84 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// podRoutes lead to the addresses of the node, and everywhere else by the primary one.
+// podRoutes lead to the addresses of the node, to what is reached by it, and everywhere
+// else by its primary one, or by the pod's own gateway.
 func podRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
-		if _, has := p.first(a.Is6()); has {
+		// net-utils give the node's links the addresses of pods, too.
+		if _, has := p.first(a.Is6()); has && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
 				nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: dev, Protocol: nl.RouteProtocol})
 		}
 	}
-	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-	_, v4 := p.first(false)
-	if a, ok := n.primary(false); ok && v4 && !slices.Contains(destinations(r.Prev), all) {
-		objects = append(objects, nl.Route{Dst: all, Via: a, Dev: dev, Protocol: nl.RouteProtocol})
+	for _, dst := range p.byHost(r.Config) {
+		// One of the node's own is there already.
+		if a, ok := n.primary(dst.Addr().Is6()); ok && !(dst.IsSingleIP() && slices.Contains(n.addrs, dst.Addr())) {
+			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol})
+		}
+	}
+	return append(objects, defaultRoutes(r, p, n)...)
+}
+
+// byHost are the destinations in the pod's families that are reached by the node.
+func (p pair) byHost(c Config) (all []netip.Prefix) {
+	for _, dst := range c.hostCIDRs {
+		if _, has := p.first(dst.Addr().Is6()); has {
+			all = append(all, dst)
+		}
+	}
+	return all
+}
+
+// everywhere is the destination of a family's default route.
+func everywhere(v6 bool) netip.Prefix {
+	if v6 {
+		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+}
+
+// defaultRoutes are those that the result has not: with IPv6 it has one, by the ENI.
+func defaultRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) {
+	for _, v6 := range []bool{false, true} {
+		if _, has := p.first(v6); !has || slices.Contains(destinations(r.Prev), everywhere(v6)) {
+			continue
+		}
+		route := nl.Route{Dst: everywhere(v6), Protocol: nl.RouteProtocol}
+		switch a, ok := n.primary(v6); {
+		case r.Config.DefaultRoute == byVPC:
+			route.Via, route.Dev, route.OnLink = gateway(r.Prev, v6), r.IfName, !v6 // in the subnet or not
+		case ok && !v6:
+			route.Via, route.Dev = a, r.Config.ContainerInterface
+		default:
+			continue
+		}
+		objects = append(objects, route)
 	}
 	return objects
+}
+
+// gateway is that of the first address of a family.
+func gateway(prev *types100.Result, v6 bool) netip.Addr {
+	for _, c := range prev.IPs {
+		if gw, ok := netip.AddrFromSlice(c.Gateway); ok && gw.Unmap().Is6() == v6 {
+			return gw.Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// byENI are the destinations that the pod reaches by its ENI.
+func byENI(r *plugin.Request[Config], p pair) []netip.Prefix {
+	all := destinations(r.Prev)
+	for _, v6 := range []bool{false, true} {
+		if _, has := p.first(v6); has && r.Config.DefaultRoute == byVPC && !slices.Contains(all, everywhere(v6)) {
+			all = append(all, everywhere(v6))
+		}
+	}
+	return all
 }
 
 // hostRoutes lead to the pod, from the node's primary address: the veth has none, and

@@ -59,7 +59,7 @@ func request(t *testing.T, config string, addrs, dsts []string) *plugin.Request[
 		t.Fatal(err)
 	}
 	for _, a := range addrs {
-		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a)})
+		r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(0), Address: cidr(a), Gateway: map[bool]net.IP{true: net.ParseIP("fe80:ec2::1"), false: net.IPv4(10, 0, 1, 1)}[strings.Contains(a, ":")]})
 	}
 	for _, d := range dsts {
 		r.Prev.Routes = append(r.Prev.Routes, &types.Route{Dst: cidr(d)})
@@ -95,6 +95,12 @@ func TestWiring(t *testing.T) {
 		{"small-eni", `{` + keys + `, "ipMasq": true, "mtu": 9001}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"dual-stack", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
 		{"ipv6", `{` + keys + `, "ipMasq": true}`, dual, []string{"2600:1f18:0:1::20/64"}, []string{"2600:1f18::/56"}},
+		{"vpc", `{` + keys + `, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "169.254.20.10", "fd77::/108"]}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"dual-vpc", `{` + keys + `, "ipMasq": true, "defaultRoute": "vpc", "hostCidrs": ["172.20.0.0/16", "fd77::/108"]}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "::/0")},
+		{"dual-host", `{` + keys + `, "ipMasq": true, "hostCidrs": ["10.0.0.10", "169.254.20.10", "fd77::/108"]}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56", "::/0")},
+		{"no-metadata", `{` + keys + `, "ipMasq": true, "blockInstanceMetadata": true}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"bandwidth", `{` + keys + `, "ipMasq": true, "runtimeConfig": {"bandwidth": {"IngressRate": 80000000, "IngressBurst": 4294967295, "egressRate": 8000000, "egressBurst": 16000000}}}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"metadata", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade", "blockInstanceMetadata": false}`, dual, []string{"2600:1f18:0:1::20/64"}, []string{"::/0"}},
 		{"ipv4-on-dual", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24"}, append(vpc, "2600:1f18::/56")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,7 +111,7 @@ func TestWiring(t *testing.T) {
 			r := request(t, c.config, c.addrs, c.dsts)
 			p := newPair(r, s)
 			p.loop = r.Config.loops()[0]
-			w := append(nodeWiring(r.Config, s.node, s.host), nl.Step{NS: s.host, Object: p.veth})
+			w := append(nodeWiring(r, s.node, s.host), nl.Step{NS: s.host, Object: p.veth})
 			w = append(w, wiring(r, p, s.node, table(r.Config.start, 7), s.host, s.pod)...)
 			golden(t, c.name, w.String())
 		})
@@ -193,6 +199,11 @@ func TestValidate(t *testing.T) {
 			"nodePortMark: 0: it is the bits that mark a connection, at least one; 8192 is 0x2000\n" +
 			"nodePorts: \"9:8\": it is a range as \"30000:32767\", or \"\" for none\n" +
 			"serviceLoop: \"ports\": it is \"redirect\" or \"masquerade\", or \"\" for the first of them that the kernel can do",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": it is \"host\", or \"\" for that, or \"vpc\", by the pod's ENI\n" +
+			"hostCidrs: \"10.0.0.0/33\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10\n" +
+			"hostCidrs: \"0.0.0.0/0\": that is the default route: see defaultRoute\n" +
+			"hostCidrs: \"dns\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`: "hostCidrs must be specified with defaultRoute \"vpc\": the CIDRs of the cluster's services, \"172.20.0.0/16\" for example, or they would leave by the ENI, which has none",
 	} {
 		var c Config
 		if err := json.Unmarshal([]byte(config), &c); err != nil {

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Forbid drops what leaves by links for some addresses, whoever sends it.
+//
+// A route that refuses a destination does not do so for a socket that is bound to a
+// link: when IPv4 finds no way for it, it takes the destination to be on that link
+// (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). A program
+// at a link's egress sees all that leaves, packet sockets included.
+type Forbid struct {
+	Devs  []string
+	Addrs []netip.Addr
+}
+
+func (f Forbid) String() string {
+	var addrs []string
+	for _, a := range f.Addrs {
+		addrs = append(addrs, a.String())
+	}
+	var lines []string
+	for _, dev := range f.Devs {
+		lines = append(lines, fmt.Sprintf("tc qdisc add dev %s clsact; tc filter add dev %[1]s egress pref %d handle 1 bpf direct-action # drop what is to %s",
+			dev, filterPref, strings.Join(addrs, ", ")))
+	}
+	return strings.Join(lines, "\n\t")
+}
+
+// Supported says whether this kernel takes the program. The error answers to ErrNoBPF.
+func (f Forbid) Supported() error {
+	program, err := loadBPF(refusal(f.Addrs))
+	if err != nil {
+		return err
+	}
+	return unix.Close(program)
+}
+
+// filters are those of the links, with the program's name.
+func (f Forbid) filters(n *NS) (all []filter, err error) {
+	name := fingerprint(refusal(f.Addrs))
+	for _, dev := range f.Devs {
+		index, err := n.index(dev)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, filter{index: index, name: name, hook: tcEgress})
+	}
+	return all, nil
+}
+
+// Add adds the filters, or replaces those that differ. The error answers to ErrNoBPF
+// if the kernel cannot run them.
+func (f Forbid) Add(n *NS) error {
+	filters, err := f.filters(n)
+	if err != nil {
+		return err
+	}
+	return addFilters(n, filters, refusal(f.Addrs))
+}
+
+// Del deletes the filters. The hooks stay with the links.
+func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
+
+// Check compares the filters with those that there are.
+func (f Forbid) Check(n *NS) error {
+	filters, err := f.filters(n)
+	if err != nil {
+		return err
+	}
+	return checkFilters(n, filters)
+}
+
+// refusal is the program of a Forbid.
+func refusal(addrs []netip.Addr) []byte {
+	const ip4Dst, ip6Dst = ip4Addrs + 4, ip6Addrs + 16
+	a := newAsm(0)
+	begin(a)
+	a.load(size2, r0, r2, ethType)
+	a.when(r0, equals, bytes2(unix.ETH_P_IPV6), "ip6")
+	a.when(r0, unequal, bytes2(unix.ETH_P_IP), "pass")
+	refuse(a, addrs, false, ip4Dst)
+	a.jump("pass")
+	a.label("ip6")
+	within(a, r2, ethLen+ip6Len)
+	refuse(a, addrs, true, ip6Dst)
+	short(a)
+	a.label("pass")
+	a.leave(next)
+	a.label("drop")
+	a.leave(shot)
+	return a.assemble()
+}
+
+// refuse drops what is to one of the addresses of a family, which are at an offset.
+func refuse(a *asm, addrs []netip.Addr, v6 bool, off int16) {
+	for i, addr := range addrs {
+		if addr.Is6() != v6 {
+			continue
+		}
+		other := fmt.Sprint("not ", i)
+		for j, b := 0, addr.AsSlice(); j < len(b); j += 2 {
+			a.load(size2, r0, r2, off+int16(j))
+			a.when(r0, unequal, bytes2(binary.BigEndian.Uint16(b[j:])), other)
+		}
+		a.jump("drop")
+		a.label(other)
+	}
+}

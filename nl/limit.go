@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Limit bounds what comes in by links, or goes out by them, all of them together: the
+// kernel drops what is beyond it (tc-police(8)). Their filters share one action, which
+// has the one bucket of tokens; it goes with the last filter.
+//
+// It counts a packet once. What a [Splice] takes in at one link, to send it out by
+// another, is none of either's: the filters for what comes in stand behind its own, and
+// those for what goes out pass over what has come in by another link.
+type Limit struct {
+	Devs   []string
+	Egress bool
+	Rate   uint64 // bytes in a second, not 0
+	Burst  uint64 // bytes at once, at least 1
+}
+
+// limitPref is behind the programs that redirect or drop a packet.
+const limitPref = filterPref + 1
+
+func (l Limit) hook() (name string, hook uint32) {
+	if l.Egress {
+		return "egress", tcEgress
+	}
+	return "ingress", tcIngress
+}
+
+// name is that of the program, and tells the limit too.
+func (l Limit) name() string { return fingerprint(fmt.Append(l.counted(), l.Egress, l.Rate, l.Burst)) }
+
+// index is that of the shared action in its namespace. Another limit has another: an
+// action outlives its filters for a while, and a filter takes the one that there is.
+func (l Limit) index() uint32 {
+	h := fnv.New32a()
+	io.WriteString(h, l.name())
+	return max(h.Sum32(), 1)
+}
+
+func (l Limit) String() string {
+	hook, _ := l.hook()
+	what := "all"
+	if l.Egress {
+		what = "what the namespace sends itself"
+	}
+	var lines []string
+	for _, dev := range l.Devs {
+		lines = append(lines, fmt.Sprintf("tc qdisc add dev %s clsact; tc filter add dev %[1]s %s pref %d handle 1 bpf action police rate %dbps burst %d conform-exceed drop/continue index %d # %s",
+			dev, hook, limitPref, l.Rate, l.Burst, l.index(), what))
+	}
+	return strings.Join(lines, "\n\t")
+}
+
+// filters are those of the links.
+func (l Limit) filters(n *NS) (all []filter, err error) {
+	_, hook := l.hook()
+	for _, dev := range l.Devs {
+		index, err := n.index(dev)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, filter{index: index, name: l.name(), hook: hook, pref: limitPref, police: l.police()})
+	}
+	return all, nil
+}
+
+// Add adds the filters, or replaces those that differ.
+func (l Limit) Add(n *NS) error {
+	filters, err := l.filters(n)
+	if err != nil {
+		return err
+	}
+	if err = addFilters(n, filters, l.counted()); errors.Is(err, ErrNoBPF) {
+		return fmt.Errorf("a limit takes the kernel's modules sch_ingress, cls_bpf and act_police: %v", err)
+	}
+	return err
+}
+
+// Del deletes the filters, whatever the limit. The hooks stay with the links.
+func (l Limit) Del(n *NS) error {
+	_, hook := l.hook()
+	return delFilters(n, l.Devs, filter{hook: hook, pref: limitPref})
+}
+
+// Check compares the filters with those that there are.
+func (l Limit) Check(n *NS) error {
+	filters, err := l.filters(n)
+	if err != nil {
+		return err
+	}
+	return checkFilters(n, filters)
+}
+
+// counted is the program that matches what is counted.
+func (l Limit) counted() []byte {
+	const ingressIfindex = 36 // in struct __sk_buff: 0 if the packet was made here
+	const all, none = -1, 0   // what a filter with an action makes of it
+	a := newAsm(0)
+	if l.Egress {
+		a.load(size4, r0, r1, ingressIfindex)
+		a.when(r0, equals, 0, "own")
+		a.leave(none)
+		a.label("own")
+	}
+	a.leave(all)
+	return a.assemble()
+}
+
+// police is the action of the filters, struct tc_police of linux/pkt_cls.h: to drop what
+// exceeds the rate, and to let the next filter decide on the rest.
+func (l Limit) police() *nl.RtAttr {
+	const (
+		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*
+		ethernet, cells                = 1, 15      // a table of rates must be there, and is not used
+	)
+	ne := binary.NativeEndian
+	b := ne.AppendUint32(nil, l.index())
+	b = ne.AppendUint32(b, shot)
+	b = ne.AppendUint32(b, 0) // limit, of nothing
+	b = ne.AppendUint32(b, l.ticks())
+	b = ne.AppendUint32(b, math.MaxInt32) // mtu: of packets that are cut later, too
+	b = append(b, cells, ethernet)
+	b = append(b, make([]byte, 6)...) // overhead, align, mpu
+	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))
+	b = append(b, make([]byte, 12+12)...) // no peak rate, counters, capabilities
+	options := nl.NewRtAttr(unix.NLA_F_NESTED|nl.TCA_ACT_OPTIONS, nil)
+	options.AddRtAttr(tbf, b)
+	options.AddRtAttr(rateTable, make([]byte, 1024))
+	options.AddRtAttr(result, nl.Uint32Attr(math.MaxUint32)) // TC_ACT_UNSPEC: continue
+	if l.Rate > math.MaxUint32 {
+		options.AddRtAttr(rate64, ne.AppendUint64(nil, l.Rate))
+	}
+	actions := nl.NewRtAttr(unix.NLA_F_NESTED|nl.TCA_BPF_ACT, nil)
+	first := actions.AddRtAttr(unix.NLA_F_NESTED|1, nil)
+	first.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("police"))
+	first.AddChild(options)
+	return actions
+}
+
+// ticks is how long it takes to send the burst, in the kernel's unit of 64 ns (see
+// /proc/net/psched): 4 minutes at most.
+func (l Limit) ticks() uint32 {
+	return uint32(min(float64(l.Burst)/float64(l.Rate)*1e9/64, math.MaxUint32))
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// A sink gets datagrams on port 8081, and keeps them all.
+type sink struct{ net.PacketConn }
+
+func newSink(t *testing.T, n *nl.NS) (s sink) {
+	t.Helper()
+	must(t, n.Do(func() (err error) { s.PacketConn, err = net.ListenPacket("udp", ":8081"); return err }))
+	t.Cleanup(func() { s.Close() })
+	raw, err := s.PacketConn.(*net.UDPConn).SyscallConn()
+	must(t, err)
+	must(t, raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 4<<20) }))
+	must(t, err)
+	return s
+}
+
+// count reads datagrams until there are enough, or nothing comes any more.
+func count(enough int, sinks ...sink) (n int) {
+	for _, s := range sinks {
+		for b := make([]byte, datagram); n < enough; n++ {
+			s.SetReadDeadline(time.Now().Add(2 * time.Second))
+			if _, _, err := s.ReadFrom(b); err != nil {
+				break
+			}
+		}
+	}
+	return n
+}
+
+const datagram, datagrams = 1000, 100
+
+// stream sends datagrams to port 8081, by IPv4 and IPv6, and returns how many.
+func stream(t testing.TB, from *nl.NS, to string, n int) int {
+	t.Helper()
+	for _, network := range []string{"udp4", "udp6"} {
+		must(t, from.Do(func() error {
+			c, err := net.Dial(network, dialled(network, to))
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			for range n {
+				c.Write(make([]byte, datagram))
+			}
+			return nil
+		}))
+	}
+	return 2 * n
+}
+
+// A limited is a pod with limits, on a fabric with a service.
+type limited struct {
+	*fabric
+	pod   *pod
+	sinks [3]sink // of the pod, the node, and another host
+	start time.Time
+}
+
+func newLimited(t *testing.T, limit string) limited {
+	f := newFabric(t)
+	f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
+	p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) {
+		atNode(c)
+		must(t, json.Unmarshal([]byte(limit), &c.RuntimeConfig.Bandwidth))
+	})
+	l := limited{fabric: f, pod: p, start: time.Now()}
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	for i, n := range []*nl.NS{p.NS, f.node, f.other} {
+		l.sinks[i] = newSink(t, n)
+	}
+	for _, way := range []func(limited, int) (int, int){limited.out, limited.in, limited.service} {
+		if sent, got := way(l, 1); got != sent { // which learns the addresses of next hops
+			t.Fatalf("%d of %d arrived", got, sent)
+		}
+	}
+	return l
+}
+
+// out sends from the pod by both of its links, in to it.
+func (l limited) out(n int) (sent, got int) {
+	sent = stream(l.t, l.pod.NS, otherAddr+":8081", n) + stream(l.t, l.pod.NS, nodeAddr+":8081", n)
+	return sent, count(sent, l.sinks[1:]...)
+}
+
+func (l limited) in(n int) (sent, got int) {
+	sent = stream(l.t, l.other, pod1Addr+":8081", n) + stream(l.t, l.node, pod1Addr+":8081", n)
+	return sent, count(sent, l.sinks[0])
+}
+
+// service sends from the pod to another host by way of a service.
+func (l limited) service(n int) (sent, got int) {
+	sent = stream(l.t, l.pod.NS, "172.20.0.16:80", 2*n)
+	return sent, count(sent, l.sinks[2])
+}
+
+// TestBandwidth: a pod gets a burst and little more, by both links and families
+// together; what a service needs besides is not counted; the other direction goes on.
+func TestBandwidth(t *testing.T) {
+	nltest.Need(t, "police")
+	const rate, burst = 1000, 128 << 10
+	const egress, ingress = `{"EgressRate": 8000, "EgressBurst": 4294967295}`, `{"ingressRate": 8000, "ingressBurst": 8}`
+	for name, c := range map[string]struct {
+		limit         string
+		free, bounded func(limited, int) (sent, got int)
+	}{
+		"none":                  {`{}`, limited.out, nil},
+		"none, in":              {`{}`, limited.in, nil},
+		"egress":                {egress, limited.in, limited.out},
+		"egress to a service":   {egress, nil, limited.service},
+		"ingress":               {ingress, limited.out, limited.in},
+		"ingress and a service": {ingress, limited.service, limited.in},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLimited(t, c.limit)
+			if c.free != nil {
+				if sent, got := c.free(l, datagrams); got != sent {
+					t.Errorf("free: %d of %d arrived", got, sent)
+				}
+			}
+			if c.bounded != nil {
+				_, got := c.bounded(l, datagrams)
+				most := (burst + rate*(1+int(time.Since(l.start).Seconds()))) / datagram
+				if least := burst * 3 / 4 / datagram; got < least || got > most {
+					t.Errorf("bounded: %d arrived, want %d to %d", got, least, most)
+				}
+			}
+		})
+	}
+}
+
+// TestBandwidthLifecycle: CHECK misses a limit that is gone; DEL takes it away.
+func TestBandwidthLifecycle(t *testing.T) {
+	nltest.Need(t, "police")
+	l := newLimited(t, `{"egressRate": 8000000, "ingressRate": 8000000}`)
+	must(t, l.ADD(l.pod))
+	gone := nl.Limit{Devs: []string{"eth0", "eth1"}, Egress: true}
+	must(t, gone.Del(l.pod.NS))
+	if err := l.CHECK(l.pod); err == nil || !strings.Contains(err.Error(), "police") {
+		t.Errorf("CHECK without a limit: %v", err)
+	}
+	must(t, l.ADD(l.pod))
+	must(t, l.CHECK(l.pod))
+	must(t, l.DEL(l.pod))
+	for _, o := range []nl.Limit{gone, {Devs: gone.Devs}} {
+		if err := o.Del(l.pod.NS); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("DEL left a limit: %v", err)
+		}
+	}
+}

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// The test binary is the plugin where it is called as one.
+func init() {
+	if os.Getenv("CNI_COMMAND") != "" {
+		plugin.Main("cni-ipvlan-vpc-k8s-unnumbered-ptp", ptp.Commands())
+	}
+}
+
+// An ending is what a runtime does about a pod whose command was killed.
+type ending string
+
+const (
+	deleted   ending = "DEL"                   // twice
+	vanished  ending = "DEL without namespace" // which is no more
+	forgotten ending = "GC"                    // it knows nothing of the pod
+)
+
+// TestKillEverywhere kills ADD, on a node that has had no pod, and DEL after each system
+// call. What a runtime then does leaves nothing of the pod, be it GC, or DEL, with the
+// namespace and without in turn; and the next ADD of the attachment works.
+//
+// Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
+func TestKillEverywhere(t *testing.T) {
+	f := newFabric(t)
+	before := nltest.Dump(t, f.node)
+	first := f.pod("first", "10.0.1.200")
+	must(t, f.ADD(first))
+	must(t, f.DEL(first))
+	v := victim{fabric: f, pods: new(0), before: before, after: nltest.Dump(t, f.node)}
+	for _, verb := range []string{"ADD", "DEL"} {
+		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
+			v := v.within(t)
+			v.verb, v.Trace = verb, tr
+			v.play(forgotten)
+			v.Trace = tr.Again(0)
+			v.play([]ending{deleted, vanished}[tr.Kill%2])
+		})
+		t.Logf("%s was killed at %d points", verb, points)
+	}
+}
+
+// A victim is a command that is killed, on a node.
+type victim struct {
+	t *testing.T
+	*fabric
+	*trace.Trace
+	verb   string
+	pods   *int   // how many there were
+	before string // what there is of the node when there was no pod yet
+	after  string // and when all pods have gone
+}
+
+// within is the same in a subtest.
+func (v victim) within(t *testing.T) victim {
+	v.t, v.fabric = t, &fabric{t, v.router, v.node, v.other}
+	return v
+}
+
+// next is a pod with the same name as all others, and another address.
+func (v victim) next() *pod {
+	*v.pods++
+	return v.pod("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2))
+}
+
+// play kills the command, and then does what a runtime does.
+func (v victim) play(e ending) {
+	var gone *pod
+	v.t.Run(string(e), func(t *testing.T) { // its pod ends with it
+		v := v.within(t)
+		gone = v.next()
+		before := nltest.Dump(t, gone.NS)
+		if e == forgotten && v.verb == "ADD" {
+			v.fail(gone)
+		}
+		v.strike(gone)
+		if e != deleted {
+			return
+		}
+		for range 2 {
+			must(t, v.DEL(gone))
+			same(t, "DEL left something in the pod", before, nltest.Dump(t, gone.NS))
+			v.clean()
+		}
+		v.whole(gone)
+	})
+	switch e {
+	case deleted:
+		return
+	case vanished:
+		gone.request.NetNS = ""
+		must(v.t, v.DEL(gone))
+	case forgotten:
+		must(v.t, v.GC(gone))
+	}
+	v.clean()
+	v.whole(v.next())
+}
+
+// fail has a system call of ADD fail.
+func (v victim) fail(p *pod) {
+	v.t.Helper()
+	before := nltest.Dump(v.t, p.NS)
+	v.fresh()
+	if v.run(p, v.Again(syscall.ENOMEM)).ExitStatus() == 0 {
+		must(v.t, v.DEL(p)) // it could do without
+	}
+	same(v.t, "ADD failed and left something in the pod", before, nltest.Dump(v.t, p.NS))
+	v.clean()
+}
+
+// strike kills the command.
+func (v victim) strike(p *pod) {
+	v.t.Helper()
+	if v.verb == "DEL" {
+		must(v.t, v.ADD(p))
+	} else {
+		v.fresh()
+	}
+	if status := v.run(p, v.Trace); status.Exited() && status.ExitStatus() != 0 {
+		v.t.Fatalf("status %d", status.ExitStatus())
+	}
+}
+
+// fresh takes from the node what it keeps when all pods have gone.
+func (v victim) fresh() {
+	v.t.Helper()
+	must(v.t, v.node.RemoveOwn())
+	same(v.t, "the node is not as it was", v.before, nltest.Dump(v.t, v.node))
+}
+
+// run runs the command as a process.
+func (v victim) run(p *pod, tr *trace.Trace) (status syscall.WaitStatus) {
+	v.t.Helper()
+	r := &p.request
+	r.Prev.CNIVersion = "1.0.0"
+	stdin, err := json.Marshal(map[string]any{
+		"cniVersion": "1.0.0", "name": r.Network, "type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "prevResult": r.Prev,
+		"hostInterface": r.Config.HostInterface, "containerInterface": r.Config.ContainerInterface, "ipMasq": r.Config.IPMasq,
+	})
+	must(v.t, err)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin")
+	cmd.Stdin = bytes.NewReader(stdin)
+	must(v.t, v.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
+	return status
+}
+
+// clean wants nothing on the node but what serves all pods.
+func (v victim) clean() {
+	v.t.Helper()
+	keeps := strings.Split(v.after, "\n")
+	for line := range strings.SplitSeq(nltest.Dump(v.t, v.node), "\n") {
+		if !slices.Contains(keeps, line) {
+			v.t.Errorf("left: %s", line)
+		}
+	}
+}
+
+// whole adds, checks and deletes.
+func (v victim) whole(p *pod) {
+	v.t.Helper()
+	must(v.t, v.ADD(p))
+	must(v.t, v.CHECK(p))
+	must(v.t, v.DEL(p))
+	same(v.t, "DEL left something", v.after, nltest.Dump(v.t, v.node))
+}

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+const metadata4, metadata6 = "169.254.169.254", "fd00:ec2::254"
+
+// A hearer is a socket that gets datagrams.
+type hearer struct{ net.PacketConn }
+
+// hear opens a socket for datagrams to any address of a namespace.
+func hear(t *testing.T, n *nl.NS) (h hearer) {
+	t.Helper()
+	must(t, n.Do(func() (err error) { h.PacketConn, err = net.ListenPacket("udp", ":8099"); return err }))
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// until reads up to a datagram of that text, and says whether there was another of text probe.
+func (h hearer) until(t *testing.T, text, probe string) (heard bool) {
+	t.Helper()
+	h.SetReadDeadline(time.Now().Add(5 * time.Second))
+	for b := make([]byte, 100); ; {
+		k, _, err := h.ReadFrom(b)
+		if err != nil {
+			t.Fatalf("waiting for %q: %v", text, err)
+		}
+		heard = heard || string(b[:k]) == probe
+		if string(b[:k]) == text {
+			return heard
+		}
+	}
+}
+
+// tell sends a datagram from a socket that is bound to a link, if one is named.
+func tell(n *nl.NS, dev, to, text string) error {
+	return n.Do(func() error {
+		d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+			if dev != "" {
+				c.Control(func(fd uintptr) { err = unix.BindToDevice(int(fd), dev) })
+			}
+			return err
+		}}
+		c, err := d.Dial("udp", net.JoinHostPort(to, "8099"))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write([]byte(text))
+		return err
+	})
+}
+
+// frame sends a datagram to the metadata service by a packet socket, without any routing.
+func (f *fabric) frame(p *pod, text string) error {
+	port := "eni1"
+	if (nl.IPVlan{}).Supported(f.node) != nil {
+		port = "pod1.50" // where the pod has a link of its own
+	}
+	router, err := f.router.LinkByName(port)
+	must(f.t, err)
+	own, err := p.LinkByName("eth0")
+	must(f.t, err)
+	b := append(hardware(router.MAC), hardware(own.MAC)...)
+	b = append(b, 8, 0, 0x45, 0, 0, byte(28+len(text)), 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
+	b = append(b, p.request.Prev.IPs[0].Address.IP.To4()...)
+	b = append(b, netip.MustParseAddr(metadata4).AsSlice()...)
+	var sum uint32
+	for i := 14; i < len(b); i += 2 {
+		sum += uint32(b[i])<<8 | uint32(b[i+1])
+	}
+	sum = ^(sum + sum>>16)
+	b[24], b[25] = byte(sum>>8), byte(sum)
+	b = append(b, 0x1f, 0xa3, 0x1f, 0xa3, 0, byte(8+len(text)), 0, 0) // 8099; no checksum
+	b = append(b, text...)
+	return p.Do(func() error {
+		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return unix.Sendto(fd, b, 0, &unix.SockaddrLinklayer{Ifindex: own.Index})
+	})
+}
+
+func hardware(mac string) []byte {
+	b, _ := net.ParseMAC(mac)
+	return b
+}
+
+// TestMetadata asks for the metadata service from sockets that are bound to a link, and
+// that are not.
+func TestMetadata(t *testing.T) {
+	yes, no := new(true), new(false)
+	for name, c := range map[string]struct {
+		route     string
+		block     *bool
+		reach     []string // address and link
+		unreached []string
+	}{
+		"by the node": {"host", nil, []string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1"}, nil},
+		"by the node, blocked": {"host", yes, nil,
+			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
+		"by the ENI, allowed": {"vpc", no, []string{metadata4, metadata4 + "%eth0", metadata6, metadata6 + "%eth0"}, nil},
+		"by the ENI": {"vpc", nil, nil,
+			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(metadata4 + "/32"), Dev: "lo"},
+				nl.Addr{Prefix: netip.MustParsePrefix(metadata6 + "/128"), Dev: "lo", NoDAD: true})
+			h := hear(t, f.router)
+			p := f.configured(f.pod("pod1", pod1Addr, dual), func(cfg *ptp.Config) {
+				atNode(cfg)
+				cfg.DefaultRoute, cfg.BlockInstanceMetadata = c.route, c.block
+			})
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			for _, where := range c.reach {
+				addr, dev, _ := strings.Cut(where, "%")
+				must(t, tell(p.NS, dev, addr, where))
+				h.until(t, where, "")
+			}
+			if len(c.reach) > 0 {
+				must(t, f.frame(p, "frame"))
+				h.until(t, "frame", "")
+			} else if err := f.frame(p, "frame"); !errors.Is(err, unix.ENOBUFS) {
+				t.Errorf("a packet socket: %v, want no buffer space", err)
+			}
+			for _, where := range c.unreached {
+				addr, dev, _ := strings.Cut(where, "%")
+				err := tell(p.NS, dev, addr, where)
+				if dev == "" && !errors.Is(err, unix.EACCES) {
+					t.Errorf("%s: %v, want permission denied", where, err)
+				}
+				must(t, tell(p.NS, "eth0", "10.0.1.1", "end of "+where))
+				if h.until(t, "end of "+where, where) {
+					t.Errorf("%s: reached", where)
+				}
+			}
+		})
+	}
+}

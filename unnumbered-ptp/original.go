@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// delOriginal deletes what the original plugin has made for a pod that is deleted
+// after an upgrade: a veth of a random name with its rule, and what masquerades.
+//
+// That goes first, because by the veth we know such a pod. If it cannot go it stays:
+// it does to the next pod of that address what that needs anyhow.
+func delOriginal(ctx context.Context, host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) error {
+	veth := originalVeth(host, pod, r, rules)
+	if veth == "" {
+		return nil
+	}
+	return errors.Join(delMasquerade(ctx, host, r), unwiring(host, veth, rules).Del())
+}
+
+// originalVeth is the host end of the pair that the original plugin made for a pod: the
+// other end of the pod's; or, if the namespace is gone, and the pair is with it or soon
+// will be, that of prevResult. What is there and has not the original's rule is another's.
+func originalVeth(host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) string {
+	if pod != nil {
+		far, err := pod.LinkByName(r.Config.ContainerInterface)
+		if err == nil && far.Kind == "veth" {
+			return nearOf(host, far, rules)
+		}
+	}
+	if r.Prev == nil {
+		return ""
+	}
+	for _, i := range r.Prev.Interfaces {
+		if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") || i.Name == vethName(r.Network, r.Attachment) {
+			continue
+		}
+		ruled := slices.ContainsFunc(rules, func(k nl.Rule) bool { return originals(k) && k.IIF == i.Name })
+		if _, err := host.LinkByName(i.Name); ruled || errors.Is(err, fs.ErrNotExist) {
+			return i.Name
+		}
+	}
+	return ""
+}
+
+// originals says whether a rule is one that the original plugin makes for a pod.
+func originals(r nl.Rule) bool {
+	return r.Pref == prefPod && r.Protocol != nl.RouteProtocol && strings.HasPrefix(r.IIF, "veth")
+}
+
+// nearOf is the host end of a pod's pair, if it has the original's rule.
+func nearOf(host *nl.NS, far nl.Link, rules []nl.Rule) string {
+	for _, r := range rules {
+		if !originals(r) {
+			continue
+		}
+		near, err := host.LinkByName(r.IIF)
+		if err == nil && near.Index == far.Peer && near.Peer == far.Index && near.Kind == "veth" {
+			return near.Name
+		}
+	}
+	return ""
+}
+
+// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. Only
+// iptables itself knows whether it keeps its rules in nftables or where it used to; where
+// there is none there are no such rules.
+func delMasquerade(ctx context.Context, host *nl.NS, r *plugin.Request[Config]) error {
+	if _, err := exec.LookPath("iptables"); err != nil {
+		return nil
+	}
+	return host.Do(func() error {
+		all, err := output(exec.CommandContext(ctx, "iptables", "-w", "-t", "nat", "-S"))
+		if err != nil {
+			return err
+		}
+		script := removal(string(all), r)
+		if script == "" {
+			return nil
+		}
+		restore := exec.CommandContext(ctx, "iptables-restore", "-w", "--noflush") // at once, or nothing
+		restore.Stdin = strings.NewReader(script)
+		_, err = output(restore)
+		return err
+	})
+}
+
+// output runs a command, whose error says what the command does.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, err
+}
+
+// removal is what iptables-restore(8) takes to delete, of all rules as iptables(8)
+// lists them, those with the pod's comment, and the chain they jump to.
+func removal(all string, r *plugin.Request[Config]) string {
+	comment := fmt.Sprintf(`--comment "name: \"%s\" id: \"%s\""`, r.Network, r.ContainerID)
+	var jumps, chains []string
+	for line := range strings.Lines(all) {
+		rule, appended := strings.CutPrefix(strings.TrimSpace(line), "-A POSTROUTING ")
+		_, chain, jump := strings.Cut(rule, " -j ")
+		if appended && jump && strings.Contains(rule, comment) && strings.HasPrefix(chain, "CNI-") {
+			jumps = append(jumps, "-D POSTROUTING "+rule)
+			chains = append(chains, "-F "+chain, "-X "+chain)
+		}
+	}
+	if len(jumps) == 0 {
+		return ""
+	}
+	return "*nat\n" + strings.Join(append(jumps, chains...), "\n") + "\nCOMMIT\n"
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// configured gives a pod a configuration.
+func (f *fabric) configured(p *pod, change func(*ptp.Config)) *pod {
+	f.t.Helper()
+	change(&p.request.Config)
+	if err := p.request.Config.Validate(); err != nil {
+		f.t.Fatal(err)
+	}
+	return p
+}
+
+const (
+	nodeLocalDNS = "169.254.20.10"
+	byNode       = "198.51.100.7" // in the internet, and reached by the node all the same
+)
+
+// atNode are destinations that go over the veth: services of both families, and others.
+func atNode(c *ptp.Config) {
+	c.HostCIDRs = []string{"172.20.0.0/16", "fd77::/64", nodeLocalDNS, byNode}
+}
+
+// TestRoutes: with either default route, what is of hostCidrs goes by the node, and
+// services reach their backends; the internet sees the node, or the pod itself.
+func TestRoutes(t *testing.T) {
+	for _, c := range []struct{ route, loop, internet string }{
+		{"host", "redirect", nodeAddr}, {"vpc", "redirect", pod1Addr}, {"vpc", "masquerade", pod1Addr},
+	} {
+		t.Run(c.route+" "+c.loop, func(t *testing.T) {
+			f := newFabric(t)
+			f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true},
+				nl.Addr{Prefix: netip.MustParsePrefix(byNode + "/32"), Dev: "lo"})
+			f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"), nl.Addr{Prefix: netip.MustParsePrefix(nodeLocalDNS + "/32"), Dev: "lo"})
+			serve(t, f.other, ":8080")
+			for _, addr := range []string{nodeAddr, sixth(nodeAddr), nodeLocalDNS} {
+				serve(t, f.node, net.JoinHostPort(addr, "8080"))
+			}
+			for _, addr := range []string{internet, internet6, byNode} {
+				serve(t, f.router, net.JoinHostPort(addr, "8080"))
+			}
+			p := f.configured(f.pod("pod1", pod1Addr, dual), func(cfg *ptp.Config) {
+				atNode(cfg)
+				cfg.DefaultRoute, cfg.ServiceLoop = c.route, c.loop
+			})
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			for to, seen := range map[string]string{
+				"172.20.0.10:80": pod1Addr, nodeAddr + ":8080": pod1Addr, otherAddr + ":8080": pod1Addr,
+				nodeLocalDNS + ":8080": pod1Addr, byNode + ":8080": nodeAddr, internet + ":8080": c.internet,
+			} {
+				for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+					noSuch := strings.HasPrefix(to, nodeLocalDNS) || strings.HasPrefix(to, byNode) || strings.HasPrefix(to, internet) && c.route == "host"
+					if network[3] == '6' && noSuch {
+						continue
+					}
+					got, err := call(p.NS, network, dialled(network, to))
+					if want := seenAs(network, seen); err != nil || got != want {
+						t.Errorf("%s (%s): seen as %q, want %q; %v", to, network, got, want, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestRoutesLifecycle: nothing of them stays, whatever DEL is told.
+func TestRoutesLifecycle(t *testing.T) {
+	f := newFabric(t)
+	first := f.pod("first", "10.0.1.52", dual)
+	must(t, f.ADD(first))
+	must(t, f.DEL(first))
+	p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) { atNode(c); c.DefaultRoute = "vpc" })
+	before := nltest.Dump(t, f.node, p.NS)
+	for range 2 {
+		must(t, f.ADD(p))
+		must(t, f.ADD(p))
+		must(t, f.CHECK(p))
+		must(t, f.DEL(p))
+		same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
+		must(t, f.DEL(p))
+	}
+	must(t, f.ADD(p))
+	p.request.Prev = nil
+	must(t, f.DEL(p))
+	same(t, "DEL without prevResult", before, nltest.Dump(t, f.node, p.NS))
+}
