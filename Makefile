@@ -54,6 +54,7 @@ bench: build $(PEERS)/ptp
 bench-icount: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
 	@$(PACKED) $(VM)/icount $(BENCH) -icount >.cache/bench-icount.txt
+	@echo >>.cache/bench-icount.txt
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -pods 200 -rounds 20 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 
 bench-traffic: build

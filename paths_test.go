@@ -60,26 +60,29 @@ func TestPaths(t *testing.T) {
 	all := slices.Concat(paths.Daily, paths.Further)
 	m := matrix{counts: map[cell]string{}}
 	for _, mode := range modes {
+		m.columns = append(m.columns, mode.name)
 		t.Run(mode.name, func(t *testing.T) {
 			s := mode.scene(t)
 			for _, p := range all {
 				for _, f := range mode.Families {
 					if p.In(f) {
-						r := p.Try(s, f, paths.Probes)
-						m.counts[cell{p.Name, f, mode.name}] = fmt.Sprintf("%d/%d", len(r.Passed), r.Of)
-						if r.Err != nil {
-							t.Errorf("%s, %s: %v", p.Name, f, r.Err)
-						}
+						m.note(t, cell{p.Name, f, mode.name}, p.Try(s, f, paths.Probes))
 					}
 				}
 			}
-			drops, err := s.Drops()
-			if err := errors.Join(err, s.Err()); err != nil || drops != (vpcsim.Drops{}) {
-				t.Errorf("the fabric has dropped: %v; %v", drops, err)
-			}
+			dropless(t, s)
 		})
 	}
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(all))
+}
+
+// dropless wants the fabric to have let everything pass.
+func dropless(t *testing.T, s *paths.Scene) {
+	t.Helper()
+	drops, err := s.Drops()
+	if err := errors.Join(err, s.Err()); err != nil || drops != (vpcsim.Drops{}) {
+		t.Errorf("the fabric has dropped: %v; %v", drops, err)
+	}
 }
 
 // scene makes the pods that the paths are between: on the first node two on one ENI and one on another, which is that of
@@ -104,18 +107,20 @@ func (m mode) scene(t *testing.T) *paths.Scene {
 			t.Error(err)
 		}
 	})
-	for _, pod := range []struct {
-		node             int
-		kubernetes, name string
-	}{{0, "default", "pod1"}, {0, "default", "sibling"}, {0, "cousins", "cousin"}, {1, "default", "remote"}} {
-		n := s.Nodes[pod.node]
-		p, err := n.Add(t.Context(), pod.kubernetes, pod.name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n.Pods = append(n.Pods, p)
-	}
+	addPod(t, s.Nodes[0], "default", "pod1")
+	addPod(t, s.Nodes[0], "default", "sibling")
+	addPod(t, s.Nodes[0], "cousins", "cousin")
+	addPod(t, s.Nodes[1], "default", "remote")
 	return s
+}
+
+func addPod(t *testing.T, n *paths.Node, kubernetes, name string) {
+	t.Helper()
+	p, err := n.Add(t.Context(), kubernetes, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Pods = append(n.Pods, p)
 }
 
 // conflist is the shipped one with the keys of the mode, and those that the paths need.
@@ -145,7 +150,10 @@ func (m mode) conflist() ([]byte, error) {
 }
 
 // A matrix is what came of all paths.
-type matrix struct{ counts map[cell]string }
+type matrix struct {
+	columns []string // the modes
+	counts  map[cell]string
+}
 
 type cell struct {
 	path   string
@@ -153,23 +161,28 @@ type cell struct {
 	mode   string
 }
 
+// note fails the test if not all probes were right.
+func (m matrix) note(t *testing.T, c cell, r paths.Result) {
+	t.Helper()
+	m.counts[c] = fmt.Sprintf("%d/%d", len(r.Passed), r.Of)
+	if r.Err != nil {
+		t.Errorf("%s, %s: %v", c.path, c.family, r.Err)
+	}
+}
+
 // table has a line for each path and family, and a column for each mode.
 func (m matrix) table(all []paths.Path) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	head := []string{"path", "family"}
-	for _, mode := range modes {
-		head = append(head, mode.name)
-	}
-	fmt.Fprintln(w, strings.Join(head, "\t"))
+	fmt.Fprintln(w, strings.Join(append([]string{"path", "family"}, m.columns...), "\t"))
 	for _, p := range all {
 		for _, f := range []paths.Family{paths.IPv4, paths.IPv6} {
 			if !p.In(f) {
 				continue
 			}
 			line := []string{p.Name, f.String()}
-			for _, mode := range modes {
-				count, ok := m.counts[cell{p.Name, f, mode.name}]
+			for _, mode := range m.columns {
+				count, ok := m.counts[cell{p.Name, f, mode}]
 				if !ok {
 					count = "-"
 				}

@@ -49,6 +49,15 @@ func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	return f.translate()
 }
 
+// Admit lets the internet call ports of public addresses by IPv4, TCP and UDP, as a security group does (VPC user guide:
+// "Security groups"): by default it may call none.
+func (f *Fabric) Admit(ports ...uint16) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.admitted = append(f.admitted, ports...)
+	return f.translate()
+}
+
 // hasNAT says whether the subnet of an ENI has a NAT gateway.
 func (f *Fabric) hasNAT(e ec2sim.ENI) bool { return slices.Contains(f.natted, e.CIDR) }
 
@@ -80,6 +89,7 @@ func (f *Fabric) outside() nl.Wiring {
 // translate makes the gateway translate between private and public addresses as they are mapped now (VPC user guide:
 // "Internet gateways": "a one-to-one NAT"). It stands for the NAT gateway, too.
 func (f *Fabric) translate() error {
+	in := nl.Chain{Name: "in", Type: "nat", Hook: "prerouting", Priority: -100}
 	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}
 	var w nl.Wiring
 	add := func(private netip.Prefix, public netip.Addr) {
@@ -87,12 +97,18 @@ func (f *Fabric) translate() error {
 		out.Rules = append(out.Rules, nl.NFRule{nl.OIFName("internet"), nl.SAddr(private), nl.SNAT(public)})
 	}
 	for _, id := range slices.Sorted(maps.Keys(f.mapped)) {
-		add(prefix(f.mapped[id].private), f.mapped[id].public)
+		m := f.mapped[id]
+		add(prefix(m.private), m.public)
+		for _, port := range f.admitted {
+			for _, proto := range []string{"tcp", "udp"} {
+				in.Rules = append(in.Rules, nl.NFRule{nl.DAddr(prefix(m.public)), nl.DPort(proto, port, port), nl.DNAT(netip.AddrPortFrom(m.private, port))})
+			}
+		}
 	}
 	for _, subnet := range f.natted {
 		add(subnet, NATAddr)
 	}
-	t := nl.Table{Family: "ip", Name: "igw", Chains: []nl.Chain{out}}
+	t := nl.Table{Family: "ip", Name: "igw", Chains: []nl.Chain{in, out}}
 	if len(w) == 0 {
 		return nl.Wiring{{NS: f.igw.NS, Object: t}}.Del()
 	}

@@ -31,6 +31,23 @@ func TestNATGateway(t *testing.T) {
 	drops(t, f, vpcsim.Drops{})
 }
 
+// TestAdmit has the internet call an instance that was there before its port was admitted, and one that came later.
+func TestAdmit(t *testing.T) {
+	f := newFabric(t)
+	early := run(t, f, "early", "subnet-nodes")
+	if err := f.Admit(port); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []*vpcsim.Instance{early, run(t, f, "late", "subnet-nodes")} {
+		for _, network := range []string{"tcp", "udp"} {
+			seen, err := f.Internet.Call(network, netip.AddrPortFrom(i.PublicIP(), port))
+			if err != nil || seen.Addr() != vpcsim.InternetAddr {
+				t.Errorf("%s sees the internet as %s by %s; %v", i.Name, seen, network, err)
+			}
+		}
+	}
+}
+
 // TestMTU finds that a VPC takes jumbo frames, and the internet does not and says so.
 func TestMTU(t *testing.T) {
 	f := newFabric(t)

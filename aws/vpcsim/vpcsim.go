@@ -64,6 +64,7 @@ type Fabric struct {
 	plugged   map[string]nl.Wiring // by ENI
 	mapped    map[string]mapping   // by ENI
 	natted    []netip.Prefix       // the subnets that have a NAT gateway
+	admitted  []uint16             // the ports that the internet may call
 	failed    error
 }
 

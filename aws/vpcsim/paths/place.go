@@ -15,18 +15,28 @@ type End struct {
 	*vpcsim.Namespace // nil: it can only be called, as a service can
 	Addr              netip.AddrPort
 	Outside           netip.Addr // as which the internet knows it
+
+	backends []*vpcsim.Namespace // who answers, each as likely, if it is a Service
 }
 
 // A Place finds an end in a scene, once the pods are there.
 type Place func(*Scene, Family) (End, error)
 
 // A Sight is the address as which the sender should be seen.
-type Sight func(from End) netip.Addr
+type Sight func(s *Scene, f Family, from End) (netip.Addr, error)
 
 // Itself is the sender's own address.
-func Itself(from End) netip.Addr { return from.Addr.Addr() }
+func Itself(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Addr.Addr(), nil }
 
-func outside(from End) netip.Addr { return from.Outside }
+func outside(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Outside, nil }
+
+// as is the address of somebody else, who sends it for the sender.
+func as(p Place) Sight {
+	return func(s *Scene, f Family, _ End) (netip.Addr, error) {
+		e, err := p(s, f)
+		return e.Addr.Addr(), err
+	}
+}
 
 // The ENIs of a node that pods are on, by their device indices.
 const (
@@ -76,7 +86,7 @@ func instance(i *vpcsim.Instance, f Family) (End, error) {
 }
 
 func end(n *vpcsim.Namespace, a, outside netip.Addr) End {
-	return End{n, netip.AddrPortFrom(a, Port), outside}
+	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
 // PodOn is a pod by its node, the device index of its ENI, and its number there, both from 0. The internet sees it as

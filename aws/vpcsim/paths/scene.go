@@ -126,7 +126,7 @@ func (s *Scene) populate() error {
 		}
 		s.others[name] = i
 	}
-	return s.Internet.Answer(Port)
+	return errors.Join(s.Admit(nodePorts()...), s.Internet.Answer(Port))
 }
 
 // launch starts an instance that answers.

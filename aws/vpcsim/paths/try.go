@@ -70,7 +70,10 @@ func (p Path) Try(s *Scene, f Family, probes []Probe) (r Result) {
 	if r.To, err = p.To(s, f); err != nil {
 		return Result{Of: 1, Err: err}
 	}
-	want := p.Seen(r.From)
+	want, err := p.Seen(s, f, r.From)
+	if err != nil {
+		return Result{Of: 1, Err: err}
+	}
 	for _, probe := range probes {
 		if probe.Name == ping.Name && r.To.Namespace == nil { // the address of a service answers no ping
 			continue

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package paths
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
+)
+
+// A Service is a path to a Service of Kubernetes, and how to try it.
+type Service struct {
+	Path
+	Probes []Probe
+}
+
+// Services are there while the scene has [Scene.Serve] of them. They are those of package kubeproxy: of the same name on
+// both nodes, and on each with backends of its own, as the node sees them. Backends see a pod as itself; those of a
+// NodePort see whoever comes from outside as himself with externalTrafficPolicy Local, and else as the node.
+var Services = []Service{
+	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service on another ENI of the node", pod1, clusterIP(0, "local"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service that it is itself", pod1, clusterIP(0, "hairpin"), as(node1), jumbo, 0}, calls},
+	{Path{"pod to the DNS", pod1, clusterIP(0, "dns"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service of its node's network", pod1, clusterIP(0, "node"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service of a host in the VPC", pod1, clusterIP(0, "vpc-host"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service, all backends in turn", pod1, clusterIP(0, "spread"), Itself, jumbo, 0}, spread},
+	{Path{"pod to a Service with session affinity", pod1, clusterIP(0, "sticky"), Itself, jumbo, 0}, sticky},
+	{Path{"pod to a Service without backends", pod1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
+	{Path{"pod of the other ENI to a Service on another node", cousin, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
+	{Path{"pod of the other ENI to a Service of another ENI", cousin, clusterIP(0, "sibling"), Itself, jumbo, 0}, calls},
+	{Path{"pod of the second node to a Service on the first", remote, clusterIP(1, "remote"), Itself, jumbo, 0}, calls},
+	{Path{"node to a Service on another node", node1, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
+	{Path{"node to a Service of its pod", node1, clusterIP(0, "local"), Itself, jumbo, 0}, calls},
+	{Path{"node to the DNS", node1, clusterIP(0, "dns"), Itself, jumbo, 0}, calls},
+	{Path{"node to a Service of a host in the VPC", node1, clusterIP(0, "vpc-host"), Itself, jumbo, 0}, calls},
+	{Path{"node to a Service without backends", node1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
+
+	{Path{"host in the VPC to a NodePort, pod on another node", host, nodePort(0, "nodeport-remote"), as(node1), jumbo, 0}, calls},
+	{Path{"host in the VPC to a NodePort, pod of the node", host, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
+	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), Itself, jumbo, 0}, calls},
+	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), as(node1), ethernet, 0}, calls},
+	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), as(node1), ethernet, 0}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), Itself, ethernet, 0}, calls},
+	// Cluster would have the node in the pod's place: by the service loop it is the pod itself.
+	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a NodePort of another node", pod1, nodePort(1, "nodeport-cluster"), as(node2), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), Itself, jumbo, 0}, calls},
+	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
+
+	{Path{"pod to a proxy of the metadata service", pod1, metadata, Itself, jumbo, IPv4}, calls[:1]},
+}
+
+// roles are who is what to a node.
+func roles(node int) map[kubeproxy.Host]Place {
+	return map[kubeproxy.Host]Place{
+		kubeproxy.Node:    []Place{node1, node2}[node],
+		kubeproxy.Client:  PodOn(node, eth1, 0),
+		kubeproxy.Sibling: PodOn(node, eth1, 1),
+		kubeproxy.Local:   PodOn(node, eth2, 0),
+		kubeproxy.Remote:  PodOn(1-node, eth1, 0),
+		kubeproxy.VPCHost: host,
+	}
+}
+
+// clusterIP is a Service as the pods of a node find it.
+func clusterIP(node int, name string) Place {
+	return func(s *Scene, f Family) (End, error) {
+		svc, backends, err := s.service(node, name, f)
+		return End{Addr: netip.AddrPortFrom(in(svc.ClusterIP, f), svc.Port), backends: backends}, err
+	}
+}
+
+// nodePort is a Service as the VPC finds it on a node.
+func nodePort(node int, name string) Place {
+	return func(s *Scene, f Family) (End, error) {
+		svc, backends, err := s.service(node, name, f)
+		if err != nil {
+			return End{}, err
+		}
+		e, err := roles(node)[kubeproxy.Node](s, f)
+		return End{Addr: netip.AddrPortFrom(e.Addr.Addr(), svc.NodePort), Outside: e.Outside, backends: backends}, err
+	}
+}
+
+// nodePortOutside is a Service as the internet finds it on a node.
+func nodePortOutside(node int, name string) Place {
+	return func(s *Scene, f Family) (End, error) {
+		e, err := nodePort(node, name)(s, f)
+		e.Addr = netip.AddrPortFrom(e.Outside, e.Addr.Port())
+		return e, err
+	}
+}
+
+// service finds a Service and its backends on a node.
+func (s *Scene) service(node int, name string, f Family) (svc kubeproxy.Service, backends []*vpcsim.Namespace, err error) {
+	i := slices.IndexFunc(kubeproxy.Services(), func(svc kubeproxy.Service) bool { return svc.Name == name })
+	if i < 0 {
+		return svc, nil, fmt.Errorf("kube-proxy has no rules for a Service %s", name)
+	}
+	svc = kubeproxy.Services()[i]
+	for _, host := range svc.Backends {
+		e, err := roles(node)[host](s, f)
+		if err != nil {
+			return svc, nil, err
+		}
+		backends = append(backends, e.Namespace)
+	}
+	return svc, backends, nil
+}
+
+// nodePorts are those of all Services.
+func nodePorts() (all []uint16) {
+	for _, svc := range kubeproxy.Services() {
+		if svc.NodePort != 0 {
+			all = append(all, svc.NodePort)
+		}
+	}
+	return all
+}
+
+func in(a kubeproxy.Addrs, f Family) netip.Addr {
+	if f == IPv6 {
+		return a.V6
+	}
+	return a.V4
+}

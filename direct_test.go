@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A direct scene counts what becomes of the packets of its first pod.
+type direct struct{ *paths.Scene }
+
+// directPaths are between a pod and the VPC; Services are by the node.
+var directPaths = []string{
+	"pod to pod, on one ENI", "pod to pod, on two ENIs of a node", "pod to pod, on two nodes", "pod to pod, on two nodes, back",
+	"pod to a host in the VPC", "host in a peered VPC to pod",
+}
+
+// untouched makes requests by direct paths, and shows that none is tracked and none meets netfilter: not in the pod,
+// unless it masquerades, and not on its node, which has the rules of kube-proxy. Those to a Service are the proof that
+// the counters count.
+func (d direct) untouched(t *testing.T, untracked bool) {
+	t.Helper()
+	pod, node := d.Nodes[0].Pods[0], d.Nodes[0]
+	meter := d.meter()
+	if err := meter.Add(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := meter.Del(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const rounds = 10
+	podBefore, nodeBefore := tracked(t, pod.NS), tracked(t, node.NS)
+	requests := 0
+	for _, p := range slices.Concat(paths.Daily, paths.Further) {
+		for _, f := range dual.Families {
+			for range rounds {
+				if !slices.Contains(directPaths, p.Name) {
+					continue
+				}
+				r := p.Try(d.Scene, f, paths.Probes[1:3])
+				if requests += r.Of; r.Err != nil {
+					t.Fatal(r.Err)
+				}
+			}
+		}
+	}
+	inPod, onNode, met := tracked(t, pod.NS)-podBefore, tracked(t, node.NS)-nodeBefore, d.met(t)
+	hooks := hooked(t, pod.NS)
+	t.Logf("%d direct requests: the pod tracks %d more and has netfilter tables %v, the node tracks %d more, and %d packets met netfilter there",
+		requests, inPod, hooks, onNode, met)
+	if onNode > 0 || met != 0 || untracked && (inPod != 0 || podBefore != 0 || len(hooks) != 0) {
+		t.Error("want nothing of that")
+	}
+	if !untracked && (inPod <= 0 || len(hooks) == 0) {
+		t.Error("a pod that masquerades tracks nothing: this test cannot tell")
+	}
+	call(t, pod, requests/4)
+	t.Logf("%d requests to a Service: the pod tracks %d, the node %d more, and %d packets met netfilter there",
+		requests/4, tracked(t, pod.NS), tracked(t, node.NS)-nodeBefore, d.met(t))
+	if now := tracked(t, node.NS); now < requests/4 || d.met(t) == 0 {
+		t.Errorf("the node tracks %d connections, and so this test cannot tell", now)
+	}
+}
+
+// manyConnections is a client that makes one connection after the other to a Service, more than there would be ports for
+// if each took one of a few thousand until it was forgotten.
+func manyConnections(t *testing.T, s *paths.Scene) {
+	t.Helper()
+	const count = 2000
+	pod, start := s.Nodes[0].Pods[0], time.Now()
+	before := again(t, pod.NS)
+	call(t, pod, count)
+	more := again(t, pod.NS) - before
+	t.Logf("%d connections to one backend of a Service, one after the other, in %s: %d segments were sent again", count, time.Since(start).Round(time.Second), more)
+	if more > count/100 {
+		t.Error("want nearly none of that: who is not answered at once waits for a second")
+	}
+}
+
+// again is how many segments of TCP a namespace has sent again.
+func again(t *testing.T, n *nl.NS) (count int) {
+	t.Helper()
+	var out []byte
+	if err := n.Do(func() (err error) {
+		out, err = exec.Command("nstat", "-asz", "TcpRetransSegs").Output()
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Sscanf(string(out), "#kernel\nTcpRetransSegs %d", &count); err != nil {
+		t.Fatalf("nstat: %v:\n%s", err, out)
+	}
+	return count
+}
+
+// call has a pod call a Service by TCP so many times.
+func call(t *testing.T, pod *paths.Pod, times int) {
+	t.Helper()
+	to := netip.AddrPortFrom(kubeproxy.Services()[0].ClusterIP.V4, kubeproxy.Services()[0].Port)
+	for i := range times {
+		seen, err := pod.Call("tcp", to)
+		if err != nil || seen.Addr() != pod.Addr(paths.IPv4) {
+			t.Fatalf("call %d of %d to Service %s: seen as %s; %v", i+1, times, kubeproxy.Services()[0].Name, seen, err)
+		}
+	}
+}
+
+// meterName is a table of the node that counts, before all others, what is from the pod or for it.
+const meterName = "witness" // nft(8) has a keyword meter
+
+func (d direct) meter() nl.Wiring {
+	t := nl.Table{Family: "inet", Name: meterName}
+	for _, hook := range []string{"prerouting", "input", "forward", "output", "postrouting"} {
+		c := nl.Chain{Name: hook, Type: "filter", Hook: hook, Priority: -400}
+		for _, a := range d.Nodes[0].Pods[0].Addrs {
+			single := netip.PrefixFrom(a, a.BitLen())
+			c.Rules = append(c.Rules, nl.NFRule{nl.SAddr(single), nl.Count()}, nl.NFRule{nl.DAddr(single), nl.Count()})
+		}
+		t.Chains = append(t.Chains, c)
+	}
+	return nl.Wiring{{NS: d.Nodes[0].NS, Object: t}}
+}
+
+var packets = regexp.MustCompile(`counter packets (\d+)`)
+
+// met is how many packets the meter has counted, once for each hook.
+func (d direct) met(t *testing.T) (sum int) {
+	t.Helper()
+	var out []byte
+	if err := d.Nodes[0].Do(func() (err error) {
+		out, err = exec.Command("nft", "list", "table", "inet", meterName).Output()
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	found := packets.FindAllSubmatch(out, -1)
+	if len(found) == 0 {
+		t.Fatalf("no counters:\n%s", out)
+	}
+	for _, m := range found {
+		n, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += n
+	}
+	return sum
+}
+
+// tracked is how many connections a namespace tracks.
+func tracked(t *testing.T, n *nl.NS) int {
+	t.Helper()
+	text, err := n.Sysctl("net/netfilter/nf_conntrack_count")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// hooked lists the tables of netfilter in a namespace, nftables' and iptables'. Without any there are no hooks.
+func hooked(t *testing.T, n *nl.NS) []string {
+	t.Helper()
+	tables, err := n.Tables()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Do(func() error {
+		for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
+			names, err := os.ReadFile("/proc/thread-self/net/" + file)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			tables = append(tables, strings.Fields(string(names))...)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return tables
+}
