@@ -93,6 +93,7 @@ func refusal(addrs []netip.Addr) []byte {
 	a.label("ip6")
 	within(a, r2, ethLen+ip6Len)
 	refuse(a, addrs, true, ip6Dst)
+	a.jump("pass")
 	short(a)
 	a.label("pass")
 	a.leave(next)

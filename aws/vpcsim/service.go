@@ -17,6 +17,10 @@ import (
 // metadataAddr is where the fabric answers for the metadata services of all instances.
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
+// errorAddr is whom the fabric's ICMP errors are from. Without an address of its own for that the kernel would take the
+// metadata service's, which pods may refuse to know. EC2's are from routers that nobody can ask.
+var errorAddr = netip.MustParseAddr("192.0.2.253")
+
 // ec2Addr is where EC2 listens in each instance's namespace. In truth it is far away, and the way no concern of ours.
 const ec2Addr = "127.0.0.1:8773"
 
@@ -52,9 +56,10 @@ func (n *Namespace) serve(addr string, hops int, h http.Handler) error {
 // the Instance Metadata Service options": "HttpPutResponseHopLimit", 1 by default): a container behind the node's
 // routing does not get them, one that is on the ENI does.
 func (f *Fabric) serveMetadata() error {
-	a := nl.Addr{Prefix: prefix(metadataAddr.Addr()), Dev: "lo"}
-	if err := a.Add(f.vpc.NS); err != nil {
-		return err
+	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // the kernel takes the first
+		if err := (nl.Addr{Prefix: prefix(a), Dev: "lo"}).Add(f.vpc.NS); err != nil {
+			return err
+		}
 	}
 	const hops = 1
 	return f.vpc.serve(metadataAddr.String(), hops, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

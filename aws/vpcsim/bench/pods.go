@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 )
 
 // flat measures chains on two nodes in turns: as the first pod of a node, and as the last of many.
@@ -48,9 +49,17 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 	if err := rounds(ctx, r.subjects, o.rounds); err != nil {
 		return err
 	}
+	for _, s := range r.subjects {
+		if s.reference != s {
+			r.note("ADD with %d pods on the node against ADD with 1: %s x for %s.", o.pods, ratio(s.p50(), s.reference.p50()), s.name)
+		}
+	}
 	w.asked(r)
 	return nil
 }
+
+// p50 is the median of what an ADD takes.
+func (s *subject) p50() time.Duration { return quantile(walls(s.add), 0.5) }
 
 // crowd gives the node pods that stay, and the room for one more.
 func (n *node) crowd(ctx context.Context, c *chain, pods int) error {
