@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
@@ -69,10 +68,9 @@ func (v IPVlan) Add(n *NS) error {
 	if _, err := v.NS.linkByName(v.Name); err == nil {
 		return fmt.Errorf("link %s: %w", v.Name, fs.ErrExist)
 	}
-	const tries = 8
 	var err error
-	for range tries {
-		err = v.create(n, highIndex())
+	for i := range int32(slaves) {
+		err = v.create(n, slaveIndex+i)
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
 			break // else the index is taken, here or there
 		}
@@ -80,8 +78,10 @@ func (v IPVlan) Add(n *NS) error {
 	return err
 }
 
-// highIndex is an index that a namespace which counts its links from one does not come to.
-func highIndex() int32 { return 1<<24 | rand.Int32N(1<<24) }
+// slaveIndex is the index of the first slave in a namespace, one that a namespace which
+// counts its links from one does not come to; further ones follow. It is the same in
+// all pods, and so may be what depends on it: see Splice.
+const slaveIndex, slaves = 1 << 24, 8
 
 // create asks for the slave with an index.
 func (v IPVlan) create(n *NS, index int32) error {

@@ -105,8 +105,7 @@ func (s Splice) Add(n *NS) error {
 	}
 	// The links of nearly all pods have the same indices, and so the same programs.
 	// Others are not kept for ever.
-	const usual = 8
-	share := canPin() && atENI.index < usual && atVeth.index < usual
+	share := usual(atENI.index) && usual(atVeth.index) && canPin()
 	return s.load(atENI.index, atVeth.index, share, func(onward, unawaited int) error {
 		if err := atVeth.add(n, onward); err != nil {
 			return err
@@ -117,6 +116,12 @@ func (s Splice) Add(n *NS) error {
 		}
 		return err
 	})
+}
+
+// usual tells whether many pods have a link of this index: one of their first, or an IPVlan.
+func usual(index int) bool {
+	const few = 8
+	return index < few || index >= slaveIndex && index < slaveIndex+slaves
 }
 
 // Del deletes both programs. The hooks stay with the links: others may use them.
