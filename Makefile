@@ -19,7 +19,7 @@ build:
 	$(GOBUILD) -o bin/ ./...
 
 test: build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall
-	$(VM)/setup iproute2 iputils-ping iptables nftables systemd dbus udev rpm shellcheck
+	$(VM)/setup iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck
 	go test $(RACE) -run 'TestRepo' .
 	go test $(RACE) -skip TestKillEverywhere $$(go list ./... | grep -vxF "$$(go list $(KERNEL) .)")
 	go test -run TestKillEverywhere -parallel 4 ./ipam
