@@ -54,7 +54,8 @@ func run(f furniture, command []string) (status int, err error) {
 	}
 	if len(command) == 0 {
 		fmt.Print(greeting)
-		command = []string{"bash", "--norc", "-i"}
+		_, err := shell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"}) // its status is that of what was typed last
+		return 0, err
 	}
 	return shell(s.Nodes[0].Instance, command)
 }
