@@ -308,14 +308,9 @@ func (w *world) ping(args []string) error {
 	return w.pods[args[0]].Ping(a)
 }
 
-// The original's own example works unchanged, and so it does in every version that
-// the specification has had since plugins can be chained.
-func TestEveryVersion(t *testing.T) {
-	nltest.Need(t, "root", "ipvlan", "nftables")
-	original, err := os.ReadFile("conflist-examples/original.conflist")
-	if err != nil {
-		t.Fatal(err)
-	}
+// testWorld is a world that ends with the test, for libcni called from here.
+func testWorld(t *testing.T) *world {
+	t.Helper()
 	w, err := newWorld()
 	if err != nil {
 		t.Fatal(err)
@@ -326,6 +321,18 @@ func TestEveryVersion(t *testing.T) {
 		}
 	})
 	w.path, w.cache, w.stderr = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam"))), t.TempDir(), t.Output()
+	return w
+}
+
+// The original's own example works unchanged, and so it does in every version that
+// the specification has had since plugins can be chained.
+func TestEveryVersion(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	original, err := os.ReadFile("conflist-examples/original.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := testWorld(t)
 	if err := w.newPod("pod"); err != nil {
 		t.Fatal(err)
 	}

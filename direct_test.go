@@ -4,22 +4,19 @@
 package vpc
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // A direct scene counts what becomes of the packets of its first pod.
@@ -47,7 +44,7 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 		}
 	}()
 	const rounds = 10
-	podBefore, nodeBefore := tracked(t, pod.NS), tracked(t, node.NS)
+	podBefore, nodeBefore := nltest.Tracked(t, pod.NS), nltest.Tracked(t, node.NS)
 	requests := 0
 	for _, p := range slices.Concat(paths.Daily, paths.Further) {
 		for _, f := range dual.Families {
@@ -62,8 +59,8 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 			}
 		}
 	}
-	inPod, onNode, met := tracked(t, pod.NS)-podBefore, tracked(t, node.NS)-nodeBefore, d.met(t)
-	hooks := hooked(t, pod.NS)
+	inPod, onNode, met := nltest.Tracked(t, pod.NS)-podBefore, nltest.Tracked(t, node.NS)-nodeBefore, d.met(t)
+	hooks := nltest.Hooked(t, pod.NS)
 	t.Logf("%d direct requests: the pod tracks %d more and has netfilter tables %v, the node tracks %d more, and %d packets met netfilter there",
 		requests, inPod, hooks, onNode, met)
 	if onNode > 0 || met != 0 || untracked && (inPod != 0 || podBefore != 0 || len(hooks) != 0) {
@@ -74,8 +71,8 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 	}
 	call(t, pod, requests/4)
 	t.Logf("%d requests to a Service: the pod tracks %d, the node %d more, and %d packets met netfilter there",
-		requests/4, tracked(t, pod.NS), tracked(t, node.NS)-nodeBefore, d.met(t))
-	if now := tracked(t, node.NS); now < requests/4 || d.met(t) == 0 {
+		requests/4, nltest.Tracked(t, pod.NS), nltest.Tracked(t, node.NS)-nodeBefore, d.met(t))
+	if now := nltest.Tracked(t, node.NS); now < requests/4 || d.met(t) == 0 {
 		t.Errorf("the node tracks %d connections, and so this test cannot tell", now)
 	}
 }
@@ -163,40 +160,4 @@ func (d direct) met(t *testing.T) (sum int) {
 		sum += n
 	}
 	return sum
-}
-
-// tracked is how many connections a namespace tracks.
-func tracked(t *testing.T, n *nl.NS) int {
-	t.Helper()
-	text, err := n.Sysctl("net/netfilter/nf_conntrack_count")
-	if err != nil {
-		t.Fatal(err)
-	}
-	count, err := strconv.Atoi(text)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return count
-}
-
-// hooked lists the tables of netfilter in a namespace, nftables' and iptables'. Without any there are no hooks.
-func hooked(t *testing.T, n *nl.NS) []string {
-	t.Helper()
-	tables, err := n.Tables()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := n.Do(func() error {
-		for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {
-			names, err := os.ReadFile("/proc/thread-self/net/" + file)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			tables = append(tables, strings.Fields(string(names))...)
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return tables
 }

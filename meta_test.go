@@ -6,7 +6,6 @@ package vpc
 import (
 	"net/netip"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,16 +42,7 @@ func TestMetaPlugins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := newWorld()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.fabric.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	w.path, w.cache, w.stderr = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam"))), t.TempDir(), t.Output()
+	w := testWorld(t)
 	const port, hostPort = 8080, 30080
 	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": port, "protocol": "tcp"}}}
 	do := func(verb, pod string) {

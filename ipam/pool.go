@@ -232,8 +232,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, fresh bool, 
 func unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // prune forgets what has no meaning any more: wishes of processes that are no more,
-// failures that nobody who waits now has waited for, and released addresses of a /80, of which there are too many to list, once they
-// are as good as new.
+// failures that nobody who waits now has waited for, and released addresses of a /80,
+// of which there are too many to list, once they are as good as new.
 func prune(s *registry.State, policy Policy, now time.Time) {
 	maps.DeleteFunc(s.Wishes, func(_ string, w registry.Wish) bool { return now.After(w.Until) })
 	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > maxTimeout*time.Second })

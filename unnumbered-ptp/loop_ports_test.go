@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 var redirects = [2]string{"redirect", "redirect"}
@@ -38,7 +39,7 @@ func TestManyConnections(t *testing.T) {
 	}); err != nil {
 		t.Error(err)
 	}
-	if n, _ := strconv.Atoi(tracked(t, s.node)); n > ports {
+	if n := nltest.Tracked(t, s.node); n > ports {
 		t.Errorf("the node tracks %d connections, more than the pod has ports", n)
 	}
 	var snmp []byte

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -51,7 +52,7 @@ func TestWithoutBPF(t *testing.T) {
 	}
 	must(t, add())
 	must(t, f.CHECK(p))
-	if tables := hooked(t, p.NS); !slices.Contains(tables, "inet "+nl.OwnTable) {
+	if tables := nltest.Hooked(t, p.NS); !slices.Contains(tables, "inet "+nl.OwnTable) {
 		t.Errorf("tables in the pod: %v", tables)
 	}
 	if seen, err := call(p.NS, "tcp4", "172.20.0.10:80"); err != nil || seen != pod1Addr {

@@ -74,7 +74,7 @@ func TestTwoNetworks(t *testing.T) {
 		}
 	}
 	same(t, "the second ADDs", both, nltest.Dump(t, f.node))
-	if tables := hooked(t, f.node); !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_net") || !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_edge_2") {
+	if tables := nltest.Hooked(t, f.node); !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_net") || !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_edge_2") {
 		t.Errorf("tables %v", tables)
 	}
 	// One's configuration changes: its table does, and the other's stays.
@@ -87,7 +87,7 @@ func TestTwoNetworks(t *testing.T) {
 	must(t, f.CHECK(q))
 	must(t, f.CHECK(p))
 	must(t, f.node.RemoveOwn())
-	if tables := hooked(t, f.node); len(tables) > 0 {
+	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
 		t.Errorf("RemoveOwn left %v", tables)
 	}
 }
