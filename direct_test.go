@@ -83,26 +83,26 @@ func manyConnections(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	const count = 2000
 	pod, start := s.Nodes[0].Pods[0], time.Now()
-	before := again(t, pod.NS)
+	before := counter(t, pod.NS, "TcpRetransSegs")
 	call(t, pod, count)
-	more := again(t, pod.NS) - before
+	more := counter(t, pod.NS, "TcpRetransSegs") - before
 	t.Logf("%d connections to one backend of a Service, one after the other, in %s: %d segments were sent again", count, time.Since(start).Round(time.Second), more)
 	if more > count/100 {
 		t.Error("want nearly none of that: who is not answered at once waits for a second")
 	}
 }
 
-// again is how many segments of TCP a namespace has sent again.
-func again(t *testing.T, n *nl.NS) (count int) {
+// counter reads a counter of a namespace (nstat(8)).
+func counter(t *testing.T, n *nl.NS, name string) (count int) {
 	t.Helper()
 	var out []byte
 	if err := n.Do(func() (err error) {
-		out, err = exec.Command("nstat", "-asz", "TcpRetransSegs").Output()
+		out, err = exec.Command("nstat", "-asz", name).Output()
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fmt.Sscanf(string(out), "#kernel\nTcpRetransSegs %d", &count); err != nil {
+	if _, err := fmt.Sscanf(string(out), "#kernel\n"+name+" %d", &count); err != nil {
 		t.Fatalf("nstat: %v:\n%s", err, out)
 	}
 	return count

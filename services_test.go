@@ -5,21 +5,20 @@ package vpc
 
 import (
 	"slices"
-	"sync"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 const redirect = "redirect" // the default
 
-// loops are the ways of a pod's packet to a Service, each in a scene of its own.
+// loops are the ways of a pod's packet to a Service, each in a scene of its own, and those in which pods see who calls them.
 var loops = []mode{
 	{redirect, withServices, dual},
-	{"masquerade", masqueradeLoop, dual},
+	{"redirect, keepCaller", keepCaller(withServices), paths.Options{Families: dual.Families, Kept: true}},
+	{"masquerade, keepCaller", keepCaller(masqueradeLoop), paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
 }
 
 // withServices says where Services are: by IPv6 the default route is by the ENI.
@@ -28,6 +27,13 @@ func withServices(_, ptp map[string]any) { ptp["hostCidrs"] = kubeproxy.ServiceC
 func masqueradeLoop(ipam, ptp map[string]any) {
 	withServices(ipam, ptp)
 	ptp["serviceLoop"] = "masquerade"
+}
+
+func keepCaller(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
+	return func(ipam, ptp map[string]any) {
+		change(ipam, ptp)
+		ptp["keepCaller"] = true
+	}
 }
 
 // TestServices goes every way to Services, by either service loop, with the rules of kube-proxy in either of its modes;
@@ -43,8 +49,8 @@ func TestServices(t *testing.T) {
 					column := string(proxy) + ", " + loop.name
 					m.columns = append(m.columns, column)
 					serve(t, s, proxy)
-					m.tryAll(t, s, column)
-					direct{s}.untouched(t, loop.name == redirect)
+					m.tryAll(t, s, dual, column)
+					direct{s}.untouched(t, !loop.Tracking)
 					if loop.name == redirect {
 						manyConnections(t, s)
 					}
@@ -58,60 +64,23 @@ func TestServices(t *testing.T) {
 		rows = append(rows, svc.Path)
 	}
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
-	for _, g := range gaps {
-		t.Logf("GAP, %v: %s: %s", g.families, g.path, g.why)
-	}
 }
 
-// tryAll tries all there is in a column, and meanwhile the gaps, which take their time.
-func (m *matrix) tryAll(t *testing.T, s *paths.Scene, column string) {
+// tryAll tries all there is of some families in a column.
+func (m *matrix) tryAll(t *testing.T, s *paths.Scene, o paths.Options, column string) {
 	t.Helper()
-	var meanwhile sync.WaitGroup
-	defer meanwhile.Wait()
-	for _, f := range dual.Families {
-		for _, svc := range paths.Services {
-			if c := (cell{svc.Name, f, column}); isGap(c) {
-				m.counts[c] = "GAP"
-				meanwhile.Go(func() {
-					if r := svc.Try(s, f, svc.Probes[:1]); r.Err == nil {
-						t.Errorf("%s, %s: works, and so is no gap", c.path, c.family)
-					}
-				})
-			}
-		}
-	}
-	for _, f := range dual.Families {
+	for _, f := range o.Families {
 		for _, p := range slices.Concat(paths.Daily, paths.Further) {
 			if p.In(f) {
 				m.note(t, cell{p.Name, f, column}, p.Try(s, f, paths.Quick))
 			}
 		}
 		for _, svc := range paths.Services {
-			if c := (cell{svc.Name, f, column}); svc.In(f) && !isGap(c) {
-				m.note(t, c, svc.Try(s, f, svc.Probes))
+			if svc.In(f) {
+				m.note(t, cell{svc.Name, f, column}, svc.Try(s, f, svc.Probes))
 			}
 		}
 	}
-}
-
-// A gap is a path that is not there, by either loop.
-type gap struct {
-	path     string
-	families []paths.Family
-	why      string
-}
-
-// gaps are known. One that is closed fails the test until it is taken out.
-var gaps = []gap{
-	{"host in the VPC to a NodePort, Local", dual.Families, directAnswer},
-	{"pod to a NodePort of another node, Local", dual.Families, directAnswer},
-	{"internet to a NodePort, Local", v6.Families, directAnswer},
-}
-
-const directAnswer = "the node keeps the caller's address, and so the pod answers him directly by its ENI, past the node that has translated"
-
-func isGap(c cell) bool {
-	return slices.ContainsFunc(gaps, func(g gap) bool { return g.path == c.path && slices.Contains(g.families, c.family) })
 }
 
 // serviceScene has three pods on either node, each of which answers as a DNS server, too.
@@ -125,11 +94,6 @@ func (m mode) serviceScene(t *testing.T) *paths.Scene {
 			if err := p.Answer(paths.DNS); err != nil {
 				t.Fatal(err)
 			}
-		}
-		// By IPv6 a node tells a pod of what it takes for a shorter way, which no sysctl forbids, and the kernel rations that
-		// together with what it refuses.
-		if err := (nl.Sysctl{Key: "net/ipv6/icmp/ratelimit", Value: "0"}).Add(n.NS); err != nil {
-			t.Fatal(err)
 		}
 	}
 	return s

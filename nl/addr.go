@@ -4,11 +4,11 @@
 package nl
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -27,33 +27,38 @@ func (a Addr) String() string {
 }
 
 // Add adds the address. The kernel adds the route to its subnet.
-func (a Addr) Add(n *NS) error {
-	k, err := a.kernel(n)
-	if err != nil {
-		return err
-	}
-	return kernel(n.route.AddrAdd(nil, k))
-}
+func (a Addr) Add(n *NS) error { return a.change(n, unix.RTM_NEWADDR, addNew) }
 
 // Del removes the address.
-func (a Addr) Del(n *NS) error {
-	k, err := a.kernel(n)
+func (a Addr) Del(n *NS) error { return a.change(n, unix.RTM_DELADDR, 0) }
+
+func (a Addr) change(n *NS, typ, flags int) error {
+	index, err := n.index(a.Dev)
 	if err != nil {
 		return err
 	}
-	return kernel(n.route.AddrDel(nil, k))
+	addr := a.Prefix.Addr()
+	msg := nl.NewIfAddrmsg(familyOf(addr))
+	msg.Index, msg.Prefixlen = uint32(index), uint8(a.Prefix.Bits())
+	if a.NoDAD && addr.Is6() {
+		msg.Flags = unix.IFA_F_NODAD
+	}
+	data := []nl.NetlinkRequestData{msg, attrAddr(unix.IFA_LOCAL, addr), attrAddr(unix.IFA_ADDRESS, addr)}
+	if b, ok := broadcast(a.Prefix); ok {
+		data = append(data, attrAddr(unix.IFA_BROADCAST, b))
+	}
+	return n.change(typ, flags, data...)
 }
 
-func (a Addr) kernel(n *NS) (*netlink.Addr, error) {
-	index, err := n.index(a.Dev)
-	if err != nil {
-		return nil, err
+// broadcast is the last address of a subnet of IPv4 that has room for one, as ip(8)
+// gives it to a link with "brd +" (RFC 3021 on those that have not).
+func broadcast(p netip.Prefix) (netip.Addr, bool) {
+	if !p.Addr().Is4() || p.Bits() > 30 {
+		return netip.Addr{}, false
 	}
-	k := &netlink.Addr{IPNet: ipnet(a.Prefix), LinkIndex: index}
-	if a.NoDAD && a.Prefix.Addr().Is6() {
-		k.Flags = unix.IFA_F_NODAD
-	}
-	return k, nil
+	a := p.Addr().As4()
+	last := binary.BigEndian.Uint32(a[:]) | ^uint32(0)>>p.Bits()
+	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, last))), true
 }
 
 // Check reports an address that is missing, or that IPv6 has found to be

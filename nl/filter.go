@@ -43,7 +43,7 @@ const filterPref = 72
 // add adds the filter with the program of a file, or replaces its program.
 func (f filter) add(n *NS, program int) error {
 	// A hook that is there already may be of the older kind "ingress", which serves as well.
-	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0,
+	err := n.change(unix.RTM_NEWQDISC, addNew,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcClsact, Handle: tcHandle}, attrString(nl.TCA_KIND, "clsact"))
 	if err == nil || errors.Is(err, fs.ErrExist) {
 		options := attr(nl.TCA_OPTIONS, nil)

@@ -22,6 +22,7 @@ type IPVlan struct {
 	NS     *NS    // where the slave lives; nil when that is gone, and the slave with it
 	Mode   string // l2, l3 or l3s; "" is l2
 	MTU    int    // 0: the master's
+	Group  uint32 // of links, to be deleted together; 0 is everybody's
 	Down   bool   // leave it down: something has to be set first, and Up follows
 }
 
@@ -40,7 +41,7 @@ func (v IPVlan) String() string {
 	if v.NS != nil {
 		c.option("netns", v.NS.Name)
 	}
-	return c.number("mtu", v.MTU).word("type ipvlan").option("mode", v.mode()).String()
+	return c.number("mtu", v.MTU).number("group", int(v.Group)).word("type ipvlan").option("mode", v.mode()).String()
 }
 
 func (v IPVlan) mode() string {
@@ -75,6 +76,9 @@ func (v IPVlan) Add(n *NS) error {
 			break // else the index is taken, here or there
 		}
 	}
+	if errors.Is(err, ErrUnanswered) {
+		_ = v.NS.delLink(v.Name)
+	}
 	return err
 }
 
@@ -106,8 +110,10 @@ func (v IPVlan) create(n *NS, index int32) error {
 	if v.MTU > 0 {
 		data = append(data, attr32(unix.IFLA_MTU, uint32(v.MTU)))
 	}
-	_, err = n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, data...)
-	return err
+	if v.Group != 0 {
+		data = append(data, attr32(unix.IFLA_GROUP, v.Group))
+	}
+	return n.change(unix.RTM_NEWLINK, addNew, data...)
 }
 
 // Supported reports a kernel that has no ipvlan and no module for it. It asks for
@@ -116,8 +122,7 @@ func (v IPVlan) create(n *NS, index int32) error {
 func (IPVlan) Supported(n *NS) error {
 	info := attr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("ipvlan"))
-	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0,
-		linkMessage(), info, attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
+	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info, attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}

@@ -78,11 +78,18 @@ func (n *NS) linkByName(name string) ([]byte, error) {
 
 // index returns the index of a link, all that most messages need.
 func (n *NS) index(name string) (int, error) {
+	if i, known := n.indices[name]; known {
+		return i, nil
+	}
 	m, err := n.linkByName(name)
 	if err != nil {
 		return 0, fmt.Errorf("link %s: %w", name, err)
 	}
-	return int(nl.DeserializeIfInfomsg(m).Index), nil
+	i := int(nl.DeserializeIfInfomsg(m).Index)
+	if n.indices != nil {
+		n.indices[name] = i
+	}
+	return i, nil
 }
 
 // checkName keeps a name that the kernel would refuse, or take for another
@@ -146,8 +153,8 @@ func (u Up) Check(n *NS) error {
 	return nil
 }
 
-// setLink sets a link up, with its MTU and alias if they are given.
-func (n *NS) setLink(name string, mtu int, alias string) error {
+// setLink sets a link up, with its MTU and alias if they are given, and what more there is.
+func (n *NS) setLink(name string, mtu int, alias string, more ...nl.NetlinkRequestData) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
@@ -160,8 +167,7 @@ func (n *NS) setLink(name string, mtu int, alias string) error {
 	if alias != "" {
 		data = append(data, attr(unix.IFLA_IFALIAS, []byte(alias)))
 	}
-	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_SETLINK, unix.NLM_F_ACK, 0, data...)
-	return err
+	return n.change(unix.RTM_SETLINK, 0, append(data, more...)...)
 }
 
 // delLink deletes a link by its name.
@@ -169,8 +175,22 @@ func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	_, err := n.request(unix.NETLINK_ROUTE, unix.RTM_DELLINK, unix.NLM_F_ACK, 0, linkMessage(), attrString(unix.IFLA_IFNAME, name))
-	return err
+	delete(n.indices, name)
+	return n.change(unix.RTM_DELLINK, 0, linkMessage(), attrString(unix.IFLA_IFNAME, name))
+}
+
+// DelGroup deletes all links of a group, and what they are one end of. The error answers
+// to fs.ErrNotExist if there is none.
+func (n *NS) DelGroup(group uint32) error {
+	if group == 0 { // of all links that are in no other
+		return errors.New("group 0 is everybody's")
+	}
+	clear(n.indices)
+	err := n.change(unix.RTM_DELLINK, 0, linkMessage(), attr32(unix.IFLA_GROUP, group))
+	if err != nil {
+		return fmt.Errorf("%s: ip link del group %d: %w", n.Name, group, err)
+	}
+	return nil
 }
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }

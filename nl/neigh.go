@@ -11,6 +11,7 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,36 +31,37 @@ func (e Neigh) String() string {
 
 // Add adds a permanent entry, in the place of one that was learnt.
 func (e Neigh) Add(n *NS) error {
-	k, err := e.kernel(n)
+	msg, err := e.message(n)
 	if err != nil {
 		return err
 	}
-	err = kernel(n.route.NeighAdd(k))
+	err = n.change(unix.RTM_NEWNEIGH, addNew, msg...)
 	switch {
 	case !errors.Is(err, fs.ErrExist):
 		return err
 	case e.Check(n) == nil:
 		return errSame
 	}
-	return kernel(n.route.NeighSet(k))
+	return n.change(unix.RTM_NEWNEIGH, addReplace, msg...)
 }
 
 // Del deletes the entry.
 func (e Neigh) Del(n *NS) error {
-	k, err := e.kernel(n)
+	msg, err := e.message(n)
 	if err != nil {
 		return err
 	}
-	return kernel(n.route.NeighDel(k))
+	return n.change(unix.RTM_DELNEIGH, 0, msg...)
 }
 
-func (e Neigh) kernel(n *NS) (*netlink.Neigh, error) {
+func (e Neigh) message(n *NS) ([]nl.NetlinkRequestData, error) {
 	index, err := n.index(e.Dev)
 	if err != nil {
 		return nil, err
 	}
 	mac, err := net.ParseMAC(e.MAC)
-	return &netlink.Neigh{LinkIndex: index, IP: e.Addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT}, err
+	msg := &netlink.Ndmsg{Family: uint8(familyOf(e.Addr)), Index: uint32(index), State: netlink.NUD_PERMANENT}
+	return []nl.NetlinkRequestData{msg, attrAddr(netlink.NDA_DST, e.Addr), attr(netlink.NDA_LLADDR, mac)}, err
 }
 
 // Check reports an entry that is missing, has another MAC address, or may be forgotten.
@@ -69,7 +71,7 @@ func (e Neigh) Check(n *NS) error {
 		return err
 	}
 	ask := &netlink.Ndmsg{Family: uint8(familyOf(e.Addr)), Index: uint32(index)}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask, attr(netlink.NDA_DST, e.Addr.AsSlice()))
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask, attrAddr(netlink.NDA_DST, e.Addr))
 	if err != nil {
 		return err
 	}

@@ -25,8 +25,6 @@ import (
 	"sync"
 
 	"github.com/google/nftables"
-	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -43,26 +41,25 @@ type NS struct {
 	Name string // for people: "host", "pod"
 
 	fd      netns.NsHandle
-	route   *netlink.Handle
 	process bool // threads that no goroutine has locked are in it
 
-	mu      sync.Mutex               // of what is opened when first asked for:
-	sockets map[int]*nl.SocketHandle // by netlink family
+	mu      sync.Mutex      // of what is opened when first asked for:
+	sockets map[int]*socket // by netlink family
 	nft     *nftables.Conn
+
+	indices map[string]int // of links, while a Wiring is at work that asks for them again and again
 }
 
 // Host opens the namespace of the calling thread, which for a plugin is the
 // host's.
 func Host() (*NS, error) {
-	fd, err := netns.Get()
+	fd, err := ofThread()
 	if err != nil {
 		return nil, fmt.Errorf("open the host's network namespace: %w", err)
 	}
-	n, err := open("host", fd)
-	if err == nil {
-		n.process = n.is(anyThread())
-	}
-	return n, err
+	n := open("host", fd)
+	n.process = n.is(anyThread())
+	return n, nil
 }
 
 // Open opens the namespace at path. The error answers to fs.ErrNotExist if
@@ -76,7 +73,7 @@ func Open(name, path string) (*NS, error) {
 		fd.Close()
 		return nil, fmt.Errorf("open network namespace %s: %w", path, os.ErrNotExist)
 	}
-	return open(name, fd)
+	return open(name, fd), nil
 }
 
 // isNamespace tells a namespace from the empty file that its mount has left.
@@ -85,14 +82,14 @@ func isNamespace(fd int) bool {
 	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC
 }
 
-func open(name string, fd netns.NsHandle) (*NS, error) {
-	route, err := netlink.NewHandleAt(fd, unix.NETLINK_ROUTE)
-	if err != nil {
-		fd.Close()
-		return nil, fmt.Errorf("open netlink in %s: %w", name, err)
-	}
-	return &NS{Name: name, fd: fd, route: route, sockets: map[int]*nl.SocketHandle{}}, nil
+func open(name string, fd netns.NsHandle) *NS {
+	return &NS{Name: name, fd: fd, sockets: map[int]*socket{}}
 }
+
+// ofThread opens the namespace of the calling thread. It is asked for in one system
+// call: a goroutine that learns its thread's number first may be on another one by then,
+// and the first in another namespace.
+func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
 // anyThread returns the namespace of a thread that no goroutine has locked, and
 // so of every such thread. It is not that of /proc/self: the first thread of a
@@ -101,7 +98,7 @@ func anyThread() (fd netns.NsHandle) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		fd, _ = netns.Get()
+		fd, _ = ofThread()
 	}()
 	<-done
 	return fd
@@ -117,9 +114,8 @@ func (n *NS) is(fd netns.NsHandle) bool {
 func (n *NS) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.route.Close()
 	for _, s := range n.sockets {
-		s.Close()
+		s.close()
 	}
 	clear(n.sockets)
 	if n.nft != nil {
@@ -150,7 +146,7 @@ func (n *NS) Do(f func() error) error {
 // come back the thread stays locked, and ends with its goroutine.
 func (n *NS) enter(f func() error) error {
 	runtime.LockOSThread()
-	home, err := netns.Get()
+	home, err := ofThread()
 	if err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("enter %s: %w", n.Name, err)

@@ -9,9 +9,10 @@ import (
 )
 
 // onward is the program of a Splice for the veth. It looks whether a socket has the
-// port that an answer will come to, and if so remembers the answer.
-func onward(memory int, mac string, eni int) []byte {
-	hw, _ := net.ParseMAC(mac)
+// port that an answer will come to, and if so remembers the answer. What does not go on
+// it marks; without a mark it is the program of those that are from before there were marks.
+func (s Splice) onward(memory, eni int) []byte {
+	hw, _ := net.ParseMAC(s.MAC)
 	a := newAsm(memory)
 	begin(a)
 	a.load(size4, r0, r2, 0)
@@ -48,6 +49,11 @@ func onward(memory int, mac string, eni int) []byte {
 	a.exit()
 	short(a)
 	a.label("pass")
+	if s.Mark != 0 {
+		a.load(size4, r0, r6, skbMark)
+		a.or(r0, int32(s.Mark))
+		a.store(size4, r6, skbMark, r0)
+	}
 	a.leave(next)
 	return a.assemble()
 }

@@ -25,8 +25,8 @@ const (
 
 // Offsets in the context of a program, struct __sk_buff, and in struct bpf_sock.
 const (
-	skbLen, skbData, skbDataEnd = 0, 76, 80
-	sockState                   = 72
+	skbLen, skbMark, skbData, skbDataEnd = 0, 8, 76, 80
+	sockState                            = 72
 )
 
 // Lengths and offsets of headers.

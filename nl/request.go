@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -17,45 +16,53 @@ import (
 )
 
 // request sends one message of a netlink family and returns the answers of type
-// answer. It is for what package netlink cannot ask: with strict checking, which
-// is set here, the kernel dumps only what is asked for (one link's addresses,
-// one table's routes) where package netlink reads everything and chooses.
+// answer. With strict checking the kernel dumps only what is asked for (one link's
+// addresses, one table's routes), where package netlink reads everything and chooses.
 func (n *NS) request(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error) {
-	sockets, err := n.socket(family)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, err := n.socket(family)
 	if err != nil {
 		return nil, err
 	}
 	var msgs [][]byte
 	err = retry(func() error {
 		req := nl.NewNetlinkRequest(typ, flags)
-		req.Sockets = sockets
 		req.Data = data
-		msgs, err = req.Execute(family, answer)
+		msgs, err = s.exchange(req, answer)
 		return err
 	})
 	return msgs, kernel(err)
 }
 
-// socket returns the socket of a netlink family, opened if it was not.
-func (n *NS) socket(family int) (map[int]*nl.SocketHandle, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.sockets[family] == nil {
-		s, err := nl.GetNetlinkSocketAt(n.fd, netnsNone, family)
-		if err != nil {
-			return nil, fmt.Errorf("open netlink in %s: %w", n.Name, err)
-		}
-		// Kernels before 4.20 do not know the option: they answer with more than
-		// was asked for, which the readers sift. NETLINK_EXT_ACK stays off: at the
-		// end of a dump that failed, package netlink 1.3.1 reads beyond the message.
-		_ = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-		n.sockets[family] = &nl.SocketHandle{Socket: s}
-	}
-	return map[int]*nl.SocketHandle{family: n.sockets[family]}, nil
+// change is a request that adds, changes or deletes something.
+func (n *NS) change(typ, flags int, data ...nl.NetlinkRequestData) error {
+	_, err := n.request(unix.NETLINK_ROUTE, typ, flags|unix.NLM_F_ACK, 0, data...)
+	return err
 }
 
-// netnsNone is netns.None(): come back to where the thread was.
-const netnsNone = -1
+// The flags of a request that adds: what must not be there, and what may be.
+const (
+	addNew     = unix.NLM_F_CREATE | unix.NLM_F_EXCL
+	addReplace = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
+)
+
+// socket returns the socket of a netlink family, opened if it was not.
+func (n *NS) socket(family int) (*socket, error) {
+	if s := n.sockets[family]; s != nil {
+		return s, nil
+	}
+	var s *socket
+	err := n.Do(func() (err error) {
+		s, err = openSocket(family)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open netlink in %s: %w", n.Name, err)
+	}
+	n.sockets[family] = s
+	return s, nil
+}
 
 // retry repeats a dump that a change in the kernel has interrupted. A busy node
 // changes something all the time, hence the limit; after it the last answer
@@ -93,9 +100,10 @@ func differs(what string, got, want any) error {
 	return fmt.Errorf("%s is %v, not %v", what, got, want)
 }
 
-func attr(typ int, data []byte) *nl.RtAttr    { return nl.NewRtAttr(typ, data) }
-func attr32(typ int, v uint32) *nl.RtAttr     { return attr(typ, nl.Uint32Attr(v)) }
-func attrString(typ int, s string) *nl.RtAttr { return attr(typ, nl.ZeroTerminated(s)) }
+func attr(typ int, data []byte) *nl.RtAttr      { return nl.NewRtAttr(typ, data) }
+func attrAddr(typ int, a netip.Addr) *nl.RtAttr { return attr(typ, a.AsSlice()) }
+func attr32(typ int, v uint32) *nl.RtAttr       { return attr(typ, nl.Uint32Attr(v)) }
+func attrString(typ int, s string) *nl.RtAttr   { return attr(typ, nl.ZeroTerminated(s)) }
 
 // number reads a number of one, two or four bytes.
 func number(b []byte) uint32 {
@@ -108,13 +116,6 @@ func number(b []byte) uint32 {
 		return binary.NativeEndian.Uint32(b)
 	}
 	return 0
-}
-
-func ipnet(p netip.Prefix) *net.IPNet {
-	if !p.IsValid() {
-		return nil
-	}
-	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
 func addrFrom(b []byte) netip.Addr {

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -74,50 +73,64 @@ func (r Route) scope() int {
 
 // Add adds the route, or replaces another one to Dst.
 func (r Route) Add(n *NS) error {
-	k, err := r.kernel(n)
+	msg, err := r.message(n)
 	if err != nil {
 		return err
 	}
-	err = kernel(n.route.RouteAdd(k))
+	err = n.change(unix.RTM_NEWROUTE, addNew, msg...)
 	if !r.Replace || !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if r.Check(n) == nil {
 		return errSame
 	}
-	return kernel(n.route.RouteReplace(k))
+	return n.change(unix.RTM_NEWROUTE, addReplace, msg...)
 }
 
 // Del deletes the route, and not another one to Dst.
 func (r Route) Del(n *NS) error {
-	k, err := r.kernel(n)
+	msg, err := r.message(n)
 	if err != nil {
 		return err
 	}
-	return kernel(n.route.RouteDel(k))
+	return n.change(unix.RTM_DELROUTE, 0, msg...)
 }
 
-func (r Route) kernel(n *NS) (*netlink.Route, error) {
-	k := &netlink.Route{
-		Dst: ipnet(r.Dst), Gw: r.Via.AsSlice(), Src: r.Src.AsSlice(), Table: r.table(), Scope: netlink.Scope(r.scope()),
-		Priority: r.Metric, MTU: r.MTU, Protocol: netlink.RouteProtocol(cmp.Or(r.Protocol, unix.RTPROT_BOOT)), Type: unix.RTN_UNICAST,
-	}
+// message is the route as the kernel has it.
+func (r Route) message(n *NS) ([]nl.NetlinkRequestData, error) {
+	msg := &nl.RtMsg{}
+	msg.Family, msg.Dst_len, msg.Scope = uint8(familyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), uint8(r.scope())
+	msg.Protocol, msg.Type = uint8(cmp.Or(r.Protocol, unix.RTPROT_BOOT)), unix.RTN_UNICAST
 	if r.OnLink {
-		k.Flags = int(netlink.FLAG_ONLINK)
+		msg.Flags = unix.RTNH_F_ONLINK
 	}
 	if r.Type != "" {
 		t, ok := routeTypes[r.Type]
 		if !ok {
 			return nil, fmt.Errorf("unknown type of route %q", r.Type)
 		}
-		k.Type = t
+		msg.Type = uint8(t)
+	}
+	data := []nl.NetlinkRequestData{msg, attrAddr(unix.RTA_DST, r.Dst.Addr()), attr32(unix.RTA_TABLE, uint32(r.table()))}
+	if r.Via.IsValid() {
+		data = append(data, attrAddr(unix.RTA_GATEWAY, r.Via))
+	}
+	if r.Src.IsValid() {
+		data = append(data, attrAddr(unix.RTA_PREFSRC, r.Src))
+	}
+	if r.Metric > 0 {
+		data = append(data, attr32(unix.RTA_PRIORITY, uint32(r.Metric)))
+	}
+	if r.MTU > 0 {
+		metrics := attr(unix.RTA_METRICS, nil)
+		metrics.AddChild(attr32(unix.RTAX_MTU, uint32(r.MTU)))
+		data = append(data, metrics)
 	}
 	if r.Dev == "" {
-		return k, nil
+		return data, nil
 	}
 	index, err := n.index(r.Dev)
-	k.LinkIndex = index
-	return k, err
+	return append(data, attr32(unix.RTA_OIF, uint32(index))), err
 }
 
 // routeTypes are the types of rtnetlink(7) by ip(8)'s names.

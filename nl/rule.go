@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -64,22 +63,64 @@ func tableName(t uint32) string {
 }
 
 // Add adds the rule.
-func (r Rule) Add(n *NS) error { return kernel(n.route.RuleAdd(r.kernel())) }
+func (r Rule) Add(n *NS) error {
+	return n.change(unix.RTM_NEWRULE, addNew, r.message(unix.FR_ACT_TO_TBL)...)
+}
 
 // Del deletes the rule.
-func (r Rule) Del(n *NS) error { return kernel(n.route.RuleDel(r.kernel())) }
+func (r Rule) Del(n *NS) error { return n.change(unix.RTM_DELRULE, 0, r.message(0)...) }
 
-func (r Rule) kernel() *netlink.Rule {
-	k := netlink.NewRule()
-	k.Priority, k.IifName, k.Table, k.Protocol = r.Pref, r.IIF, int(r.Table), uint8(r.Protocol)
-	k.Src, k.Dst = ipnet(r.From), ipnet(r.To)
-	if k.Family = unix.AF_INET; r.v6() {
-		k.Family = unix.AF_INET6
+// DelRules deletes all rules about what comes in by a link, without listing them: a node
+// has some for each pod.
+func (n *NS) DelRules(iif string) error {
+	const most = 1000 // nobody has so many
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		msg := &nl.RtMsg{}
+		msg.Family = family
+		for range most {
+			err := n.change(unix.RTM_DELRULE, 0, msg, attrString(nl.FRA_IIFNAME, iif))
+			if absent(err) {
+				break
+			}
+			if err != nil {
+				return fmt.Errorf("%s: ip rule del iif %s: %w", n.Name, iif, err)
+			}
+		}
+	}
+	return nil
+}
+
+// message is the rule as the kernel has it, which takes 0 for any action where it deletes.
+func (r Rule) message(action uint8) []nl.NetlinkRequestData {
+	msg := &nl.RtMsg{}
+	msg.Family, msg.Type = unix.AF_INET, action
+	if r.v6() {
+		msg.Family = unix.AF_INET6
+	}
+	data := []nl.NetlinkRequestData{msg, attr32(nl.FRA_PRIORITY, uint32(r.Pref))}
+	if r.Table < unix.RT_TABLE_COMPAT {
+		msg.Table = uint8(r.Table)
+	} else {
+		data = append(data, attr32(nl.FRA_TABLE, r.Table))
+	}
+	if r.From.IsValid() {
+		msg.Src_len = uint8(r.From.Bits())
+		data = append(data, attrAddr(nl.FRA_SRC, r.From.Addr()))
+	}
+	if r.To.IsValid() {
+		msg.Dst_len = uint8(r.To.Bits())
+		data = append(data, attrAddr(nl.FRA_DST, r.To.Addr()))
 	}
 	if r.Mark != 0 {
-		k.Mark, k.Mask = r.Mark, new(r.mask())
+		data = append(data, attr32(nl.FRA_FWMARK, r.Mark), attr32(nl.FRA_FWMASK, r.mask()))
 	}
-	return k
+	if r.IIF != "" {
+		data = append(data, attrString(nl.FRA_IIFNAME, r.IIF))
+	}
+	if r.Protocol != 0 {
+		data = append(data, attr(nl.FRA_PROTOCOL, []byte{uint8(r.Protocol)}))
+	}
+	return data
 }
 
 // Check looks for the rule. Who put it there does not matter.

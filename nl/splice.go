@@ -4,7 +4,6 @@
 package nl
 
 import (
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -28,9 +27,13 @@ import (
 // translates its port, is awaited from then on. The programs keep in mind those few.
 // An error of ICMP is awaited by whoever awaits answers to the packet that it is
 // about, and fragments go where the first of them goes.
+//
+// What comes in by Veth and stays gets the bits of Mark, besides those that it has. By
+// these the namespace knows what calls it by Veth.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
+	Mark      uint32
 }
 
 // The ports from SpliceFirst to the last that there is stand for those from
@@ -43,34 +46,47 @@ const (
 
 func (s Splice) String() string {
 	const filter = "tc qdisc add dev %s clsact; tc filter add dev %[1]s ingress pref %[2]d handle 1 bpf direct-action"
-	return fmt.Sprintf(filter+" # what is to %[3]s: sport + %[5]d, bpf_redirect_neigh %[4]s\n\t", s.Veth, filterPref, s.MAC, s.ENI, spliceBit) +
+	onward := fmt.Sprintf(filter+" # what is to %[3]s: sport + %[5]d, bpf_redirect_neigh %[4]s", s.Veth, filterPref, s.MAC, s.ENI, spliceBit)
+	if s.Mark != 0 {
+		onward += fmt.Sprintf("; else: mark | %#x", s.Mark)
+	}
+	return onward + "\n\t" +
 		fmt.Sprintf(filter+" # dport >= %[3]d that no socket awaits: dport - %[5]d, bpf_redirect_peer %[4]s", s.ENI, filterPref, SpliceFirst, s.Veth, spliceBit)
 }
 
 // Supported says whether this kernel takes the programs. The error answers to ErrNoBPF.
 func (s Splice) Supported() error {
-	return s.load(1, 1, false, func(onward, unawaited int) error { return nil })
+	any := filter{index: 1}
+	return s.load(any, any, false, func(onward, unawaited int) error { return nil })
 }
 
-// load loads the programs for links with these indices, or gets those that are
-// shared, and calls use with their files.
-func (s Splice) load(eni, veth int, share bool, use func(onward, unawaited int) error) error {
+// load loads the programs of two filters, or gets those that are shared, and calls use
+// with their files.
+func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaited int) error) error {
 	keep := func(_ string, open func() (int, error)) (int, error) { return open() }
 	entries := uint32(1024) // of a tenth of a kB
 	if share {
 		keep, entries = pinned, 16384 // for all pods of the node
 	}
-	memory, err := keep(fingerprint([]byte("memory")), func() (int, error) { return createMap(keySize, entries) })
-	if err != nil {
-		return err
+	memory := -1
+	defer func() { unix.Close(memory) }()
+	program := func(f filter, code func(memory int) []byte) (int, error) {
+		return keep(f.name, func() (fd int, err error) {
+			if memory < 0 {
+				memory, err = keep(fingerprint([]byte("memory")), func() (int, error) { return createMap(keySize, entries) })
+			}
+			if err != nil {
+				return -1, err
+			}
+			return loadBPF(code(memory))
+		})
 	}
-	defer unix.Close(memory)
-	first, err := keep(fingerprint(onward(0, s.MAC, eni)), func() (int, error) { return loadBPF(onward(memory, s.MAC, eni)) })
+	first, err := program(atVeth, func(memory int) []byte { return s.onward(memory, atENI.index) })
 	if err != nil {
 		return err
 	}
 	defer unix.Close(first)
-	second, err := keep(fingerprint(unawaited(0, veth)), func() (int, error) { return loadBPF(unawaited(memory, veth)) })
+	second, err := program(atENI, func(memory int) []byte { return unawaited(memory, atVeth.index) })
 	if err != nil {
 		return err
 	}
@@ -88,7 +104,7 @@ func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	if err != nil {
 		return atVeth, atENI, err
 	}
-	atVeth.name = fingerprint(onward(0, s.MAC, atENI.index))
+	atVeth.name = fingerprint(s.onward(0, atENI.index))
 	atENI.name = fingerprint(unawaited(0, atVeth.index))
 	return atVeth, atENI, nil
 }
@@ -100,13 +116,13 @@ func (s Splice) Add(n *NS) error {
 	if err != nil {
 		return err
 	}
-	if errors.Join(atVeth.check(n), atENI.check(n)) == nil {
+	if checkFilters(n, []filter{atVeth, atENI}) == nil {
 		return errSame
 	}
 	// The links of nearly all pods have the same indices, and so the same programs.
 	// Others are not kept for ever.
 	share := usual(atENI.index) && usual(atVeth.index) && canPin()
-	return s.load(atENI.index, atVeth.index, share, func(onward, unawaited int) error {
+	return s.load(atVeth, atENI, share, func(onward, unawaited int) error {
 		if err := atVeth.add(n, onward); err != nil {
 			return err
 		}

@@ -5,10 +5,12 @@ package nl
 
 import (
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // A Sysctl is a parameter of the kernel under net, which every namespace has
@@ -39,8 +41,30 @@ func (s Sysctl) Add(n *NS) error {
 		if s.check() == nil {
 			return errSame // to write is to disturb: ip_forward=1 resets a dozen others
 		}
-		return os.WriteFile(s.path(), []byte(s.Value), 0o644)
+		return s.write()
 	})
+}
+
+func (s Sysctl) write() error {
+	fd, err := s.open(unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(s.Value)); err != nil {
+		return &fs.PathError{Op: "write", Path: s.path(), Err: err}
+	}
+	return nil
+}
+
+// open opens the parameter, without package os: that would have the runtime's poller
+// wait for it, and cost as much again as all else here.
+func (s Sysctl) open(mode int) (int, error) {
+	fd, err := unix.Open(s.path(), mode|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: s.path(), Err: err}
+	}
+	return fd, nil
 }
 
 // Del does nothing.
@@ -50,24 +74,34 @@ func (s Sysctl) Del(*NS) error { return nil }
 func (s Sysctl) Check(n *NS) error { return n.Do(s.check) }
 
 func (s Sysctl) check() error {
-	b, err := os.ReadFile(s.path())
+	v, err := s.read()
+	if err == nil && v != s.Value {
+		err = fmt.Errorf("it is %s", v)
+	}
+	return err
+}
+
+// read reads the value, with a blank where the kernel has a tab between two numbers.
+func (s Sysctl) read() (string, error) {
+	fd, err := s.open(unix.O_RDONLY)
 	if err != nil {
-		return err
+		return "", err
 	}
-	if v := strings.Join(strings.Fields(string(b)), " "); v != s.Value { // a tab between two numbers
-		return fmt.Errorf("it is %s", v)
+	defer unix.Close(fd)
+	b := make([]byte, 4096) // proc(5) gives no more at once
+	n, err := unix.Read(fd, b)
+	if err != nil {
+		return "", &fs.PathError{Op: "read", Path: s.path(), Err: err}
 	}
-	return nil
+	return strings.Join(strings.Fields(string(b[:n])), " "), nil
 }
 
 func (s Sysctl) path() string { return filepath.Join("/proc/sys", s.Key) }
 
 // Sysctl reads a parameter of the namespace.
-func (n *NS) Sysctl(key string) (string, error) {
-	var value string
-	err := n.Do(func() error {
-		b, err := os.ReadFile(Sysctl{Key: key}.path())
-		value = strings.TrimSpace(string(b))
+func (n *NS) Sysctl(key string) (value string, err error) {
+	err = n.Do(func() error {
+		value, err = Sysctl{Key: key}.read()
 		return err
 	})
 	return value, err

@@ -71,6 +71,14 @@ func TestTable(t *testing.T) {
 	if err := (nl.Wiring{{n, other}}).Check(); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Check of a table that differs: %v", err)
 	}
+	fewer := nl.Table{Family: other.Family, Name: other.Name, Chains: other.Chains, More: true}
+	if err := fewer.Check(n); err != nil {
+		t.Errorf("Check of a table that may have more chains: %v", err)
+	}
+	fewer.Chains = []nl.Chain{{Name: "forward"}}
+	if err := fewer.Check(n); err == nil {
+		t.Error("Check of a table that has more rules in a chain: no error")
+	}
 	if err := (nl.Wiring{{n, other}}).Add(); err != nil {
 		t.Errorf("replace: %v", err)
 	}

@@ -4,7 +4,9 @@
 package nl
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strconv"
 
@@ -27,6 +29,16 @@ type Veth struct {
 	MTU     int
 	Group   uint32 // of the near end; 0 is everybody's
 	Alias   string // of the near end; 255 bytes at most
+	// PeerGroup is the group of the far end. Its owner may change it: Check does not ask.
+	PeerGroup uint32
+	// NoLinkLocal keeps the near end from giving itself a link-local address when it
+	// comes up. Without one it sends no redirects (RFC 4861, section 8.2), and cannot ask
+	// for its neighbours, who have to be given.
+	NoLinkLocal bool
+	// Deaf keeps the near end from taking addresses and routes from who says on the link
+	// that he is a router, as anybody in the other namespace can (RFC 4861, section 4.2).
+	// Who forwards IPv6 does not listen anyway.
+	Deaf bool
 }
 
 func (v Veth) String() string {
@@ -34,9 +46,16 @@ func (v Veth) String() string {
 	if v.Alias != "" {
 		c.option("alias", strconv.Quote(v.Alias))
 	}
-	c.word("type veth peer name").word(v.Peer).option("address", v.PeerMAC)
+	c.word("type veth peer name").word(v.Peer).option("address", v.PeerMAC).number("group", int(v.PeerGroup))
 	if v.PeerNS != nil {
 		c.option("netns", v.PeerNS.Name)
+	}
+	if v.NoLinkLocal {
+		c.b.WriteString("\n\tip link set")
+		c.word(v.Name).word("addrgenmode none")
+	}
+	if v.Deaf {
+		c.b.WriteString("\n\t" + v.advice().String())
 	}
 	return c.String()
 }
@@ -53,6 +72,9 @@ func (v Veth) Add(n *NS) error {
 		return err
 	}
 	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(v.PeerNS.fd)))
+	if v.PeerGroup != 0 {
+		peer.AddRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(v.PeerGroup))
+	}
 
 	info := attr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("veth"))
@@ -68,12 +90,12 @@ func (v Veth) Add(n *NS) error {
 	if v.Group != 0 {
 		add(unix.IFLA_GROUP, nl.Uint32Attr(v.Group))
 	}
-	if _, err := n.request(unix.NETLINK_ROUTE, unix.RTM_NEWLINK, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, 0, msg...); err != nil {
+	if err := n.change(unix.RTM_NEWLINK, addNew, msg...); err != nil {
 		return err
 	}
 	// The kernel takes an alias only for a link that it has, and sets an end up
 	// only when it has the other.
-	err := n.setLink(v.Name, 0, v.Alias)
+	err := v.setUp(n)
 	if err == nil {
 		err = v.PeerNS.setLink(v.Peer, 0, "")
 	}
@@ -81,6 +103,33 @@ func (v Veth) Add(n *NS) error {
 		_ = n.delLink(v.Name)
 	}
 	return err
+}
+
+// setUp sets the near end up. The kernel takes the mode of link-local addresses, too,
+// only for a link that it has. It sets it after setting the link up, and still in time:
+// the link is of no use before the far end is up.
+func (v Veth) setUp(n *NS) error {
+	if v.Deaf {
+		if err := n.Do(v.advice().write); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if v.NoLinkLocal {
+		inet6 := attr(unix.AF_INET6, nil)
+		inet6.AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE})
+		spec := attr(unix.IFLA_AF_SPEC, nil)
+		spec.AddChild(inet6)
+		if err := n.setLink(v.Name, 0, v.Alias, spec); !errors.Is(err, unix.EAFNOSUPPORT) {
+			return err
+		}
+		// There is no IPv6 in this kernel, or with so small an MTU.
+	}
+	return n.setLink(v.Name, 0, v.Alias)
+}
+
+// advice is what the near end makes of what routers say.
+func (v Veth) advice() Sysctl {
+	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
 // end adds what both ends have.
@@ -106,7 +155,8 @@ func (v Veth) end(add func(int, []byte) *nl.RtAttr, name, mac string) error {
 // Del deletes both ends.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check compares both ends, and that they are each other's.
+// Check compares both ends, and that they are each other's. Whether the near end is
+// deaf, or has a link-local address, it does not ask.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {

@@ -37,6 +37,7 @@ var errSame = fmt.Errorf("as it should be: %w", fs.ErrExist)
 // Add adds every object that is not there yet. If it fails it deletes again
 // what it has added, and nothing that was there before.
 func (w Wiring) Add() error {
+	defer w.remember()()
 	var added Wiring
 	for _, s := range w {
 		is, err := s.add()
@@ -52,6 +53,23 @@ func (w Wiring) Add() error {
 		}
 	}
 	return nil
+}
+
+// remember has the namespaces keep in mind which index each link has until forget is
+// called. If somebody else replaces a link meanwhile, its index names nothing.
+func (w Wiring) remember() (forget func()) {
+	for _, s := range w {
+		if s.NS != nil && s.NS.indices == nil {
+			s.NS.indices = map[string]int{}
+		}
+	}
+	return func() {
+		for _, s := range w {
+			if s.NS != nil {
+				s.NS.indices = nil
+			}
+		}
+	}
 }
 
 // add adds one object; was says that it was there already, as it should be.
@@ -76,6 +94,7 @@ func (s Step) add() (was bool, err error) {
 
 // Del deletes every object that is there, last first, and joins the errors.
 func (w Wiring) Del() (err error) {
+	defer w.remember()()
 	for i := len(w) - 1; i >= 0; i-- {
 		s := w[i]
 		if s.NS == nil {
@@ -90,6 +109,7 @@ func (w Wiring) Del() (err error) {
 
 // Check reports each object that is missing or is not as it should be.
 func (w Wiring) Check() (err error) {
+	defer w.remember()()
 	for _, s := range w {
 		e := errGone
 		if s.NS != nil {

@@ -89,6 +89,7 @@ func Main[C any](name string, c Commands[C]) {
 		os.Exit(0)
 	}
 	e := execution[C]{commands: c, cniVersion: version.Current()}
+	deepen(0)
 	if err := e.run(os.Getenv, os.Stdin, os.Stdout); err != nil {
 		printError(os.Stdout, e.cniVersion, err)
 		os.Exit(1)
@@ -146,7 +147,10 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
 		done := make(chan error, 1)
-		go func() { done <- protect(func() error { return f(ctx, req) }) }()
+		go func() {
+			deepen(0)
+			done <- protect(func() error { return f(ctx, req) })
+		}()
 		select {
 		case err = <-done:
 		case <-overdue(ctx):
@@ -154,6 +158,20 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 		}
 		return encode(c.verb, err)
 	}
+}
+
+// deepen grows the stack of a goroutine at once to what a command takes of it. By
+// itself it grows from 2 kB, in five steps, each of which copies and rewrites all that
+// there is: a twentieth of the instructions of a short process.
+//
+//go:noinline
+func deepen(i int) byte {
+	var stack [40 << 10]byte // which is neither zeroed nor touched
+	if i > 0 {
+		stack[i] = 1
+		return stack[i/2]
+	}
+	return 0
 }
 
 // overdue is closed when ctx is done and the grace has passed too.

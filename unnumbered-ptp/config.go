@@ -24,6 +24,8 @@ type Config struct {
 	NodePorts          *string `json:"nodePorts"`          // as iptables writes a range; 30000:32767; "": no NodePorts
 	NodePortMark       *uint32 `json:"nodePortMark"`       // bits of the mark of a connection to a NodePort; 0x2000
 
+	KeepCaller bool `json:"keepCaller"` // a pod sees who calls it at a NodePort by his own address, wherever he is, if the service says so
+
 	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a backend of a service in the VPC: redirect or masquerade; "": what the kernel can
 
 	DefaultRoute string   `json:"defaultRoute"` // where what is nobody's goes: host, by the node, or vpc, by the pod's ENI; "": host
@@ -77,6 +79,9 @@ func (c *Config) Validate() error {
 	var err error
 	if c.ports, err = parsePorts(*cmp.Or(c.NodePorts, new("30000:32767"))); err != nil {
 		mistake("nodePorts: %w", err)
+	}
+	if c.KeepCaller && err == nil && c.ports.last == 0 {
+		mistake(`keepCaller: it is for NodePorts, and nodePorts "" has none`)
 	}
 	if !slices.Contains([]string{"", redirect, masquerade}, c.ServiceLoop) {
 		mistake(`serviceLoop: %q: it is "redirect" or "masquerade", or "" for the first of them that the kernel can do`, c.ServiceLoop)

@@ -4,8 +4,11 @@
 package ptp_test
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,35 +114,64 @@ func (f *fabric) plug(eni, gateway string, n *nl.NS, link, addr string) {
 type pod struct {
 	*nl.NS
 	addr    string
+	bare    string           // what the namespace has before it gets an eth0
+	ipam    *types100.Result // what the ipam plugin has said
 	request plugin.Request[ptp.Config]
 	result  *types100.Result
 }
 
 var config = ptp.Config{HostInterface: "eth0", ContainerInterface: "eth1", IPMasq: true}
 
-// pod makes a namespace and gives it an eth0 by the ipvlan plugin, or where the
-// kernel has no ipvlan by a link of its own to the router.
+// pod makes a namespace with an eth0 that is in no group: one of an earlier release's
+// pods, or another plugin's.
 func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
+	p := f.unconnected(name, addr, more...)
+	f.connect(p, 0)
+	return p
+}
+
+// grouped makes a namespace with an eth0 that goes with what the plugin makes.
+func (f *fabric) grouped(name, addr string) *pod {
+	f.t.Helper()
+	p := f.unconnected(name, addr)
+	f.connect(p, p.request.LinkGroup())
+	return p
+}
+
+// unconnected makes a namespace.
+func (f *fabric) unconnected(name, addr string, more ...func(*types100.Result)) *pod {
+	f.t.Helper()
 	n, path := nltest.NS(f.t, name)
-	p := &pod{NS: n}
+	p := &pod{NS: n, addr: addr, ipam: ipamResult(addr), bare: nltest.Dump(f.t, n)}
 	r := &p.request
 	r.Network, r.ContainerID, r.IfName, r.NetNS = "net", name, "eth0", path
 	r.Config = config
 	if err := r.Config.Validate(); err != nil {
 		f.t.Fatal(err)
 	}
-	r.Prev = ipamResult(addr)
-	p.addr = addr
 	for _, f := range more {
-		f(r.Prev)
-	}
-	if (nl.IPVlan{}).Supported(f.node) == nil {
-		r.Prev = f.slave(p)
-	} else {
-		f.link(p, addr)
+		f(p.ipam)
 	}
 	return p
+}
+
+// connect gives a pod an eth0, by the ipvlan plugin, or where the kernel has no ipvlan by
+// a link of its own to the router.
+func (f *fabric) connect(p *pod, group uint32) {
+	f.t.Helper()
+	res := *p.ipam
+	res.Interfaces = slices.Clone(p.ipam.Interfaces)
+	p.request.Prev = &res
+	if (nl.IPVlan{}).Supported(f.node) == nil {
+		p.request.Prev = f.slave(p)
+	} else {
+		f.link(p, p.addr)
+	}
+	err := p.Do(func() error { return exec.Command("ip", "link", "set", "eth0", "group", fmt.Sprint(group)).Run() })
+	if err != nil {
+		f.t.Fatal(err)
+	}
 }
 
 // slave calls the ipvlan plugin.

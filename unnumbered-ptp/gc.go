@@ -24,28 +24,6 @@ func unwiring(host *nl.NS, veth string, rules []nl.Rule) nl.Wiring {
 	return w
 }
 
-// beyondPair is what a pod may have of ours that does not go with the pair: routes by
-// its ENI or by no link, and filters. Most pods have none, and need not be asked.
-func beyondPair(r *plugin.Request[Config], pod *nl.NS) (w nl.Wiring) {
-	for _, o := range r.Config.RuntimeConfig.Bandwidth.objects(r) {
-		w = append(w, nl.Step{NS: pod, Object: o})
-	}
-	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: addrsOf(r.Prev)})) == 0 {
-		return w
-	}
-	w = append(w, nl.Step{NS: pod, Object: nl.Forbid{Devs: links(r)}})
-	routes, err := pod.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
-	if err != nil {
-		return w // they end with the namespace
-	}
-	for _, route := range routes {
-		if route.Dev != r.Config.ContainerInterface {
-			w = append(w, nl.Step{NS: pod, Object: route})
-		}
-	}
-	return w
-}
-
 // gc deletes the pairs of this network whose attachments are not valid any more,
 // and the rules of any pair that is gone.
 func gc(_ context.Context, r *plugin.Request[Config]) error {

@@ -80,7 +80,7 @@ func (v victim) within(t *testing.T) victim {
 // next is a pod with the same name as all others, and another address.
 func (v victim) next() *pod {
 	*v.pods++
-	return v.pod("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2))
+	return v.grouped("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2))
 }
 
 // play kills the command, and then does what a runtime does.
@@ -89,7 +89,6 @@ func (v victim) play(e ending) {
 	v.t.Run(string(e), func(t *testing.T) { // its pod ends with it
 		v := v.within(t)
 		gone = v.next()
-		before := nltest.Dump(t, gone.NS)
 		if e == forgotten && v.verb == "ADD" {
 			v.fail(gone)
 		}
@@ -99,9 +98,10 @@ func (v victim) play(e ending) {
 		}
 		for range 2 {
 			must(t, v.DEL(gone))
-			same(t, "DEL left something in the pod", before, nltest.Dump(t, gone.NS))
+			same(t, "DEL left something in the pod", gone.bare, nltest.Dump(t, gone.NS))
 			v.clean()
 		}
+		v.connect(gone, gone.request.LinkGroup())
 		v.whole(gone)
 	})
 	switch e {
@@ -122,11 +122,17 @@ func (v victim) fail(p *pod) {
 	v.t.Helper()
 	before := nltest.Dump(v.t, p.NS)
 	v.fresh()
-	if v.run(p, v.Again(syscall.ENOMEM)).ExitStatus() == 0 {
-		must(v.t, v.DEL(p)) // it could do without
+	tr := v.Again(syscall.ENOMEM)
+	status := v.run(p, tr)
+	if status.ExitStatus() != 1 { // it could do without, or its runtime could not
+		must(v.t, v.DEL(p))
+		v.connect(p, p.request.LinkGroup())
 	}
 	same(v.t, "ADD failed and left something in the pod", before, nltest.Dump(v.t, p.NS))
 	v.clean()
+	if v.t.Failed() {
+		v.t.Logf("status %#x when the last of these failed:\n\t%s", status, strings.Join(tr.Seen, "\n\t"))
+	}
 }
 
 // strike kills the command.

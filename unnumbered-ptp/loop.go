@@ -88,6 +88,8 @@ import (
 //
 // What serves all pods serves both kinds, told apart by the next hop, so that pods
 // from before an upgrade or a change of the configuration go on.
+//
+// Who calls a pod by the node is another matter, see callers.go.
 const (
 	redirect   = "redirect"
 	masquerade = "masquerade"
@@ -128,16 +130,22 @@ func (c Config) anyLoop() []string {
 	return all
 }
 
+// anyPair are the pod as it may be: with any loop, and with callers or without.
+func (c Config) anyPair(p pair) (all []pair) {
+	for _, p.loop = range c.anyLoop() {
+		for _, p.callers = range []bool{c.KeepCaller, !c.KeepCaller} {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
 // loopSupported says why no pod would get the loop that the configuration asks for.
 func (c Config) loopSupported() error {
 	if !slices.Equal(c.loops(), []string{redirect}) {
 		return nil
 	}
-	return splice("eth0", "eth1").Supported()
-}
-
-func splice(eni, veth string) nl.Splice {
-	return nl.Splice{ENI: eni, Veth: veth, MAC: loopMAC}
+	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // with a mark it is all that a pod may get
 }
 
 // podLoop is what the pod has of the loop.
@@ -147,7 +155,11 @@ func podLoop(r *plugin.Request[Config], p pair) (objects []nl.Object) {
 	_, v6 := p.first(true)
 	switch p.loop {
 	case redirect:
-		objects = append(objects, splice(r.IfName, veth),
+		s := nl.Splice{ENI: r.IfName, Veth: veth, MAC: loopMAC}
+		if p.callers {
+			s.Mark = r.Config.mark
+		}
+		objects = append(objects, s,
 			nl.Sysctl{Key: "net/ipv4/ip_local_port_range", Value: fmt.Sprintf("%d %d", nl.SpliceOwn, nl.SpliceFirst-1)}, // of IPv6 too
 			nl.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-65535", nl.SpliceFirst)})
 	case masquerade:
@@ -157,10 +169,14 @@ func podLoop(r *plugin.Request[Config], p pair) (objects []nl.Object) {
 		if v6 {
 			objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
 		}
-		objects = append(objects, nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
+		t := nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
 			Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
 			Rules: []nl.NFRule{{nl.IIFName(veth), nl.OIFName(r.IfName), nl.Masquerade()}},
-		}}})
+		}}}
+		if p.callers {
+			t.Chains = append(t.Chains, markCallers(r.Config)...)
+		}
+		objects = append(objects, t)
 	}
 	return objects
 }

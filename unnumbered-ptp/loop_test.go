@@ -72,9 +72,13 @@ func kubeProxy(network string) nl.Table {
 	}
 	translate(nodeAddr, 30080, pod1Addr+":8080")
 	translate(nodeAddr, 30081, otherAddr+":8080")
+	translate(nodeAddr, 30082, pod1Addr+":8082") // externalTrafficPolicy: Local
+	translate(nodeAddr, 30083, pod1Addr+":8083")
 	return nl.Table{Family: family, Name: "like_kube_proxy", Chains: []nl.Chain{
 		{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: rules},
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+			{nl.DPort("tcp", 8082, 8083), nl.Accept()},
+			{nl.DPort("udp", 8082, 8083), nl.Accept()},
 			{nl.CTStatusDNAT(), nl.Masquerade()}, // --masquerade-all, and externalTrafficPolicy: Cluster
 		}},
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.CTState("invalid"), nl.Drop()}}},
@@ -89,6 +93,11 @@ type scene struct {
 
 // newScene makes pods whose service loops are as given: pod1's, the others'.
 func newScene(t testing.TB, loops [2]string, sysctls ...nl.Sysctl) scene {
+	return newSceneKeeping(t, false, loops, sysctls...)
+}
+
+// newSceneKeeping makes pods that keepCaller or do not.
+func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...nl.Sysctl) scene {
 	s := scene{fabric: newFabric(t)}
 	for _, o := range sysctls {
 		s.add(s.node, o)
@@ -97,7 +106,7 @@ func newScene(t testing.TB, loops [2]string, sysctls ...nl.Sysctl) scene {
 	s.add(s.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
 	for i, addr := range []string{pod1Addr, pod2Addr, pod3Addr} {
 		p := s.pod("pod"+addr[5:], addr, dual)
-		p.request.Config.ServiceLoop = loops[min(i, 1)]
+		p.request.Config.ServiceLoop, p.request.Config.KeepCaller = loops[min(i, 1)], keepCaller
 		if err := s.ADD(p); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -19,6 +20,7 @@ type node struct {
 	mtu      int          // of hostInterface
 	addrs    []netip.Addr // of hostInterface, the primary one of each family first, without link-local ones
 	acceptRA bool         // hostInterface listens to routers, as long as the node does not forward IPv6
+	rationed bool         // there are more than refusals6 milliseconds between two refusals to a host, by ICMPv6
 }
 
 func readNode(host *nl.NS, c Config) (node, error) {
@@ -51,6 +53,9 @@ func readNode(host *nl.NS, c Config) (node, error) {
 	if _, ok := n.primary(true); ok {
 		v, _ := host.Sysctl(conf6(c.HostInterface) + "accept_ra")
 		n.acceptRA = v == "1"
+		v, _ = host.Sysctl(ration6)
+		ms, _ := strconv.Atoi(v)
+		n.rationed = ms > refusals6
 	}
 	return n, nil
 }
@@ -77,8 +82,27 @@ func (n node) primary(v6 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
+// forwards6 says whether the node forwards IPv6 because of pods.
+func (n node) forwards6(c Config) bool {
+	_, v6 := n.primary(true)
+	return c.IPMasq && v6
+}
+
 func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
 func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
+
+// The kernel rations what it refuses a host by ICMPv6, as where a Service has no
+// backends: by default to one a second, newer kernels to ten. And it counts each
+// packet that goes back by the link that it came by, as those of the service loop do,
+// as if it had told the packet's destination of a shorter way, which it does at most
+// once a second, and not at all where it has no link-local address (ip6_forward). So a
+// pod that talks to Services has less than a second's worth left. Of refusals this
+// close to each other nearly all get through; what a node refuses altogether is
+// limited besides (icmp_msgs_per_sec). It is a whole number of ticks of any kernel's.
+const (
+	ration6   = "net/ipv6/icmp/ratelimit"
+	refusals6 = 20 // milliseconds
+)
 
 const (
 	prefNodePort = 512
@@ -99,13 +123,16 @@ func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
 		// "all" wants it to; the links that have always done so still do.
 		add(nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"})
 	}
-	if c.IPMasq && v6 {
+	if n.forwards6(c) {
 		if n.acceptRA { // 2: although it forwards
 			add(nl.Sysctl{Key: conf6(c.HostInterface) + "accept_ra", Value: "2"})
 		}
 		add(nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
+		if n.rationed {
+			add(nl.Sysctl{Key: ration6, Value: strconv.Itoa(refusals6)})
+		}
 	}
-	if t := nodeTable(r.Network, c, n); len(t.Chains) > 0 {
+	if t := nodeTable(r, n); len(t.Chains) > 0 {
 		add(t)
 	}
 	if c.ports.last == 0 {
@@ -129,8 +156,8 @@ func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
 // A connection from outside to a NodePort gets a mark, because its answers must
 // leave as it came. To the pod's rule they are packets to the VPC like others,
 // which it would send back into the pod; the rule for marked packets comes first.
-func nodeTable(network string, c Config, n node) nl.Table {
-	t := nl.Table{Family: "inet", Name: nl.OwnTableOf(network)}
+func nodeTable(r *plugin.Request[Config], n node) nl.Table {
+	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {
 		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
 		t.Chains = append(t.Chains, nl.Chain{
@@ -154,6 +181,9 @@ func nodeTable(network string, c Config, n node) nl.Table {
 			}
 		}
 		t.Chains = append(t.Chains, out)
+	}
+	if caller := callers(r, n); len(caller.Rules) > 0 {
+		t.Chains = append(t.Chains, caller)
 	}
 	return t
 }

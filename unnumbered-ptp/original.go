@@ -22,7 +22,11 @@ import (
 //
 // That goes first, because by the veth we know such a pod. If it cannot go it stays:
 // it does to the next pod of that address what that needs anyhow.
-func delOriginal(ctx context.Context, host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) error {
+func delOriginal(ctx context.Context, host, pod *nl.NS, r *plugin.Request[Config]) error {
+	rules, err := host.Rules()
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
 	veth := originalVeth(host, pod, r, rules)
 	if veth == "" {
 		return nil

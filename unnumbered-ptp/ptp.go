@@ -25,7 +25,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -59,16 +58,19 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	p := newPair(r, s)
 	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
 	fresh := pair.Check() != nil
-	if err := pair.Add(); err != nil {
-		return nil, err
+	made := true
+	if err = pair.Add(); err == nil {
+		err = s.wire(r, p)
+	} else {
+		made = errors.Is(err, nl.ErrUnanswered)
 	}
-	if err := s.wire(r, p); err != nil {
-		if fresh {
-			err = errors.Join(err, pair.Del())
-		}
-		return nil, err
+	if err == nil {
+		return result(r, p), nil
 	}
-	return result(r, p), nil
+	if fresh && made {
+		err = errors.Join(err, pair.Del())
+	}
+	return nil, err
 }
 
 // wire adds all but the veth pair, which has to be there for its index.
@@ -124,14 +126,14 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	if err != nil {
 		return err
 	}
-	w := append(pair, nodeWiring(r, s.node, s.host)...)
+	w := append(pair, lasting(nodeWiring(r, s.node, s.host))...)
 	if err := slices.DeleteFunc(w, minor).Check(); err != nil {
 		return err
 	}
 	// A pod that was made before an upgrade, or under another configuration, has
-	// the other loop, which is as good.
+	// the other loop, which is as good, and may not know callers from others.
 	var first error
-	for _, p.loop = range r.Config.anyLoop() {
+	for _, p := range r.Config.anyPair(p) {
 		err := s.checkPod(r, p, table)
 		if err == nil {
 			return nil
@@ -216,31 +218,4 @@ func (s *scene) close() {
 	if s.pod != nil {
 		s.pod.Close()
 	}
-}
-
-// del deletes all that hangs on the host end of the pair. It needs neither the
-// namespace nor prevResult, and what it does not find is deleted already.
-func del(ctx context.Context, r *plugin.Request[Config]) error {
-	host, err := nl.Host()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	pod, err := nl.Open("pod", r.NetNS)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	if pod != nil {
-		defer pod.Close()
-	}
-	rules, err := host.Rules()
-	if err != nil {
-		return fmt.Errorf("delete: %w", err)
-	}
-	w := unwiring(host, vethName(r.Network, r.Attachment), rules)
-	if pod != nil {
-		w = append(w, nl.Step{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
-		w = append(w, beyondPair(r, pod)...)
-	}
-	return errors.Join(delOriginal(ctx, host, pod, r, rules), w.Del())
 }

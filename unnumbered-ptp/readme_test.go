@@ -21,7 +21,7 @@ func shipped(t *testing.T) (once, pod nl.Wiring) {
 	const config = `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`
 	r := request(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"}, []string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
 	s := &scene{host: &nl.NS{Name: "node"}, pod: &nl.NS{Name: "pod"}, podMTU: 9001}
-	s.node = node{mtu: 9001, acceptRA: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("2600:1f18::10")}}
+	s.node = node{mtu: 9001, acceptRA: true, rationed: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("2600:1f18::10")}}
 	p := newPair(r, s)
 	p.loop = r.Config.loops()[0]
 	pod = append(nl.Wiring{{NS: s.host, Object: p.veth}}, wiring(r, p, s.node, table(r.Config.start, 7), s.host, s.pod)...)

@@ -18,10 +18,11 @@ import (
 
 // A pair is the veth pair of a pod and the addresses behind it.
 type pair struct {
-	veth  nl.Veth
-	addrs []netip.Addr
-	mtu   int    // of the pod's link to the VPC
-	loop  string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
+	veth    nl.Veth
+	addrs   []netip.Addr
+	mtu     int    // of the pod's link to the VPC
+	loop    string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
+	callers bool   // who calls by the veth is answered by it
 }
 
 func newPair(r *plugin.Request[Config], s *scene) pair {
@@ -29,11 +30,13 @@ func newPair(r *plugin.Request[Config], s *scene) pair {
 	return pair{
 		veth: nl.Veth{
 			Name: vethName(r.Network, r.Attachment), MAC: host,
-			Peer: r.Config.ContainerInterface, PeerMAC: pod, PeerNS: s.pod,
+			Peer: r.Config.ContainerInterface, PeerMAC: pod, PeerNS: s.pod, PeerGroup: r.LinkGroup(),
 			MTU: cmp.Or(r.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(r),
+			NoLinkLocal: true, Deaf: !s.node.forwards6(r.Config),
 		},
-		addrs: addrsOf(r.Prev),
-		mtu:   s.podMTU,
+		addrs:   addrsOf(r.Prev),
+		mtu:     s.podMTU,
+		callers: r.Config.KeepCaller,
 	}
 }
 
@@ -59,7 +62,7 @@ func (p pair) first(v6 bool) (netip.Addr, bool) {
 // wiring is what an ADD does for one pod, once there is the veth pair.
 func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *nl.NS) nl.Wiring {
 	var w nl.Wiring
-	for _, o := range slices.Concat(podLoop(r, p), podSysctls(r.Config, p), podRoutes(r, p, n), metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r)) {
+	for _, o := range slices.Concat(podLoop(r, p), podSysctls(r.Config, p), podRoutes(r, p, n), podCallers(r, p, n), metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r)) {
 		w = append(w, nl.Step{NS: pod, Object: o})
 	}
 	for _, o := range slices.Concat(hostRoutes(p, n), loopRoutes(r, p, table)) {

@@ -80,7 +80,7 @@ func TestWiring(t *testing.T) {
 	const keys = `"hostInterface": "ens5", "containerInterface": "eth1"`
 	vpc := []string{"10.0.0.0/16", "100.64.0.0/16", "10.0.0.0/16"}
 	v4 := node{mtu: 9001, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("10.0.0.11")}}
-	dual := node{mtu: 9001, addrs: append(v4.addrs[:1:1], netip.MustParseAddr("2600:1f18::10")), acceptRA: true}
+	dual := node{mtu: 9001, addrs: append(v4.addrs[:1:1], netip.MustParseAddr("2600:1f18::10")), acceptRA: true, rationed: true}
 	for _, c := range []struct {
 		name, config string
 		node         node
@@ -88,6 +88,8 @@ func TestWiring(t *testing.T) {
 	}{
 		{"redirect", `{` + keys + `, "ipMasq": true}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"masquerade", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade"}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"keep-caller", `{` + keys + `, "ipMasq": true, "keepCaller": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
+		{"keep-caller-masquerade", `{` + keys + `, "ipMasq": true, "keepCaller": true, "serviceLoop": "masquerade"}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"plain", `{` + keys + `, "mtu": 1500}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"no-nodeports", `{` + keys + `, "ipMasq": true, "nodePorts": "", "routeTableStart": 1000}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"dotted", `{"hostInterface": "bond0.100", "containerInterface": "eth.1", "ipMasq": true, "nodePorts": "80", "nodePortMark": 1}`, v4, []string{"10.0.1.20/24"}, vpc},
@@ -203,7 +205,8 @@ func TestValidate(t *testing.T) {
 			"hostCidrs: \"10.0.0.0/33\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10\n" +
 			"hostCidrs: \"0.0.0.0/0\": that is the default route: see defaultRoute\n" +
 			"hostCidrs: \"dns\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`: "hostCidrs must be specified with defaultRoute \"vpc\": the CIDRs of the cluster's services, \"172.20.0.0/16\" for example, or they would leave by the ENI, which has none",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`: `keepCaller: it is for NodePorts, and nodePorts "" has none`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:               "hostCidrs must be specified with defaultRoute \"vpc\": the CIDRs of the cluster's services, \"172.20.0.0/16\" for example, or they would leave by the ENI, which has none",
 	} {
 		var c Config
 		if err := json.Unmarshal([]byte(config), &c); err != nil {

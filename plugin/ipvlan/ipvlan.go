@@ -53,6 +53,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		return nil, fmt.Errorf("master: %w", err)
 	}
 	slave := r.Config.slave(r.IfName, m, pod)
+	slave.Group = r.LinkGroup()
 	if err := wiring(slave, r.Prev, host, pod).Add(); err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, plugin.Errorf(plugin.CodeTryAgain, "another slave of "+master+" has the address: see 'cni-tool status --diff'", "%w", err)
@@ -82,7 +83,8 @@ func masterOf(r *plugin.Request[Config]) (string, error) {
 	return r.Prev.Interfaces[0].Name, nil
 }
 
-// del deletes the slave. What prevResult says does not matter, and what it does
+// del deletes the slave, if the ptp plugin, whose DEL comes before, has not done so with
+// its own links (see [plugin.Request.LinkGroup]). What prevResult says does not matter, and what it does
 // not find somebody else has deleted.
 func del(_ context.Context, r *plugin.Request[Config]) error {
 	pod, err := nl.Open("pod", r.NetNS)

@@ -22,9 +22,10 @@ var (
 		{"udp", answered(by("udp", little))},
 		{"tcp, bulk", answered(by("tcp", bulk))},
 	}
-	spread   = []Probe{{"tcp, all backends", several("tcp", 64, everyBackend)}, {"udp, all backends", several("udp", 64, everyBackend)}}
-	sticky   = []Probe{{"tcp, one backend", several("tcp", 16, oneBackend)}, {"udp, one backend", several("udp", 16, oneBackend)}}
-	refusals = []Probe{{"tcp, refused", refused("tcp")}, {"udp, refused", refused("udp")}}
+	connections = []Probe{calls[0], calls[2]}
+	spread      = []Probe{{"tcp, all backends", several("tcp", 64, everyBackend)}, {"udp, all backends", several("udp", 64, everyBackend)}}
+	sticky      = []Probe{{"tcp, one backend", several("tcp", 16, oneBackend)}, {"udp, one backend", several("udp", 16, oneBackend)}}
+	refusals    = []Probe{{"tcp, refused", refused("tcp")}, {"udp, refused", refused("udp")}}
 )
 
 // answered looks whether a backend has got what a probe sends.

@@ -71,6 +71,8 @@ type Options struct {
 	Families []Family // that pods are to have addresses of; with IPv6 all instances have it
 	Further  bool     // there shall be the ends of the further paths, too
 	NAT      bool     // pods go to the internet by their ENIs, whose subnets have a NAT gateway, and not by the node
+	Kept     bool     // who calls a NodePort keeps his address where the Service says so: keepCaller
+	Tracking bool     // pods track their connections: their serviceLoop is masquerade
 }
 
 // A Scene is what the paths are in.

@@ -20,7 +20,8 @@ type Service struct {
 
 // Services are there while the scene has [Scene.Serve] of them. They are those of package kubeproxy: of the same name on
 // both nodes, and on each with backends of its own, as the node sees them. Backends see a pod as itself; those of a
-// NodePort see whoever comes from outside as himself with externalTrafficPolicy Local, and else as the node.
+// NodePort see whoever comes from outside as the node; with externalTrafficPolicy Local as himself, if they answer him by
+// the node, or if the Options say so.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), Itself, jumbo, 0}, calls},
@@ -43,18 +44,42 @@ var Services = []Service{
 
 	{Path{"host in the VPC to a NodePort, pod on another node", host, nodePort(0, "nodeport-remote"), as(node1), jumbo, 0}, calls},
 	{Path{"host in the VPC to a NodePort, pod of the node", host, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
-	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), Itself, jumbo, 0}, calls},
+	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), caller(node1), jumbo, 0}, connections},
+	{Path{"host in the VPC to a NodePort, Local, by UDP", host, nodePort(0, "nodeport-local"), datagrams(node1), jumbo, 0}, calls[1:2]},
 	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), as(node1), ethernet, 0}, calls},
 	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), as(node1), ethernet, 0}, calls},
-	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), Itself, ethernet, 0}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), Itself, ethernet, IPv4}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), caller(node1), ethernet, IPv6}, connections},
+	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), datagrams(node1), ethernet, IPv6}, calls[1:2]},
 	// Cluster would have the node in the pod's place: by the service loop it is the pod itself.
 	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), Itself, jumbo, 0}, calls},
 	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), Itself, jumbo, 0}, calls},
 	{Path{"pod to a NodePort of another node", pod1, nodePort(1, "nodeport-cluster"), as(node2), jumbo, 0}, calls},
-	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), caller(node2), jumbo, 0}, connections},
+	{Path{"pod to a NodePort of another node, Local, by UDP", pod1, nodePort(1, "nodeport-local"), datagrams(node2), jumbo, 0}, calls[1:2]},
 	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
 
 	{Path{"pod to a proxy of the metadata service", pod1, metadata, Itself, jumbo, IPv4}, calls[:1]},
+}
+
+// caller is who calls a NodePort of a node, if he keeps his address, or else the node.
+func caller(node Place) Sight {
+	return func(s *Scene, f Family, from End) (netip.Addr, error) {
+		if s.options.Kept {
+			return Itself(s, f, from)
+		}
+		return as(node)(s, f, from)
+	}
+}
+
+// datagrams is caller by UDP, for which pods have to track.
+func datagrams(node Place) Sight {
+	return func(s *Scene, f Family, from End) (netip.Addr, error) {
+		if s.options.Tracking {
+			return caller(node)(s, f, from)
+		}
+		return as(node)(s, f, from)
+	}
 }
 
 // roles are who is what to a node.

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl_test
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// TestDeaf makes two pairs, and has somebody in the pod say that he is a router. It waits until the one believes it that
+// shall, and has a link-local address.
+func TestDeaf(t *testing.T) {
+	host, pod := two(t)
+	deaf := nl.Veth{Name: "deaf", Peer: "eth1", PeerNS: pod, NoLinkLocal: true, Deaf: true}
+	other := nl.Veth{Name: "other", Peer: "eth2", PeerNS: pod}
+	if err := (nl.Wiring{
+		{NS: pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}}, // addresses are of use at once
+		{NS: host, Object: deaf}, {NS: host, Object: other},
+	}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); addrs(t, host, "other") == 0 || defaults(t, host, "other") == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody is taken for a router, and so this test cannot tell")
+		}
+		if advertise(t, pod, "eth1") {
+			advertise(t, pod, "eth2")
+		}
+	}
+	if a, r := addrs(t, host, "deaf"), defaults(t, host, "deaf"); a+r > 0 {
+		t.Errorf("it has %d addresses and %d default routes", a, r)
+	}
+	other.NoLinkLocal, other.Deaf = true, true // made by an earlier version
+	if err := other.Check(host); err != nil {
+		t.Errorf("Check of the other: %v", err)
+	}
+}
+
+// advertise sends a router advertisement (RFC 4861, section 4.2) by a link, once that has an address to send it from.
+func advertise(t *testing.T, n *nl.NS, link string) (sent bool) {
+	t.Helper()
+	l, err := n.LinkByName(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = n.Do(func() error {
+		s, err := unix.Socket(unix.AF_INET6, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMPV6)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(s)
+		if err := unix.SetsockoptInt(s, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255); err != nil {
+			return err
+		}
+		const typ, lifetime = 134, 60
+		all := netip.MustParseAddr("ff02::1")
+		return unix.Sendto(s, []byte{typ, 0, 0, 0, 64, 0, 0, lifetime, 0, 0, 0, 0, 0, 0, 0, 0}, 0, &unix.SockaddrInet6{Addr: all.As16(), ZoneId: uint32(l.Index)})
+	})
+	if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENETUNREACH) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// defaults counts the default routes of IPv6 by a link.
+func defaults(t *testing.T, n *nl.NS, dev string) (count int) {
+	t.Helper()
+	routes, err := n.Routes(nl.RouteFilter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range routes {
+		if r.Dev == dev && r.Dst == netip.PrefixFrom(netip.IPv6Unspecified(), 0) {
+			count++
+		}
+	}
+	return count
+}
+
+func addrs(t *testing.T, n *nl.NS, dev string) int {
+	t.Helper()
+	found, err := n.Addrs(dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(found)
+}
+
+// TestNoIPv6 makes a pair whose MTU is too small for IPv6 (RFC 8200, section 5): there is nothing to be deaf
+// to.
+func TestNoIPv6(t *testing.T) {
+	host, pod := two(t)
+	v := nl.Veth{Name: "veth0", Peer: "eth1", PeerNS: pod, MTU: 1279, Alias: "small", NoLinkLocal: true, Deaf: true}
+	if err := (nl.Wiring{{NS: host, Object: v}}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	if err := v.Check(host); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// loops6 are those of a cluster that has no IPv4: pods are in a subnet without it, nodes have kube-proxy's rules for IPv6
+// alone, and Services addresses of IPv6 alone.
+var loops6 = []mode{
+	{redirect, both(onlyIPv6, withServices), v6},
+	{"redirect, keepCaller", both(onlyIPv6, keepCaller(withServices)), paths.Options{Families: v6.Families, Kept: true}},
+	{"masquerade", both(onlyIPv6, masqueradeLoop), paths.Options{Families: v6.Families, Tracking: true}},
+}
+
+// both makes the changes of one, and then those of another.
+func both(first, second func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
+	return func(ipam, ptp map[string]any) {
+		first(ipam, ptp)
+		second(ipam, ptp)
+	}
+}
+
+// TestServicesIPv6 is [TestServices] in a cluster that has no IPv4.
+func TestServicesIPv6(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	m := &matrix{counts: map[cell]string{}}
+	for _, loop := range loops6 {
+		t.Run(loop.name, func(t *testing.T) {
+			s := loop.serviceScene(t)
+			for _, proxy := range kubeproxy.Modes {
+				t.Run(string(proxy), func(t *testing.T) {
+					column := string(proxy) + ", " + loop.name
+					m.columns = append(m.columns, column)
+					serve(t, s, proxy)
+					m.tryAll(t, s, loop.Options, column)
+				})
+			}
+			dropless(t, s)
+			uninvolved(t, s, loop.Tracking)
+		})
+	}
+	rows := slices.Concat(paths.Daily, paths.Further)
+	for _, svc := range paths.Services {
+		rows = append(rows, svc.Path)
+	}
+	rows = slices.DeleteFunc(rows, func(p paths.Path) bool { return !p.In(paths.IPv6) })
+	for i := range rows {
+		rows[i].Only = paths.IPv6
+	}
+	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
+}
+
+// uninvolved wants the first pod to have no netfilter unless it masquerades, and the nodes to have told nobody of shorter
+// ways than those that they take.
+func uninvolved(t *testing.T, s *paths.Scene, tracking bool) {
+	t.Helper()
+	if hooks := nltest.Hooked(t, s.Nodes[0].Pods[0].NS); len(hooks) > 0 != tracking {
+		t.Errorf("the pod has netfilter tables %v", hooks)
+	}
+	for _, n := range s.Nodes {
+		if count := counter(t, n.NS, "Icmp6OutRedirects"); count > 0 {
+			t.Errorf("%s has sent %d redirects", n.Name, count)
+		}
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// TestCallers calls a pod at a NodePort that keeps the caller's address, and directly,
+// where the pod checks sources.
+func TestCallers(t *testing.T) {
+	for _, c := range []struct {
+		loop           string
+		keepCaller     bool
+		tcp, datagrams string // as whom pods see otherAddr
+	}{
+		{"redirect", false, nodeAddr, nodeAddr},
+		{"masquerade", false, nodeAddr, nodeAddr},
+		{"redirect", true, otherAddr, nodeAddr},
+		{"masquerade", true, otherAddr, otherAddr},
+	} {
+		t.Run(fmt.Sprintf("%s, keepCaller %t", c.loop, c.keepCaller), func(t *testing.T) {
+			s := newSceneKeeping(t, c.keepCaller, [2]string{c.loop, c.loop})
+			s.add(s.pods[0].NS, nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "1"})
+			s.add(s.router, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eni0", Src: netip.MustParseAddr(internet)})
+			serve(t, s.pods[0].NS, ":8082")
+			s.callers(t, c.tcp, c.datagrams)
+		})
+	}
+}
+
+// callers calls the first pod of a scene. By a NodePort it sees otherAddr as one of those
+// that are given.
+func (s scene) callers(t *testing.T, tcp, datagrams string) {
+	t.Helper()
+	const nodePort, direct = nodeAddr + ":30082", pod1Addr + ":8082"
+	all := []string{"tcp4", "udp4", "tcp6", "udp6"}
+	for _, c := range []struct {
+		name     string
+		from     *nl.NS
+		to, seen string
+		networks []string
+	}{
+		{"other host to NodePort", s.other, nodePort, tcp, []string{"tcp4", "tcp6"}},
+		{"other host to NodePort", s.other, nodePort, datagrams, []string{"udp4", "udp6"}},
+		{"internet to NodePort", s.router, nodePort, internet, []string{"tcp4", "udp4"}},
+		{"other host to pod", s.other, direct, otherAddr, all},
+		{"node to pod", s.node, direct, nodeAddr, all},
+	} {
+		for _, network := range c.networks {
+			seen, err := call(c.from, network, dialled(network, c.to))
+			if want := seenAs(network, c.seen); err != nil || seen != want {
+				t.Errorf("%s (%s): seen as %q, want %q; %v", c.name, network, seen, want, err)
+			}
+		}
+	}
+}
+
+// TestCallersMTU: datagrams in fragments arrive, and what tells the pod that a caller's
+// path takes less finds the socket that answers him.
+func TestCallersMTU(t *testing.T) {
+	const size = 300_000
+	for _, loop := range loopsOfAll {
+		s := newSceneKeeping(t, true, [2]string{loop, loop})
+		p := s.pods[0].NS
+		serve(t, p, ":8082")
+		listen(t, p, ":8083", func(c net.Conn) { c.Write(make([]byte, size)) })
+		for _, network := range []string{"udp4", "udp6"} {
+			if _, err := send(s.other, network, dialled(network, nodeAddr+":30082"), 20000); err != nil {
+				t.Errorf("%s (%s), in fragments: %v", loop, network, err)
+			}
+		}
+		s.add(s.router, nl.Up{Dev: "eni2", MTU: 1500})
+		for _, network := range []string{"tcp4", "tcp6"} {
+			if got, err := call(s.other, network, dialled(network, nodeAddr+":30083")); err != nil || len(got) != size {
+				t.Errorf("%s (%s): arrived %d of %d; %v", loop, network, len(got), size, err)
+			}
+		}
+	}
+}
+
+// TestUnmarked: a pod from before there were marks is as it should be, whatever the node
+// has for callers, and one that has lost its rules is not. DEL leaves none of them.
+func TestUnmarked(t *testing.T) {
+	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+		{nl.IIFName("eth1"), nl.OIFName("eth0"), nl.Masquerade()},
+	}}
+	for loop, unmarked := range map[string]nl.Object{
+		"redirect":   nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"},
+		"masquerade": nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{chain}},
+	} {
+		t.Run(loop, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.pod("pod1", pod1Addr, dual)
+			p.request.Config.ServiceLoop, p.request.Config.KeepCaller = loop, true
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			must(t, ours(t, p).Del())
+			if err := f.CHECK(p); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("CHECK without the rules: %v", err)
+			}
+			f.add(p.NS, unmarked)
+			must(t, f.CHECK(p))
+			must(t, f.ADD(f.pod("pod2", pod2Addr))) // the node has another chain for callers now
+			must(t, f.CHECK(p))
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			if n := len(ours(t, p)); n != 2 {
+				t.Errorf("after another ADD there are %d rules, want one for each family", n)
+			}
+			must(t, f.DEL(p))
+			if left := ours(t, p); len(left) != 0 {
+				t.Errorf("DEL leaves\n%s", left)
+			}
+		})
+	}
+}
+
+// ours are the rules in a pod that bear our number.
+func ours(t *testing.T, p *pod) (w nl.Wiring) {
+	t.Helper()
+	rules, err := p.Rules()
+	must(t, err)
+	for _, r := range rules {
+		if r.Protocol == nl.RouteProtocol {
+			w = append(w, nl.Step{NS: p.NS, Object: r})
+		}
+	}
+	return w
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// TestRefusals has a pod talk to a Service by IPv6 all the time, and meanwhile send to a port that nobody listens to: the
+// node tells the pod of no shorter way to the Service, and still that it refuses.
+func TestRefusals(t *testing.T) {
+	byDefault := nl.Sysctl{Key: "net/ipv6/icmp/ratelimit", Value: "1000"} // the default of Linux 6.1
+	for _, loop := range loopsOfAll {
+		t.Run(loop, func(t *testing.T) {
+			s := newScene(t, [2]string{loop, loop}, byDefault)
+			pod, before := s.pods[0].NS, told(t, s.node)
+			stop, stopped := make(chan struct{}), make(chan int)
+			go func() { stopped <- talk(t, pod, stop) }()
+			for range 10 { // what has been saved up
+				if _, err := call(pod, "tcp6", dialled("tcp6", "172.20.0.10:80")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const times = 20
+			refused := 0
+			for range times {
+				if refuses(t, pod, dialled("udp6", nodeAddr+":9999")) {
+					refused++
+				}
+			}
+			close(stop)
+			calls, misled := <-stopped, told(t, s.node)-before
+			t.Logf("during %d calls of a Service %d of %d refusals and %d redirects reached the pod", calls, refused, times, misled)
+			if calls == 0 || refused <= times/2 || misled > 0 {
+				t.Error("want calls, most of the refusals, and no redirect")
+			}
+		})
+	}
+}
+
+// refuses sends a datagram, and reports whether it is refused. That comes at once or never. To wait for it for a second
+// would be to ask whenever the kernel has just taken a second's ration for a redirect.
+func refuses(t *testing.T, pod *nl.NS, to string) bool {
+	t.Helper()
+	err := pod.Do(func() error {
+		c, err := net.Dial("udp6", to)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(330 * time.Millisecond))
+		if _, err := c.Write([]byte("anybody?")); err != nil {
+			return err
+		}
+		_, err = c.Read(make([]byte, 1))
+		return err
+	})
+	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	return errors.Is(err, syscall.ECONNREFUSED)
+}
+
+// talk calls a Service until it is stopped, and returns how often.
+func talk(t *testing.T, pod *nl.NS, stop <-chan struct{}) (times int) {
+	for ; ; times++ {
+		select {
+		case <-stop:
+			return times
+		default:
+		}
+		if _, err := call(pod, "udp6", dialled("udp6", "172.20.0.10:80")); err != nil {
+			t.Errorf("call %d: %v", times, err)
+			return times
+		}
+	}
+}
+
+// told is how many redirects a node has sent by IPv6 (proc_net_snmp6(5)).
+func told(t *testing.T, n *nl.NS) (count int) {
+	t.Helper()
+	err := n.Do(func() error {
+		b, err := os.ReadFile("/proc/thread-self/net/snmp6")
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); f[0] == "Icmp6OutRedirects" {
+				count, err = strconv.Atoi(f[1])
+				return err
+			}
+		}
+		return errors.New("the kernel does not count redirects")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return count
+}
+
+// TestTooBig gives the pod's link to the VPC a smaller MTU than the veth's: by IPv6 the node, which has no link-local
+// address there, tells the pod.
+func TestTooBig(t *testing.T) {
+	for _, loop := range loopsOfAll {
+		f := newFabric(t)
+		f.add(f.node, kubeProxy("tcp6"))
+		listen(t, f.other, ":8081", drain)
+		p := f.pod("pod1", pod1Addr, dual)
+		p.request.Config.ServiceLoop = loop
+		f.add(p.NS, nl.Up{Dev: "eth0", MTU: 1500})
+		must(t, f.ADD(p))
+		f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+		if got, err := send(p.NS, "tcp6", dialled("tcp6", "172.20.0.16:80"), 300_000); err != nil || got != "300000" {
+			t.Errorf("%s: arrived %q; %v", loop, got, err)
+		}
+	}
+}
