@@ -17,6 +17,10 @@
 //	nl/             links, addresses, routes, rules, nftables of two namespaces; alone knows netlink
 //	registry/       the locked directory that all processes of a node share; alone knows flock
 //
+// And on one that spares short lives the reflection of encoding/json:
+//
+//	codec/          JSON read and written by one description; codectest compares it with the struct tags
+//
 // And they are proven on a simulated cloud with a real kernel:
 //
 //	aws/ec2sim/     EC2 and metadata over HTTP, from one VPC in memory
@@ -26,8 +30,9 @@
 // Arrows, and no others (repo_test.go holds them):
 //
 //	tool -> ipam aws nl registry, and the other plugins for their configurations
-//	ipam -> plugin aws nl registry
-//	plugin/ipvlan -> plugin nl            unnumbered-ptp -> plugin nl
+//	ipam -> plugin aws nl registry codec
+//	plugin/ipvlan -> plugin nl codec      unnumbered-ptp -> plugin nl codec
+//	plugin -> codec                       registry -> codec
 //	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl
 //
 // To read the source, begin with plugin.Main, then ipam.Pool.Acquire, then nl.Wiring.Add.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
@@ -226,9 +227,9 @@ func (w *world) podENI(t *testing.T) ec2sim.ENI {
 	return enis[1]
 }
 
-// TestRepoExamples wants our plugins to take what the examples say.
+// TestRepoExamples wants our plugins to take what the examples say, and to read it without encoding/json.
 func TestRepoExamples(t *testing.T) {
-	for name := range examples {
+	for name, x := range examples {
 		list, err := libcni.ConfListFromFile(filepath.Join("conflist-examples", name))
 		if err != nil {
 			t.Error(err)
@@ -246,6 +247,24 @@ func TestRepoExamples(t *testing.T) {
 			if err := c.Validate(); err != nil {
 				t.Errorf("%s: %s: %v", name, p.Network.Type, err)
 			}
+			stdin := x.stdin(t, list, p)
+			if err := codec.ReadExactly(stdin, empty().Describe); err != nil {
+				t.Errorf("%s: %v", stdin, err)
+			}
 		}
 	}
+}
+
+// stdin is what a runtime writes for a plugin.
+func (x example) stdin(t *testing.T, list *libcni.NetworkConfigList, p *libcni.PluginConfig) []byte {
+	t.Helper()
+	add := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "prevResult": &types100.Result{CNIVersion: list.CNIVersion}}
+	if x.capabilities != nil {
+		add["runtimeConfig"] = x.capabilities
+	}
+	p, err := libcni.InjectConf(p, add)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Bytes
 }

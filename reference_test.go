@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -26,7 +27,10 @@ import (
 
 const reference = "docs/configuration.md"
 
-type configuration interface{ Validate() error }
+type configuration interface {
+	Validate() error
+	Describe(*codec.Codec)
+}
 
 // configurations are those of our plugins, by type.
 var configurations = map[string]func() configuration{

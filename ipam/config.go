@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -50,6 +51,40 @@ type PoolConfig struct {
 
 	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
+}
+
+// Describe says what the struct tags say.
+func (c *Config) Describe(j *codec.Codec) {
+	j.Object(func() {
+		c.PoolConfig.members(j)
+		codec.Field(j, "interfaceIndex", &c.InterfaceIndex, codec.Number)
+		codec.Field(j, "routeToVpcPeers", &c.RouteToVPCPeers, codec.Flag)
+		codec.List(j, "routeToCidrs", &c.RouteToCIDRs, codec.Text)
+		codec.List(j, "ipFamilies", &c.IPFamilies, codec.Text)
+		codec.Table(j, "pools", &c.Pools, codec.ByName, func(p *PoolConfig, j *codec.Codec) {
+			j.Object(func() { p.members(j) })
+		})
+		codec.Field(j, "provision", &c.Provision, codec.Text)
+		codec.Field(j, "maxENIs", &c.MaxENIs, codec.Number)
+		codec.Field(j, "maxPods", &c.MaxPods, codec.Number)
+		codec.Field(j, "addTimeout", &c.AddTimeout, codec.Pointer(codec.Number))
+		codec.Within(j, "runtimeConfig", func() {
+			codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.RuntimeConfig.Annotations, codec.ByName, codec.Text)
+		})
+	})
+}
+
+func (c *PoolConfig) members(j *codec.Codec) {
+	codec.Table(j, "subnetTags", &c.SubnetTags, codec.ByName, codec.Text)
+	codec.List(j, "secGroupIds", &c.SecGroupIDs, codec.Text)
+	codec.Field(j, "skipDeallocation", &c.SkipDeallocation, codec.Pointer(codec.Flag))
+	codec.Field(j, "reuseIPWait", &c.ReuseIPWait, codec.Pointer(codec.Number))
+	codec.Field(j, "ipBatchSize", &c.IPBatchSize, codec.Pointer(codec.Number))
+	codec.Field(j, "prefixDelegation", &c.PrefixDelegation, codec.Pointer(codec.Flag))
+	codec.Table(j, "eniTags", &c.ENITags, codec.ByName, codec.Text)
+	codec.Field(j, "warm", &c.Warm, codec.Pointer((*registry.Warm).Describe))
+	codec.List(j, "namespaces", &c.Namespaces, codec.Text)
+	codec.List(j, "selectable", &c.Selectable, codec.Text)
 }
 
 // over is the pool's configuration, where it has none that of the base.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec/codectest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -100,6 +101,14 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestConfigRead(t *testing.T) { codectest.Reads(t, (*Config).Describe) }
+
+func FuzzConfigRead(f *testing.F) {
+	codectest.Fuzz(f, (*Config).Describe, append(codectest.Plugins(f, "../conflist-examples"),
+		`{"skipDeallocation":true,"reuseIPWait":0,"addTimeout":30,"eniTags":{"a":"b"},"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"cni-ipvlan-vpc-k8s/pool":"p"}}}`,
+		`{"SecGroupIDs":[],"warm":{"min":null},"pools":{"a":{"warm":{"min":1},"secGroupIds":[]},"a":{}},"subnetTags":null,"ipBatchSize":1.0}`)...)
 }
 
 // The answer is of the shape that the original gave.

@@ -4,13 +4,14 @@
 package plugin
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"unicode"
 
-	"github.com/containernetworking/cni/pkg/ns"
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 )
@@ -26,8 +27,8 @@ type call struct {
 	netns       string
 	ifName      string
 	args        string
-	override    bool // CNI_NETNS_OVERRIDE
-	stdin       []byte
+	override    bool   // CNI_NETNS_OVERRIDE
+	stdin       []byte // without white space
 	network     network
 }
 
@@ -88,7 +89,12 @@ func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error)
 }
 
 func (c *call) readNetwork() *types.Error {
-	if err := json.Unmarshal(c.stdin, &c.network); err != nil {
+	var dense bytes.Buffer
+	err := json.Compact(&dense, c.stdin)
+	if c.stdin = dense.Bytes(); err == nil {
+		err = unmarshal(c.stdin, &c.network)
+	}
+	if err != nil {
 		return types.NewError(CodeDecode, "error unmarshall network config: "+err.Error(), "")
 	}
 	if c.network.Name == "" {
@@ -152,16 +158,22 @@ func (c *call) allowed() *types.Error {
 }
 
 // sameNS refuses to work on the host: CNI_NETNS must not be the namespace that the
-// plugin runs in, unless CNI_NETNS_OVERRIDE says so.
+// plugin runs in, unless CNI_NETNS_OVERRIDE says so. The package ns of the CNI project
+// asks, too, and locks the thread for it, so that the runtime starts another two; but no
+// thread of ours has left the namespace yet.
 func (c *call) sameNS() error {
 	if c.netns == "" || c.override {
 		return nil
 	}
-	same, err := ns.CheckNetNS(c.netns)
+	pod, err := os.Stat(c.netns)
 	if err != nil {
-		return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s: %w", c.netns, err)
+		return nil // a DEL may come too late for it, and whoever needs it will say so
 	}
-	if same {
+	own, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return Errorf(types.ErrInvalidNetNS, "", "the plugin's own namespace: %w", err)
+	}
+	if os.SameFile(pod, own) {
 		return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the plugin's own namespace", c.netns)
 	}
 	return nil

@@ -114,7 +114,7 @@ func TestLikeSkel(t *testing.T) {
 			try(verb, "interface "+name, fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_IFNAME": name})
 		}
 		for _, stdin := range []string{"", "{", "[]", "null", "{}", `{"name":""}`, `{"name":7}`, `{"name":null,"cniVersion":"1.1.0"}`, `{"NAME":"n","CNIVERSION":"1.1.0"}`,
-			`{"cniVersion":"1.1.0","name":"n"} more`, `{"cniVersion":"1.1.0","name":"n","prevResult":7,"dns":7}`} {
+			`{"cniVersion":"1.1.0","name":"n"} more`, `{"cniVersion":"1.1.0","name":"n","x":}`, `{"cniVersion":"1.1.0","name":"n","name":"m","x":{"name":7}}`, `{"cniVersion":"1.1.0","name":"n","prevResult":7,"dns":7}`} {
 			try(verb, "stdin "+stdin, stdin, nil)
 		}
 	}

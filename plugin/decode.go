@@ -5,6 +5,7 @@ package plugin
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -58,11 +59,11 @@ func request[C any](c *call) (*Request[C], error) {
 }
 
 // decodeConfig decodes what is the plugin's own of the configuration.
-func decodeConfig(stdin []byte, config any) error {
-	if err := json.Unmarshal(stdin, config); err != nil {
+func decodeConfig[C any](stdin []byte, config *C) error {
+	if err := unmarshal(stdin, config); err != nil {
 		return Errorf(CodeInvalid, "", "decode plugin configuration: %w", err)
 	}
-	v, ok := config.(validator)
+	v, ok := any(config).(validator)
 	if !ok {
 		return nil
 	}
@@ -90,16 +91,27 @@ func (n *network) prevResult() (*types100.Result, error) {
 	if len(n.PrevResult) == 0 || string(n.PrevResult) == "null" {
 		return nil, nil
 	}
-	prev, err := version.NewResult(n.CNIVersion, n.PrevResult)
-	if err != nil {
-		prev, err = n.unversioned()
-	}
+	prev, err := n.parsePrevResult()
 	if err != nil {
 		return nil, Errorf(CodeDecode, "", "decode prevResult: %w", err)
 	}
 	r, err := types100.NewResultFromResult(prev)
 	if err != nil {
 		return nil, Errorf(CodeDecode, "", "convert prevResult: %w", err)
+	}
+	return r, nil
+}
+
+// parsePrevResult decodes the previous result as one of the configuration's version.
+func (n *network) parsePrevResult() (types.Result, error) {
+	if slices.Contains(current, n.CNIVersion) {
+		if r, ok := parseResult(n.PrevResult); ok {
+			return r, nil
+		}
+	}
+	r, err := version.NewResult(n.CNIVersion, n.PrevResult)
+	if err != nil {
+		return n.unversioned()
 	}
 	return r, nil
 }

@@ -4,7 +4,6 @@
 package plugin
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -75,12 +74,11 @@ func printError(w io.Writer, cniVersion string, err *types.Error) {
 
 // printResult prints a result as one line-terminated object.
 func printResult(w io.Writer, r types.Result) *types.Error {
-	var b bytes.Buffer
-	if err := r.PrintTo(&b); err != nil {
+	b, err := formatResult(r)
+	if err != nil {
 		return types.NewError(CodeIO, "encode result: "+err.Error(), "")
 	}
-	b.WriteByte('\n')
-	if _, err := b.WriteTo(w); err != nil {
+	if _, err := w.Write(append(b, '\n')); err != nil {
 		return types.NewError(CodeIO, "print result: "+err.Error(), "")
 	}
 	return nil

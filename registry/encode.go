@@ -7,12 +7,11 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
 )
 
 // schemaVersion is that of the original's file, whose two fields, schema_version
@@ -51,12 +50,8 @@ func parse(b []byte) (*State, error) {
 func decode(b []byte) (s *State, version int, err error) {
 	s = newState()
 	s.size = len(b)
-	c := codec{in: string(bytes.TrimSuffix(b, []byte("\n")))}
-	c.object(func() { c.state(s, &version) }, func(key, raw string) { s.unknown[key] = raw })
-	if c.err == nil && c.at < len(c.in) {
-		c.fail(errors.New("something follows the object"))
-	}
-	return s, version, c.err
+	err = codec.Read(bytes.TrimSuffix(b, []byte("\n")), func(c *codec.Codec) { s.describe(c, &version) })
+	return s, version, err
 }
 
 // decodeSpaced decodes what a person has edited.
@@ -94,14 +89,7 @@ func (s *State) encode() ([]byte, error) {
 		return nil, err
 	}
 	const more = 1 << 10 // than it was: most changes add no more, and then it is allocated once
-	c, version := codec{out: make([]byte, 0, s.size+more)}, schemaVersion
-	c.object(func() {
-		c.state(s, &version)
-		for _, key := range slices.Sorted(maps.Keys(s.unknown)) {
-			c.comma()
-			text(&c, &key)
-			c.out = append(append(c.out, ':'), s.unknown[key]...)
-		}
-	}, nil)
-	return append(c.out, '\n'), c.err
+	version := schemaVersion
+	b, err := codec.Write(make([]byte, 0, s.size+more), func(c *codec.Codec) { s.describe(c, &version) })
+	return append(b, '\n'), err
 }

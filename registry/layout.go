@@ -3,130 +3,137 @@
 
 package registry
 
-import "time"
+import (
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+)
 
 // This is the layout on disk. What is here for a type is what its struct tags say,
-// which a test compares; so a new field needs its tag and a line here: field or list, or
-// optional or optionalList if it has omitempty or omitzero. A new map of State needs a
+// which a test compares; so a new field needs its tag and a line here: Field or List, or
+// Optional or OptionalList if it has omitempty or omitzero. A new map of State needs a
 // line in newState too. Who reads a file in which there is none finds the zero value.
 
-func (c *codec) state(s *State, version *int) {
-	field(c, "schema_version", version, number)
-	table(c, "ips", s.Free, byAddr, (*codec).free)
-	table(c, "leases", s.Leases, byAddr, (*codec).lease)
-	table(c, "enis", s.ENIs, byName, (*codec).eni)
-	table(c, "vpcs", s.VPCs, byName, (*codec).vpc)
-	optionalTable(c, "intents", s.Intents, byName, (*codec).intent)
-	optionalTable(c, "gone", s.Gone, byAddr, moment)
-	optionalTable(c, "wishes", s.Wishes, byName, (*codec).wish)
-	optionalTable(c, "failures", s.Failures, byName, (*codec).failure)
-	optionalTable(c, "warm", s.Warm, byName, (*codec).warm)
-	optionalTable(c, "not_before", s.NotBefore, byName, moment)
-	field(c, "instance", &s.Instance, (*codec).instance)
+func (s *State) describe(c *codec.Codec, version *int) {
+	c.ObjectAndRest(func() {
+		codec.Field(c, "schema_version", version, codec.Number)
+		codec.Table(c, "ips", &s.Free, codec.ByAddr, cooling)
+		codec.Table(c, "leases", &s.Leases, codec.ByAddr, (*Lease).describe)
+		codec.Table(c, "enis", &s.ENIs, codec.ByName, (*ENI).describe)
+		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
+		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
+		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)
+		codec.OptionalTable(c, "wishes", &s.Wishes, codec.ByName, (*Wish).describe)
+		codec.OptionalTable(c, "failures", &s.Failures, codec.ByName, (*Failure).describe)
+		codec.OptionalTable(c, "warm", &s.Warm, codec.ByName, (*Warm).Describe)
+		codec.OptionalTable(c, "not_before", &s.NotBefore, codec.ByName, codec.Time)
+		codec.Field(c, "instance", &s.Instance, (*Instance).describe)
+	}, s.unknown)
 }
 
-// free is an address of the original's: the zero time means reusable at once.
-func (c *codec) free(since *time.Time) {
-	c.object(func() {
-		field(c, "released_on", since, moment)
-	}, nil)
+// cooling is an address of the original's: the zero time means reusable at once.
+func cooling(since *time.Time, c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "released_on", since, codec.Time)
+	})
 }
 
-func (c *codec) lease(l *Lease) {
-	c.object(func() {
-		field(c, "network", &l.Network, text)
-		field(c, "containerID", &l.ContainerID, text)
-		field(c, "ifname", &l.IfName, text)
-		optional(c, "podNamespace", &l.PodNamespace, text)
-		optional(c, "podName", &l.PodName, text)
-		optional(c, "netns", &l.NetNS, text)
-		field(c, "eni", &l.ENI, text)
-		optional(c, "bound", &l.Bound, flag)
-		field(c, "since", &l.Since, moment)
-		optional(c, "missingSince", &l.MissingSince, moment)
-	}, nil)
+func (l *Lease) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "network", &l.Network, codec.Text)
+		codec.Field(c, "containerID", &l.ContainerID, codec.Text)
+		codec.Field(c, "ifname", &l.IfName, codec.Text)
+		codec.Optional(c, "podNamespace", &l.PodNamespace, codec.Text)
+		codec.Optional(c, "podName", &l.PodName, codec.Text)
+		codec.Optional(c, "netns", &l.NetNS, codec.Text)
+		codec.Field(c, "eni", &l.ENI, codec.Text)
+		codec.Optional(c, "bound", &l.Bound, codec.Flag)
+		codec.Field(c, "since", &l.Since, codec.Time)
+		codec.Optional(c, "missingSince", &l.MissingSince, codec.Time)
+	})
 }
 
-func (c *codec) eni(e *ENI) {
-	c.object(func() {
-		field(c, "mac", &e.MAC, text)
-		optional(c, "link", &e.Link, text)
-		field(c, "index", &e.Index, number)
-		optional(c, "card", &e.Card, number)
-		field(c, "subnet", &e.Subnet, text)
-		optional(c, "cidr", &e.CIDR, prefix)
-		optional(c, "cidr6", &e.CIDR6, prefix)
-		field(c, "vpc", &e.VPC, text)
-		list(c, "addrs", &e.Addrs, address)
-		optionalList(c, "prefixes", &e.Prefixes, (*codec).prefix)
-		optional(c, "pool", &e.Pool, text)
-		optional(c, "serving", &e.Serving, flag)
-		optional(c, "foreign", &e.Foreign, flag)
-		optional(c, "managed", &e.Managed, flag)
-		optional(c, "draining", &e.Draining, flag)
-		optional(c, "keep", &e.Keep, flag)
-		field(c, "read", &e.Read, moment)
-		optional(c, "grown", &e.Grown, moment)
-	}, nil)
+func (e *ENI) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "mac", &e.MAC, codec.Text)
+		codec.Optional(c, "link", &e.Link, codec.Text)
+		codec.Field(c, "index", &e.Index, codec.Number)
+		codec.Optional(c, "card", &e.Card, codec.Number)
+		codec.Field(c, "subnet", &e.Subnet, codec.Text)
+		codec.Optional(c, "cidr", &e.CIDR, codec.Prefix)
+		codec.Optional(c, "cidr6", &e.CIDR6, codec.Prefix)
+		codec.Field(c, "vpc", &e.VPC, codec.Text)
+		codec.List(c, "addrs", &e.Addrs, codec.Addr)
+		codec.OptionalList(c, "prefixes", &e.Prefixes, (*Prefix).describe)
+		codec.Optional(c, "pool", &e.Pool, codec.Text)
+		codec.Optional(c, "serving", &e.Serving, codec.Flag)
+		codec.Optional(c, "foreign", &e.Foreign, codec.Flag)
+		codec.Optional(c, "managed", &e.Managed, codec.Flag)
+		codec.Optional(c, "draining", &e.Draining, codec.Flag)
+		codec.Optional(c, "keep", &e.Keep, codec.Flag)
+		codec.Field(c, "read", &e.Read, codec.Time)
+		codec.Optional(c, "grown", &e.Grown, codec.Time)
+	})
 }
 
-func (c *codec) prefix(p *Prefix) {
-	c.object(func() {
-		field(c, "cidr", &p.CIDR, prefix)
-		field(c, "since", &p.Since, moment)
-	}, nil)
+func (p *Prefix) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "cidr", &p.CIDR, codec.Prefix)
+		codec.Field(c, "since", &p.Since, codec.Time)
+	})
 }
 
-func (c *codec) vpc(v *VPC) {
-	c.object(func() {
-		list(c, "cidrs", &v.CIDRs, prefix)
-		optionalList(c, "cidrs6", &v.CIDRs6, prefix)
-		optionalList(c, "peers", &v.Peers, prefix)
-		optional(c, "peersRead", &v.PeersRead, moment)
-	}, nil)
+func (v *VPC) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.List(c, "cidrs", &v.CIDRs, codec.Prefix)
+		codec.OptionalList(c, "cidrs6", &v.CIDRs6, codec.Prefix)
+		codec.OptionalList(c, "peers", &v.Peers, codec.Prefix)
+		codec.Optional(c, "peersRead", &v.PeersRead, codec.Time)
+	})
 }
 
-func (c *codec) intent(i *Intent) {
-	c.object(func() {
-		field(c, "action", &i.Action, text)
-		optional(c, "eni", &i.ENI, text)
-		field(c, "since", &i.Since, moment)
-	}, nil)
+func (i *Intent) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "action", &i.Action, codec.Text)
+		codec.Optional(c, "eni", &i.ENI, codec.Text)
+		codec.Field(c, "since", &i.Since, codec.Time)
+	})
 }
 
-func (c *codec) wish(w *Wish) {
-	c.object(func() {
-		optional(c, "pool", &w.Pool, text)
-		field(c, "since", &w.Since, moment)
-		field(c, "until", &w.Until, moment)
-	}, nil)
+func (w *Wish) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Optional(c, "pool", &w.Pool, codec.Text)
+		codec.Field(c, "since", &w.Since, codec.Time)
+		codec.Field(c, "until", &w.Until, codec.Time)
+	})
 }
 
-func (c *codec) failure(f *Failure) {
-	c.object(func() {
-		field(c, "text", &f.Text, text)
-		optional(c, "hint", &f.Hint, text)
-		optional(c, "began", &f.Began, moment)
-		field(c, "since", &f.Since, moment)
-	}, nil)
+func (f *Failure) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "text", &f.Text, codec.Text)
+		codec.Optional(c, "hint", &f.Hint, codec.Text)
+		codec.Optional(c, "began", &f.Began, codec.Time)
+		codec.Field(c, "since", &f.Since, codec.Time)
+	})
 }
 
-func (c *codec) warm(w *Warm) {
-	c.object(func() {
-		field(c, "min", &w.Min, number)
-		field(c, "max", &w.Max, number)
-	}, nil)
+// Describe says what struct tags say: a Warm is part of configurations, too.
+func (w *Warm) Describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "min", &w.Min, codec.Number)
+		codec.Field(c, "max", &w.Max, codec.Number)
+	})
 }
 
-func (c *codec) instance(i *Instance) {
-	c.object(func() {
-		optional(c, "id", &i.ID, text)
-		optional(c, "type", &i.Type, text)
-		optional(c, "zone", &i.Zone, text)
-		optional(c, "enis", &i.ENIs, number)
-		optional(c, "ipv4PerENI", &i.IPv4PerENI, number)
-		optional(c, "ipv6PerENI", &i.IPv6PerENI, number)
-		optionalList(c, "cards", &i.Cards, number)
-		optional(c, "fullUntil", &i.FullUntil, moment)
-	}, nil)
+func (i *Instance) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Optional(c, "id", &i.ID, codec.Text)
+		codec.Optional(c, "type", &i.Type, codec.Text)
+		codec.Optional(c, "zone", &i.Zone, codec.Text)
+		codec.Optional(c, "enis", &i.ENIs, codec.Number)
+		codec.Optional(c, "ipv4PerENI", &i.IPv4PerENI, codec.Number)
+		codec.Optional(c, "ipv6PerENI", &i.IPv6PerENI, codec.Number)
+		codec.OptionalList(c, "cards", &i.Cards, codec.Number)
+		codec.Optional(c, "fullUntil", &i.FullUntil, codec.Time)
+	})
 }

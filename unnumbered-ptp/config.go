@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
 )
 
 // A Config is the plugin's part of a network configuration. The keys down to
@@ -41,6 +43,36 @@ type Config struct {
 	start     uint32
 	mark      uint32
 	hostCIDRs []netip.Prefix
+}
+
+// Describe says what the struct tags say.
+func (c *Config) Describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.Field(j, "hostInterface", &c.HostInterface, codec.Text)
+		codec.Field(j, "containerInterface", &c.ContainerInterface, codec.Text)
+		codec.Field(j, "ipMasq", &c.IPMasq, codec.Flag)
+		codec.Field(j, "mtu", &c.MTU, codec.Number)
+		codec.Field(j, "routeTableStart", &c.RouteTableStart, codec.Pointer(codec.Natural[uint32]))
+		codec.Field(j, "nodePorts", &c.NodePorts, codec.Pointer(codec.Text))
+		codec.Field(j, "nodePortMark", &c.NodePortMark, codec.Pointer(codec.Natural[uint32]))
+		codec.Field(j, "keepCaller", &c.KeepCaller, codec.Flag)
+		codec.Field(j, "serviceLoop", &c.ServiceLoop, codec.Text)
+		codec.Field(j, "defaultRoute", &c.DefaultRoute, codec.Text)
+		codec.List(j, "hostCidrs", &c.HostCIDRs, codec.Text)
+		codec.Field(j, "blockInstanceMetadata", &c.BlockInstanceMetadata, codec.Pointer(codec.Flag))
+		codec.Within(j, "runtimeConfig", func() {
+			codec.Field(j, "bandwidth", &c.RuntimeConfig.Bandwidth, (*bandwidth).describe)
+		})
+	})
+}
+
+func (b *bandwidth) describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.Field(j, "ingressRate", &b.IngressRate, codec.Natural)
+		codec.Field(j, "ingressBurst", &b.IngressBurst, codec.Natural)
+		codec.Field(j, "egressRate", &b.EgressRate, codec.Natural)
+		codec.Field(j, "egressBurst", &b.EgressBurst, codec.Natural)
+	})
 }
 
 // The values of defaultRoute.

@@ -10,6 +10,9 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // A Config is the plugin's part of a network configuration. The keys down to dns
@@ -26,6 +29,20 @@ type Config struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 	LinkInContainer bool `json:"linkInContainer"`
+}
+
+// Describe says what the struct tags say.
+func (c *Config) Describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.Field(j, "master", &c.Master, codec.Text)
+		codec.Field(j, "mode", &c.Mode, codec.Text)
+		codec.Field(j, "mtu", &c.MTU, codec.Number)
+		codec.Field(j, "dns", &c.DNS, plugin.DNS)
+		codec.Within(j, "ipam", func() {
+			codec.Field(j, "type", &c.IPAM.Type, codec.Text)
+		})
+		codec.Field(j, "linkInContainer", &c.LinkInContainer, codec.Flag)
+	})
 }
 
 var modes = []string{"l2", "l3", "l3s"}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package registry
+package codec
 
 import (
 	"encoding/json"
@@ -34,8 +34,9 @@ func plain(s string) bool {
 	return true
 }
 
-func text(c *codec, v *string) {
-	if c.writes() {
+// Text is a string.
+func Text(v *string, c *Codec) {
+	if c.Writes() {
 		if plain(*v) {
 			c.out = append(append(append(c.out, '"'), *v...), '"')
 			return
@@ -53,14 +54,14 @@ func text(c *codec, v *string) {
 	}
 	var s string
 	if err := json.Unmarshal([]byte(c.skip()), &s); err != nil {
-		c.fail(err)
+		c.Fail(err)
 	}
 	*v = s
 }
 
-// number is an int without a fraction and an exponent.
-func number(c *codec, v *int) {
-	if c.writes() {
+// Number is an int, without a fraction and an exponent.
+func Number(v *int, c *Codec) {
+	if c.Writes() {
 		c.out = strconv.AppendInt(c.out, int64(*v), 10)
 		return
 	}
@@ -70,67 +71,110 @@ func number(c *codec, v *int) {
 		err = fmt.Errorf("%q is not how JSON writes an integer", raw)
 	}
 	if err != nil {
-		c.fail(err)
+		c.Fail(err)
 	}
 	*v = n
 }
 
-func flag(c *codec, v *bool) {
-	if c.writes() {
+// Natural is a Number without a sign.
+func Natural[T uint32 | uint64](v *T, c *Codec) {
+	if c.Writes() {
+		c.out = strconv.AppendUint(c.out, uint64(*v), 10)
+		return
+	}
+	raw := c.skip()
+	n, err := strconv.ParseUint(raw, 10, 64)
+	if err == nil && strconv.FormatUint(uint64(T(n)), 10) != raw {
+		err = fmt.Errorf("%q is too large, or not how JSON writes an integer", raw)
+	}
+	if err != nil {
+		c.Fail(err)
+	}
+	*v = T(n)
+}
+
+// Flag is a bool.
+func Flag(v *bool, c *Codec) {
+	if c.Writes() {
 		c.out = strconv.AppendBool(c.out, *v)
 		return
 	}
 	if *v = c.word("true"); !*v && !c.word("false") {
-		c.fail(errors.New("want true or false"))
+		c.Fail(errors.New("want true or false"))
 	}
 }
 
-// moment is a time: in UTC, because another zone is a file to read.
-func moment(c *codec, v *time.Time) {
-	if !c.writes() {
-		*v = scan(c, func(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) })
+// Time is a time: in UTC, because another zone is a file to read.
+func Time(v *time.Time, c *Codec) {
+	if !c.Writes() {
+		*v = Scan(c, func(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) })
 		return
 	}
 	b, err := v.UTC().AppendText(append(c.out, '"'))
 	if c.out = append(b, '"'); err != nil {
-		c.fail(err)
+		c.Fail(err)
 	}
 }
 
-func address(c *codec, v *netip.Addr) {
-	if !c.writes() {
-		*v = scan(c, netip.ParseAddr)
+// Addr is an IP address.
+func Addr(v *netip.Addr, c *Codec) {
+	if !c.Writes() {
+		*v = Scan(c, netip.ParseAddr)
 		return
 	}
 	b, _ := v.AppendText(append(c.out, '"')) // it has no error
 	c.out = append(b, '"')
 }
 
-func prefix(c *codec, v *netip.Prefix) {
-	if !c.writes() {
-		*v = scan(c, netip.ParsePrefix)
+// Prefix is a CIDR block, or an address with the length of one.
+func Prefix(v *netip.Prefix, c *Codec) {
+	if !c.Writes() {
+		*v = Scan(c, netip.ParsePrefix)
 		return
 	}
 	b, _ := v.AppendText(append(c.out, '"')) // it has no error
 	c.out = append(b, '"')
 }
 
-// scan reads a string for who can parse it. An empty one is the zero value.
-func scan[T any](c *codec, parse func(string) (T, error)) (v T) {
+// Scan reads a string for who can parse it. An empty one is the zero value.
+func Scan[T any](c *Codec, parse func(string) (T, error)) (v T) {
 	var s string
-	if text(c, &s); s == "" {
+	if Text(&s, c); s == "" {
 		return v
 	}
 	v, err := parse(s)
 	if err != nil {
-		c.fail(err)
+		c.Fail(err)
 	}
 	return v
 }
 
+// Raw is any value, as it stands.
+func Raw(v *json.RawMessage, c *Codec) {
+	if c.Writes() {
+		c.out = append(c.out, *v...)
+		return
+	}
+	*v = json.RawMessage(c.skip())
+}
+
+// Pointer is a value of the kind, or null for none.
+func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
+	return func(v **T, c *Codec) {
+		if !c.Writes() {
+			*v = new(T)
+		}
+		if *v == nil {
+			c.out = append(c.out, "null"...)
+			return
+		}
+		kind(*v, c)
+	}
+}
+
 // skip reads a value, whatever it is, and returns it as it stands: whether it is right
 // is for others to say.
-func (c *codec) skip() string {
+func (c *Codec) skip() string {
 	from := c.at
 	for depth := 0; c.at < len(c.in); {
 		switch b := c.in[c.at]; {
@@ -156,7 +200,7 @@ func (c *codec) skip() string {
 }
 
 // quoted reads a string that may have escapes.
-func (c *codec) quoted() {
+func (c *Codec) quoted() {
 	for c.at++; c.at < len(c.in) && c.in[c.at] != '"'; c.at++ {
 		if c.in[c.at] == '\\' {
 			c.at++

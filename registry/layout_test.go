@@ -6,7 +6,6 @@ package registry
 import (
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"reflect"
@@ -16,6 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec/codectest"
 )
 
 // file is the layout on disk as encoding/json reads and writes it: a codec does the same.
@@ -53,76 +54,12 @@ func fileOf(s *State) (f file) {
 	return f
 }
 
-// random fills a value: a third of what can be empty is.
-func random(v reflect.Value) {
-	if rand.N(3) == 0 && v.Kind() != reflect.Struct {
-		if v.Kind() == reflect.Slice {
-			v.Set(reflect.MakeSlice(v.Type(), 0, 0)) // null is not written for a list
-		}
-		return
-	}
-	switch p := v.Addr().Interface().(type) {
-	case *time.Time:
-		if rand.N(3) > 0 {
-			*p = time.Unix(rand.Int64N(1<<34), rand.Int64N(3)*500).UTC()
-		}
-		return
-	case *netip.Addr:
-		*p = netip.AddrFrom4([4]byte{10, byte(rand.N(256)), byte(rand.N(256)), byte(rand.N(256))})
-		if rand.N(2) == 0 {
-			*p = netip.AddrFrom16([16]byte{0x20, 1, 15: byte(rand.N(256)), 14: byte(rand.N(256)), 13: byte(rand.N(256))})
-		}
-		return
-	case *netip.Prefix:
-		if rand.N(3) > 0 {
-			*p = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(rand.N(256))}), rand.N(33))
-		}
-		return
-	case *string:
-		odd := []string{"eni-1", "", "a longer one, that is plain", `a quote " and a \`, "a control \x01", "<ü> & \u2028", "\x7f a tail\n"}
-		*p = odd[rand.N(len(odd))]
-		return
-	case *int:
-		*p = rand.N(1000) - 100
-		return
-	case *bool:
-		*p = true
-		return
-	}
-	switch v.Kind() {
-	case reflect.Struct:
-		for i := range v.NumField() {
-			random(v.Field(i))
-		}
-	case reflect.Slice:
-		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
-		for i := range v.Len() {
-			one := reflect.New(v.Type().Elem()).Elem()
-			for one.IsZero() {
-				random(one)
-			}
-			v.Index(i).Set(one)
-		}
-	case reflect.Map:
-		for range rand.N(4) {
-			key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-			for key.IsZero() {
-				random(key)
-			}
-			random(value)
-			v.SetMapIndex(key, value)
-		}
-	default:
-		panic("nobody has said what is random of a " + v.Type().String())
-	}
-}
-
 func randomState() *State {
 	for {
 		s := newState()
 		for _, field := range reflect.ValueOf(s).Elem().Fields() {
 			if field.CanSet() {
-				random(field)
+				codectest.Random(field)
 			}
 		}
 		if s.check() == nil {
@@ -146,18 +83,10 @@ func TestLayoutWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(anything(t, truth), anything(t, b)); diff != "" {
+		if diff := cmp.Diff(codectest.Value(t, truth), codectest.Value(t, b)); diff != "" {
 			t.Fatalf("-by the tags +written:\n%s", diff)
 		}
 	}
-}
-
-func anything(t *testing.T, b []byte) (v any) {
-	t.Helper()
-	if err := json.Unmarshal(b, &v); err != nil {
-		t.Fatalf("%v: %s", err, b)
-	}
-	return v
 }
 
 // What encoding/json writes is read: in the order of the struct, in that of the alphabet,
@@ -169,8 +98,8 @@ func TestLayoutRead(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sorted, _ := json.Marshal(anything(t, ordered))
-		spaced, _ := json.MarshalIndent(anything(t, ordered), "", "\t")
+		sorted, _ := json.Marshal(codectest.Value(t, ordered))
+		spaced, _ := json.MarshalIndent(codectest.Value(t, ordered), "", "\t")
 		for _, b := range [][]byte{ordered, sorted, spaced} {
 			got, err := parse(b)
 			if err != nil {
@@ -204,7 +133,7 @@ func TestSyntax(t *testing.T) {
 	for _, tt := range []struct{ in, want string }{
 		{``, "want {"},
 		{`[]`, "want {"},
-		{`{"schema_version":1}}`, "something follows the object"},
+		{`{"schema_version":1}}`, "something follows the value"},
 		{`{"schema_version":1,}`, "unexpected end"},
 		{`{"schema_version":01}`, "is not how JSON writes an integer"},
 		{`{"schema_version":1 "ips":{}}`, `parsing "1 \"ips\""`},

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package codec reads and writes compact JSON, by one description for both: a function
+// that names the members of an object, and says of what kind each of them is.
+//
+//	func (w *Warm) describe(c *codec.Codec) {
+//		c.Object(func() {
+//			codec.Field(c, "min", &w.Min, codec.Number)
+//			codec.Field(c, "max", &w.Max, codec.Number)
+//		})
+//	}
+//
+// It is there for processes that have just begun and live for milliseconds: encoding/json,
+// which reads each byte twice and has to learn first what our types look like, takes
+// twenty times the instructions. A description says again what struct tags say; the
+// package codectest compares the two.
+package codec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Codec is what a description reads from or writes to. After the first mistake it
+// reads nothing more.
+type Codec struct {
+	in  string
+	at  int  // how far it has been read; in an object, to the next key
+	end bool // the object has no more members
+	err error
+
+	exact bool
+	seen  []string // names of the members that were read, of this object and of those around it
+	own   int      // where those of this object begin
+	odd   string   // a member that nobody describes, see unknown
+
+	out []byte // nil: it reads
+}
+
+// Write appends a value to out, which is not nil.
+func Write(out []byte, value func(*Codec)) ([]byte, error) {
+	c := Codec{out: out}
+	value(&c)
+	return c.out, c.err
+}
+
+// Read reads a value. It takes no white space, but in strings; null is the zero value.
+func Read(in []byte, value func(*Codec)) error {
+	c := Codec{in: string(in)}
+	return c.read(value)
+}
+
+// ReadExactly reads a value that encoding/json would read to the same, or has an error
+// for whatever the two could read differently: a name twice, a null, a name in another
+// case than the described one. It wants what json.Compact writes.
+func ReadExactly(in []byte, value func(*Codec)) error {
+	c := Codec{in: string(in), exact: true}
+	return c.read(value)
+}
+
+func (c *Codec) read(value func(*Codec)) error {
+	if value(c); c.err == nil && c.at < len(c.in) {
+		c.Fail(errors.New("something follows the value"))
+	}
+	return c.err
+}
+
+// Writes tells whether a value is to be written, and not read.
+func (c *Codec) Writes() bool { return c.out != nil }
+
+// Fail says that a value is not as it should be.
+func (c *Codec) Fail(err error) {
+	if c.err == nil {
+		c.err = fmt.Errorf("at byte %d: %w", c.at, err)
+	}
+}
+
+// next reads the byte, if that is what comes next.
+func (c *Codec) next(b byte) bool {
+	found := c.at < len(c.in) && c.in[c.at] == b
+	if found {
+		c.at++
+	}
+	return found
+}
+
+// word reads the text, if that is what comes next.
+func (c *Codec) word(text string) bool {
+	found := strings.HasPrefix(c.in[c.at:], text)
+	if found {
+		c.at += len(text)
+	}
+	return found
+}
+
+// Object is a value with the members that the function describes. They are written in
+// its order, and read in any, with one call of it if the order is the same. Others are
+// passed over.
+func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
+
+// ObjectAndRest is an Object that keeps its other members, as they stand, in a map.
+// They are written after those that are described.
+func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
+	if c.Writes() {
+		c.out = append(c.out, '{')
+		members()
+		for _, key := range slices.Sorted(maps.Keys(rest)) {
+			c.comma()
+			Text(&key, c)
+			c.out = append(append(c.out, ':'), rest[key]...)
+		}
+		c.out = append(c.out, '}')
+		return
+	}
+	around := c.own
+	c.own = len(c.seen)
+	for c.member(true); !c.end && c.err == nil; {
+		at := c.at
+		if members(); c.at == at && c.err == nil {
+			c.unknown(members, rest)
+		}
+	}
+	c.seen, c.own = c.seen[:c.own], around
+	c.end = false // the one around it goes on
+}
+
+// unknown reads a member that nobody has described.
+func (c *Codec) unknown(members func(), rest map[string]string) {
+	from := c.at
+	key := c.name()
+	if c.exact {
+		at := c.at
+		c.at, c.odd = from, key
+		members() // what would be called so by encoding/json?
+		c.at, c.odd = at, ""
+	}
+	raw := c.skip()
+	if !c.exact && !json.Valid([]byte(raw)) {
+		c.Fail(fmt.Errorf("%s: this is no JSON", key))
+	} else if rest != nil {
+		rest[key] = raw
+	}
+	c.member(false)
+}
+
+// member reads up to the next member, or the end of the object.
+func (c *Codec) member(first bool) { c.end = !c.more(first, '{', '}') }
+
+// name reads the key of a member.
+func (c *Codec) name() (key string) {
+	if Text(&key, c); !c.next(':') {
+		c.Fail(fmt.Errorf("want a colon after %q", key))
+	}
+	return key
+}
+
+// named reads the key of a member if that is the next one.
+func (c *Codec) named(key string) bool {
+	end := c.at + 1 + len(key)
+	found := !c.end && c.err == nil && len(c.in) > end+1 && c.in[end] == '"' && c.in[c.at+1:end] == key && c.in[end+1] == ':'
+	if found {
+		c.at = end + 2
+	}
+	if c.exact {
+		c.once(key, found)
+	}
+	return found
+}
+
+// once refuses a key that has been read, or that is meant by another one.
+func (c *Codec) once(key string, found bool) {
+	switch {
+	case c.odd != "" && strings.EqualFold(c.odd, key):
+		c.Fail(fmt.Errorf("%q may be %q", c.odd, key))
+	case found && slices.Contains(c.seen[c.own:], key):
+		c.Fail(fmt.Errorf("%q twice", key))
+	case found:
+		c.seen = append(c.seen, key)
+	}
+}
+
+// more reads what stands before the next member or element, and tells whether there
+// is one.
+func (c *Codec) more(first bool, opening, closing byte) bool {
+	switch {
+	case c.err != nil:
+		return false
+	case first && !c.next(opening):
+		c.Fail(fmt.Errorf("want %c", opening))
+		return false
+	case c.next(closing):
+		return false
+	case !first && !c.next(','):
+		c.Fail(fmt.Errorf("want a comma or %c", closing))
+		return false
+	}
+	return true
+}
+
+// comma begins a member, or an element of a list.
+func (c *Codec) comma() {
+	if last := c.out[len(c.out)-1]; last != '{' && last != '[' {
+		c.out = append(c.out, ',')
+	}
+}

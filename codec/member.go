@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package codec
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Field is a member of an object, whose value is of the kind.
+func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
+	if c.Writes() {
+		c.comma()
+		c.out = append(append(append(c.out, '"'), name...), '"', ':')
+		kind(v, c)
+	} else if c.named(name) {
+		member(c, v, kind)
+	}
+}
+
+// member reads the value of a member, and up to the next one.
+func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+	if !c.word("null") {
+		kind(v, c)
+	} else if c.exact {
+		c.Fail(errors.New("null")) // which encoding/json has a meaning of for each type
+	}
+	c.member(false)
+}
+
+// Optional is a Field that is not written if it is zero: omitempty, or omitzero.
+func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) {
+	if *v != *new(T) || !c.Writes() {
+		Field(c, name, v, kind)
+	}
+}
+
+// List is a member with values of one kind.
+func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
+	Field(c, name, v, func(v *[]T, c *Codec) {
+		if c.Writes() {
+			c.out = append(c.out, '[')
+			for i := range *v {
+				c.comma()
+				kind(&(*v)[i], c)
+			}
+			c.out = append(c.out, ']')
+			return
+		}
+		*v = []T{}
+		for first := true; c.more(first, '[', ']'); first = false {
+			var one T
+			kind(&one, c)
+			*v = append(*v, one)
+		}
+	})
+}
+
+// OptionalList is a List that is not written if it is empty.
+func OptionalList[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
+	if len(*v) > 0 || !c.Writes() {
+		List(c, name, v, kind)
+	}
+}
+
+// A Keys is how the keys of a map are written, and in which order.
+type Keys[K comparable] struct {
+	compare func(K, K) int
+	text    func(K) string
+	parse   func(string) (K, error)
+}
+
+// The keys of maps.
+var (
+	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, netip.Addr.String, netip.ParseAddr}
+	ByName = Keys[string]{cmp.Compare[string], func(s string) string { return s }, func(s string) (string, error) { return s, nil }}
+)
+
+// Table is a member that is a map to values of one kind.
+func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
+	var v V
+	members := func() {
+		k, err := keys.parse(c.name())
+		if err != nil {
+			c.Fail(err)
+		}
+		v = *new(V)
+		member(c, &v, kind)
+		(*m)[k] = v
+	}
+	if c.Writes() {
+		members = func() {
+			for _, k := range slices.SortedFunc(maps.Keys(*m), keys.compare) {
+				c.comma()
+				key := keys.text(k)
+				Text(&key, c)
+				c.out = append(c.out, ':')
+				v = (*m)[k]
+				kind(&v, c)
+			}
+		}
+	}
+	Field(c, name, m, func(m *map[K]V, c *Codec) {
+		if *m == nil && !c.Writes() {
+			*m = map[K]V{}
+		}
+		c.Object(members)
+	})
+}
+
+// OptionalTable is a Table that is not written if it is empty.
+func OptionalTable[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
+	if len(*m) > 0 || !c.Writes() {
+		Table(c, name, m, keys, kind)
+	}
+}
+
+// Within is a member that is an object, which has no type of its own.
+func Within(c *Codec, name string, members func()) {
+	Field(c, name, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })
+}

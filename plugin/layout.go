@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin
+
+import (
+	"bytes"
+	"encoding/json"
+	"net"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+)
+
+// This is the JSON of calls and answers. What is here for a type is what its struct tags
+// say, which tests compare, in the order in which runtimes and the CNI library write it:
+// that of the alphabet.
+
+// A describer is a type that a codec reads: it says again what its struct tags say.
+type describer interface{ Describe(*codec.Codec) }
+
+// unmarshal does what encoding/json does with compact JSON: by the description of v, if
+// it has one, and if there is nothing unusual in the text.
+func unmarshal[T any](text []byte, v *T) error {
+	if d, ok := any(v).(describer); ok && codec.ReadExactly(text, d.Describe) == nil {
+		return nil
+	}
+	*v = *new(T)
+	return json.Unmarshal(text, v)
+}
+
+func (n *network) Describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "cni.dev/valid-attachments", &n.Valid, codec.Raw)
+		codec.Field(c, "cniVersion", &n.CNIVersion, codec.Text)
+		codec.Field(c, "name", &n.Name, codec.Text)
+		codec.Field(c, "prevResult", &n.PrevResult, codec.Raw)
+	})
+}
+
+// current are the versions that types100 is for.
+var current = []string{"1.0.0", "1.1.0"}
+
+// parseResult reads a result of one of them, and tells whether it could.
+func parseResult(text []byte) (*types100.Result, bool) {
+	r := &types100.Result{}
+	err := codec.ReadExactly(text, func(c *codec.Codec) { result(r, c) })
+	return r, err == nil && slices.Contains(current, r.CNIVersion)
+}
+
+// formatResult writes what the result's PrintTo writes.
+func formatResult(r types.Result) ([]byte, error) {
+	var b bytes.Buffer
+	if r, ok := r.(*types100.Result); ok {
+		dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { result(r, c) })
+		if err == nil && json.Indent(&b, dense, "", "    ") == nil {
+			return b.Bytes(), nil
+		}
+	}
+	err := r.PrintTo(&b)
+	return b.Bytes(), err
+}
+
+func result(r *types100.Result, c *codec.Codec) {
+	c.Object(func() {
+		codec.Optional(c, "cniVersion", &r.CNIVersion, codec.Text)
+		if !r.DNS.IsEmpty() || !c.Writes() {
+			codec.Field(c, "dns", &r.DNS, DNS)
+		}
+		codec.OptionalList(c, "interfaces", &r.Interfaces, codec.Pointer(link))
+		codec.OptionalList(c, "ips", &r.IPs, codec.Pointer(ip))
+		codec.OptionalList(c, "routes", &r.Routes, codec.Pointer(route))
+	})
+}
+
+// DNS describes what the CNI library calls so, which is part of configurations, too.
+func DNS(d *types.DNS, c *codec.Codec) {
+	c.Object(func() {
+		codec.Optional(c, "domain", &d.Domain, codec.Text)
+		codec.OptionalList(c, "nameservers", &d.Nameservers, codec.Text)
+		codec.OptionalList(c, "options", &d.Options, codec.Text)
+		codec.OptionalList(c, "search", &d.Search, codec.Text)
+	})
+}
+
+func link(i *types100.Interface, c *codec.Codec) {
+	c.Object(func() {
+		codec.Optional(c, "mac", &i.Mac, codec.Text)
+		codec.Optional(c, "mtu", &i.Mtu, codec.Number)
+		codec.Field(c, "name", &i.Name, codec.Text)
+		codec.Optional(c, "pciID", &i.PciID, codec.Text)
+		codec.Optional(c, "sandbox", &i.Sandbox, codec.Text)
+		codec.Optional(c, "socketPath", &i.SocketPath, codec.Text)
+	})
+}
+
+func ip(i *types100.IPConfig, c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "address", &i.Address, prefix)
+		gateway(c, "gateway", &i.Gateway)
+		codec.Optional(c, "interface", &i.Interface, codec.Pointer(codec.Number))
+	})
+}
+
+func route(r *types.Route, c *codec.Codec) {
+	c.Object(func() {
+		codec.Optional(c, "advmss", &r.AdvMSS, codec.Number)
+		codec.Field(c, "dst", &r.Dst, prefix)
+		gateway(c, "gw", &r.GW)
+		codec.Optional(c, "mtu", &r.MTU, codec.Number)
+		codec.Optional(c, "priority", &r.Priority, codec.Number)
+		codec.Optional(c, "scope", &r.Scope, codec.Pointer(codec.Number))
+		codec.Optional(c, "table", &r.Table, codec.Pointer(codec.Number))
+	})
+}
+
+// prefix is a CIDR block, or an address with the length of one.
+func prefix(n *net.IPNet, c *codec.Codec) {
+	if c.Writes() {
+		codec.Text(new(n.String()), c)
+		return
+	}
+	var text string
+	codec.Text(&text, c)
+	p, err := types.ParseCIDR(text)
+	if err != nil {
+		c.Fail(err)
+		return
+	}
+	*n = *p
+}
+
+// gateway is a member that is an address, and not written if there is none.
+func gateway(c *codec.Codec, name string, ip *net.IP) {
+	if len(*ip) > 0 || !c.Writes() {
+		codec.Field(c, name, ip, address)
+	}
+}
+
+func address(ip *net.IP, c *codec.Codec) {
+	if c.Writes() {
+		b, err := ip.MarshalText()
+		if err != nil {
+			c.Fail(err)
+		}
+		codec.Text(new(string(b)), c)
+		return
+	}
+	*ip = codec.Scan(c, func(text string) (ip net.IP, err error) {
+		err = ip.UnmarshalText([]byte(text))
+		return ip, err
+	})
+}
