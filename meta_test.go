@@ -4,6 +4,7 @@
 package vpc
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -21,30 +22,35 @@ import (
 // Two cannot: bandwidth wants the pod's interface to be one of a veth pair, and sbr takes
 // the default route away from ours.
 //
-// portmap needs masqAll, which only its iptables backend has: what comes to a host's port
-// goes on to the pod by the node, with the caller's address, and the pod would answer a
-// caller in the VPC by its ENI, where nobody has rewritten anything. And the host's port
-// has to be one of nodePorts, or the pod's rule of the node sends the answer back into the
-// pod.
+// The port of the host has to be one of nodePorts, or the pod's rule of the node sends the
+// answers to others back into the pod. And portmap's iptables backend must not mark with
+// the bit that is ours: it marks what other pods of the subnet send, which then would not
+// be sent back into them.
 const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "subnetTags": {"kubernetes_kubelet": "true"}, "reuseIPWait": 0},
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
 	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true},
 	{"type": "tuning", "sysctl": {"net.ipv4.tcp_keepalive_time": "600"}, "mtu": 1400},
-	{"type": "portmap", "backend": "iptables", "masqAll": true, "capabilities": {"portMappings": true}},
+	{"type": "portmap", %s, "capabilities": {"portMappings": true}},
 	{"type": "firewall", "backend": "iptables"}]}`
 
 // TestMetaPlugins is the life of a pod, which ends with DEL, and of another, which is
 // forgotten.
 func TestMetaPlugins(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
-	list, err := libcni.ConfListFromBytes([]byte(metaConflist))
-	if err != nil {
-		t.Fatal(err)
+	for backend, keys := range map[string]string{"iptables": `"backend": "iptables", "markMasqBit": 12`, "nftables": `"backend": "nftables"`} {
+		t.Run(backend, func(t *testing.T) {
+			list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, metaConflist, keys))
+			if err != nil {
+				t.Fatal(err)
+			}
+			testMetaPlugins(t, list)
+		})
 	}
+}
+
+func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
 	w := testWorld(t)
-	const port, hostPort = 8080, 30080
-	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": port, "protocol": "tcp"}}}
 	do := func(verb, pod string) {
 		t.Helper()
 		if _, err := w.call(list, verb, pod); err != nil {
@@ -52,7 +58,13 @@ func TestMetaPlugins(t *testing.T) {
 		}
 	}
 	do("STATUS", "pod")
-	add := func() {
+	if err := w.newPod("sibling"); err != nil {
+		t.Fatal(err)
+	}
+	do("ADD", "sibling")
+	const port, hostPort = 8080, 30080
+	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": port, "protocol": "tcp"}}}
+	add := func(callers ...string) {
 		t.Helper()
 		if err := w.newPod("pod"); err != nil {
 			t.Fatal(err)
@@ -64,9 +76,9 @@ func TestMetaPlugins(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.works(t, must(types100.NewResultFromResult(result)), hostPort)
+		w.works(t, must(types100.NewResultFromResult(result)), hostPort, callers)
 	}
-	add()
+	add("sibling", "pod")
 	do("CHECK", "pod")
 	do("GC", "pod")
 	do("CHECK", "pod")
@@ -76,15 +88,15 @@ func TestMetaPlugins(t *testing.T) {
 	if err := w.removePod("pod"); err != nil {
 		t.Fatal(err)
 	}
-	add()
+	add("pod") // GC has ended the other
 	do("GC", "another")
 	if d := cmp.Diff(after, w.rules(t)); d != "" {
 		t.Errorf("what is on the node when the second pod has gone; -want +got\n%s", d)
 	}
 }
 
-// works wants of a pod what each plugin is for.
-func (w *world) works(t *testing.T, result *types100.Result, hostPort uint16) {
+// works wants of a pod what each plugin is for; its port of the host by other pods, too.
+func (w *world) works(t *testing.T, result *types100.Result, hostPort uint16, callers []string) {
 	t.Helper()
 	addr, _ := netip.AddrFromSlice(result.IPs[0].Address.IP)
 	if err := w.host.Ping(addr.Unmap()); err != nil {
@@ -93,6 +105,11 @@ func (w *world) works(t *testing.T, result *types100.Result, hostPort uint16) {
 	to := netip.AddrPortFrom(w.node.Addr(), hostPort)
 	if seen, err := w.host.Call("tcp", to); err != nil || seen.Addr() != w.node.Addr() {
 		t.Errorf("portmap: who calls %s is seen as %v, want the node, %s; %v", to, seen, w.node.Addr(), err)
+	}
+	for _, name := range callers {
+		if _, err := w.pods[name].Call("tcp", to); err != nil {
+			t.Errorf("portmap: %s calls %s: %v", name, to, err)
+		}
 	}
 	pod := w.pods["pod"]
 	if v, err := pod.Sysctl("net/ipv4/tcp_keepalive_time"); err != nil || v != "600" {
