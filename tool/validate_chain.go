@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -84,12 +85,36 @@ func (r *review) chain() {
 	}
 }
 
-// pair reviews the name of the pod's end of the veth pair.
+// pair reviews what of the veth pair others can be in the way of.
 func (r *review) pair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
 	var c ptp.Config
-	if json.Unmarshal(r.Plugins[i].raw, &c) == nil && c.ContainerInterface == podLink {
+	if json.Unmarshal(r.Plugins[i].raw, &c) != nil {
+		return
+	}
+	if c.ContainerInterface == podLink {
 		r.wrong(r.where(i), "containerInterface: %q: that is the name of the pod's first link, the ENI's: want eth1, for example", podLink)
+	}
+	for j, m := range r.Plugins {
+		if m.Type == "portmap" {
+			r.portmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
+		}
+	}
+}
+
+// portmap reviews whether the plugin of that name uses one of the mark's bits, which its
+// iptables backend does by default: what other pods send to a hostPort then goes astray.
+func (r *review) portmap(i int, mark uint32) {
+	var c struct {
+		Backend     string `json:"backend"`
+		MarkMasqBit *int   `json:"markMasqBit"`
+	}
+	const defaultBit = 13
+	if json.Unmarshal(r.Plugins[i].raw, &c) != nil || c.Backend == "nftables" {
+		return
+	}
+	if bit := *cmp.Or(c.MarkMasqBit, new(defaultBit)); bit >= 0 && mark>>bit&1 != 0 {
+		r.wrong(r.where(i), "markMasqBit: %d, 13 being the default: it is in the nodePortMark %#x, and pods would not reach hostPorts of others: want another, such as 12", bit, mark)
 	}
 }
 

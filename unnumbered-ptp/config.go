@@ -75,6 +75,9 @@ func (b *bandwidth) describe(j *codec.Codec) {
 	})
 }
 
+// DefaultNodePortMark is nodePortMark where that is left out, as the original has it.
+const DefaultNodePortMark = 0x2000
+
 // The values of defaultRoute.
 const (
 	byHost = "host"
@@ -104,7 +107,7 @@ func (c *Config) Validate() error {
 	if c.start == 0 || c.start > maxTable {
 		mistake("routeTableStart: %d: it is 1 to %d", c.start, maxTable)
 	}
-	c.mark = *cmp.Or(c.NodePortMark, new(uint32(0x2000)))
+	c.mark = *cmp.Or(c.NodePortMark, new(uint32(DefaultNodePortMark)))
 	if c.mark == 0 {
 		mistake("nodePortMark: 0: it is the bits that mark a connection, at least one; 8192 is 0x2000")
 	}
