@@ -114,7 +114,7 @@ func (r *review) portmap(i int, mark uint32) {
 		return
 	}
 	if bit := *cmp.Or(c.MarkMasqBit, new(defaultBit)); bit >= 0 && mark>>bit&1 != 0 {
-		r.wrong(r.where(i), "markMasqBit: %d, 13 being the default: it is in the nodePortMark %#x, and pods would not reach hostPorts of others: want another, such as 12", bit, mark)
+		r.wrong(r.where(i), "markMasqBit: %d (if left out, 13) is in the nodePortMark %#x: other pods of the node would not reach hostPorts: want another, such as 12", bit, mark)
 	}
 }
 
