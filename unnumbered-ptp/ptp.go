@@ -67,8 +67,8 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	if err == nil {
 		return result(r, p), nil
 	}
-	if fresh && made {
-		err = errors.Join(err, pair.Del())
+	if fresh && made { // with the rules, of which the last may have been made without an answer
+		err = errors.Join(err, s.host.DelRules(p.veth.Name), pair.Del())
 	}
 	return nil, err
 }
