@@ -167,7 +167,7 @@ func (r *review) neighbours(dir string) error {
 	if err != nil {
 		return err
 	}
-	mine, has := masquerades(r.conflist)
+	mine, has := pairOf(r.conflist)
 	for _, f := range files {
 		other, err := readConflist(f)
 		if err != nil || filepath.Base(f) == filepath.Base(r.file) {
@@ -176,19 +176,23 @@ func (r *review) neighbours(dir string) error {
 		if other.plugin(typeIPAM) != nil && other.Name == r.Name {
 			r.wrong("", "name: %s has the network %q, too: an attachment to one ends with a DEL of the other", f, r.Name)
 		}
-		if theirs, also := masquerades(other); has && also && mine != theirs {
+		theirs, also := pairOf(other)
+		if !has || !also {
+			continue
+		}
+		if mine.IPMasq != theirs.IPMasq {
 			r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too", f)
+		}
+		if mine.KeepCaller && !theirs.KeepCaller {
+			r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so for the pods of this one, too", f)
 		}
 	}
 	return nil
 }
 
-// masquerades says what a list has for ipMasq, if it has ptp.
-func masquerades(c conflist) (does, has bool) {
-	var p ptp.Config
+// pairOf is what a list has for ptp, if it has that.
+func pairOf(c conflist) (p ptp.Config, has bool) {
 	raw := c.plugin(typePTP)
-	if raw == nil || json.Unmarshal(raw, &p) != nil {
-		return false, false
-	}
-	return p.IPMasq, true
+	has = raw != nil && json.Unmarshal(raw, &p) == nil
+	return p, has
 }
