@@ -73,6 +73,9 @@ func (r Rule) Del(n *NS) error { return n.change(unix.RTM_DELRULE, 0, r.message(
 // DelRules deletes all rules about what comes in by a link, without listing them: a node
 // has some for each pod.
 func (n *NS) DelRules(iif string) error {
+	if err := checkName(iif); err != nil { // without a name the kernel would delete any rule
+		return err
+	}
 	const most = 1000 // nobody has so many
 	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		msg := &nl.RtMsg{}

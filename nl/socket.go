@@ -21,7 +21,6 @@ import (
 // Package netlink has one too, which waits for answers in the runtime's poller, and
 // reads each into 64 kB of a stack that has to grow for it. But there is nothing to
 // wait for: the kernel has its answer ready when sendto(2) returns (netlink_unicast).
-// For a process that lives for twenty requests this halves what they cost.
 type socket struct {
 	fd  int
 	buf []byte

@@ -37,4 +37,7 @@ func TestDelTogether(t *testing.T) {
 	if err := p.DelGroup(0); err == nil {
 		t.Error("the group of all that are in no group can be deleted")
 	}
+	if err := p.DelRules(""); err == nil {
+		t.Error("the rules about no link can be deleted")
+	}
 }
