@@ -5,8 +5,6 @@ package ptp
 
 import (
 	"encoding/hex"
-	"fmt"
-	"hash/fnv"
 	"net"
 	"strings"
 
@@ -18,23 +16,15 @@ import (
 // owner begins the alias of our links.
 const owner = "cni-ipvlan-vpc-k8s"
 
-// digest is what tells an attachment from all others. It need not withstand an
-// adversary, who could as well ask for the same attachment twice.
-func digest(network string, a plugin.Attachment) []byte {
-	h := fnv.New128a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", network, a.ContainerID, a.IfName)
-	return h.Sum(nil)
-}
-
 // vethName is the name of the host end. kube2iam and others go by its prefix.
 func vethName(network string, a plugin.Attachment) string {
-	return ("veth" + hex.EncodeToString(digest(network, a)))[:unix.IFNAMSIZ-1]
+	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
 }
 
 // macs are the addresses of the host's and the pod's end: locally administered,
 // and for the same attachment always the same.
 func macs(network string, a plugin.Attachment) (host, pod string) {
-	end := net.HardwareAddr(digest(network, a)[:6])
+	end := net.HardwareAddr(plugin.Digest(network, a)[:6])
 	end[0] = end[0]&^1 | 2
 	end[5] &^= 1
 	host = end.String()

@@ -4,9 +4,19 @@
 package plugin
 
 import (
+	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 )
+
+// Digest is what tells an attachment to a network from all others: 16 bytes, of which a
+// name or a number takes as many as it has room for. It need not withstand an adversary,
+// who could as well ask for the same attachment twice.
+func Digest(network string, a Attachment) []byte {
+	h := fnv.New128a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s", network, a.ContainerID, a.IfName)
+	return h.Sum(nil)
+}
 
 // LinkGroup is the number of the group (ip-link(8)) that the attachment's links in the
 // pod are in. The kernel deletes a group in one request, and makes everybody wait for
@@ -14,7 +24,5 @@ import (
 // number, nor do people give such large ones.
 func (r *Request[C]) LinkGroup() uint32 {
 	const ours = 72 << 24
-	h := fnv.New32a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", r.Network, r.ContainerID, r.IfName)
-	return ours | h.Sum32()>>8
+	return ours | binary.BigEndian.Uint32(Digest(r.Network, r.Attachment))>>8
 }
