@@ -6,7 +6,8 @@
 // Three CNI plugins, chained, give a Kubernetes pod a native address of an AWS VPC:
 //
 //	plugin/         the skeleton that the plugins share: decode, dispatch, encode, errors
-//	ipam/           which pod has which address, and getting more from EC2; the first plugin
+//	ipam/lease/     which pod has which address, of those that the node has
+//	ipam/           that, and getting more from EC2; the first plugin
 //	plugin/ipvlan/  a slave of the address's ENI in the pod; the second plugin
 //	unnumbered-ptp/ a veth pair between pod and node, routes, masquerade; the third plugin
 //	tool/           what people, cloud-init and systemd timers run
@@ -29,11 +30,12 @@
 //
 // Arrows, and no others (repo_test.go holds them):
 //
-//	tool -> ipam aws nl registry, and the other plugins for their configurations
-//	ipam -> plugin aws nl registry codec
+//	tool -> ipam ipam/lease aws nl registry, and the other plugins for their configurations
+//	ipam -> ipam/lease plugin aws nl registry
+//	ipam/lease -> plugin nl registry codec      and not aws: it is the warm path
 //	plugin/ipvlan -> plugin nl codec      unnumbered-ptp -> plugin nl codec
 //	plugin -> codec                       registry -> codec
 //	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl
 //
-// To read the source, begin with plugin.Main, then ipam.Pool.Acquire, then nl.Wiring.Add.
+// To read the source, begin with plugin.Main, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 package vpc

@@ -20,7 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -34,7 +34,7 @@ type configuration interface {
 
 // configurations are those of our plugins, by type.
 var configurations = map[string]func() configuration{
-	"cni-ipvlan-vpc-k8s-ipam":           func() configuration { return &ipam.Config{} },
+	"cni-ipvlan-vpc-k8s-ipam":           func() configuration { return &lease.Config{} },
 	"cni-ipvlan-vpc-k8s-ipvlan":         func() configuration { return &ipvlan.Config{} },
 	"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() configuration { return &ptp.Config{} },
 }

@@ -34,8 +34,9 @@ var arrows = map[string]string{
 	"plugin":          "codec",
 	"plugin/ipvlan":   "plugin nl codec",
 	"unnumbered-ptp":  "plugin nl codec",
-	"ipam":            "plugin aws nl registry codec",
-	"tool":            "ipam plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
+	"ipam/lease":      "plugin nl registry codec", // and not aws: it is the warm path
+	"ipam":            "ipam/lease plugin aws nl registry",
+	"tool":            "ipam ipam/lease plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
 	"aws/ec2sim":      "",
 	"aws/vpcsim":      "aws/ec2sim nl",
 	"nl/nltest":       "nl",

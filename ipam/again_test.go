@@ -6,7 +6,9 @@ package ipam
 import (
 	"net/netip"
 	"testing"
+	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -27,15 +29,15 @@ func TestAgainAfterKill(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
 	w.mustAcquire(1)
-	a, _, err := w.pool().reserve(t.Context(), pod(2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.routeTo(a.Addrs[0])
-	if b := w.mustAcquire(2); b == a.Addrs[0] {
+	eni, addrs := lease.Candidates(w.state(), w.policy, time.Now())
+	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error {
+		return s.Reserve(addrs[0], registry.Lease{Key: pod(2).Key, ENI: eni, Since: time.Now()})
+	}))
+	w.routeTo(addrs[0])
+	if b := w.mustAcquire(2); b == addrs[0] {
 		t.Errorf("the pod has %s, which the node routes to another", b)
 	}
-	if l := w.state().Leases[a.Addrs[0]]; l.Key != (registry.Key{}) || !l.Bound {
+	if l := w.state().Leases[addrs[0]]; l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("the lease of the other pod: %+v", l)
 	}
 	w.consistent()

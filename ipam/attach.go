@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -110,7 +111,7 @@ func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State,
 // An ENISpec says which ENI is wanted.
 type ENISpec struct {
 	Pool           string            // that it serves
-	Families       []Family          // of the addresses that it needs; none: IPv4
+	Families       []lease.Family    // of the addresses that it needs; none: IPv4
 	Prefixes       bool              // rather than addresses, where the subnet has some
 	Addrs          int               // private addresses, the primary one included; as many as fit at most; if Managed: as many as the waiting ADDs need
 	Tags           map[string]string // of its subnet
@@ -122,11 +123,11 @@ type ENISpec struct {
 }
 
 // family is the one whose addresses are few: IPv4, if the ENI has that.
-func (spec ENISpec) family() Family { return Family(!spec.wants(IPv4)) }
+func (spec ENISpec) family() lease.Family { return lease.Family(!spec.wants(lease.IPv4)) }
 
 // wants tells whether the ENI needs addresses of the family.
-func (spec ENISpec) wants(f Family) bool {
-	return slices.Contains(spec.Families, f) || f == IPv4 && len(spec.Families) == 0
+func (spec ENISpec) wants(f lease.Family) bool {
+	return slices.Contains(spec.Families, f) || f == lease.IPv4 && len(spec.Families) == 0
 }
 
 // NewENI creates an ENI in one of the subnets of this instance's zone that have the
@@ -183,7 +184,7 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 	}
 	fit := slices.DeleteFunc(all, func(n aws.Subnet) bool {
 		return !hasTags(n.Tags, spec.Tags) ||
-			spec.wants(IPv4) && !n.CIDR.IsValid() || spec.wants(IPv6) && !n.IPv6CIDR.IsValid() || n.CIDR.IsValid() && n.Free == 0
+			spec.wants(lease.IPv4) && !n.CIDR.IsValid() || spec.wants(lease.IPv6) && !n.IPv6CIDR.IsValid() || n.CIDR.IsValid() && n.Free == 0
 	})
 	own := map[string]int{}
 	for _, e := range s.ENIs {
@@ -250,7 +251,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		return err
 	}
 	eni.Card, eni.Index = at.card, at.index
-	err = p.update(ctx, func(s *registry.State) {
+	err = p.Registry.Change(ctx, func(s *registry.State) {
 		record(s, eni, spec.Managed)
 		addAddrs(s, eni.ID, addrs, time.Time{})
 		addPrefixes(s, eni.ID, cidrs, time.Time{})
@@ -292,7 +293,7 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 		slog.Warn("ENI would outlive the instance: will try again", "eni", eni, "error", err)
 		return nil
 	}
-	return p.update(ctx, func(s *registry.State) { delete(s.Intents, token) })
+	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
 // attachAnywhere attaches the ENI where there is room. Another program may take the place
@@ -344,7 +345,7 @@ func (p *Pool) attachAt(ctx context.Context, instance, eni string, at seat) (att
 func (p *Pool) discard(ctx context.Context, eni, token string) error {
 	const while = 5 * time.Minute
 	err := p.Cloud.DeleteENI(ctx, eni)
-	return errors.Join(err, p.update(ctx, func(s *registry.State) {
+	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		s.Instance.FullUntil = time.Now().Add(while)
 		if err == nil {
 			delete(s.Intents, token) // else resume will find the ENI, which may be too new for EC2 to delete

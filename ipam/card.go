@@ -24,11 +24,6 @@ import (
 // instances with multiple network cards"), and the metadata service says 0 of any ENI whose
 // index it does not know yet.
 
-// serves tells whether an ENI is at a place that is for pods.
-func (policy Policy) serves(e registry.ENI) bool {
-	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
-}
-
 // A seat is where an ENI can be attached: a device index of a network card.
 type seat struct{ card, index int }
 

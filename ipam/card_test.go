@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -81,7 +82,7 @@ func TestServes(t *testing.T) {
 		{0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 1, 1}, {2, 0, 1, 0},
 		{0, 1, 0, 0}, {0, 1, 1, 1}, {1, 1, 1, 1}, {2, 1, 1, 0}, {2, 1, 2, 1}, {0, 0, aws.UnknownIndex, 0},
 	} {
-		got := Policy{MinIndex: test.least}.serves(registry.ENI{Card: test.card, Index: test.index})
+		got := lease.Policy{MinIndex: test.least}.Serves(registry.ENI{Card: test.card, Index: test.index})
 		if got != (test.want == 1) {
 			t.Errorf("%+v: %v", test, got)
 		}
@@ -180,8 +181,8 @@ func TestCardsWithEFA(t *testing.T) {
 	for n := range 5 * 4 {
 		w.release(n)
 	}
-	w.age(2 * staleMetadata)
-	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: staleMetadata, Max: -1}); err != nil {
+	w.age(2 * lease.StaleMetadata)
+	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantSeated("")

@@ -195,7 +195,7 @@ func TestQuota(t *testing.T) {
 	if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrQuota) || !strings.Contains(e.Hint, "quota") || w.attempts("CreateNetworkInterface") != 0 {
 		t.Errorf("%d attempts: %v", w.attempts("CreateNetworkInterface"), err)
 	}
-	if err := w.pool().update(t.Context(), func(s *registry.State) { s.NotBefore[quotaKey] = time.Now() }); err != nil {
+	if err := w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.NotBefore[quotaKey] = time.Now() }); err != nil {
 		t.Fatal(err)
 	}
 	w.mustAcquire(2)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -34,7 +35,7 @@ type Collection struct {
 
 	Returned []netip.Prefix // delegated prefixes that were unassigned
 
-	used Used
+	used lease.Used
 }
 
 // Collect gives back to EC2 what this node does not need: it ends the leases of pods
@@ -64,8 +65,8 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 
 // inUse is used with the node's own addresses: an address of an ENI may be one that
 // the node has for other purposes than pods.
-func (p *Pool) inUse() (Used, error) {
-	used := p.used()
+func (p *Pool) inUse() (lease.Used, error) {
+	used := p.Used()
 	own, err := p.Host.Addrs("")
 	if err != nil {
 		return used, err
@@ -91,14 +92,14 @@ func (p *Pool) tidy(ctx context.Context, c *Collection) error {
 // endLost ends leases whose pod is gone, and notes which others the kernel confirms.
 func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 	now := time.Now()
-	return p.update(ctx, func(s *registry.State) {
+	return p.Registry.Change(ctx, func(s *registry.State) {
 		for a, l := range s.Leases {
 			s.Leases[a] = sighted(l, c.used.By[a] != "", now)
 		}
 		c.Ended = s.Release(now, func(a netip.Addr, l registry.Lease) bool {
 			return !c.used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
 		})
-		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > staleMetadata })
+		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > lease.StaleMetadata })
 	})
 }
 
@@ -127,11 +128,11 @@ func exists(path string) bool {
 func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 	var doomed []string
 	now := time.Now()
-	err := p.update(ctx, func(s *registry.State) {
+	err := p.Registry.Change(ctx, func(s *registry.State) {
 		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 			e := s.ENIs[id]
-			spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-			empty := c.empty(s, id, now) && count(s, e, now) <= spare
+			spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
+			empty := c.empty(s, id, now) && lease.Count(s, e, now) <= spare
 			if e.Managed && !e.Keep && e.Index > 0 && c.Max < 0 && (e.Draining || empty) {
 				drain(s, id, true)
 				doomed = append(doomed, id)
@@ -157,13 +158,13 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 func (p *Pool) deleteENI(ctx context.Context, id string) error {
 	err := p.DetachAndDelete(ctx, id)
 	if e, ok := errors.AsType[*aws.Error](err); ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) {
-		return errors.Join(err, p.update(ctx, func(s *registry.State) { drain(s, id, false) }))
+		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
 	}
 	if err != nil {
 		return err
 	}
 	now := time.Now()
-	return p.update(ctx, func(s *registry.State) {
+	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, a := range s.ENIs[id].Addrs {
 			s.Gone[a] = now
 		}

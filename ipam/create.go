@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -42,7 +43,7 @@ func (spec ENISpec) tags(instance string) map[string]string {
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	tags[TagManaged], tags[TagInstance], tags[TagPool] = fmt.Sprint(spec.Managed), instance, cmp.Or(spec.Pool, defaultPool)
+	tags[TagManaged], tags[TagInstance], tags[TagPool] = fmt.Sprint(spec.Managed), instance, cmp.Or(spec.Pool, lease.DefaultPool)
 	if spec.Managed {
 		tags[TagKeep] = fmt.Sprint(spec.Keep)
 	}
@@ -63,7 +64,7 @@ func label(known registry.ENI, e aws.ENI) registry.ENI {
 
 // poolOf is the pool that an ENI's tag names.
 func poolOf(e aws.ENI) string {
-	if pool := e.Tags[TagPool]; pool != defaultPool {
+	if pool := e.Tags[TagPool]; pool != lease.DefaultPool {
 		return pool
 	}
 	return ""
@@ -75,7 +76,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 	most := s.Instance.IPv4PerENI - 1 // beside the primary address
 	prefixes := func(s *registry.State, e *aws.ENISpec) { e.Prefixes = min(max(blocks(p.secondary(s, spec)), 1), most) }
 	addrs := func(s *registry.State, e *aws.ENISpec) {
-		if spec.wants(IPv4) {
+		if spec.wants(lease.IPv4) {
 			e.Secondary = min(p.secondary(s, spec), most, max(subnet.Free-1, 0))
 		}
 	}
@@ -85,17 +86,17 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 		Description:    description(s.Instance.ID),
 		Tags:           spec.tags(s.Instance.ID),
 	}
-	if spec.wants(IPv6) {
+	if spec.wants(lease.IPv6) {
 		eni.IPv6Prefixes = 1
 	}
-	if spec.Prefixes && most > 0 && spec.wants(IPv4) {
+	if spec.Prefixes && most > 0 && spec.wants(lease.IPv4) {
 		made, token, err := p.createENI(ctx, subnet, eni, prefixes)
 		if !noPrefix(err) {
 			return made, token, err
 		}
 	}
 	made, token, err := p.createENI(ctx, subnet, eni, addrs)
-	if spec.wants(IPv6) && noPrefix(err) && !errors.Is(err, aws.ErrSubnetFull) {
+	if spec.wants(lease.IPv6) && noPrefix(err) && !errors.Is(err, aws.ErrSubnetFull) {
 		eni.IPv6Prefixes, eni.IPv6 = 0, min(p.secondary(s, spec)+1, s.Instance.IPv6PerENI)
 		return p.createENI(ctx, subnet, eni, addrs)
 	}

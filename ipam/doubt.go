@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -29,7 +30,6 @@ import (
 const (
 	lookBack  = "DescribeNetworkInterfaces"
 	lookAgain = "DescribeNetworkInterfaces again"
-	inDoubt   = "DescribeNetworkInterfaces again, for addresses in doubt"
 
 	// settled is after what time EC2 is believed: "starting with a couple of seconds of
 	// wait time" is the advice for describes that follow a change (EC2 API reference,
@@ -43,14 +43,14 @@ func looks(first bool) []string {
 	if first {
 		return []string{lookBack, lookAgain}
 	}
-	return []string{lookBack, inDoubt}
+	return []string{lookBack, registry.InDoubt}
 }
 
 // isLook tells whether nothing is known to have been begun with the intent.
 func isLook(i registry.Intent) bool { return i.Action == lookBack || later(i) }
 
 // later tells whether the intent has to wait until EC2 has settled.
-func later(i registry.Intent) bool { return i.Action == lookAgain || i.Action == inDoubt }
+func later(i registry.Intent) bool { return i.Action == lookAgain || i.Action == registry.InDoubt }
 
 // due tells whether there is an intent to look after now.
 func due(s *registry.State) bool {
@@ -65,16 +65,6 @@ func due(s *registry.State) bool {
 // onlyLooks tells whether no process of this registry's is known to have begun anything.
 func onlyLooks(s *registry.State) bool {
 	return !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), func(i registry.Intent) bool { return !isLook(i) })
-}
-
-// doubt tells since when what the registry has learnt is in doubt, if it is.
-func doubt(s *registry.State) (since time.Time, ok bool) {
-	for _, i := range s.Intents {
-		if i.Action == inDoubt {
-			return i.Since, true
-		}
-	}
-	return time.Time{}, false
 }
 
 // settle takes out of the registry what was in doubt and has turned out not to be there.
@@ -125,15 +115,15 @@ func (p *Pool) settleBlindly(ctx context.Context) (sure bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	since, ok := doubt(s)
+	since, ok := s.Doubt()
 	var enis []aws.ENI
-	if ok && time.Since(since) > staleMetadata {
+	if ok && time.Since(since) > lease.StaleMetadata {
 		enis, err = p.Cloud.ENIs(ctx)
 	}
 	if err != nil || ok && enis == nil {
 		return false, err
 	}
-	return ok, p.update(ctx, func(s *registry.State) {
+	return ok, p.Registry.Change(ctx, func(s *registry.State) {
 		settle(s, enis, since)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return isLook(i) })
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -55,7 +56,7 @@ func TestDoubtAfterLoss(t *testing.T) {
 	}
 	w.wantWrites(map[string]int{})
 	w.consistent()
-	if _, doubtful := doubt(w.state()); doubtful {
+	if _, doubtful := w.state().Doubt(); doubtful {
 		t.Error("still in doubt")
 	}
 }
@@ -73,7 +74,7 @@ func TestDoubtWithoutEC2(t *testing.T) {
 		t.Errorf("the pod has %s, which metadata alone has shown", a)
 	}
 	stop()
-	w.age(staleMetadata)
+	w.age(lease.StaleMetadata)
 	if a := w.mustAcquire(4); a != left {
 		t.Errorf("the pod has %s; %s is free, and %s is gone", a, left, gone)
 	}
@@ -137,7 +138,7 @@ func TestDoubtOfPrefix(t *testing.T) {
 func TestNoDoubtAtBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
-	if _, doubtful := doubt(w.state()); doubtful || due(w.state()) {
+	if _, doubtful := w.state().Doubt(); doubtful || due(w.state()) {
 		t.Errorf("intents %v", w.state().Intents)
 	}
 	w.age(time.Minute)

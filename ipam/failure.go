@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -18,17 +19,14 @@ import (
 // One process asks EC2 for all that wait, so what EC2 says to it is the answer to all of
 // them. The registry has it as a Failure until an ADD of the same pool gets an address.
 
-// concern is under which key: a pool may have another policy in another network.
-func (p *Pool) concern(o Owner) string { return o.Network + "/" + p.Policy.Pool }
-
 // fail records why EC2 has not given what was asked for since the time began. With the
 // zero time it will be asked again.
-func (p *Pool) fail(ctx context.Context, o Owner, why error, began time.Time) error {
+func (p *Pool) fail(ctx context.Context, o lease.Owner, why error, began time.Time) error {
 	if errors.Is(why, context.DeadlineExceeded) || errors.Is(why, context.Canceled) {
 		began = time.Time{} // it was our time that has ended
 	}
-	return p.update(context.WithoutCancel(ctx), func(s *registry.State) {
-		s.Failures[p.concern(o)] = registry.Failure{Text: why.Error(), Hint: hint(why), Began: began, Since: time.Now()}
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		s.Failures[p.Concern(o)] = registry.Failure{Text: why.Error(), Hint: hint(why), Began: began, Since: time.Now()}
 	})
 }
 
@@ -43,39 +41,39 @@ func hint(err error) string {
 // told returns the failure of another process that is an answer to the owner, too: it
 // has asked since the owner waits, and just now. A hundred ADDs that wait for what EC2
 // refuses do not each ask in turn.
-func (p *Pool) told(o Owner) error {
+func (p *Pool) told(o lease.Owner) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	f := s.Failures[p.concern(o)]
+	f := s.Failures[p.Concern(o)]
 	if w, ok := s.Wishes[o.Key.String()]; !ok || !f.Began.After(w.Since) || time.Since(f.Since) > justNow {
 		return nil
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another process of this node has asked for all that wait: %s", errNone, f.Text)
+	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another process of this node has asked for all that wait: %s", lease.ErrNone, f.Text)
 }
 
 // overdue is the error of an ADD whose time has ended while it waited for another
 // process: it says what that one waits for.
-func (p *Pool) overdue(o Owner, ended error) error {
+func (p *Pool) overdue(o lease.Owner, ended error) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
 	what, hint := p.holdup(s, o)
-	return plugin.Errorf(plugin.CodeTryAgain, hint, "%w: another process of this node asks EC2 for all that wait: %s: %w", errNone, what, ended)
+	return plugin.Errorf(plugin.CodeTryAgain, hint, "%w: another process of this node asks EC2 for all that wait: %s: %w", lease.ErrNone, what, ended)
 }
 
 // holdup is what keeps the process that asks EC2, and what an operator can do about it:
 // EC2 throttles, or has failed, or has not answered yet.
-func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
+func (p *Pool) holdup(s *registry.State, o lease.Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
 	since := s.Wishes[o.Key.String()].Since
 	if action := throttled(s, since); action != "" {
 		return throttledUntil(action, s.NotBefore[action]), hintThrottled(action)
 	}
-	f, call := s.Failures[p.concern(o)], underWay(s)
+	f, call := s.Failures[p.Concern(o)], underWay(s)
 	switch {
 	case f.Since.After(since.Add(-patience)) && f.Since.After(call.Since):
 		return f.Text, f.Hint

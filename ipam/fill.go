@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -21,12 +22,12 @@ const blockSize = 16
 
 // fill gets an ENI what a pod on it would lack: addresses of the families of which it
 // has none free, or that the pool has fewer of than it is to have ready.
-func (p *Pool) fill(ctx context.Context, s *registry.State, at place) error {
+func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	for _, f := range p.Policy.Families {
 		one := p.Policy
-		one.Families = []Family{f}
-		if len(at.pick(s, one, now)) > 0 && (f == IPv6 || !p.short(s, now)) {
+		one.Families = []lease.Family{f}
+		if len(at.Pick(s, one, now)) > 0 && (f == lease.IPv6 || !p.Short(s, now)) {
 			continue
 		}
 		if err := p.more(ctx, s, at, f); err != nil {
@@ -37,8 +38,8 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at place) error {
 }
 
 // room is how many more addresses or prefixes of a family an ENI can take.
-func room(s *registry.State, e registry.ENI, f Family) int {
-	if f == IPv6 {
+func room(s *registry.State, e registry.ENI, f lease.Family) int {
+	if f == lease.IPv6 {
 		return s.Instance.IPv6PerENI - e.Slots(true)
 	}
 	return s.Instance.IPv4PerENI - e.Slots(false)
@@ -47,31 +48,31 @@ func room(s *registry.State, e registry.ENI, f Family) int {
 // more asks for addresses of a family: in a prefix if the configuration wants that, or
 // for IPv6, where one prefix is enough for ever; and by themselves if the subnet has no
 // prefix left, or the instance type knows none.
-func (p *Pool) more(ctx context.Context, s *registry.State, at place, f Family) error {
+func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	most := room(s, at.ENI, f)
 	if most <= 0 {
-		return fmt.Errorf("%s has no room for %v: %w", at.id, f, aws.ErrENIFull)
+		return fmt.Errorf("%s has no room for %v: %w", at.ID, f, aws.ErrENIFull)
 	}
 	if err := p.gather(ctx, p.most(f, most)); err != nil {
 		return err
 	}
-	if f == IPv6 || p.Policy.Prefixes {
-		if err := p.assignPrefixes(ctx, at.id, f, most); !noPrefix(err) {
+	if f == lease.IPv6 || p.Policy.Prefixes {
+		if err := p.assignPrefixes(ctx, at.ID, f, most); !noPrefix(err) {
 			return err
 		}
 	}
 	n := 0
-	_, err := p.assign(ctx, at.id, f, func(s *registry.State) int { n = min(p.want(s), most); return n })
+	_, err := p.assign(ctx, at.ID, f, func(s *registry.State) int { n = min(p.want(s), most); return n })
 	if errors.Is(err, aws.ErrSubnetFull) && n > 1 {
-		_, err = p.assign(ctx, at.id, f, exactly(1)) // EC2 gives all or nothing
+		_, err = p.assign(ctx, at.ID, f, exactly(1)) // EC2 gives all or nothing
 	}
 	return err
 }
 
 // most is how many pods a call can serve that fills so much room of an ENI.
-func (p *Pool) most(f Family, room int) int {
+func (p *Pool) most(f lease.Family, room int) int {
 	switch {
-	case f == IPv6:
+	case f == lease.IPv6:
 		return 1 // a prefix serves all
 	case p.Policy.Prefixes:
 		return room * blockSize
@@ -95,9 +96,9 @@ func noPrefix(err error) bool {
 // assign asks EC2 for addresses on an ENI, as many as size says right before the call.
 // The action has no client token, so before the call the intent is written: if the
 // answer is lost, resume compares.
-func (p *Pool) assign(ctx context.Context, eni string, f Family, size func(*registry.State) int) ([]netip.Addr, error) {
+func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func(*registry.State) int) ([]netip.Addr, error) {
 	action, do := "AssignPrivateIpAddresses", p.Cloud.Assign
-	if f == IPv6 {
+	if f == lease.IPv6 {
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
@@ -110,14 +111,14 @@ func (p *Pool) assign(ctx context.Context, eni string, f Family, size func(*regi
 
 // assignPrefixes asks EC2 for prefixes, as assign does for addresses: of IPv4 for the
 // ADDs that wait, most of them at most; of IPv6 for one.
-func (p *Pool) assignPrefixes(ctx context.Context, eni string, f Family, most int) error {
+func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
 	action, do := "AssignPrivateIpAddresses", p.Cloud.AssignPrefixes
-	if f == IPv6 {
+	if f == lease.IPv6 {
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Prefixes
 	}
 	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func(s *registry.State) (record func(*registry.State), err error) {
 		n := 1
-		if f == IPv4 {
+		if f == lease.IPv4 {
 			n = min(blocks(p.want(s)), most)
 		}
 		got, err := do(ctx, eni, n)

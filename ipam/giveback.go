@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -55,44 +56,6 @@ func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
 		!slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, b, now) })
 }
 
-// plenty stands for the addresses of a /80.
-const plenty = 1 << 20
-
-// ready counts the addresses of a pool that a pod could have, free since before the time.
-func ready(s *registry.State, pool string, before time.Time) int {
-	n := 0
-	for _, e := range s.ENIs {
-		if e.Pool == pool && e.Serving && !e.Draining {
-			n += count(s, e, before)
-		}
-	}
-	return n
-}
-
-// count counts those of one ENI: of IPv4, if it has that.
-func count(s *registry.State, e registry.ENI, before time.Time) int {
-	n, v6 := 0, !e.CIDR.IsValid()
-	for _, a := range e.Addrs {
-		if since, free := s.Free[a]; free && a.Is6() == v6 && !since.After(before) {
-			n++
-		}
-	}
-	for _, b := range e.Prefixes {
-		switch {
-		case b.CIDR.Addr().Is6() != v6:
-		case v6:
-			n += plenty
-		default:
-			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
-				if usable(s, a, before) {
-					n++
-				}
-			}
-		}
-	}
-	return n
-}
-
 // unassignIdle gives back addresses and prefixes, ENI by ENI.
 func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
 	s, err := p.Registry.View()
@@ -121,7 +84,7 @@ func (p *Pool) giveBack(ctx context.Context, id string, c *Collection) error {
 		return err
 	}
 	var x surplus
-	err := p.update(ctx, func(s *registry.State) {
+	err := p.Registry.Change(ctx, func(s *registry.State) {
 		x = c.surplus(s, id, time.Now())
 		withdraw(s, id, x)
 	})
@@ -141,7 +104,7 @@ func (p *Pool) giveBack(ctx context.Context, id string, c *Collection) error {
 		return nil
 	}
 	// Again: if the registry was lost meanwhile, somebody may have learnt of them anew.
-	return p.update(context.WithoutCancel(ctx), func(s *registry.State) { withdraw(s, id, x) })
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { withdraw(s, id, x) })
 }
 
 // surplus chooses what an ENI is to lose: never the primary address, nor what its pool
@@ -151,7 +114,7 @@ func (c *Collection) surplus(s *registry.State, id string, now time.Time) surplu
 	if !e.Serving || e.Foreign || e.Keep || e.Draining {
 		return x
 	}
-	spare := ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
+	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
 	if c.Max >= 0 {
 		spare = min(spare, c.Max-len(c.Unassigned))
 	}
@@ -209,7 +172,7 @@ func (p *Pool) unassign(ctx context.Context, id string, addrs []netip.Addr, cidr
 // that the ENI does not have all of it, as it does to the second of two attempts, the
 // addresses may be gone, and stay out of the registry until metadata shows them.
 func (p *Pool) restore(ctx context.Context, id string, x surplus, why error) error {
-	return p.update(ctx, func(s *registry.State) {
+	return p.Registry.Change(ctx, func(s *registry.State) {
 		if errors.Is(why, aws.ErrThrottled) {
 			s.NotBefore["UnassignPrivateIpAddresses"] = time.Now().Add(backoff(0))
 		}

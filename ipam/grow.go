@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -19,7 +20,7 @@ import (
 // fails. Its caller holds the lock "grow". It tries what costs least first: prefixes or
 // addresses on an ENI with room, the fullest first, then a new ENI.
 func (p *Pool) grow(ctx context.Context) error {
-	if p.Policy.Provision == ProvisionNone {
+	if p.Policy.Provision == lease.ProvisionNone {
 		return p.provisioned()
 	}
 	sure, err := p.resume(ctx, p.reattach)
@@ -34,7 +35,7 @@ func (p *Pool) grow(ctx context.Context) error {
 		return explain(err)
 	}
 	var why []error
-	for _, at := range places(s, p.Policy) {
+	for _, at := range lease.Places(s, p.Policy) {
 		err := p.fill(ctx, s, at)
 		if err == nil {
 			return nil
@@ -44,7 +45,7 @@ func (p *Pool) grow(ctx context.Context) error {
 		}
 		why = append(why, err)
 	}
-	if p.Policy.Provision == ProvisionAssign {
+	if p.Policy.Provision == lease.ProvisionAssign {
 		why = append(why, errors.New(`"provision" is "assign": no new ENI is made`))
 		return explain(errors.Join(why...))
 	}
@@ -80,7 +81,7 @@ func isFull(err error) bool {
 // describeInstance returns the state, with the limits of the instance in it.
 func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
-	if err == nil && unknown(s) {
+	if err == nil && lease.Unknown(s) {
 		err = p.Learn(ctx)
 	}
 	if err == nil {
@@ -115,12 +116,12 @@ func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do fu
 			return errors.Join(throttled, err)
 		}
 		var s *registry.State
-		if err := p.update(ctx, func(now *registry.State) { now.Intents[token], s = i, now }); err != nil {
+		if err := p.Registry.Change(ctx, func(now *registry.State) { now.Intents[token], s = i, now }); err != nil {
 			return errors.Join(throttled, err)
 		}
 		record, err := do(s)
 		again := time.Now().Add(backoff(attempt))
-		e := p.update(context.WithoutCancel(ctx), func(s *registry.State) {
+		e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 			switch {
 			case err == nil:
 				record(s)
@@ -145,11 +146,6 @@ func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do fu
 func answered(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Code != "" && !errors.Is(err, aws.ErrTransient)
-}
-
-// update is Registry.Update for a function that cannot fail.
-func (p *Pool) update(ctx context.Context, f func(*registry.State)) error {
-	return p.Registry.Update(ctx, func(s *registry.State) error { f(s); return nil })
 }
 
 // turn waits until this node may call the action again.
@@ -209,7 +205,7 @@ func (p *Pool) missing(ctx context.Context, id string) error {
 // forget drops an ENI that EC2 does not know any more. What is leased on it stays
 // leased until its pods end: EC2 may also have spoken too soon.
 func (p *Pool) forget(ctx context.Context, id string) error {
-	return p.update(ctx, func(s *registry.State) { s.Drop(id) })
+	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
 // compare makes the registry agree with EC2 about the addresses of an ENI, which
@@ -219,8 +215,8 @@ func (p *Pool) compare(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("compare %s with EC2: %w", id, err)
 	}
-	used := p.used()
-	return p.update(ctx, func(s *registry.State) {
+	used := p.Used()
+	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, e := range enis {
 			addAll(s, e, used)
 		}
@@ -229,7 +225,7 @@ func (p *Pool) compare(ctx context.Context, id string) error {
 
 // addAll records what EC2 says that an ENI has. The registry did not know of it, so it
 // is treated like what Learn finds: pods may use it, and EC2 may lag behind itself.
-func addAll(s *registry.State, e aws.ENI, used Used) {
+func addAll(s *registry.State, e aws.ENI, used lease.Used) {
 	if !s.ENIs[e.ID].Foreign {
 		lesson{State: s, used: used, now: time.Now()}.learnAddrs(e)
 	}

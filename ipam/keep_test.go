@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -15,12 +16,12 @@ import (
 func TestNoADDSinceBoot(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		policy func(*Policy)
+		policy func(*lease.Policy)
 		enis   int // left beside the boot ENI
 	}{
-		{"default", func(*Policy) {}, 0},
-		{"skipDeallocation", func(p *Policy) { p.Keep = true }, 2},
-		{"warm", func(p *Policy) { p.Warm = registry.Warm{Min: 2} }, 2},
+		{"default", func(*lease.Policy) {}, 0},
+		{"skipDeallocation", func(p *lease.Policy) { p.Keep = true }, 2},
+		{"warm", func(p *lease.Policy) { p.Warm = registry.Warm{Min: 2} }, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)

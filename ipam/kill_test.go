@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
@@ -354,7 +354,7 @@ func (n *node) tidy() {
 		n.Fatal(err)
 	}
 	for _, f := range files {
-		if name := f.Name(); name != "registry.json" && name != ipam.Refill && name != "collected" && !strings.HasSuffix(name, ".lock") {
+		if name := f.Name(); name != "registry.json" && name != lease.Refill && name != "collected" && !strings.HasSuffix(name, ".lock") {
 			n.Errorf("%s is left over", name)
 		}
 	}

@@ -12,12 +12,9 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
-
-// staleMetadata is for how long the metadata service may list an address that has
-// left the ENI. Minutes were seen; we double what its users saw.
-const staleMetadata = 10 * time.Minute
 
 // Learn adds to the registry what the metadata service and the kernel know of this
 // node's addresses. It never takes anything away: the metadata service forgets
@@ -38,7 +35,7 @@ func (p *Pool) Learn(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	used := p.used()
+	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used)
 		if s.Instance.ID == "" {
@@ -90,7 +87,7 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 }
 
 // anyUsed tells whether an address of the ENIs is in a namespace.
-func anyUsed(enis []aws.ENI, used Used) bool {
+func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		for a := range used.By {
 			if carries(e, a) {
@@ -110,7 +107,7 @@ func carries(e aws.ENI, a netip.Addr) bool {
 type lesson struct {
 	*registry.State
 	described map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
-	used      Used
+	used      lease.Used
 	now       time.Time
 	first     bool // nothing was ever used here
 }
@@ -187,7 +184,7 @@ func (l lesson) believable(eni string, a netip.Addr) bool {
 		return false
 	}
 	gone, unassigned := l.Gone[a]
-	return !(unassigned && l.now.Sub(gone) < staleMetadata) && strange(l.State, eni, l.ENIs[eni], []netip.Addr{a}, nil) == nil
+	return !(unassigned && l.now.Sub(gone) < lease.StaleMetadata) && strange(l.State, eni, l.ENIs[eni], []netip.Addr{a}, nil) == nil
 }
 
 // learnAddr decides what an address of an ENI is: leased, free, or cooling.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
@@ -46,9 +47,9 @@ func newKernel(t *testing.T, pods int) *kernel {
 	for _, ns := range k.all() {
 		must(t, nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}}}.Add())
 	}
-	was := shelves
-	shelves = []shelf{{k.dir, ""}}
-	t.Cleanup(func() { shelves = was })
+	was := lease.Shelves
+	lease.Shelves = []lease.Shelf{{Folder: k.dir}}
+	t.Cleanup(func() { lease.Shelves = was })
 	return k
 }
 

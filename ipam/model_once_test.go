@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 // The same model with processes that run at once, each with its own files for the locks,
@@ -45,7 +47,7 @@ func TestModelAtOnce(t *testing.T) {
 // rush adds pods, ends pods, collects and retains, all at once.
 func (m *model) rush() {
 	var wg sync.WaitGroup
-	do := func(policy Policy, f func(context.Context, *Pool)) {
+	do := func(policy lease.Policy, f func(context.Context, *Pool)) {
 		pool := (&process{model: m}).pool(policy)
 		wg.Go(func() {
 			ctx, cancel := context.WithTimeout(m.Context(), 20*time.Second)
@@ -57,7 +59,7 @@ func (m *model) rush() {
 		if p.valid && m.chance(50) {
 			p.alive, p.valid = false, false
 			m.kernel.stop(m.T, p.ContainerID)
-			do(Policy{}, func(ctx context.Context, pool *Pool) {
+			do(lease.Policy{}, func(ctx context.Context, pool *Pool) {
 				if err := pool.Release(ctx, p.Key, p.addrs...); err != nil {
 					m.Errorf("DEL of %s: %v", p.ContainerID, err)
 				}
@@ -66,7 +68,7 @@ func (m *model) rush() {
 	}
 	type try struct {
 		*modelPod
-		got Allocation
+		got lease.Allocation
 		err error
 	}
 	var tries []*try
@@ -79,7 +81,7 @@ func (m *model) rush() {
 		do(m.policies[a.policy], func(ctx context.Context, pool *Pool) { a.got, a.err = pool.Acquire(ctx, a.Owner) })
 	}
 	if m.chance(60) {
-		do(Policy{}, func(ctx context.Context, pool *Pool) {
+		do(lease.Policy{}, func(ctx context.Context, pool *Pool) {
 			if err := pool.Collect(ctx, &Collection{Max: -1}); err != nil {
 				m.Errorf("collect: %v", err)
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
@@ -140,11 +141,11 @@ func (m *model) acquire(p *modelPod) error {
 		f = m.fate()
 	}
 	m.logf("%s ADD %s pool %q%v", m.clock(), p.ContainerID, policy.Pool, f)
-	var got Allocation
+	var got lease.Allocation
 	p.busy = true
 	err := m.run(policy, f, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
 		if waits {
-			got, err = pool.take(ctx, p.Owner)
+			got, err = pool.Take(ctx, p.Owner)
 		} else {
 			got, err = pool.Acquire(ctx, p.Owner)
 		}
@@ -159,7 +160,7 @@ func (m *model) acquire(p *modelPod) error {
 }
 
 // answered takes over what an ADD has answered.
-func (m *model) answered(p *modelPod, got Allocation) {
+func (m *model) answered(p *modelPod, got lease.Allocation) {
 	if len(got.Addrs) != len(m.policies[p.policy].Families) {
 		m.wrong("%s has %d addresses", p.ContainerID, len(got.Addrs))
 	}
@@ -221,7 +222,7 @@ func (m *model) release(p *modelPod) {
 	if early {
 		m.kernel.stop(m.T, p.ContainerID)
 	}
-	err := m.run(Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Release(ctx, p.Key, p.addrs...) })
+	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Release(ctx, p.Key, p.addrs...) })
 	if err != nil {
 		m.wrong("DEL of %s: %v", p.ContainerID, err)
 	}
@@ -248,7 +249,7 @@ func (m *model) retain() {
 		}
 	}
 	m.logf("%s GC with %d valid", m.clock(), len(valid))
-	err := m.run(Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Retain(ctx, "net", valid) })
+	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Retain(ctx, "net", valid) })
 	if err != nil {
 		m.wrong("GC: %v", err)
 	}
@@ -271,7 +272,7 @@ func (m *model) begun() bool {
 
 func (m *model) collectNow(c *Collection, f fate) error {
 	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
-	err := m.run(Policy{}, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
+	err := m.run(lease.Policy{}, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
 	m.logf("  ended %v, unassigned %v %v, deleted %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, err)
 	return err
 }

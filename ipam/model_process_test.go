@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -54,7 +55,7 @@ func (f fate) String() string {
 }
 
 // run runs f as a process, until it ends or is ended.
-func (m *model) run(policy Policy, f fate, timeout time.Duration, do func(context.Context, *Pool) error) (err error) {
+func (m *model) run(policy lease.Policy, f fate, timeout time.Duration, do func(context.Context, *Pool) error) (err error) {
 	ctx, cancel := context.WithTimeout(m.Context(), timeout)
 	defer cancel()
 	p := &process{model: m, cancel: cancel, fate: f}
@@ -73,10 +74,11 @@ func (m *model) run(policy Policy, f fate, timeout time.Duration, do func(contex
 }
 
 // pool is the node's pool as the process opens it.
-func (p *process) pool(policy Policy) *Pool {
+func (p *process) pool(policy lease.Policy) *Pool {
 	r, err := registry.Open(p.dir)
 	must(p.T, err)
-	return &Pool{Cloud: aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: p}), Registry: r, Host: p.kernel.host, Policy: policy}
+	cloud := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: p})
+	return &Pool{lease.Pool{Registry: r, Host: p.kernel.host, Policy: policy}, cloud}
 }
 
 // Do answers a request, if nothing happens before.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -91,7 +92,7 @@ type model struct {
 	sim      *ec2sim.Sim
 	node     *ec2sim.Instance
 	dir      string // of the registry
-	policies []Policy
+	policies []lease.Policy
 	began    time.Time
 	steps    int
 	atOnce   bool // processes run at once, in real time
@@ -109,7 +110,7 @@ type model struct {
 
 // A modelPod is what the runtime knows of a pod.
 type modelPod struct {
-	Owner
+	lease.Owner
 	policy   int
 	addrs    []netip.Addr // that the ADD has answered
 	alive    bool         // the ADD has answered, and no DEL has begun
@@ -176,9 +177,9 @@ func (m *model) config() ec2sim.Config {
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
 func (m *model) choosePolicies() {
-	families := pick(m.rng, []Family{IPv4}, []Family{IPv4}, []Family{IPv4}, []Family{IPv4, IPv6}, []Family{IPv6})
-	base := Policy{
-		MinIndex: pick(m.rng, 1, 1, 1, 0), Families: families, SubnetTags: map[string]string{"for": "pods"}, Provision: ProvisionFull,
+	families := pick(m.rng, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4, lease.IPv6}, []lease.Family{lease.IPv6})
+	base := lease.Policy{
+		MinIndex: pick(m.rng, 1, 1, 1, 0), Families: families, SubnetTags: map[string]string{"for": "pods"}, Provision: lease.ProvisionFull,
 		ReuseWait: time.Minute, Timeout: 10 * time.Second,
 	}
 	pools := []string{""}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -152,7 +153,7 @@ func (m *model) addOrFull() {
 	room := m.room(m.policies[p.policy])
 	m.logf("%s ADD %s: room %q", m.clock(), p.ContainerID, room)
 	policy := m.policies[p.policy]
-	var got Allocation
+	var got lease.Allocation
 	err := m.run(policy, fate{}, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
 		got, err = pool.Acquire(ctx, p.Owner)
 		return err
@@ -168,13 +169,13 @@ func (m *model) addOrFull() {
 }
 
 // room says where an ADD could get addresses, if it could get some.
-func (m *model) room(policy Policy) string {
+func (m *model) room(policy lease.Policy) string {
 	for _, e := range m.attached() {
 		pool := ""
-		if e.Tags[TagPool] != defaultPool {
+		if e.Tags[TagPool] != lease.DefaultPool {
 			pool = e.Tags[TagPool]
 		}
-		if e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == IPv6 {
+		if e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
 			continue
 		}
 		if len(e.Addrs)+len(e.Prefixes) < m.limits.IPv4PerENI && m.left(e.Subnet) > 0 {
@@ -257,5 +258,5 @@ func (m *model) verifyEnd() {
 
 // warm tells whether a pool is to keep addresses ready.
 func (m *model) warm() bool {
-	return slices.ContainsFunc(m.policies, func(p Policy) bool { return p.Warm.Min > 0 || p.Keep })
+	return slices.ContainsFunc(m.policies, func(p lease.Policy) bool { return p.Warm.Min > 0 || p.Keep })
 }

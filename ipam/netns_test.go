@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
@@ -37,5 +38,14 @@ func runPod(t *testing.T, addrs ...netip.Addr) {
 	}
 	if err := w.Add(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestUsedProcess: a pod is seen by its process where the runtime gives its namespace no name.
+func TestUsedProcess(t *testing.T) {
+	a := netip.MustParseAddr("192.0.2.77")
+	runPod(t, a)
+	if used := lease.UsedAddrs(); used.By[a] == "" {
+		t.Errorf("%v is not used: %v", a, used)
 	}
 }

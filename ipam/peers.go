@@ -9,16 +9,14 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
-
-// peersLife is for how long the CIDRs of peered VPCs are believed without asking.
-const peersLife = time.Hour
 
 // peers are the CIDR blocks of the peers of a VPC. One process of the node asks, once
 // an hour; when EC2 cannot be asked, an old answer is better than none.
 func (p *Pool) peers(ctx context.Context, vpc string, known registry.VPC) ([]netip.Prefix, error) {
-	if time.Since(known.PeersRead) < peersLife {
+	if lease.PeersKnown(known) {
 		return known.Peers, nil
 	}
 	unlock, err := p.Registry.Lock(ctx, "peers")
@@ -31,7 +29,7 @@ func (p *Pool) peers(ctx context.Context, vpc string, known registry.VPC) ([]net
 		return nil, err
 	}
 	old := s.VPCs[vpc]
-	if time.Since(old.PeersRead) < peersLife {
+	if lease.PeersKnown(old) {
 		return old.Peers, nil // somebody has asked while we waited
 	}
 	peers, err := p.Cloud.PeerCIDRs(ctx, vpc)
@@ -42,7 +40,7 @@ func (p *Pool) peers(ctx context.Context, vpc string, known registry.VPC) ([]net
 	if err != nil {
 		return nil, err
 	}
-	return peers, p.update(ctx, func(s *registry.State) {
+	return peers, p.Registry.Change(ctx, func(s *registry.State) {
 		v := s.VPCs[vpc]
 		v.Peers, v.PeersRead = peers, time.Now()
 		s.VPCs[vpc] = v

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -34,7 +35,7 @@ type world struct {
 	host   *nl.NS // the node's namespace
 	dir    string
 	cloud  aws.Options
-	policy Policy
+	policy lease.Policy
 }
 
 // newWorld makes a VPC with a node of the type, a subnet for nodes, and subnets of
@@ -88,7 +89,7 @@ func buildWorld(t *testing.T, instanceType string, config ec2sim.Config) *world 
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	return &world{T: t, sim: sim, node: node, host: host, dir: filepath.Join(t.TempDir(), "state"),
 		cloud: aws.Options{EC2URL: ec2.URL, MetadataURL: imds.URL},
-		policy: Policy{MinIndex: 1, Families: []Family{IPv4}, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: ProvisionFull, Batch: 1,
+		policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: lease.ProvisionFull, Batch: 1,
 			ReuseWait: time.Minute, Timeout: 10 * time.Second}}
 }
 
@@ -99,16 +100,16 @@ func (w *world) pool() *Pool {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return &Pool{Cloud: aws.New(w.cloud), Registry: r, Host: w.host, Policy: w.policy}
+	return &Pool{lease.Pool{Registry: r, Host: w.host, Policy: w.policy}, aws.New(w.cloud)}
 }
 
-func pod(n int) Owner {
+func pod(n int) lease.Owner {
 	id := fmt.Sprintf("pod%03d", n)
-	return Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: id, IfName: "eth0"}},
+	return lease.Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: id, IfName: "eth0"}},
 		Pod: plugin.Pod{Namespace: "default", Name: id}, NetNS: "/run/netns/no-such-" + id}
 }
 
-func (w *world) acquire(n int) (Allocation, error) {
+func (w *world) acquire(n int) (lease.Allocation, error) {
 	ctx, cancel := context.WithTimeout(w.Context(), w.policy.Timeout)
 	defer cancel()
 	return w.pool().Acquire(ctx, pod(n))
@@ -143,7 +144,7 @@ func (w *world) state() *registry.State {
 // longer, and what is begun begun for longer.
 func (w *world) age(d time.Duration) {
 	w.Helper()
-	err := w.pool().update(w.Context(), func(s *registry.State) {
+	err := w.pool().Registry.Change(w.Context(), func(s *registry.State) {
 		for a, since := range s.Free {
 			s.Free[a] = since.Add(-d)
 		}
@@ -460,7 +461,7 @@ func TestLostRegistry(t *testing.T) {
 // On a node where no pod ever was, addresses from the launch template serve at once.
 func TestFirstBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.policy.MinIndex, w.policy.Provision = 0, ProvisionNone
+	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone
 	p := w.pool()
 	boot := w.sim.ENIs()[0]
 	if _, err := p.Cloud.Assign(t.Context(), boot.ID, 3); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -114,7 +115,7 @@ func TestFullestPrefix(t *testing.T) {
 // Both families come in the call that makes the ENI, and on the same ENI for every pod.
 func TestDualStack(t *testing.T) {
 	w := newWorld6(t, "m5.large")
-	w.policy.Families = []Family{IPv4, IPv6}
+	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
 	seen := map[netip.Addr]bool{}
 	for n := range 10 {
 		a, err := w.acquire(n)
@@ -145,7 +146,7 @@ func TestDualStack(t *testing.T) {
 // The registry is lost with dual-stack pods running: both addresses stay theirs.
 func TestDualStackLostRegistry(t *testing.T) {
 	w := newWorld6(t, "m5.large")
-	w.policy.Families = []Family{IPv4, IPv6}
+	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
 	a, err := w.acquire(1)
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +167,7 @@ func TestDualStackLostRegistry(t *testing.T) {
 
 func TestIPv6Only(t *testing.T) {
 	w := newWorld6(t, "m5.large")
-	w.policy.Families = []Family{IPv6}
+	w.policy.Families = []lease.Family{lease.IPv6}
 	a, err := w.acquire(1)
 	if err != nil || len(a.Addrs) != 1 || !a.Addrs[0].Is6() {
 		t.Fatalf("%v: %v", a.Addrs, err)
@@ -200,7 +201,7 @@ func warmPool(t *testing.T, warm registry.Warm) {
 		w.mustAcquire(n)
 	}
 	w.wantWrites(map[string]int{})
-	if _, err := os.Stat(w.dir + "/" + Refill); err != nil {
+	if _, err := os.Stat(w.dir + "/" + lease.Refill); err != nil {
 		t.Errorf("no mark: %v", err)
 	}
 	if _, err := w.pool().Fill(t.Context()); err != nil {
@@ -241,12 +242,12 @@ func TestIPv6OnlySubnet(t *testing.T) {
 			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", IPv6CIDR: cidr("2001:db8:77:2::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
 		},
 	})
-	w.policy.Families = []Family{IPv6}
+	w.policy.Families = []lease.Family{lease.IPv6}
 	a, err := w.acquire(1)
 	if err != nil || len(a.Addrs) != 1 || !a.ENI.CIDR6.Contains(a.Addrs[0]) || a.ENI.CIDR.IsValid() || a.ENI.Primary().IsValid() {
 		t.Fatalf("%+v: %v", a, err)
 	}
-	r := result(a, "eth1", w.policy)
+	r := a.Result("eth1", w.policy)
 	if len(r.IPs) != 1 || r.IPs[0].Gateway.String() != "fe80:ec2::1" {
 		t.Errorf("result %+v", r.IPs)
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -164,8 +165,8 @@ func (d direct) Do(r *http.Request) (*http.Response, error) {
 }
 
 // pool is the node's pool, for what is to be there before a test begins.
-func (n *node) pool(policy ipam.Policy) *ipam.Pool {
-	return &ipam.Pool{Cloud: aws.New(n.aws), Registry: n.registry(), Host: n.host, Policy: policy}
+func (n *node) pool(policy lease.Policy) *ipam.Pool {
+	return &ipam.Pool{Pool: lease.Pool{Registry: n.registry(), Host: n.host, Policy: policy}, Cloud: aws.New(n.aws)}
 }
 
 func (n *node) registry() *registry.Registry {
@@ -189,10 +190,10 @@ func (n *node) state() *registry.State {
 // acquire gives pods addresses without a process.
 func (n *node) acquire(batch int, pods ...string) {
 	n.Helper()
-	p := n.pool(ipam.Policy{MinIndex: 1, Families: []ipam.Family{ipam.IPv4}, SubnetTags: subnetTags, Provision: ipam.ProvisionFull,
+	p := n.pool(lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags, Provision: lease.ProvisionFull,
 		Batch: batch, ReuseWait: time.Minute, Timeout: 10 * time.Second})
 	for _, pod := range pods {
-		a, err := p.Acquire(n.Context(), ipam.Owner{Key: podKey(pod), NetNS: n.netns(pod)})
+		a, err := p.Acquire(n.Context(), lease.Owner{Key: podKey(pod), NetNS: n.netns(pod)})
 		if err != nil {
 			n.Fatal(err)
 		}
@@ -203,7 +204,7 @@ func (n *node) acquire(batch int, pods ...string) {
 func (n *node) release(pods ...string) {
 	n.Helper()
 	for _, pod := range pods {
-		if err := n.pool(ipam.Policy{}).Release(n.Context(), podKey(pod)); err != nil {
+		if err := n.pool(lease.Policy{}).Release(n.Context(), podKey(pod)); err != nil {
 			n.Fatal(err)
 		}
 		delete(n.pods, pod)

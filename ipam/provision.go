@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -50,17 +51,17 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 // that has room, and returns the ENI and them. They are free then.
 func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.asked(ctx, func(s *registry.State) error {
-		var rs []place
+		var rs []lease.Place
 		for id, e := range s.ENIs {
-			if e.Index >= p.Policy.MinIndex && !e.Draining && !e.Foreign && room(s, e, IPv4) > 0 {
-				rs = append(rs, place{id: id, ENI: e})
+			if e.Index >= p.Policy.MinIndex && !e.Draining && !e.Foreign && room(s, e, lease.IPv4) > 0 {
+				rs = append(rs, lease.Place{ID: id, ENI: e})
 			}
 		}
-		slices.SortFunc(rs, func(a, b place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
+		slices.SortFunc(rs, func(a, b lease.Place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
 		var why []error
 		for _, r := range rs {
-			if got, err = p.assign(ctx, r.id, IPv4, exactly(min(n, room(s, r.ENI, IPv4)))); err == nil {
-				id = r.id
+			if got, err = p.assign(ctx, r.ID, lease.IPv4, exactly(min(n, room(s, r.ENI, lease.IPv4)))); err == nil {
+				id = r.ID
 				return nil
 			}
 			if !isFull(err) {

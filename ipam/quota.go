@@ -47,7 +47,7 @@ func (p *Pool) noteQuota(ctx context.Context, err error) error {
 		return err
 	}
 	until := time.Now().Add(quotaWait/2 + rand.N(quotaWait))
-	if e := p.update(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[quotaKey] = until }); e != nil {
+	if e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[quotaKey] = until }); e != nil {
 		return fmt.Errorf("%w: %w", err, e)
 	}
 	return err

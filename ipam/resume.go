@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -21,7 +22,7 @@ import (
 // given to stray. It tells whether addresses that were in doubt are so no more.
 func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
-	if err != nil || !due(s) || unknown(s) {
+	if err != nil || !due(s) || lease.Unknown(s) {
 		return false, err
 	}
 	enis, err := p.ours(ctx, s)
@@ -36,8 +37,8 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 			return false, fmt.Errorf("resume with %s: %w", e.ID, err)
 		}
 	}
-	err = p.update(ctx, func(s *registry.State) {
-		if since, ok := doubt(s); ok && time.Since(since) > settled {
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		if since, ok := s.Doubt(); ok && time.Since(since) > settled {
 			sure = true
 			settle(s, enis, since)
 			dropUnseen(s, enis, since)
@@ -125,8 +126,8 @@ func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray fu
 		return stray(ctx, e)
 	}
 	if _, known := s.ENIs[e.ID]; known || mine {
-		used := p.used()
-		err := p.update(ctx, func(s *registry.State) {
+		used := p.Used()
+		err := p.Registry.Change(ctx, func(s *registry.State) {
 			was, known := s.ENIs[e.ID]
 			record(s, e, was.Managed)
 			s.ENIs[e.ID] = label(s.ENIs[e.ID], e)

@@ -10,24 +10,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ADD that finds no free address leaves a wish in the registry before it waits for
-// the lock "grow". The one that has the lock asks EC2 for as many addresses as there are
-// wishes, so what it asks for is right if all of a burst are there before it does.
-
-// wait leaves the wish of an owner, as old as it is.
-func (p *Pool) wait(s *registry.State, o Owner, was registry.Wish, now, until time.Time) {
-	if was.Since.IsZero() {
-		was.Since = now
-	}
-	s.Wishes[o.Key.String()] = registry.Wish{Pool: p.Policy.Pool, Since: was.Since, Until: until}
-}
-
-// giveUp takes the wish of an owner back, lest somebody asks EC2 for what nobody needs
-// any more. That of a process that was killed ends at its deadline.
-func (p *Pool) giveUp(ctx context.Context, o Owner) error {
-	return p.update(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Wishes, o.Key.String()) })
-}
-
 // waiting counts the ADDs that wait for an address of the pool, and says when the last
 // of them has come.
 func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {

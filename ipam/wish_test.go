@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -38,7 +39,7 @@ func TestGather(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(memory(t), "state")
 			synctest.Test(t, func(t *testing.T) {
-				p := &Pool{Registry: must1(registry.Open(dir))(t), Policy: Policy{Batch: 1}}
+				p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}}
 				wish(t, p, 0)
 				time.Sleep(tt.age)
 				ctx, cancel := context.WithCancel(t.Context())
@@ -66,8 +67,8 @@ func TestGather(t *testing.T) {
 // wish leaves the wish of a pod.
 func wish(t *testing.T, p *Pool, n int) {
 	t.Helper()
-	must(t, p.update(context.Background(), func(s *registry.State) {
-		p.wait(s, pod(n), registry.Wish{}, time.Now(), time.Now().Add(time.Minute))
+	must(t, p.Registry.Change(context.Background(), func(s *registry.State) {
+		s.Wishes[pod(n).Key.String()] = registry.Wish{Since: time.Now(), Until: time.Now().Add(time.Minute)}
 	}))
 }
 
@@ -91,7 +92,7 @@ func TestWishEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := w.pool().take(ctx, pod(2)); !errors.Is(err, errNone) { // and is killed
+	if _, err := w.pool().Take(ctx, pod(2)); !errors.Is(err, lease.ErrNone) { // and is killed
 		t.Fatal(err)
 	}
 	w.mustAcquire(3)
@@ -105,7 +106,7 @@ func TestWishOfAnotherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pool = "b"
 	for n := range 7 {
-		if _, err := w.pool().take(t.Context(), pod(n)); !isNone(err) {
+		if _, err := w.pool().Take(t.Context(), pod(n)); !lease.IsNone(err) {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +122,7 @@ func TestWishesWhileThrottled(t *testing.T) {
 	const action = "AssignPrivateIpAddresses"
 	dir := filepath.Join(memory(t), "state")
 	synctest.Test(t, func(t *testing.T) {
-		p := &Pool{Registry: must1(registry.Open(dir))(t), Policy: Policy{Batch: 1}}
+		p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}}
 		wish(t, p, 0)
 		var wanted []int
 		must(t, p.call(t.Context(), action, registry.Intent{Action: action}, func(s *registry.State) (func(*registry.State), error) {

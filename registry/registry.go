@@ -98,6 +98,11 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	return nil
 }
 
+// Change is Update for a function that cannot fail.
+func (r *Registry) Change(ctx context.Context, f func(*State)) error {
+	return r.Update(ctx, func(s *State) error { f(s); return nil })
+}
+
 // Lock takes the named lock of this node, from every other process and every other
 // goroutine. It waits in the kernel, so waiters are served at once and in turn, until
 // ctx is done. The kernel releases the lock when the process ends, however it ends.

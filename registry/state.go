@@ -162,6 +162,20 @@ type Intent struct {
 	Since  time.Time `json:"since"`
 }
 
+// InDoubt is the action of an intent to look again at what a new registry has learnt,
+// when EC2 has settled: see package ipam, doubt.go.
+const InDoubt = "DescribeNetworkInterfaces again, for addresses in doubt"
+
+// Doubt tells since when what the registry has learnt is in doubt, if it is.
+func (s *State) Doubt() (since time.Time, ok bool) {
+	for _, i := range s.Intents {
+		if i.Action == InDoubt {
+			return i.Since, true
+		}
+	}
+	return time.Time{}, false
+}
+
 // A Wish is an ADD that waits for an address.
 type Wish struct {
 	Pool  string    `json:"pool,omitempty"` // of which

@@ -8,7 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
@@ -30,7 +30,7 @@ func addr() *cli.Command {
 			if err != nil {
 				return err
 			}
-			partial := ipam.EachNetNS(func(ns *nl.NS) error {
+			partial := lease.EachNetNS(func(ns *nl.NS) error {
 				more, err := boundTo(ns, ns.Name)
 				rows = append(rows, more...)
 				return err

@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 func allocate() *cli.Command {
@@ -30,7 +30,7 @@ next pods find them:
 			if err != nil {
 				return err
 			}
-			p, err := openPool(ipam.Policy{MinIndex: c.Int("index")})
+			p, err := openPool(lease.Policy{MinIndex: c.Int("index")})
 			if err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 // The types by which a conflist names our plugins.
@@ -105,7 +105,7 @@ var errNoConfig = errors.New("no conflist with the plugin " + typeIPAM)
 
 // findConfig reads the ipam plugin's configuration from a file, or from the first file of
 // a folder that has one.
-func findConfig(path string) (*ipam.Config, error) {
+func findConfig(path string) (*lease.Config, error) {
 	files := []string{path}
 	if fi, err := os.Stat(path); err != nil {
 		return nil, err
@@ -128,8 +128,8 @@ func findConfig(path string) (*ipam.Config, error) {
 	return nil, errors.Join(fmt.Errorf("%s: %w", path, errNoConfig), unread)
 }
 
-func decodeIPAM(file string, raw json.RawMessage) (*ipam.Config, error) {
-	c := &ipam.Config{}
+func decodeIPAM(file string, raw json.RawMessage) (*lease.Config, error) {
+	c := &lease.Config{}
 	err := json.Unmarshal(raw, c)
 	if err == nil {
 		err = c.Validate()

@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 func deallocate() *cli.Command {
@@ -30,7 +30,7 @@ or none. The primary address of an ENI stays.`,
 				addrs = append(addrs, a)
 			}
 			if len(addrs) > 0 {
-				p, err := openPool(ipam.Policy{})
+				p, err := openPool(lease.Policy{})
 				if err != nil {
 					return err
 				}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -46,7 +47,7 @@ func (w witness) on(a netip.Addr) string {
 type comparison struct {
 	now      time.Time
 	state    *registry.State
-	used     ipam.Used              // pods' addresses in the kernel
+	used     lease.Used             // pods' addresses in the kernel
 	own      map[netip.Addr]bool    // the node's, in the kernel
 	links    map[string]string      // names of links by MAC
 	metadata witness                // of this instance's ENIs
@@ -58,7 +59,7 @@ type comparison struct {
 
 // diff answers with how the four compare.
 func diff(c *cli.Context) error {
-	p, err := openPool(ipam.Policy{})
+	p, err := openPool(lease.Policy{})
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration)
 		return nil, err
 	}
 	k := &comparison{now: time.Now(), metadata: metadataSays(ctx, p.Cloud), ec2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
-	k.used, k.own = ipam.UsedAddrs(), map[netip.Addr]bool{}
+	k.used, k.own = lease.UsedAddrs(), map[netip.Addr]bool{}
 	own, err := p.Host.Addrs("")
 	if err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func (k *comparison) settle(before *registry.State, wait func(string) time.Durat
 
 // addRoutes adds the addresses that the node has a route of their own to: a pod may have
 // one in a namespace that cannot be seen from here.
-func addRoutes(host *nl.NS, used ipam.Used) error {
+func addRoutes(host *nl.NS, used lease.Used) error {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	for _, r := range routes {
 		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && used.By[a] == "" {

@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -135,8 +136,8 @@ type patient struct {
 	root   string // "": this node
 	file   string // the conflist; "" if there is none
 	binDir string
-	config *ipam.Config // nil if there is none that can be read
-	list   conflist     // the same
+	config *lease.Config // nil if there is none that can be read
+	list   conflist      // the same
 
 	pool  *ipam.Pool // nil for an image, like all that follows
 	state *registry.State
@@ -157,7 +158,7 @@ func admit(c *cli.Context) (*patient, error) {
 		return p, nil
 	}
 	var err error
-	if p.pool, err = openPool(ipam.Policy{}); err != nil {
+	if p.pool, err = openPool(lease.Policy{}); err != nil {
 		return nil, err
 	}
 	if p.state, err = p.pool.Registry.View(); err != nil {

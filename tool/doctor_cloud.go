@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 // checkAgreement does what status --diff does.
@@ -117,7 +118,7 @@ func bound(action string) bool {
 // for a new one the subnet that it would be in.
 func (p *patient) target(ctx context.Context, n needs) (aws.Target, error) {
 	self, err := p.pool.Cloud.Instance(ctx)
-	if err != nil || n.mode == ipam.ProvisionNone {
+	if err != nil || n.mode == lease.ProvisionNone {
 		return aws.Target{}, err
 	}
 	on := aws.Target{Instance: self.ID, SecurityGroups: n.pools[0].SecurityGroups, Tags: map[string]string{
@@ -136,7 +137,7 @@ func (p *patient) target(ctx context.Context, n needs) (aws.Target, error) {
 			on.ENI, on.Attachment = e.ID, e.Attachment
 		}
 	}
-	if n.mode != ipam.ProvisionFull {
+	if n.mode != lease.ProvisionFull {
 		return on, err
 	}
 	if fit, _, e := podSubnets(ctx, p.pool.Cloud, n.pools[0]); e == nil && len(fit) > 0 {
@@ -146,7 +147,7 @@ func (p *patient) target(ctx context.Context, n needs) (aws.Target, error) {
 }
 
 // podSubnets lists the subnets in which the pool's next ENI could be.
-func podSubnets(ctx context.Context, cloud *aws.Client, pool ipam.Policy) (fit []aws.Subnet, zone string, err error) {
+func podSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit []aws.Subnet, zone string, err error) {
 	all, zone, err := zoneSubnets(ctx, cloud)
 	return slices.DeleteFunc(all, func(s aws.Subnet) bool { return !carriesTags(s.Tags, pool.SubnetTags) }), zone, err
 }
@@ -158,7 +159,7 @@ func (p *patient) checkSubnets(ctx context.Context) ([]ailment, error) {
 	}
 	var found []ailment
 	for _, pool := range p.config.Policies() {
-		if pool.Provision != ipam.ProvisionFull {
+		if pool.Provision != lease.ProvisionFull {
 			continue // EC2 says when the subnet of an ENI is full, and the node need not see subnets
 		}
 		fit, zone, err := podSubnets(ctx, p.pool.Cloud, pool)

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -185,7 +185,7 @@ func (p *patient) checkManager(ctx context.Context) ([]ailment, error) {
 // checkTimers looks whether anybody collects, and refills.
 func (p *patient) checkTimers(ctx context.Context) ([]ailment, error) {
 	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs are never given back"}
-	if p.config != nil && slices.ContainsFunc(p.config.Policies(), func(q ipam.Policy) bool { return q.Warm.Min > 0 }) {
+	if p.config != nil && slices.ContainsFunc(p.config.Policies(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		why["cni-warm.path"] = "nobody refills the pools to warm.min: ADDs wait for EC2"
 	}
 	if p.root == "" && collectedLately() {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 // leastGrace is the shortest time between two sightings of a leak. It is longer than the
@@ -60,7 +61,7 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.`,
 			if g := c.Duration("grace"); g < leastGrace {
 				return misuse(c, "--grace: %v: want %v or more: a node may need so long to take up what it has begun", g, leastGrace)
 			}
-			p, err := openPool(ipam.Policy{})
+			p, err := openPool(lease.Policy{})
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 func freeIPs() *cli.Command {
@@ -19,7 +20,7 @@ func freeIPs() *cli.Command {
 		Description: `Those that the metadata service lists, but that neither this node nor a
 namespace on it has, and that are not reserved for a pod.`,
 		Action: func(c *cli.Context) error {
-			p, err := openPool(ipam.Policy{})
+			p, err := openPool(lease.Policy{})
 			if err != nil {
 				return err
 			}
@@ -61,7 +62,7 @@ func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	for _, a := range own {
 		bound[a.Addr] = true
 	}
-	for a := range ipam.UsedAddrs().By {
+	for a := range lease.UsedAddrs().By {
 		bound[a] = true
 	}
 	for a := range s.Leases {

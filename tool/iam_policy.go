@@ -18,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 func iamPolicy() *cli.Command {
@@ -77,8 +78,8 @@ type permission struct {
 
 // needs are what a policy is made from.
 type needs struct {
-	pools     []ipam.Policy
-	mode      ipam.Provision
+	pools     []lease.Policy
+	mode      lease.Provision
 	eniGC     bool
 	untagged  bool
 	partition string
@@ -87,8 +88,8 @@ type needs struct {
 // needsOf reads the command line, and the configuration that it names. Without one, for
 // a machine that is no node, the mode has to be given.
 func needsOf(c *cli.Context) (needs, error) {
-	n := needs{mode: ipam.Provision(c.String("mode")), eniGC: c.Bool("eni-gc"), untagged: c.Bool("untagged"), partition: c.String("partition")}
-	if !slices.Contains([]ipam.Provision{"", ipam.ProvisionNone, ipam.ProvisionAssign, ipam.ProvisionFull}, n.mode) {
+	n := needs{mode: lease.Provision(c.String("mode")), eniGC: c.Bool("eni-gc"), untagged: c.Bool("untagged"), partition: c.String("partition")}
+	if !slices.Contains([]lease.Provision{"", lease.ProvisionNone, lease.ProvisionAssign, lease.ProvisionFull}, n.mode) {
 		return n, misuse(c, "--mode: %q: want none, assign or full", n.mode)
 	}
 	if !slices.Contains([]string{"aws", "aws-cn", "aws-us-gov"}, n.partition) {
@@ -103,15 +104,15 @@ func needsOf(c *cli.Context) (needs, error) {
 	case c.IsSet("config") || n.mode == "" || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errNoConfig):
 		return n, err
 	}
-	n.pools = []ipam.Policy{{Families: []ipam.Family{ipam.IPv4}}}
+	n.pools = []lease.Policy{{Families: []lease.Family{lease.IPv4}}}
 	return n, nil
 }
 
 // any tells whether any of the pools is so.
-func (n needs) any(is func(ipam.Policy) bool) bool { return slices.ContainsFunc(n.pools, is) }
+func (n needs) any(is func(lease.Policy) bool) bool { return slices.ContainsFunc(n.pools, is) }
 
-func (n needs) family(f ipam.Family) bool {
-	return n.any(func(p ipam.Policy) bool { return slices.Contains(p.Families, f) })
+func (n needs) family(f lease.Family) bool {
+	return n.any(func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
 }
 
 // policy allows what the node calls. The conditions and resource types of an action: Service
@@ -128,12 +129,12 @@ func (n needs) policy() rolePolicy {
 	allow("Look", nil, n.looks(), []string{"*"})
 	enis := n.arns("network-interface", "*")
 	own := n.tagged(ipam.TagManaged)
-	if n.any(func(p ipam.Policy) bool { return p.MinIndex == 0 }) {
+	if n.any(func(p lease.Policy) bool { return p.MinIndex == 0 }) {
 		allow("Addresses", nil, n.assigns(), enis) // the boot ENI's, too, which comes without our tags
 	} else {
 		allow("Addresses", own, n.assigns(), enis)
 	}
-	if n.mode == ipam.ProvisionFull {
+	if n.mode == lease.ProvisionFull {
 		allow("NewENI", n.requested(), []string{"CreateNetworkInterface"}, enis)
 		for i, pool := range n.pools {
 			sid := func(what string) string { return what + suffix(i) }
@@ -158,16 +159,16 @@ func (n needs) policy() rolePolicy {
 func (n needs) looks() []string {
 	var actions []string
 	pools := len(n.pools) > 1 // to tell apart whose an ENI is, by its tags
-	if n.mode != ipam.ProvisionNone || n.eniGC || pools {
+	if n.mode != lease.ProvisionNone || n.eniGC || pools {
 		actions = append(actions, "DescribeNetworkInterfaces")
 	}
-	if n.mode != ipam.ProvisionNone {
+	if n.mode != lease.ProvisionNone {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
-	if n.mode == ipam.ProvisionFull {
+	if n.mode == lease.ProvisionFull {
 		actions = append(actions, "DescribeSubnets")
 	}
-	if n.any(func(p ipam.Policy) bool { return p.Peers }) {
+	if n.any(func(p lease.Policy) bool { return p.Peers }) {
 		actions = append(actions, "DescribeVpcPeeringConnections")
 	}
 	return actions
@@ -176,17 +177,17 @@ func (n needs) looks() []string {
 // assigns are the actions that give an ENI addresses, and take them back. IPv6 addresses
 // cost nothing, and stay as long as their ENI.
 func (n needs) assigns() []string {
-	if n.mode == ipam.ProvisionNone {
+	if n.mode == lease.ProvisionNone {
 		return nil
 	}
 	var actions []string
-	if n.family(ipam.IPv6) {
+	if n.family(lease.IPv6) {
 		actions = append(actions, "AssignIpv6Addresses")
 	}
-	if n.family(ipam.IPv4) {
+	if n.family(lease.IPv4) {
 		actions = append(actions, "AssignPrivateIpAddresses")
 	}
-	if n.family(ipam.IPv4) && n.any(func(p ipam.Policy) bool { return !p.Keep }) {
+	if n.family(lease.IPv4) && n.any(func(p lease.Policy) bool { return !p.Keep }) {
 		actions = append(actions, "UnassignPrivateIpAddresses")
 	}
 	return actions

@@ -24,6 +24,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -118,7 +119,7 @@ type life struct {
 	*testing.T
 	sim      *ec2sim.Sim
 	node     *ec2sim.Instance
-	config   ipam.Config
+	config   lease.Config
 	conflist string
 }
 
@@ -163,9 +164,9 @@ func newLife(t *testing.T, conflist string) *life {
 	return l
 }
 
-func readConfig(t *testing.T, conflist string) ipam.Config {
+func readConfig(t *testing.T, conflist string) lease.Config {
 	b, err := os.ReadFile(conflist)
-	var list struct{ Plugins []ipam.Config }
+	var list struct{ Plugins []lease.Config }
 	if err == nil {
 		err = json.Unmarshal(b, &list)
 	}
@@ -183,22 +184,22 @@ func readConfig(t *testing.T, conflist string) ipam.Config {
 func (l *life) live() {
 	policy := l.config.Policies()[0]
 	pods := 3 // what the ENI has, where nobody may ask for more
-	if policy.Provision == ipam.ProvisionAssign {
+	if policy.Provision == lease.ProvisionAssign {
 		pods = 8
 	}
-	if policy.Provision == ipam.ProvisionFull {
+	if policy.Provision == lease.ProvisionFull {
 		pods = 15 // more than an ENI takes
 	}
 	valid := make([]registry.Attachment, pods)
 	for i := range valid {
 		valid[i] = registry.Attachment{ContainerID: fmt.Sprint("c", i), IfName: "eth0"}
-		if _, err := ipam.Commands().Add(l.Context(), &plugin.Request[ipam.Config]{Network: "net", Attachment: valid[i], Config: l.config}); err != nil {
+		if _, err := ipam.Commands().Add(l.Context(), &plugin.Request[lease.Config]{Network: "net", Attachment: valid[i], Config: l.config}); err != nil {
 			l.Fatalf("pod %d: %v", i, err)
 		}
 	}
 	runTool(l.T, "warm", "--config", l.conflist)
 	for _, left := range [][]registry.Attachment{valid[:1], nil} {
-		if err := ipam.Commands().GC(l.Context(), &plugin.Request[ipam.Config]{Network: "net", Valid: left, Config: l.config}); err != nil {
+		if err := ipam.Commands().GC(l.Context(), &plugin.Request[lease.Config]{Network: "net", Valid: left, Config: l.config}); err != nil {
 			l.Fatal(err)
 		}
 		for range 3 { // ENIs drain, then go
@@ -206,7 +207,7 @@ func (l *life) live() {
 		}
 	}
 	for _, e := range l.node.ENIs() {
-		if e.Index > 0 && policy.Provision == ipam.ProvisionFull {
+		if e.Index > 0 && policy.Provision == lease.ProvisionFull {
 			runTool(l.T, "remove-interface", e.ID)
 		}
 	}

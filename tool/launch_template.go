@@ -16,6 +16,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 func launchTemplate() *cli.Command {
@@ -95,7 +96,7 @@ type launchTag struct{ Key, Value string }
 
 // A plan is what the ENIs of an instance are to be.
 type plan struct {
-	ipam.Policy
+	lease.Policy
 	kind   string // the instance type
 	limits aws.Limits
 	eni    launchENI // each for pods
@@ -137,7 +138,7 @@ func planOf(c *cli.Context) (plan, error) {
 	if err != nil {
 		return p, err
 	}
-	i := slices.IndexFunc(config.Policies(), func(q ipam.Policy) bool { return poolName(q.Pool) == c.String("pool") })
+	i := slices.IndexFunc(config.Policies(), func(q lease.Policy) bool { return poolName(q.Pool) == c.String("pool") })
 	if i < 0 {
 		return p, misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))
 	}
@@ -183,7 +184,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 		p.eni.Prefixes = c.Int("prefixes")
 	case c.IsSet("addresses"):
 		p.eni.Secondary = c.Int("addresses")
-	case !slices.Contains(p.Families, ipam.IPv4):
+	case !slices.Contains(p.Families, lease.IPv4):
 	case p.Prefixes:
 		p.eni.Prefixes = room
 	default:
@@ -192,7 +193,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 	if err := errors.Join(fits("prefixes", p.eni.Prefixes), fits("addresses", p.eni.Secondary)); err != nil {
 		return err
 	}
-	if c.Bool("ipv6") || !c.IsSet("ipv6") && slices.Contains(p.Families, ipam.IPv6) {
+	if c.Bool("ipv6") || !c.IsSet("ipv6") && slices.Contains(p.Families, lease.IPv6) {
 		if p.limits.IPv6PerENI == 0 {
 			return misuse(c, "--ipv6: %s has no IPv6", p.kind)
 		}
@@ -203,7 +204,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 
 // pods is for how many pods an ENI has addresses.
 func (p *plan) pods() int {
-	if !slices.Contains(p.Families, ipam.IPv4) {
+	if !slices.Contains(p.Families, lease.IPv4) {
 		return 1 << 20 // of a /80 nobody sees the end
 	}
 	const size = 16 // of a /28

@@ -10,7 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -184,7 +184,7 @@ var sections = []struct {
 	{"FILES", [][2]string{
 		{configDir + "/*.conflist", "Network configurations. The first by name that has the plugin " + typeIPAM + " counts here."},
 		{registry.Dir() + "/registry.json", "The registry: what this node knows of its addresses. It may be deleted, and is rebuilt."},
-		{registry.Dir() + "/" + ipam.Refill, "The mark by which an ADD asks cni-warm.path for more addresses."},
+		{registry.Dir() + "/" + lease.Refill, "The mark by which an ADD asks cni-warm.path for more addresses."},
 		{"/usr/lib/systemd/system/cni-*", "Units that run this program."},
 	}},
 	{"ENVIRONMENT", [][2]string{

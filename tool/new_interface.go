@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 func newInterface() *cli.Command {
@@ -44,7 +45,7 @@ never deletes it.`,
 			if len(spec.SecurityGroups) == 0 {
 				return misuse(c, "need security groups")
 			}
-			p, err := openPool(ipam.Policy{})
+			p, err := openPool(lease.Policy{})
 			if err != nil {
 				return err
 			}

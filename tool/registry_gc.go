@@ -15,6 +15,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -44,7 +45,7 @@ the exit status is 1, and the next run takes it up.`,
 			if after <= 0 {
 				return misuse(c, "invalid duration %v: --free-after must be more than 0", after)
 			}
-			p, err := openPool(ipam.Policy{})
+			p, err := openPool(lease.Policy{})
 			if err != nil {
 				return err
 			}
@@ -91,9 +92,9 @@ func texts(rules []nl.Rule) []string {
 func jitter(d time.Duration) time.Duration { return rand.N(d*15/100 + 1) }
 
 // openPool opens the pool of this node for a command that needs root.
-func openPool(policy ipam.Policy) (*ipam.Pool, error) {
+func openPool(policy lease.Policy) (*ipam.Pool, error) {
 	if err := needRoot(); err != nil {
 		return nil, err
 	}
-	return ipam.OpenPool(policy)
+	return ipam.Open(policy)
 }

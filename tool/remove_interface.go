@@ -9,7 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 func removeInterface() *cli.Command {
@@ -23,7 +23,7 @@ ENI whose addresses pods of this node have is left alone: drain the node first.`
 			if !c.Args().Present() {
 				return misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			p, err := openPool(ipam.Policy{})
+			p, err := openPool(lease.Policy{})
 			if err != nil {
 				return err
 			}

@@ -59,7 +59,7 @@ func TestScript(t *testing.T) {
 			"fail":  fail,
 			"calls": calls,
 			"enis":  enis,
-			"lease": lease,
+			"lease": reserve,
 			"bound": bound,
 			"freed": freed,
 
@@ -234,7 +234,7 @@ func update(ts *testscript.TestScript, f func(*registry.State)) {
 	ts.Check(r.Update(context.Background(), func(s *registry.State) error { f(s); return nil }))
 }
 
-func lease(ts *testscript.TestScript, _ bool, args []string) {
+func reserve(ts *testscript.TestScript, _ bool, args []string) {
 	namespace, pod, _ := strings.Cut(args[1], "/")
 	age, err := time.ParseDuration(append(args, "0s")[2])
 	ts.Check(err)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -168,7 +168,7 @@ func (r *review) where(i int) string {
 // configs are the configurations that our plugins decode theirs into. They, and no list
 // of ours, say which keys there are and which values are right.
 var configs = map[string]func() validator{
-	typeIPAM:   func() validator { return &ipam.Config{} },
+	typeIPAM:   func() validator { return &lease.Config{} },
 	typeIPVlan: func() validator { return &ipvlan.Config{} },
 	typePTP:    func() validator { return &ptp.Config{} },
 }
@@ -194,7 +194,7 @@ func (r *review) member(i int) {
 			}
 		}
 	}
-	if c, ok := c.(*ipam.Config); ok {
+	if c, ok := c.(*lease.Config); ok {
 		r.pools(where, i, c)
 	}
 }

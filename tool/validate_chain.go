@@ -16,7 +16,7 @@ import (
 
 	cni "github.com/containernetworking/cni/pkg/version"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -122,7 +122,7 @@ func (r *review) portmap(i int, mark uint32) {
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
 // pools reviews what cannot work between the pools and the rest.
-func (r *review) pools(where string, i int, c *ipam.Config) {
+func (r *review) pools(where string, i int, c *lease.Config) {
 	var head struct {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
@@ -133,7 +133,7 @@ func (r *review) pools(where string, i int, c *ipam.Config) {
 		}
 	}
 	for _, p := range c.Policies() {
-		if p.Provision == ipam.ProvisionNone && p.Warm.Min > 0 {
+		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {
 			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so nobody may ask EC2 for them`, p.Warm.Min, poolName(p.Pool))
 		}
 	}

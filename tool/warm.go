@@ -12,7 +12,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -23,7 +23,7 @@ func warm() *cli.Command {
 		Description: `For a systemd path unit, and before the kubelet starts: it asks EC2 for what
 the pools have fewer of than warm.min, as an ADD would, so that ADDs need not.
 A pool that has enough costs nothing. It takes the mark
-` + registry.Dir() + `/` + ipam.Refill + ` away, which an ADD leaves
+` + registry.Dir() + `/` + lease.Refill + ` away, which an ADD leaves
 when it has taken one of the last addresses.`,
 		Flags: []cli.Flag{configFlag()},
 		Action: func(c *cli.Context) error {
@@ -36,7 +36,7 @@ when it has taken one of the last addresses.`,
 			}
 			// Before the work: an ADD that leaves the mark meanwhile is not overlooked. If
 			// the work fails it is not put back, or systemd would start it again at once.
-			mark := filepath.Join(registry.Dir(), ipam.Refill)
+			mark := filepath.Join(registry.Dir(), lease.Refill)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -60,7 +60,7 @@ type warmRow struct {
 }
 
 // fillPool fills one pool. It goes no further than what its configuration wants.
-func fillPool(c *cli.Context, policy ipam.Policy) (warmRow, error) {
+func fillPool(c *cli.Context, policy lease.Policy) (warmRow, error) {
 	row := warmRow{Pool: poolName(policy.Pool), Min: policy.Warm.Min}
 	p, err := openPool(policy)
 	if err != nil {

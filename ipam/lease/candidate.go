@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package lease
 
 import (
 	"cmp"
@@ -13,48 +13,53 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A place is an ENI that serves a pool, and how busy it is.
-type place struct {
-	id string
+// A Place is an ENI that serves a pool, and how busy it is.
+type Place struct {
+	ID string
 	registry.ENI
 	leased []netip.Addr // its addresses that are
 }
 
-// places lists the ENIs that serve the policy's pool, the fullest first, so that the
+// Serves tells whether an ENI is at a place that is for pods.
+func (policy Policy) Serves(e registry.ENI) bool {
+	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
+}
+
+// Places lists the ENIs that serve the policy's pool, the fullest first, so that the
 // others run empty and can be given back.
-func places(s *registry.State, policy Policy) []place {
+func Places(s *registry.State, policy Policy) []Place {
 	leased := map[string][]netip.Addr{}
 	for a, l := range s.Leases {
 		leased[l.ENI] = append(leased[l.ENI], a)
 	}
-	var ps []place
+	var ps []Place
 	for id, e := range s.ENIs {
-		if policy.serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign {
-			ps = append(ps, place{id, e, leased[id]})
+		if policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign {
+			ps = append(ps, Place{id, e, leased[id]})
 		}
 	}
-	slices.SortFunc(ps, func(a, b place) int {
-		return cmp.Or(len(b.leased)-len(a.leased), cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.id, b.id))
+	slices.SortFunc(ps, func(a, b Place) int {
+		return cmp.Or(len(b.leased)-len(a.leased), cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
 	})
 	return ps
 }
 
-// candidates chooses the addresses to lease next, one of each family, all on the same
+// Candidates chooses the addresses to lease next, one of each family, all on the same
 // ENI, because a pod has one; nil if there is none that has them.
-func candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
-	for _, p := range places(s, policy) {
-		if addrs := p.pick(s, policy, now); len(addrs) == len(policy.Families) {
-			return p.id, addrs
+func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
+	for _, p := range Places(s, policy) {
+		if addrs := p.Pick(s, policy, now); len(addrs) == len(policy.Families) {
+			return p.ID, addrs
 		}
 	}
 	return "", nil
 }
 
-// pick chooses an address of each family that the place has one of.
-func (p place) pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
+// Pick chooses an address of each family that the place has one of.
+func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
 	before := now.Add(-policy.ReuseWait)
-	if since, ok := doubt(s); ok && policy.Provision != ProvisionNone && since.Before(before) {
+	if since, ok := s.Doubt(); ok && policy.Provision != ProvisionNone && since.Before(before) {
 		before = since
 	}
 	for _, f := range policy.Families {
@@ -71,7 +76,7 @@ func (p place) pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 
 // assigned is the one of the ENI's own addresses that has been free the longest, since
 // before the time, so that what remembers the last pod that had it has forgotten.
-func (p place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
+func (p Place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
 	for _, a := range p.Addrs {
 		since, free := s.Free[a]
 		if !free || a.Is6() != bool(f) || !since.Before(before) {
@@ -85,7 +90,7 @@ func (p place) assigned(s *registry.State, f Family, before time.Time) (best net
 }
 
 // delegated is an address of the ENI's fullest prefix that has one.
-func (p place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
+func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
 	var blocks []netip.Prefix
 	for _, b := range p.Prefixes {
 		if b.CIDR.Addr().Is6() == bool(f) {
@@ -104,7 +109,7 @@ func (p place) delegated(s *registry.State, f Family, before time.Time) netip.Ad
 }
 
 // load is the number of a prefix's addresses that are leased.
-func (p place) load(b netip.Prefix) int {
+func (p Place) load(b netip.Prefix) int {
 	n := 0
 	for _, a := range p.leased {
 		if b.Contains(a) {

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package lease
 
 import (
 	"net"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // router6 is the VPC router, at the other end of every link (amazon-vpc-cni-k8s uses
@@ -20,11 +23,11 @@ var router6 = netip.MustParseAddr("fe80:ec2::1")
 // leaves by the ENI.
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
-// result is the plugin's answer, of the shape that the original gave: the ENI's
+// Result is the plugin's answer, of the shape that the original gave: the ENI's
 // link on the host as the only interface, the address with its subnet's mask, a
 // route by the subnet's gateway to each CIDR block of the VPC, then of its peers, then
 // of routeToCidrs, and the VPC's DNS server.
-func result(a Allocation, link string, p Policy) *types100.Result {
+func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	for _, addr := range a.Addrs {
 		r.IPs = append(r.IPs, &types100.IPConfig{
@@ -82,3 +85,9 @@ func destinations(a Allocation, p Policy) []netip.Prefix {
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
+
+// peersLife is for how long the CIDRs of peered VPCs are believed without asking.
+const peersLife = time.Hour
+
+// PeersKnown tells whether EC2 need not be asked for the peers of a VPC.
+func PeersKnown(v registry.VPC) bool { return time.Since(v.PeersRead) < peersLife }

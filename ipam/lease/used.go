@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package lease
 
 import (
 	"errors"
@@ -16,23 +16,23 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A shelf is a folder whose entries are network namespaces, or have one below them.
-type shelf struct{ folder, below string }
+// A Shelf is a folder whose entries are network namespaces, or have one below them.
+type Shelf struct{ Folder, Below string }
 
-// shelves is where namespaces can be seen: the names that runtimes give them, and those
+// Shelves is where namespaces can be seen: the names that runtimes give them, and those
 // of processes, for runtimes that give none.
-var shelves = []shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
+var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths are the namespaces on a shelf. What cannot be listed is an error, and not
+// paths are the namespaces on a Shelf. What cannot be listed is an error, and not
 // empty: filepath.Glob would not tell.
-func (s shelf) paths() (paths []string, err error) {
-	entries, err := os.ReadDir(s.folder)
+func (s Shelf) paths() (paths []string, err error) {
+	entries, err := os.ReadDir(s.Folder)
 	if gone(err) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		if s.below == "" || e.IsDir() { // the others of /proc are not processes
-			paths = append(paths, filepath.Join(s.folder, e.Name(), s.below))
+		if s.Below == "" || e.IsDir() { // the others of /proc are not processes
+			paths = append(paths, filepath.Join(s.Folder, e.Name(), s.Below))
 		}
 	}
 	return paths, err
@@ -62,9 +62,9 @@ func UsedAddrs() Used {
 	return used
 }
 
-// used is UsedAddrs with the addresses that the node has a route of their own to: it
+// Used is UsedAddrs with the addresses that the node has a route of their own to: it
 // leads to a pod, even to one whose namespace cannot be seen from here.
-func (p *Pool) used() Used {
+func (p *Pool) Used() Used {
 	used := UsedAddrs()
 	routes, err := p.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	if err != nil {
@@ -89,7 +89,7 @@ func EachNetNS(f func(*nl.NS) error) error {
 	}
 	seen := map[nsID]bool{self: true}
 	var failed error
-	for _, s := range shelves {
+	for _, s := range Shelves {
 		paths, err := s.paths()
 		failed = errors.Join(failed, err)
 		for _, path := range paths {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package lease
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link,
 	if err != nil {
 		return l, err
 	}
-	return l, p.update(ctx, func(s *registry.State) {
+	return l, p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
 			e.Link = l.Name
 			s.ENIs[id] = e

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package lease
 
 import (
 	"slices"
@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// defaultPool is the name of the pool that the top-level keys configure. It serves
+// DefaultPool is the name of the pool that the top-level keys configure. It serves
 // whom no other pool serves.
-const defaultPool = "default"
+const DefaultPool = "default"
 
 // AnnotationPool is the annotation by which a pod asks for a pool. The runtime hands
 // annotations on where the plugin declares the capability
@@ -26,10 +26,10 @@ const CodePoolRefused = 100
 // Policies are those of the pools, the default one first. The Config has been validated.
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
-// choose returns the policy of the pool that serves a pod: the one it asks for, if
+// Choose returns the policy of the pool that serves a pod: the one it asks for, if
 // that lets its namespace ask; else the one that claims its namespace most narrowly;
 // else the default pool.
-func (c *Config) choose(pod plugin.Pod) (Policy, error) {
+func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if wish := c.RuntimeConfig.Annotations[AnnotationPool]; wish != "" {
 		return c.requested(pod, wish)
 	}
@@ -49,7 +49,7 @@ func (c *Config) serving(namespace string) Policy {
 
 // requested is the pool of that name, if the pod may ask for it.
 func (c *Config) requested(pod plugin.Pod, name string) (Policy, error) {
-	if name == defaultPool {
+	if name == DefaultPool {
 		name = ""
 	}
 	i := slices.IndexFunc(c.pools, func(p Policy) bool { return p.Pool == name })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package lease
 
 import (
 	"encoding/json"
@@ -106,7 +106,7 @@ func FuzzConfig(f *testing.F) {
 func TestConfigRead(t *testing.T) { codectest.Reads(t, (*Config).Describe) }
 
 func FuzzConfigRead(f *testing.F) {
-	codectest.Fuzz(f, (*Config).Describe, append(codectest.Plugins(f, "../conflist-examples"),
+	codectest.Fuzz(f, (*Config).Describe, append(codectest.Plugins(f, "../../conflist-examples"),
 		`{"skipDeallocation":true,"reuseIPWait":0,"addTimeout":30,"eniTags":{"a":"b"},"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"cni-ipvlan-vpc-k8s/pool":"p"}}}`,
 		`{"SecGroupIDs":[],"warm":{"min":null},"pools":{"a":{"warm":{"min":1},"secGroupIds":[]},"a":{}},"subnetTags":null,"ipBatchSize":1.0}`)...)
 }
@@ -120,7 +120,7 @@ func TestResult(t *testing.T) {
 		VPC: registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16"), prefix("100.64.0.0/16")}, Peers: []netip.Prefix{prefix("10.9.0.0/16")}},
 	}
 	p := Policy{Peers: true, Routes: []netip.Prefix{prefix("192.168.0.0/16"), prefix("10.9.0.0/16")}}
-	r, err := result(a, "eth1", p).GetAsVersion("0.4.0")
+	r, err := a.Result("eth1", p).GetAsVersion("0.4.0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package lease
 
 import (
 	"cmp"
@@ -202,8 +202,8 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	if p.Provision == ProvisionFull && c.SecGroupIDs == nil {
 		v.wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's default group; or \"provision\": \"assign\", for none)")
 	}
-	if name == defaultPool {
-		v.wrong("%s is the pool of the top-level keys", defaultPool)
+	if name == DefaultPool {
+		v.wrong("%s is the pool of the top-level keys", DefaultPool)
 	}
 	return p
 }

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+const poolsConfig = `{
+	"interfaceIndex": 1, "subnetTags": {"kubernetes_kubelet": "true"}, "secGroupIds": ["sg-1"], "reuseIPWait": 90,
+	"pools": {
+		"payments": {"subnetTags": {"pool": "payments"}, "secGroupIds": ["sg-77"], "namespaces": ["payments", "payments-*"]},
+		"audit":    {"secGroupIds": ["sg-78"], "namespaces": ["payments-audit", "payments-audit-*"]},
+		"public":   {"secGroupIds": ["sg-9"], "namespaces": ["ingress"], "selectable": ["edge-*"], "reuseIPWait": 300}
+	}
+}`
+
+func parseConfig(t *testing.T, text string) (Config, error) {
+	t.Helper()
+	var c Config
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		t.Fatal(err)
+	}
+	return c, c.Validate()
+}
+
+func TestChoosePool(t *testing.T) {
+	for _, tt := range []struct{ namespace, wish, want, refused string }{
+		{namespace: "shop"},
+		{namespace: ""}, // outside Kubernetes
+		{namespace: "payments", want: "payments"},
+		{namespace: "payments-eu", want: "payments"},
+		{namespace: "payments-audit", want: "audit"},
+		{namespace: "payments-audit-eu", want: "audit"}, // the longer beginning
+		{namespace: "ingress", want: "public"},
+		{namespace: "edge-1"},
+		{namespace: "edge-1", wish: "public", want: "public"},
+		{namespace: "ingress", wish: "public", want: "public"},
+		{namespace: "shop", wish: "default"},
+		{namespace: "shop", wish: "public", refused: "does not let the namespace shop ask"},
+		{namespace: "", wish: "public", refused: "does not let the namespace  ask"},
+		{namespace: "payments", wish: "default", refused: "does not let the namespace payments ask"},
+		{namespace: "payments", wish: "audit", refused: "does not let the namespace payments ask"},
+		{namespace: "edge-1", wish: "publik", refused: `"publik": there is none of that name`},
+	} {
+		t.Run(tt.namespace+"/"+tt.wish, func(t *testing.T) {
+			c, err := parseConfig(t, poolsConfig)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.wish != "" {
+				c.RuntimeConfig.Annotations = map[string]string{AnnotationPool: tt.wish}
+			}
+			p, err := c.Choose(plugin.Pod{Namespace: tt.namespace, Name: "pod"})
+			if tt.refused != "" {
+				e, ok := errors.AsType[*plugin.Error](err)
+				if !ok || e.Code != CodePoolRefused || !strings.Contains(err.Error(), tt.refused) || e.Hint == "" {
+					t.Errorf("got %v, want it refused: %s", err, tt.refused)
+				}
+				return
+			}
+			if err != nil || p.Pool != tt.want {
+				t.Errorf("got pool %q (%v), want %q", p.Pool, err, tt.want)
+			}
+		})
+	}
+}
+
+// A pool has the top-level values where it has none of its own.
+func TestPoolInherits(t *testing.T) {
+	c, err := parseConfig(t, poolsConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools := map[string]Policy{}
+	for _, p := range c.pools {
+		pools[p.Pool] = p
+	}
+	if p := pools["payments"]; p.ReuseWait.Seconds() != 90 || p.SubnetTags["pool"] != "payments" || len(p.SubnetTags) != 1 || p.MinIndex != 1 {
+		t.Errorf("payments: %+v", p)
+	}
+	if p := pools["public"]; p.ReuseWait.Seconds() != 300 || p.SubnetTags["kubernetes_kubelet"] != "true" || p.SecurityGroups[0] != "sg-9" {
+		t.Errorf("public: %+v", p)
+	}
+}
+
+func TestPoolMistakes(t *testing.T) {
+	_, err := parseConfig(t, `{"secGroupIds": [], "namespaces": ["x"], "ipFamilies": ["IPv5"], "warm": {"min": 5, "max": 2},
+		"pools": {
+			"a": {"namespaces": ["one", "t*"], "reuseIPWait": -1},
+			"b": {"namespaces": ["t*", "t*o", "*x", ""]},
+			"default": {}}}`)
+	for _, want := range []string{
+		"namespaces and selectable belong to a pool of pools",
+		`ipFamilies: ["IPv5"]: want IPv4, IPv6, or both`,
+		`warm: {"min": 5, "max": 2}`,
+		"pools: a: reuseIPWait: -1: want 0 or more",
+		`pools: b: namespaces: "t*o": want a namespace, or the beginning of one and a *`,
+		`pools: b: namespaces: "*x"`,
+		`pools: b: namespaces: "": want`,
+		"pools: default: default is the pool of the top-level keys",
+		`pools: a and b both have the namespaces "t*"`,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got\n%v\nwant it to say %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// Refill is the name of the mark that an ADD leaves when its pool has fewer free
+// addresses than the configuration wants. A path unit of systemd runs what fills it.
+const Refill = "refill"
+
+// refill leaves the mark. An ADD that has its address does not fail for it.
+func (p *Pool) refill() {
+	if err := p.Registry.Mark(Refill); err != nil {
+		slog.Warn("nobody will refill the pool", "error", err)
+	}
+}
+
+// Short tells whether the pool has fewer free addresses than its configuration wants.
+// What counts is IPv4: a pool without needs a prefix, which is enough for ever.
+func (p *Pool) Short(s *registry.State, now time.Time) bool {
+	if slices.Contains(p.Policy.Families, IPv4) {
+		return Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)) < p.Policy.Warm.Min
+	}
+	_, addrs := Candidates(s, p.Policy, now)
+	return len(addrs) == 0 && p.Policy.Warm.Min > 0
+}
+
+// plenty stands for the addresses of a /80.
+const plenty = 1 << 20
+
+// Ready counts the addresses of a pool that a pod could have, free since before the time.
+func Ready(s *registry.State, pool string, before time.Time) int {
+	n := 0
+	for _, e := range s.ENIs {
+		if e.Pool == pool && e.Serving && !e.Draining {
+			n += Count(s, e, before)
+		}
+	}
+	return n
+}
+
+// Count counts those of one ENI: of IPv4, if it has that.
+func Count(s *registry.State, e registry.ENI, before time.Time) int {
+	n, v6 := 0, !e.CIDR.IsValid()
+	for _, a := range e.Addrs {
+		if since, free := s.Free[a]; free && a.Is6() == v6 && !since.After(before) {
+			n++
+		}
+	}
+	for _, b := range e.Prefixes {
+		switch {
+		case b.CIDR.Addr().Is6() != v6:
+		case v6:
+			n += plenty
+		default:
+			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
+				if usable(s, a, before) {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
