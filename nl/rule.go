@@ -5,6 +5,7 @@ package nl
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -62,9 +63,14 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule.
+// Add adds the rule. The kernel says that there is one only of a rule that is the same
+// in all but the protocol (rule_exists): nobody need list those of all pods to compare.
 func (r Rule) Add(n *NS) error {
-	return n.change(unix.RTM_NEWRULE, addNew, r.message(unix.FR_ACT_TO_TBL)...)
+	err := n.change(unix.RTM_NEWRULE, addNew, r.message(unix.FR_ACT_TO_TBL)...)
+	if errors.Is(err, fs.ErrExist) {
+		return errSame
+	}
+	return err
 }
 
 // Del deletes the rule.
