@@ -98,6 +98,18 @@ func (c *Codec) word(text string) bool {
 	return found
 }
 
+// Each reads one value by several descriptions, each of which knows some of its members.
+func (c *Codec) Each(values ...func(*Codec)) {
+	if c.Writes() {
+		c.Fail(errors.New("several descriptions of one value cannot write it"))
+		return
+	}
+	for at, i := c.at, 0; i < len(values) && c.err == nil; i++ {
+		c.at = at
+		values[i](c)
+	}
+}
+
 // Object is a value with the members that the function describes. They are written in
 // its order, and read in any, with one call of it if the order is the same. Others are
 // passed over.

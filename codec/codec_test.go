@@ -5,6 +5,7 @@ package codec_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 
@@ -87,6 +88,81 @@ func TestExactly(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tt.text, err, tt.err)
 		}
 	}
+}
+
+// A kennel is what two know of one object: a name they both have, the rest one of them.
+type kennel struct {
+	Pet   pet
+	House struct {
+		Name string `json:"name"`
+		Door struct {
+			Wide bool `json:"wide"`
+		} `json:"door"`
+	}
+}
+
+func (k *kennel) describe(c *codec.Codec) {
+	c.Each(k.Pet.describe, func(c *codec.Codec) {
+		c.Object(func() {
+			codec.Field(c, "name", &k.House.Name, codec.Text)
+			codec.Within(c, "door", func() { codec.Field(c, "wide", &k.House.Door.Wide, codec.Flag) })
+		})
+	})
+}
+
+// UnmarshalJSON reads it as encoding/json does.
+func (k *kennel) UnmarshalJSON(text []byte) error {
+	return errors.Join(json.Unmarshal(text, &k.Pet), json.Unmarshal(text, &k.House))
+}
+
+// A street has a kennel between its numbers.
+type street struct {
+	First  int    `json:"first"`
+	Kennel kennel `json:"kennel"`
+	Last   int    `json:"last"`
+}
+
+func (s *street) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "first", &s.First, codec.Number)
+		codec.Field(c, "kennel", &s.Kennel, (*kennel).describe)
+		codec.Field(c, "last", &s.Last, codec.Number)
+	})
+}
+
+// Each description takes its own members, both take what both have, and what one of them
+// could not read exactly is not read.
+func TestEach(t *testing.T) {
+	for _, tt := range []struct{ kennel, err string }{
+		{`{}`, ""},
+		{`{"name":"Jim","door":{"wide":true},"age":3,"colour":[{}]}`, ""},
+		{`{"door":{},"home":{"risk":"cats"},"name":"Jim"}`, ""},
+		{`{"legs":{"a":{"door":1}},"door":{"name":1}}`, ""},
+
+		{`{"age":1.0,"door":{}}`, "parsing"},
+		{`{"age":1,"door":{"wide":1}}`, "want true or false"},
+		{`{"door":{},"age":1,"door":{}}`, `"door" twice`},
+		{`{"name":"a","name":"b"}`, `"name" twice`},
+		{`{"Door":{}}`, `"Door" may be "door"`},
+		{`{"AGE":1}`, `"AGE" may be "age"`},
+		{`{"door":null}`, "null"},
+		{`[]`, "want {"},
+	} {
+		text := `{"first":1,"kennel":` + tt.kennel + `,"last":2}`
+		err := codectest.Same(t, []byte(text), (*street).describe)
+		if tt.err == "" && err != nil || tt.err != "" && (err == nil || !strings.Contains(err.Error(), tt.err)) {
+			t.Errorf("%s: got %v, want %q", text, err, tt.err)
+		}
+	}
+	if out, err := codec.Write([]byte{}, new(kennel).describe); err == nil {
+		t.Errorf("written as %s: which of them has the say?", out)
+	}
+}
+
+func FuzzEach(f *testing.F) {
+	codectest.Fuzz(f, (*street).describe,
+		`{"first":1,"kennel":{"name":"Jim","age":-7,"home":{"risk":"low"},"door":{"wide":true},"a":[null]},"last":2}`,
+		`{"kennel":{"NAME":"Jim","door":null,"age":1e3,"do\u006fr":{}},"kennel":{}}`)
 }
 
 func FuzzExactly(f *testing.F) {

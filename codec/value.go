@@ -7,37 +7,39 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// plain tells whether all bytes stand for themselves in a string of JSON: ASCII, and
-// neither controls, nor quotes, nor backslashes. It looks at eight at a time, because all
-// text that is read or written passes here.
-func plain(s string) bool {
+// span is how many bytes at the beginning of s stand for themselves in a string of JSON:
+// ASCII, and neither controls, nor quotes, nor backslashes. It looks at eight at a time,
+// because all text that is read or written passes here.
+func span(s string) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
-	for ; len(s) >= 8; s = s[8:] {
-		x := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
-			uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
+	n := 0
+	for ; len(s)-n >= 8; n += 8 {
+		b := s[n : n+8]
+		x := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
+			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
 		quote, slash := x^ones*'"', x^ones*'\\' // a byte of these is zero where x has one
-		if (x|(x-ones*' ')|(quote-ones)&^quote|(slash-ones)&^slash)&tops != 0 {
-			return false
+		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
+			return n + bits.TrailingZeros64(odd)/8 // only those behind the first may be wrong, by a borrow
 		}
 	}
-	for _, b := range []byte(s) {
-		if b < ' ' || b > '~' || b == '"' || b == '\\' {
-			return false
+	for ; n < len(s); n++ {
+		if b := s[n]; b < ' ' || b > '~' || b == '"' || b == '\\' {
+			break
 		}
 	}
-	return true
+	return n
 }
 
 // Text is a string.
 func Text(v *string, c *Codec) {
 	if c.Writes() {
-		if plain(*v) {
+		if span(*v) == len(*v) {
 			c.out = append(append(append(c.out, '"'), *v...), '"')
 			return
 		}
@@ -46,8 +48,9 @@ func Text(v *string, c *Codec) {
 		return
 	}
 	if in := c.in[c.at:]; len(in) > 0 && in[0] == '"' {
-		if n := strings.IndexByte(in[1:], '"'); n >= 0 && plain(in[1:1+n]) {
-			*v = in[1 : 1+n]
+		in = in[1:]
+		if n := span(in); n < len(in) && in[n] == '"' {
+			*v = in[:n]
 			c.at += n + 2
 			return
 		}

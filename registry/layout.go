@@ -17,8 +17,8 @@ import (
 func (s *State) describe(c *codec.Codec, version *int) {
 	c.ObjectAndRest(func() {
 		codec.Field(c, "schema_version", version, codec.Number)
-		codec.Table(c, "ips", &s.Free, codec.ByAddr, cooling)
-		codec.Table(c, "leases", &s.Leases, codec.ByAddr, (*Lease).describe)
+		codec.Remembered(c, "ips", &s.Free, &s.wasFree, codec.ByAddr, cooling)
+		codec.Remembered(c, "leases", &s.Leases, &s.wasLeased, codec.ByAddr, (*Lease).describe)
 		codec.Table(c, "enis", &s.ENIs, codec.ByName, (*ENI).describe)
 		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)

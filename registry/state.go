@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
 )
 
 // ErrLeased means that an address is another attachment's.
@@ -32,8 +34,11 @@ type State struct {
 	Warm      map[string]Warm          // by pool: what the configuration asks for
 	Instance  Instance
 
-	unknown map[string]string // top-level fields of a later release, as they stand
-	size    int               // of the file that was read
+	// Of the file that was read.
+	wasFree   codec.Memory[netip.Addr, time.Time]
+	wasLeased codec.Memory[netip.Addr, Lease]
+	unknown   map[string]string // top-level fields of a later release, as they stand
+	size      int
 }
 
 // An Attachment is CNI's key of one interface of one container.
@@ -257,18 +262,25 @@ func (s *State) ENIOf(a netip.Addr) (string, ENI) {
 
 // check holds what a State promises.
 func (s *State) check() error {
-	for a, l := range s.Leases {
-		if _, ok := s.Free[a]; ok {
+	for a := range s.Free {
+		if l, ok := s.Leases[a]; ok {
 			return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 		}
 	}
-	owner := map[netip.Addr]string{}
+	type carried struct {
+		netip.Addr
+		by string
+	}
+	var all []carried
 	for id, e := range s.ENIs {
 		for _, a := range e.Addrs {
-			if other, ok := owner[a]; ok {
-				return fmt.Errorf("%s is on %s and on %s", a, min(id, other), max(id, other))
-			}
-			owner[a] = id
+			all = append(all, carried{a, id})
+		}
+	}
+	slices.SortFunc(all, func(a, b carried) int { return a.Compare(b.Addr) })
+	for i := range len(all) - 1 {
+		if a, b := all[i], all[i+1]; a.Addr == b.Addr {
+			return fmt.Errorf("%s is on %s and on %s", a.Addr, min(a.by, b.by), max(a.by, b.by))
 		}
 	}
 	return nil
