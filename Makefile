@@ -1,12 +1,12 @@
 # make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get.
 BIN     := /opt/cni/bin
-KERNEL  := ./nl/... ./plugin/ipvlan/... ./unnumbered-ptp/... ./aws/vpcsim/...
+KERNEL  := ./nl/... ./plugin/ipvlan/... ./plugin/chain/... ./unnumbered-ptp/... ./aws/vpcsim/...
 VM      := $(CURDIR)/nl/nltest/vm
 RACE    := $(if $(shell command -v gcc),-race)
 PEERS   := $(CURDIR)/.cache/peers
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
-PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* docs/bench-icount.txt)) /usr/sbin/nft"
+PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags '-s -w' $(GOBUILD_FLAGS)
 # Where files goes takes prefix=/usr for what a package owns, OUT for where the programs are, and TOOL for one that runs here.
 NAME    := cni-ipvlan-vpc-k8s
@@ -57,24 +57,26 @@ bench-icount: build $(PEERS)/ptp
 	@echo >>.cache/bench-icount.txt
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -pods 200 -rounds 20 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 
+# With VM_KERNEL=backports on a newer kernel.
+TRAFFIC  = bench-traffic$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
 bench-traffic: build
 	VM=always $(VM)/setup
-	@mkdir -p .cache && $(PACKED) $(VM)/icount $(BENCH) -traffic -icount -rounds 5 >.cache/bench-traffic.txt && mv .cache/bench-traffic.txt docs/ && cat docs/bench-traffic.txt
+	@mkdir -p .cache && $(PACKED) $(VM)/icount $(BENCH) -traffic -icount -rounds 5 >.cache/$(TRAFFIC) && mv .cache/$(TRAFFIC) docs/ && cat docs/$(TRAFFIC)
 
 bench-check: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -baseline $(CURDIR)/docs/bench-icount.txt
 
 programs:
-	$(GOBUILD) -o $(OUT)/ $$(go list ./... | grep '/$(NAME)-[a-z-]*$$')
+	$(GOBUILD) -o $(OUT)/ $$(go list ./... | grep '/$(NAME)/.*/$(NAME)[a-z-]*$$')
 
 install: build
 	$(MAKE) -s files
 
-# Each program by a rename: whoever starts it meanwhile has the old one or the new one.
+# Each program by a rename: whoever starts it meanwhile has the old one or the new one. The plugin that executes another comes last.
 files:
 	put() { install -D -m755 $$1 $$2.new && mv -f $$2.new $$2; }; set -e; \
-	for p in ipam ipvlan unnumbered-ptp; do put $(OUT)/$(NAME)-$$p $(DESTDIR)$(BIN)/$(NAME)-$$p; done; \
+	for p in -ipam -ipvlan -unnumbered-ptp ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \
 	put $(OUT)/$(NAME)-tool $(DESTDIR)$(prefix)/bin/$(NAME)-tool; put systemd/$(NAME)-links $(DESTDIR)$(prefix)/bin/$(NAME)-links
 	ln -sf $(NAME)-tool $(DESTDIR)$(prefix)/bin/cni-tool
 	for f in $$(cd systemd && find */ -type f); do install -D -m644 systemd/$$f $(DESTDIR)$(SYSTEMD)/$$f || exit; done

@@ -31,15 +31,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestMain installs the test binary under the names of the four programs, so that
+// TestMain installs the test binary under the names of the programs, so that
 // the chain runs as it does on a node: as processes.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
+		"cni-ipvlan-vpc-k8s":                func() { plugin.Main("cni-ipvlan-vpc-k8s", chain.Commands()) },
 		"cni-ipvlan-vpc-k8s-ipam":           func() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", ipam.Commands()) },
 		"cni-ipvlan-vpc-k8s-ipvlan":         func() { plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", ipvlan.Commands()) },
 		"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() { plugin.Main("cni-ipvlan-vpc-k8s-unnumbered-ptp", ptp.Commands()) },
@@ -47,8 +49,14 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestChain runs the transcripts in testdata on a simulated instance. They know
-// these commands besides those of testscript:
+// The forms that a conflist of ours can have: as it is, with three plugins, or with the one that is all three.
+var forms = map[string]func(list []byte) []byte{
+	"three plugins": func(list []byte) []byte { return list },
+	"one plugin":    merged,
+}
+
+// TestChain runs the transcripts in testdata on a simulated instance, in either form.
+// They know these commands besides those of testscript:
 //
 //	pod NAME              make the namespace of a pod
 //	nopod NAME            remove it
@@ -59,11 +67,17 @@ func TestMain(m *testing.M) {
 //	ping POD ADDRESS      send an echo request from a pod, from the node, or from the host
 func TestChain(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
+	for name, form := range forms {
+		t.Run(name, func(t *testing.T) { testChain(t, form) })
+	}
+}
+
+func testChain(t *testing.T, form func([]byte) []byte) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE") != "",
-		Setup:               func(e *testscript.Env) error { return setup(t, e) },
+		Setup:               func(e *testscript.Env) error { return setup(t, e, form) },
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"pod":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).newPod(args[0])) },
 			"nopod": func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).removePod(args[0])) },
@@ -94,7 +108,7 @@ type world struct {
 	path       string // of the plugins
 	cache      string // libcni's
 	stderr     io.Writer
-	conf       func(name string) string
+	conf       func(name string) (*libcni.NetworkConfigList, error)
 
 	kubernetes   string         // the namespace of the pods; "": shop
 	capabilities map[string]any // what the runtime tells plugins that ask for it
@@ -104,7 +118,7 @@ type worldKey struct{}
 
 func on(ts *testscript.TestScript) *world { return ts.Value(worldKey{}).(*world) }
 
-func setup(t *testing.T, e *testscript.Env) error {
+func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
 	w, err := newWorld()
 	if err != nil {
 		return err
@@ -116,7 +130,13 @@ func setup(t *testing.T, e *testscript.Env) error {
 	})
 	w.path = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam")))
 	w.cache, w.stderr = filepath.Join(e.WorkDir, ".cache"), t.Output()
-	w.conf = func(name string) string { return filepath.Join(e.WorkDir, name) }
+	w.conf = func(name string) (*libcni.NetworkConfigList, error) {
+		b, err := os.ReadFile(filepath.Join(e.WorkDir, name))
+		if err != nil {
+			return nil, err
+		}
+		return libcni.ConfListFromBytes(form(b))
+	}
 	e.Setenv("NODE", w.node.Addr().String())
 	e.Setenv("HOST", w.host.Addr().String())
 	e.Values[worldKey{}] = w
@@ -178,7 +198,7 @@ func (w *world) removePod(name string) error {
 // run to run replaced.
 func (w *world) cni(ts *testscript.TestScript, args []string) error {
 	verb, pod, file := args[0], args[1], args[2]
-	list, err := libcni.ConfListFromFile(w.conf(file))
+	list, err := w.conf(file)
 	if err != nil {
 		return err
 	}
@@ -337,45 +357,71 @@ func TestEveryVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		t.Run(version, func(t *testing.T) {
-			list, err := libcni.ConfListFromBytes(bytes.ReplaceAll(original, []byte("0.3.1"), []byte(version)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			result, err := w.call(list, "ADD", "pod")
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got struct {
-				CNIVersion string
-				Interfaces []struct{ Name string }
-				IPs        []struct {
-					Interface int
-					Address   netip.Prefix
+		for name, form := range forms {
+			t.Run(version+" "+name, func(t *testing.T) {
+				list, err := libcni.ConfListFromBytes(form(bytes.ReplaceAll(original, []byte("0.3.1"), []byte(version))))
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			if err := json.Unmarshal(must(json.Marshal(result)), &got); err != nil {
-				t.Fatal(err)
-			}
-			if got.CNIVersion != version || len(got.Interfaces) != 3 || got.Interfaces[0].Name != "eth0" || got.Interfaces[2].Name != "eth1" ||
-				len(got.IPs) != 1 || got.IPs[0].Interface != 0 {
-				t.Errorf("result %+v", got)
-			}
-			if err := w.host.Ping(got.IPs[0].Address.Addr()); err != nil {
-				t.Error(err)
-			}
-			if version >= "0.4.0" {
-				if _, err := w.call(list, "CHECK", "pod"); err != nil {
-					t.Error(err)
-				}
-			}
-			for range 2 {
-				if _, err := w.call(list, "DEL", "pod"); err != nil {
-					t.Error(err)
-				}
-			}
-		})
+				testVersion(t, w, list, version)
+			})
+		}
 	}
+}
+
+// testVersion is the life of a pod.
+func testVersion(t *testing.T, w *world, list *libcni.NetworkConfigList, version string) {
+	result, err := w.call(list, "ADD", "pod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		CNIVersion string
+		Interfaces []struct{ Name string }
+		IPs        []struct {
+			Interface int
+			Address   netip.Prefix
+		}
+	}
+	if err := json.Unmarshal(must(json.Marshal(result)), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.CNIVersion != version || len(got.Interfaces) != 3 || got.Interfaces[0].Name != "eth0" || got.Interfaces[2].Name != "eth1" ||
+		len(got.IPs) != 1 || got.IPs[0].Interface != 0 {
+		t.Errorf("result %+v", got)
+	}
+	if err := w.host.Ping(got.IPs[0].Address.Addr()); err != nil {
+		t.Error(err)
+	}
+	if version >= "0.4.0" {
+		if _, err := w.call(list, "CHECK", "pod"); err != nil {
+			t.Error(err)
+		}
+	}
+	for range 2 {
+		if _, err := w.call(list, "DEL", "pod"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// merged is a list with the one plugin that is all three in place of them.
+func merged(list []byte) []byte {
+	var l map[string]any
+	if err := json.Unmarshal(list, &l); err != nil {
+		panic(err)
+	}
+	one, plugins := map[string]any{}, []any{nil}
+	for _, p := range l["plugins"].([]any) {
+		if p := p.(map[string]any); strings.HasPrefix(p["type"].(string), "cni-ipvlan-vpc-k8s") {
+			maps.Copy(one, p)
+		} else {
+			plugins = append(plugins, p)
+		}
+	}
+	one["type"] = "cni-ipvlan-vpc-k8s"
+	plugins[0], l["plugins"] = one, plugins
+	return must(json.Marshal(l))
 }
 
 func must[T any](v T, err error) T {

@@ -3,13 +3,14 @@
 
 // Package vpc is the map of this repository, and nothing else.
 //
-// Three CNI plugins, chained, give a Kubernetes pod a native address of an AWS VPC:
+// Three CNI plugins, in one process or chained, give a Kubernetes pod a native address of an AWS VPC:
 //
 //	plugin/         the skeleton that the plugins share: decode, dispatch, encode, errors
 //	ipam/lease/     which pod has which address, of those that the node has
 //	ipam/           that, and getting more from EC2; the first plugin
 //	plugin/ipvlan/  a slave of the address's ENI in the pod; the second plugin
 //	unnumbered-ptp/ a veth pair between pod and node, routes, masquerade; the third plugin
+//	plugin/chain/   the three in one process, which executes the first where EC2 has to be asked
 //	tool/           what people, cloud-init and systemd timers run
 //
 // They stand on three packages that know nothing of each other:
@@ -34,8 +35,9 @@
 //	ipam -> ipam/lease plugin aws nl registry
 //	ipam/lease -> plugin nl registry codec      and not aws: it is the warm path
 //	plugin/ipvlan -> plugin nl codec      unnumbered-ptp -> plugin nl codec
+//	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease codec
 //	plugin -> codec                       registry -> codec
 //	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl
 //
-// To read the source, begin with plugin.Main, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
+// To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 package vpc

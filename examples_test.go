@@ -38,6 +38,7 @@ type example struct {
 
 var examples = map[string]example{
 	"10-cni-ipvlan-vpc-k8s.conflist": {},
+	"three-plugins.conflist":         {},
 	"original.conflist":              {},
 	"prefixes.conflist": {shows: func(t *testing.T, w *world, _ []netip.Addr) {
 		if e := w.podENI(t); len(e.Prefixes) != 1 {

@@ -39,13 +39,15 @@ const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 func TestMetaPlugins(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
 	for backend, keys := range map[string]string{"iptables": `"backend": "iptables", "markMasqBit": 12`, "nftables": `"backend": "nftables"`} {
-		t.Run(backend, func(t *testing.T) {
-			list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, metaConflist, keys))
-			if err != nil {
-				t.Fatal(err)
-			}
-			testMetaPlugins(t, list)
-		})
+		for name, form := range forms {
+			t.Run(backend+" "+name, func(t *testing.T) {
+				list, err := libcni.ConfListFromBytes(form(fmt.Appendf(nil, metaConflist, keys)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				testMetaPlugins(t, list)
+			})
+		}
 	}
 }
 

@@ -21,11 +21,15 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 const reference = "docs/configuration.md"
+
+// typeAll is the type of the plugin that is all three.
+const typeAll = "cni-ipvlan-vpc-k8s"
 
 type configuration interface {
 	Validate() error
@@ -34,6 +38,7 @@ type configuration interface {
 
 // configurations are those of our plugins, by type.
 var configurations = map[string]func() configuration{
+	typeAll:                             func() configuration { return &chain.Config{} },
 	"cni-ipvlan-vpc-k8s-ipam":           func() configuration { return &lease.Config{} },
 	"cni-ipvlan-vpc-k8s-ipvlan":         func() configuration { return &ipvlan.Config{} },
 	"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() configuration { return &ptp.Config{} },
@@ -44,7 +49,7 @@ var configurations = map[string]func() configuration{
 func TestRepoReference(t *testing.T) {
 	entries := referenceEntries(t)
 	for plugin, empty := range configurations {
-		keys := jsonKeys(reflect.TypeOf(empty()).Elem())
+		keys := jsonKeys(empty())
 		rest := maps.Clone(keys)
 		for _, e := range entries[plugin] {
 			typ, ok := keys[e.key()]
@@ -115,7 +120,8 @@ var (
 	heading   = regexp.MustCompile(`^## (.*)$`)
 )
 
-// referenceEntries are those of each plugin, by its type, which is the heading.
+// referenceEntries are those of each plugin, by its type, which is the heading. The plugin that is all three has none of its
+// own, but all of theirs.
 func referenceEntries(t *testing.T) map[string][]entry {
 	t.Helper()
 	text, err := os.ReadFile(reference)
@@ -136,17 +142,39 @@ func referenceEntries(t *testing.T) map[string][]entry {
 			t.Errorf("%s: this is no entry: key, type, default, example, since, text:\n%s", reference, line)
 			continue
 		}
-		entries[section] = append(entries[section], entry{m[1], m[2], m[3], m[4], m[5]})
+		e := entry{m[1], m[2], m[3], m[4], m[5]}
+		entries[section], entries[typeAll] = append(entries[section], e), append(entries[typeAll], e)
 	}
 	return entries
 }
 
-// jsonKeys are the keys of an object that is decoded into a struct.
-func jsonKeys(t reflect.Type) map[string]reflect.Type {
-	keys := map[string]reflect.Type{}
+// structs are those that the keys of a configuration are decoded into.
+func structs(c configuration) []reflect.Value {
+	all, ok := c.(*chain.Config)
+	if !ok {
+		return []reflect.Value{reflect.ValueOf(c).Elem()}
+	}
+	ipam, slave, pair := all.Parts()
+	return []reflect.Value{reflect.ValueOf(ipam).Elem(), reflect.ValueOf(slave).Elem(), reflect.ValueOf(pair).Elem()}
+}
+
+// jsonFields are the fields of a struct that keys are decoded into, by key.
+func jsonFields(t reflect.Type) map[string]reflect.StructField {
+	fields := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(t) {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
-			keys[name] = f.Type
+			fields[name] = f
+		}
+	}
+	return fields
+}
+
+// jsonKeys are the keys of a configuration.
+func jsonKeys(c configuration) map[string]reflect.Type {
+	keys := map[string]reflect.Type{}
+	for _, s := range structs(c) {
+		for key, f := range jsonFields(s.Type()) {
+			keys[key] = f.Type
 		}
 	}
 	return keys
@@ -246,13 +274,12 @@ func (d defaults) decode(config map[string]any, into configuration) error {
 	return into.Validate()
 }
 
-// clearKey empties the field of the key that a path begins with.
+// clearKey empties the fields of the key that a path begins with.
 func clearKey(c configuration, path string) {
 	key, _, _ := strings.Cut(path, ".")
-	v := reflect.ValueOf(c).Elem()
-	for _, f := range reflect.VisibleFields(v.Type()) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name == key {
-			v.FieldByIndex(f.Index).SetZero()
+	for _, s := range structs(c) {
+		if f, ok := jsonFields(s.Type())[key]; ok {
+			s.FieldByIndex(f.Index).SetZero()
 		}
 	}
 }

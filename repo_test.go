@@ -36,7 +36,8 @@ var arrows = map[string]string{
 	"unnumbered-ptp":  "plugin nl codec",
 	"ipam/lease":      "plugin nl registry codec", // and not aws: it is the warm path
 	"ipam":            "ipam/lease plugin aws nl registry",
-	"tool":            "ipam ipam/lease plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
+	"plugin/chain":    "plugin plugin/ipvlan unnumbered-ptp ipam/lease codec",                      // and not ipam, which brings the SDK
+	"tool":            "ipam ipam/lease plugin/chain plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
 	"aws/ec2sim":      "",
 	"aws/vpcsim":      "aws/ec2sim nl",
 	"nl/nltest":       "nl",
@@ -47,6 +48,7 @@ var arrows = map[string]string{
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan",
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": "plugin unnumbered-ptp",
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  "plugin plugin/chain",
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
 	"aws/vpcsim/demo":                                  "aws/vpcsim aws/vpcsim/paths aws/ec2sim nl",
 	"aws/vpcsim/paths":                                 "aws/vpcsim aws/vpcsim/kubeproxy aws/ec2sim nl",
@@ -79,6 +81,7 @@ var sizes = map[string]float64{
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     16,
 }
 

@@ -141,7 +141,7 @@ func files(t *testing.T, root string) []string {
 }
 
 func tarball(t *testing.T, file string) {
-	want := "cni-ipvlan-vpc-k8s-ipam\ncni-ipvlan-vpc-k8s-ipvlan\ncni-ipvlan-vpc-k8s-unnumbered-ptp\ncni-ipvlan-vpc-k8s-tool\n"
+	want := "cni-ipvlan-vpc-k8s\ncni-ipvlan-vpc-k8s-ipam\ncni-ipvlan-vpc-k8s-ipvlan\ncni-ipvlan-vpc-k8s-unnumbered-ptp\ncni-ipvlan-vpc-k8s-tool\n"
 	if got := command(t, "tar", "-tzf", file); got != want {
 		t.Errorf("it has\n%s", got)
 	}
@@ -153,7 +153,7 @@ func tarball(t *testing.T, file string) {
 	}
 }
 
-// sbom wants the four programs and what they are made of.
+// sbom wants the five programs and what they are made of.
 func sbom(t *testing.T, file string) {
 	var bom struct {
 		BomFormat, SpecVersion string
@@ -169,7 +169,7 @@ func sbom(t *testing.T, file string) {
 			t.Errorf("%s: version %q, package URL %q", c.Name, c.Version, c.PURL)
 		}
 	}
-	if got := len(kinds["application"]); got != 4 || bom.BomFormat != "CycloneDX" || bom.SpecVersion != "1.6" {
+	if got := len(kinds["application"]); got != 5 || bom.BomFormat != "CycloneDX" || bom.SpecVersion != "1.6" {
 		t.Errorf("%d programs, %s %s", got, bom.BomFormat, bom.SpecVersion)
 	}
 	for _, name := range []string{"stdlib", "github.com/containernetworking/cni", "github.com/vishvananda/netlink", "github.com/aws/aws-sdk-go-v2"} {

@@ -42,6 +42,8 @@ func request[C any](c *call) (*Request[C], error) {
 		Attachment: Attachment{ContainerID: c.containerID, IfName: c.ifName},
 		NetNS:      c.netns,
 		Pod:        parseArgs(c.args),
+		cniVersion: c.network.CNIVersion,
+		stdin:      c.stdin,
 	}
 	if err := decodeConfig(c.stdin, &r.Config); err != nil && c.verb != "DEL" {
 		return nil, err

@@ -46,6 +46,9 @@ type Request[C any] struct {
 	Config     C                // the plugin's part of the configuration, validated
 	Prev       *types100.Result // prevResult; nil for the first plugin of a chain, and on a DEL after a failed ADD
 	Valid      []Attachment     // GC: the attachments that still exist
+
+	cniVersion string // of the configuration
+	stdin      []byte
 }
 
 // Commands are the commands that a plugin answers. A nil one succeeds and does

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"testing"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -71,7 +73,8 @@ func gc(_ context.Context, r *plugin.Request[config]) error {
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
-		"echo": func() { plugin.Main("echo", plugin.Commands[config]{Add: add, Del: del, GC: gc}) },
+		"echo":  func() { plugin.Main("echo", plugin.Commands[config]{Add: add, Del: del, GC: gc}) },
+		"relay": func() { plugin.Main("relay", plugin.Commands[config]{Add: relay}) },
 	})
 }
 
@@ -85,7 +88,10 @@ func TestScript(t *testing.T) {
 			e.Setenv("CNI_NETNS", "/run/netns/none")
 			e.Setenv("CNI_IFNAME", "eth0")
 			e.Setenv("CNI_PATH", "/opt/cni/bin")
-			return nil
+			folder, err := exec.LookPath("relay")
+			e.Setenv("FOLDER", filepath.Dir(folder))
+			return err
 		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"orphan": orphan},
 	})
 }

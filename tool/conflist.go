@@ -22,7 +22,14 @@ const (
 	typeIPAM   = "cni-ipvlan-vpc-k8s-ipam"
 	typeIPVlan = "cni-ipvlan-vpc-k8s-ipvlan"
 	typePTP    = "cni-ipvlan-vpc-k8s-unnumbered-ptp"
+	typeAll    = "cni-ipvlan-vpc-k8s" // is the three in one
 )
+
+// three are the plugins of a chain in their order: each needs the result of the one before it.
+var three = []string{typeIPAM, typeIPVlan, typePTP}
+
+// ourTypes are all of ours.
+var ourTypes = append([]string{typeAll}, three...)
 
 // defaultReuse is the reuseIPWait of a pool that no configuration is known of.
 const defaultReuse = time.Minute
@@ -34,7 +41,7 @@ const configDir = "/etc/cni/net.d"
 func configFlag() cli.Flag {
 	return &cli.StringFlag{
 		Name: "config", Value: configDir,
-		Usage: "read the ipam plugin's configuration from the conflist `PATH`, or from the first one in the folder that has this plugin",
+		Usage: "read our plugins' configuration from the conflist `PATH`, or from the first one in the folder that has it",
 	}
 }
 
@@ -63,9 +70,18 @@ func (m *member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// plugin returns the first configuration of a type, or nil.
+// programs are those that a runtime executes for the member, and those that these execute.
+func (m member) programs() []string {
+	if m.Type == typeAll {
+		return []string{typeAll, typeIPAM} // which asks EC2 for it
+	}
+	return []string{m.Type}
+}
+
+// plugin returns the first configuration of a plugin of ours, or nil. The one that is all
+// three has the keys of each.
 func (c conflist) plugin(typ string) json.RawMessage {
-	i := slices.IndexFunc(c.Plugins, func(m member) bool { return m.Type == typ })
+	i := slices.IndexFunc(c.Plugins, func(m member) bool { return m.Type == typ || m.Type == typeAll })
 	if i < 0 {
 		return nil
 	}
@@ -100,11 +116,11 @@ func confFiles(dir string) ([]string, error) {
 	return files, nil
 }
 
-// errNoConfig means that nothing there has our ipam plugin.
-var errNoConfig = errors.New("no conflist with the plugin " + typeIPAM)
+// errNoConfig means that nothing there has a plugin of ours that gives addresses.
+var errNoConfig = errors.New("no conflist with the plugin " + typeAll + " or " + typeIPAM)
 
-// findConfig reads the ipam plugin's configuration from a file, or from the first file of
-// a folder that has one.
+// findConfig reads ipam's configuration from a file, or from the first file of a folder
+// that has one.
 func findConfig(path string) (*lease.Config, error) {
 	files := []string{path}
 	if fi, err := os.Stat(path); err != nil {

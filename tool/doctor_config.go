@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// firstOurs is the first conflist in a folder that has our ipam plugin, or the file itself.
+// firstOurs is the first conflist in a folder with a plugin of ours that gives addresses, or the file itself.
 func firstOurs(path string) string {
 	files := []string{path}
 	if fi, err := os.Stat(path); err != nil {
@@ -44,7 +44,7 @@ func firstOurs(path string) string {
 // in its place.
 func (p *patient) checkConfig(context.Context) ([]ailment, error) {
 	if p.file == "" {
-		return []ailment{{Severity: severe, About: p.path(configDir), Means: "there is no conflist with the plugin " + typeIPAM + ": no pod gets a network",
+		return []ailment{{Severity: severe, About: p.path(configDir), Means: "there is " + errNoConfig.Error() + ": no pod gets a network",
 			Do: "copy one there, from the examples in /usr/share/doc/cni-ipvlan-vpc-k8s; --config says where it is, if elsewhere"}}, nil
 	}
 	mistakes, err := mistakesIn(p.file, p.binDir)
@@ -73,11 +73,11 @@ const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 func (p *patient) checkPlugins(ctx context.Context) ([]ailment, error) {
 	var found []ailment
 	versions := map[string]string{Name: version()}
-	for _, typ := range []string{typeIPAM, typeIPVlan, typePTP} {
+	for _, typ := range ourTypes {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && p.list.plugin(typ) != nil: // checkConfig misses it
+		case errors.Is(err, fs.ErrNotExist) && p.list.plugin(typeIPAM) != nil: // if it needs that one, checkConfig misses it
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, ailment{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
 				Do: "install the package, or say --bin-dir, where the runtime's configuration has another folder (containerd: bin_dir)"})
@@ -100,7 +100,7 @@ func (p *patient) checkPlugins(ctx context.Context) ([]ailment, error) {
 		return found, nil // its plugins may be for another machine
 	}
 	for _, m := range p.list.Plugins {
-		if slices.Contains([]string{typeIPAM, typeIPVlan, typePTP}, m.Type) {
+		if slices.Contains(ourTypes, m.Type) {
 			found = append(found, p.askStatus(ctx, m)...)
 		}
 	}

@@ -70,7 +70,7 @@ func (p *patient) checkLink(eni string, l nl.Link, boot, pods int) (found []ailm
 		add("the link is down: its pods reach nothing", up.String(), p.apply(up))
 	}
 	if pods > l.MTU {
-		add(fmt.Sprintf("its MTU is %d, and pods are to have %d: their ADD fails", l.MTU, pods), "lower mtu of "+typeIPVlan, nil)
+		add(fmt.Sprintf("its MTU is %d, and pods are to have %d: their ADD fails", l.MTU, pods), "lower the mtu of ipvlan in the conflist", nil)
 	} else if boot > l.MTU && boot <= mostMTU {
 		up := nl.Up{Dev: l.Name, MTU: boot}
 		add(fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others", l.MTU, boot), up.String(), p.apply(up))

@@ -182,7 +182,7 @@ var sections = []struct {
 		{"3", "There is no such command."},
 	}},
 	{"FILES", [][2]string{
-		{configDir + "/*.conflist", "Network configurations. The first by name that has the plugin " + typeIPAM + " counts here."},
+		{configDir + "/*.conflist", "Network configurations. The first by name that has the plugin " + typeAll + " or " + typeIPAM + " counts here."},
 		{registry.Dir() + "/registry.json", "The registry: what this node knows of its addresses. It may be deleted, and is rebuilt."},
 		{registry.Dir() + "/" + lease.Refill, "The mark by which an ADD asks cni-warm.path for more addresses."},
 		{"/usr/lib/systemd/system/cni-*", "Units that run this program."},

@@ -20,6 +20,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -133,9 +134,9 @@ func place(b []byte, err error) string {
 	return "it is no JSON object"
 }
 
-// decode decodes an object into a struct, without the keys whose values are of the wrong
-// type, each of which is a mistake, and returns these keys.
-func (r *review) decode(where string, object map[string]json.RawMessage, into any) (mistaken []string) {
+// decode decodes an object without the keys whose values are of the wrong type, each of
+// which is a mistake, and returns these keys. The types may embed some that have keys.
+func (r *review) decode(where string, object map[string]json.RawMessage, into any, types ...reflect.Type) (mistaken []string) {
 	object = maps.Clone(object)
 	for {
 		b, err := json.Marshal(object)
@@ -149,7 +150,7 @@ func (r *review) decode(where string, object map[string]json.RawMessage, into an
 			}
 			return mistaken
 		}
-		field := keyOf(reflect.TypeOf(into).Elem(), e.Field)
+		field := keyOf(types, e.Field)
 		r.wrong(where, "%s: a JSON %s: want %s", field, e.Value, kindOf(e.Type))
 		key, _, _ := strings.Cut(field, ".")
 		if _, there := object[key]; !there {
@@ -168,12 +169,31 @@ func (r *review) where(i int) string {
 // configs are the configurations that our plugins decode theirs into. They, and no list
 // of ours, say which keys there are and which values are right.
 var configs = map[string]func() validator{
+	typeAll:    func() validator { return &chain.Config{} },
 	typeIPAM:   func() validator { return &lease.Config{} },
 	typeIPVlan: func() validator { return &ipvlan.Config{} },
 	typePTP:    func() validator { return &ptp.Config{} },
 }
 
 type validator interface{ Validate() error }
+
+// parts are the structs that have the keys of a configuration.
+func parts(c validator) []any {
+	all, ok := c.(*chain.Config)
+	if !ok {
+		return []any{c}
+	}
+	ipam, slave, pair := all.Parts()
+	return []any{ipam, slave, pair}
+}
+
+// keyTypes are the types of these structs.
+func keyTypes(c validator) (types []reflect.Type) {
+	for _, p := range parts(c) {
+		types = append(types, reflect.TypeOf(p).Elem())
+	}
+	return types
+}
 
 // member reviews the configuration of one of our plugins.
 func (r *review) member(i int) {
@@ -182,10 +202,10 @@ func (r *review) member(i int) {
 		return
 	}
 	where, c := r.where(i), decoded()
-	r.keys(where, r.Plugins[i].raw, reflect.TypeOf(c).Elem(), reflect.TypeFor[memberKeys]())
+	r.keys(where, r.Plugins[i].raw, append(keyTypes(c), reflect.TypeFor[memberKeys]())...)
 	var object map[string]json.RawMessage
 	_ = json.Unmarshal(r.Plugins[i].raw, &object) // it has a type, so it is one
-	mistaken := r.decode(where, object, c)
+	mistaken := r.decode(where, object, c, keyTypes(c)...)
 	if err := c.Validate(); err != nil {
 		for line := range strings.Lines(err.Error()) {
 			// A value that could not be decoded is as good as none.
@@ -194,16 +214,18 @@ func (r *review) member(i int) {
 			}
 		}
 	}
-	if c, ok := c.(*lease.Config); ok {
-		r.pools(where, i, c)
+	if ipam, ok := parts(c)[0].(*lease.Config); ok {
+		r.pools(where, i, ipam)
 	}
 }
 
 // keyOf is the key that a decoder names by its field, without a struct that it is embedded in.
-func keyOf(t reflect.Type, field string) string {
+func keyOf(types []reflect.Type, field string) string {
 	first, rest, _ := strings.Cut(field, ".")
-	if f, ok := t.FieldByName(first); ok && f.Anonymous {
-		return rest
+	for _, t := range types {
+		if f, ok := t.FieldByName(first); ok && f.Anonymous {
+			return rest
+		}
 	}
 	return field
 }

@@ -48,40 +48,68 @@ func (r *review) head() {
 	}
 }
 
-// chain reviews the order of our plugins: each needs the result of the one before it.
+// chain reviews which plugins of ours there are, and where.
 func (r *review) chain() {
-	order := []string{typeIPAM, typeIPVlan, typePTP}
-	at := map[string]int{}
-	last := -1
-	for i, m := range r.Plugins {
-		if m.Type == "" {
-			r.wrong(r.where(i), "type must be specified: it is the name of the plugin's program")
-		}
-		place := slices.Index(order, m.Type)
-		if place < 0 {
-			continue
-		}
-		if _, twice := at[m.Type]; twice {
-			r.wrong(r.where(i), "it is in the chain twice")
-			continue
-		}
-		at[m.Type] = i
-		if place < last {
-			r.wrong(r.where(i), "it stands behind %s, which needs its result", order[last])
-		}
-		last = max(last, place)
-	}
+	at := r.positions()
 	if len(at) == 0 {
-		r.wrong("", "none of the plugins is %s", strings.Join(order, ", "))
+		r.wrong("", "none of the plugins is %s", strings.Join(ourTypes, ", "))
 		return
 	}
-	if i, ok := at[typeIPAM]; !ok {
-		r.wrong("", "there is no %s, with which the chain begins: the others have no address to work with", typeIPAM)
-	} else if i > 0 && !slices.Contains(order, r.Plugins[0].Type) {
+	first, last := typeIPAM, typePTP
+	if _, all := at[typeAll]; all {
+		first, last = typeAll, typeAll
+		r.alone(at)
+	} else {
+		r.order(at)
+	}
+	i, ok := at[first]
+	_, follows := at[r.Plugins[0].Type]
+	switch {
+	case !ok:
+		r.wrong("", "there is no %s, with which the chain begins: the others have no address to work with", first)
+	case !follows:
 		r.wrong(r.where(i), "it stands behind %s: the chain begins with it, and what comes before is lost", r.Plugins[0].Type)
 	}
-	if i, ok := at[typePTP]; ok {
+	if i, ok := at[last]; ok {
 		r.pair(i)
+	}
+}
+
+// positions are those of our plugins, by type.
+func (r *review) positions() map[string]int {
+	at := map[string]int{}
+	for i, m := range r.Plugins {
+		_, twice := at[m.Type]
+		switch {
+		case m.Type == "":
+			r.wrong(r.where(i), "type must be specified: it is the name of the plugin's program")
+		case twice:
+			r.wrong(r.where(i), "it is in the chain twice")
+		case slices.Contains(ourTypes, m.Type):
+			at[m.Type] = i
+		}
+	}
+	return at
+}
+
+// alone reviews what stands beside the plugin that is all three.
+func (r *review) alone(at map[string]int) {
+	for _, typ := range three {
+		if i, ok := at[typ]; ok {
+			r.wrong(r.where(i), "it stands beside %s, which is all three of them: move its keys there, and remove it", typeAll)
+		}
+	}
+}
+
+// order reviews the order of the three: each needs the result of the one before it.
+func (r *review) order(at map[string]int) {
+	last := -1
+	for i, m := range r.Plugins {
+		place := slices.Index(three, m.Type)
+		if place >= 0 && place < last && at[m.Type] == i {
+			r.wrong(r.where(i), "it stands behind %s, which needs its result", three[last])
+		}
+		last = max(last, place)
 	}
 }
 
@@ -145,18 +173,27 @@ func (r *review) programs(dir string) {
 		return
 	}
 	for i, m := range r.Plugins {
-		path := filepath.Join(dir, m.Type)
-		fi, err := os.Stat(path)
-		switch {
-		case m.Type == "":
+		if m.Type == "" {
 			continue // chain has found that
-		case errors.Is(err, fs.ErrNotExist):
-			r.wrong(r.where(i), "there is no %s: install it (--bin-dir says where it is)", path)
-		case err != nil:
-			r.wrong(r.where(i), "%v", err)
-		case fi.IsDir() || fi.Mode()&0o111 == 0:
-			r.wrong(r.where(i), "%s is no program: want a file that may be executed", path)
 		}
+		for _, name := range m.programs() {
+			r.program(i, filepath.Join(dir, name))
+		}
+	}
+}
+
+// program looks for one that a member needs.
+func (r *review) program(i int, path string) {
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) != r.Plugins[i].Type:
+		r.wrong(r.where(i), "there is no %s, which it executes for what has to be asked of EC2: install it (--bin-dir says where it is)", path)
+	case errors.Is(err, fs.ErrNotExist):
+		r.wrong(r.where(i), "there is no %s: install it (--bin-dir says where it is)", path)
+	case err != nil:
+		r.wrong(r.where(i), "%v", err)
+	case fi.IsDir() || fi.Mode()&0o111 == 0:
+		r.wrong(r.where(i), "%s is no program: want a file that may be executed", path)
 	}
 }
 

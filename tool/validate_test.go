@@ -4,10 +4,13 @@
 package tool
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // TestExamples wants no mistake in the examples, each alone in its folder, as on a node.
@@ -27,6 +30,58 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// TestAllIsThree wants the plugin that is all three to have their mistakes: of each key, what
+// the one says whose key it is, and once.
+func TestAllIsThree(t *testing.T) {
+	const list = `{"name": "a", "cniVersion": "1.0.0", "plugins": [%s]}`
+	right := map[string]string{
+		typeIPAM: `"secGroupIds": []`, typeIPVlan: `"master": ""`, typePTP: `"hostInterface": "eth0", "containerInterface": "eth1"`,
+	}
+	for _, tt := range []struct{ plugin, mistake string }{
+		{typeIPAM, `"interfaceIndex": "1"`}, {typeIPAM, `"maxENIs": -1`}, {typeIPAM, `"warm": {"min": 1, "mox": 2}`}, {typeIPAM, `"pools": {"default": {}}`},
+		{typeIPAM, `"pools": {"a": {"selectable": ["x"]}}`}, {typeIPAM, `"subnetTags": []`}, {typeIPAM, `"ipBatchSize": []`}, {typeIPAM, `"routeToCidr": ["10.0.0.0/8"]`},
+		{typeIPVlan, `"mode": 2`}, {typeIPVlan, `"mtu": "9"`}, {typeIPVlan, `"mtu": 9`}, {typeIPVlan, `"dns": {"nameserver": []}`}, {typeIPVlan, `"linkInContainer": true`},
+		{typePTP, `"nodePortMark": -1`}, {typePTP, `"ipMasq": "yes"`}, {typePTP, `"runtimeConfig": {"bandwidth": {"ingressRate": -1}}`}, {typePTP, `"serviceLop": ""`},
+	} {
+		var members []string
+		keys := []string{`"type": "` + typeAll + `"`, tt.mistake}
+		for _, typ := range three {
+			keys = append(keys, right[typ])
+			member := `{"type": "` + typ + `", ` + right[typ]
+			if typ == tt.plugin {
+				member += ", " + tt.mistake
+			}
+			members = append(members, member+"}")
+		}
+		want := said(mistakesOf(t, fmt.Appendf(nil, list, strings.Join(members, ", "))))
+		got := said(mistakesOf(t, fmt.Appendf(nil, list, "{"+strings.Join(keys, ", ")+"}")))
+		if diff := cmp.Diff(want, got); diff != "" || len(want) != 1 {
+			t.Errorf("%s: -three plugins +one\n%s", tt.mistake, diff)
+		}
+	}
+}
+
+func said(found []mistake) (all []string) {
+	for _, m := range found {
+		all = append(all, m.Text)
+	}
+	return all
+}
+
+// TestFindConfig wants what ipam is told in the examples, in whichever plugin it stands.
+func TestFindConfig(t *testing.T) {
+	for _, file := range []string{"10-cni-ipvlan-vpc-k8s", "three-plugins", "original", "pools"} {
+		c, err := findConfig("../conflist-examples/" + file + ".conflist")
+		if err != nil || c.InterfaceIndex != 1 || len(c.SecGroupIDs) != 2 {
+			t.Errorf("%s: %+v, %v", file, c, err)
+		}
+	}
+	c, err := findConfig("../conflist-examples")
+	if err != nil || !c.RouteToVPCPeers || len(c.Pools) > 0 {
+		t.Errorf("the first of the folder: %+v, %v", c, err)
+	}
+}
+
 // TestValidateAnything wants a mistake to be found in what is no configuration, however
 // little it looks like one, and to be said in the words of the file.
 func TestValidateAnything(t *testing.T) {
@@ -37,6 +92,7 @@ func TestValidateAnything(t *testing.T) {
 		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "pools": [], "warm": 1, "secGroupIds": {}}]}`,
 		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "nodePortMark": -1}]}`,
 		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipvlan", "dns": {"nameserver": []}}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "pools": {"a": {"warm": []}}, "mtu": {}, "runtimeConfig": 1}]}`,
 	} {
 		found := mistakesOf(t, []byte(text))
 		if len(found) == 0 {

@@ -68,7 +68,7 @@ func Add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, 
 		err = errPeers
 	}
 	if err != nil {
-		return nil, a.Fresh || IsNone(err), err
+		return nil, a.Fresh || isShort(err), err
 	}
 	res, err = p.Answer(ctx, a)
 	return res, a.Fresh, err

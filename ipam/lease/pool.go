@@ -54,9 +54,10 @@ var (
 )
 
 // IsNone tells whether err says that there is no answer but from EC2.
-func IsNone(err error) bool {
-	return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) || errors.Is(err, errPeers)
-}
+func IsNone(err error) bool { return isShort(err) || errors.Is(err, errPeers) }
+
+// isShort tells whether err says that the attachment has no address, and none is free.
+func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
 // Take leases an address of each family to the owner. The same owner again gets the
 // same. The error is ErrNone if none is free, or ErrUnknown; then the registry knows

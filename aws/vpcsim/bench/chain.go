@@ -24,9 +24,10 @@ type chain struct {
 	path []string // where its plugins are
 }
 
-// The chains that others are compared with, and that is compared.
+// The chains that are compared, and the one that they are compared with.
 const (
 	ours      = "ours"
+	three     = "ours, three plugins"
 	reference = "ptp + host-local"
 )
 
@@ -37,13 +38,14 @@ type candidate struct {
 }
 
 // candidates are the chains that are measured on a node with the folder dir.
-func candidates(conflist, dir string) []candidate {
+func candidates(own, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
 			{"type": "host-local", "subnet": "10.88.0.0/16", "routes": [{"dst": "0.0.0.0/0"}], "dataDir": %q}}]}`, masq, filepath.Join(dir, "host-local"))
 	}
 	return []candidate{
-		{ours, conflist, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
+		{ours, own, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-ipam"}},
+		{three, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
 		{reference, ptp(""), []string{"ptp", "host-local"}},
 		{"the same, ipMasq iptables", ptp(`"ipMasq": true, "ipMasqBackend": "iptables",`), []string{"ptp", "host-local", "iptables"}},
 		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`), []string{"ptp", "host-local", "nft"}},
@@ -68,7 +70,7 @@ func warm(file string) (string, error) {
 		return "", fmt.Errorf("%s: %w", file, err)
 	}
 	for _, p := range list.Plugins {
-		if p["type"] == "cni-ipvlan-vpc-k8s-ipam" {
+		if p["type"] == "cni-ipvlan-vpc-k8s" || p["type"] == "cni-ipvlan-vpc-k8s-ipam" {
 			p["reuseIPWait"], p["ipBatchSize"] = 0, 0
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"time"
@@ -72,12 +73,16 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 
 // chains are the candidates that can be measured here.
 func (n *node) chains(o options, r *report) ([]*chain, error) {
-	conflist, err := warm(o.conflist)
+	own, err := warm(o.conflist)
+	if err != nil {
+		return nil, err
+	}
+	chained, err := warm(filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist"))
 	if err != nil {
 		return nil, err
 	}
 	var cs []*chain
-	for _, c := range candidates(conflist, n.dir) {
+	for _, c := range candidates(own, chained, n.dir) {
 		ch, err := c.chain(n, []string{o.bin, o.peers})
 		if err != nil {
 			r.note("%s: not measured: %v", c.name, err)

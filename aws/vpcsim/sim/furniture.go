@@ -68,8 +68,8 @@ func (f furniture) links() map[string]string {
 		"/usr/local/bin/cni-ipvlan-vpc-k8s-tool": tool,
 		"/usr/local/bin/cnitool":                 f.cnitool,
 	}
-	for _, plugin := range []string{"ipam", "ipvlan", "unnumbered-ptp"} {
-		name := "cni-ipvlan-vpc-k8s-" + plugin
+	for _, part := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
+		name := "cni-ipvlan-vpc-k8s" + part
 		links[filepath.Join(binDir, name)] = filepath.Join(f.bin, name)
 	}
 	return links

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv("CNI_COMMAND") != "" { // the test binary is the plugin where it is called as one
+		plugin.Main("cni-ipvlan-vpc-k8s", Commands())
+	}
+	os.Exit(nltest.Guard{M: m}.Run())
+}
+
+// A node has the links of two ENIs, and a registry that knows some addresses of the second.
+type node struct {
+	*testing.T
+	ns, vpc *nl.NS
+}
+
+const eniMAC = "0a:00:00:00:00:02"
+
+func newNode(t *testing.T) node {
+	t.Helper()
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	n := node{T: t}
+	n.ns, _ = nltest.NS(t, "node")
+	n.vpc, _ = nltest.NS(t, "vpc")
+	n.must(nl.Wiring{
+		{NS: n.ns, Object: nl.Veth{Name: "eth0", MAC: "0a:00:00:00:00:01", Peer: "eni0", PeerNS: n.vpc, MTU: 9001}},
+		{NS: n.ns, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.0.10/24"), Dev: "eth0"}},
+		{NS: n.ns, Object: nl.Veth{Name: "ens6", MAC: eniMAC, Peer: "eni1", PeerNS: n.vpc, MTU: 9001}},
+	}.Add())
+	dir, err := os.MkdirTemp("/run", "chain")
+	n.must(err)
+	t.Cleanup(func() { n.must(os.RemoveAll(dir)) })
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", dir)
+	n.must(n.registry().Change(t.Context(), learnt))
+	return n
+}
+
+// learnt is what the registry has when EC2 and the metadata service need not be asked.
+func learnt(s *registry.State) {
+	addr, prefix := netip.MustParseAddr, netip.MustParsePrefix
+	s.Instance = registry.Instance{ID: "i-1", Type: "m5.large", ENIs: 3, IPv4PerENI: 10}
+	s.VPCs["vpc-1"] = registry.VPC{CIDRs: []netip.Prefix{prefix("10.0.0.0/16")}}
+	s.ENIs["eni-1"] = registry.ENI{MAC: "0a:00:00:00:00:01", CIDR: prefix("10.0.0.0/24"), VPC: "vpc-1", Addrs: []netip.Addr{addr("10.0.0.10")}}
+	eni := registry.ENI{MAC: eniMAC, Index: 1, CIDR: prefix("10.0.1.0/24"), VPC: "vpc-1", Serving: true, Managed: true}
+	for a := addr("10.0.1.20"); len(eni.Addrs) < 4; a = a.Next() {
+		eni.Addrs, s.Free[a] = append(eni.Addrs, a), time.Time{}
+	}
+	s.ENIs["eni-2"] = eni
+}
+
+func (n node) must(err error) {
+	n.Helper()
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+// within is the same in a subtest.
+func (n node) within(t *testing.T) node { return node{t, n.ns, n.vpc} }
+
+func (n node) registry() *registry.Registry {
+	n.Helper()
+	r, err := registry.Open(registry.Dir())
+	n.must(err)
+	return r
+}
+
+// vacant wants no address to be anybody's.
+func (n node) vacant() {
+	n.Helper()
+	s, err := n.registry().View()
+	n.must(err)
+	if len(s.Leases)+len(s.Wishes) > 0 || len(s.Free) != 4 {
+		n.Errorf("leases %v, wishes %v, free %v", s.Leases, s.Wishes, s.Free)
+	}
+}
+
+// ofPair is the number of a pod's routing table, which goes by the index of its veth pair.
+var ofPair = regexp.MustCompile(`(table|lookup) 2[67]\d `)
+
+func (n node) same(what, want, got string) {
+	n.Helper()
+	lines := func(dump string) []string { return strings.Split(ofPair.ReplaceAllString(dump, "$1 N "), "\n") }
+	if d := cmp.Diff(lines(want), lines(got)); d != "" {
+		n.Errorf("%s: -want +got\n%s", what, d)
+	}
+}
+
+// config is a whole configuration, with the keys of a text.
+func config(keys string) string {
+	return `{"cniVersion": "1.0.0", "name": "net", "type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "secGroupIds": [], "reuseIPWait": 0,
+		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true` + keys + `}`
+}
+
+// request is one for a pod with a namespace.
+func (n node) request(path, keys string) *plugin.Request[Config] {
+	n.Helper()
+	r := &plugin.Request[Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: "pod1", IfName: "eth0"}, NetNS: path}
+	n.must(json.Unmarshal([]byte(config(keys)), &r.Config))
+	n.must(r.Config.Validate())
+	return r
+}
+
+func (n node) ADD(r *plugin.Request[Config]) (result *types100.Result, err error) {
+	err = n.ns.Do(func() (err error) { result, err = Commands().Add(n.Context(), r); return err })
+	return result, err
+}
+
+func (n node) DEL(r *plugin.Request[Config]) error {
+	return n.ns.Do(func() error { return Commands().Del(n.Context(), r) })
+}
+
+func (n node) CHECK(r *plugin.Request[Config], result *types100.Result) error {
+	final := *r
+	final.Prev = result
+	return n.ns.Do(func() error { return Commands().Check(n.Context(), &final) })
+}
+
+func (n node) GC(r *plugin.Request[Config], valid ...plugin.Attachment) error {
+	all := *r
+	all.Attachment, all.Valid = plugin.Attachment{}, valid
+	return n.ns.Do(func() error { return Commands().GC(n.Context(), &all) })
+}
+
+// three are the plugins as a runtime calls them, one after another.
+func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err error) {
+	err = n.ns.Do(func() (err error) {
+		ctx, step := n.Context(), *r
+		if step.Prev, _, err = lease.Add(ctx, part(&step, r.Config.ipam)); err != nil {
+			return err
+		}
+		if step.Prev, err = ipvlan.Commands().Add(ctx, part(&step, r.Config.ipvlan)); err != nil {
+			return err
+		}
+		result, err = ptp.Commands().Add(ctx, part(&step, r.Config.ptp))
+		return err
+	})
+	return result, err
+}
+
+// TestSame: what the one plugin makes is what the three make, and either deletes and checks
+// what the other has made. All of it may come twice.
+func TestSame(t *testing.T) {
+	n := newNode(t)
+	pod, path := nltest.NS(t, "pod")
+	r := n.request(path, "")
+	bare := nltest.Dump(t, pod)
+	_, err := n.three(r)
+	n.must(err)
+	made := nltest.Dump(t, n.ns, pod)
+	for range 2 {
+		n.must(n.DEL(r))
+		n.same("DEL left something of the pod", bare, nltest.Dump(t, pod))
+		n.vacant()
+	}
+	alone := nltest.Dump(t, n.ns)
+	var result *types100.Result
+	// The longest idle address would be another one.
+	n.must(n.registry().Change(t.Context(), func(s *registry.State) { s.Free[netip.MustParseAddr("10.0.1.20")] = time.Time{} }))
+	for range 2 {
+		result, err = n.ADD(r)
+		n.must(err)
+		n.same("the one made what the three do not", made, nltest.Dump(t, n.ns, pod))
+		n.must(n.CHECK(r, result))
+	}
+	r.Prev = result
+	n.must(n.ns.Do(func() error {
+		for _, c := range []func(context.Context, *plugin.Request[Config]) error{all[2].Check, all[1].Check, all[0].Check, all[2].Del, all[1].Del, all[0].Del} {
+			n.must(c(n.Context(), r))
+		}
+		return nil
+	}))
+	n.same("the three left something", alone, nltest.Dump(t, n.ns))
+	n.vacant()
+	if err := n.CHECK(r, result); err == nil {
+		t.Error("CHECK finds nothing wrong with a pod that is deleted")
+	}
+}
+
+// TestTakeBack: an ADD that fails leaves nothing, without a DEL; one that comes again and
+// fails leaves the pod as it was.
+func TestTakeBack(t *testing.T) {
+	for name, keys := range map[string]string{"ipvlan": `, "master": "eth9"`, "unnumbered-ptp": `, "hostInterface": "eth9"`} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			pod, path := nltest.NS(t, "pod")
+			good, bad := n.request(path, ""), n.request(path, keys)
+			before := nltest.Dump(t, n.ns, pod)
+			if _, err := n.ADD(bad); err == nil || !strings.Contains(err.Error(), "eth9") {
+				t.Fatalf("ADD: %v", err)
+			}
+			n.same("ADD failed and left something", before, nltest.Dump(t, n.ns, pod))
+			n.vacant()
+
+			result, err := n.ADD(good)
+			n.must(err)
+			whole := nltest.Dump(t, n.ns, pod)
+			if _, err := n.ADD(bad); err == nil {
+				t.Fatal("ADD: no error")
+			}
+			n.same("the second ADD failed and took something", whole, nltest.Dump(t, n.ns, pod))
+			n.must(n.CHECK(good, result))
+			n.must(n.DEL(good))
+			n.vacant()
+		})
+	}
+}
+
+// TestGC: of two pods, it leaves the valid one alone.
+func TestGC(t *testing.T) {
+	n := newNode(t)
+	_, path := nltest.NS(t, "pod")
+	r := n.request(path, "")
+	result, err := n.ADD(r)
+	n.must(err)
+	alone := nltest.Dump(t, n.ns)
+
+	other := n.request("", "")
+	other.ContainerID = "pod2"
+	_, other.NetNS = nltest.NS(t, "other")
+	_, err = n.ADD(other)
+	n.must(err)
+	nltest.Remove(t, other.NetNS)
+	n.must(n.GC(r, r.Attachment))
+	n.same("GC left something", alone, nltest.Dump(t, n.ns))
+	n.must(n.CHECK(r, result))
+	n.must(n.GC(r))
+	n.must(n.DEL(r))
+	n.vacant()
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command cni-ipvlan-vpc-k8s is the three plugins of the chain in one.
+package main
+
+import (
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
+)
+
+func main() { plugin.Main("cni-ipvlan-vpc-k8s", chain.Commands()) }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// A Config has the keys of the three plugins side by side. One that two of them have,
+// mtu, is both's: of both of the pod's links.
+type Config struct {
+	ipam   lease.Config
+	ipvlan ipvlan.Config
+	ptp    ptp.Config
+}
+
+// Parts are the configurations of the three plugins, by the names of their programs.
+func (c *Config) Parts() (ipam *lease.Config, slave *ipvlan.Config, pair *ptp.Config) {
+	return &c.ipam, &c.ipvlan, &c.ptp
+}
+
+// Describe says what UnmarshalJSON does.
+func (c *Config) Describe(j *codec.Codec) {
+	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe)
+}
+
+// UnmarshalJSON gives each plugin all keys, of which it takes its own. As encoding/json
+// does, it reads on behind a mistake, and returns the first: mtu's would be there twice.
+func (c *Config) UnmarshalJSON(text []byte) error {
+	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp))
+}
+
+// Validate sets the defaults, and returns every mistake at once.
+func (c *Config) Validate() error {
+	ipam, mtu := c.ipvlan.IPAM, c.ptp.MTU
+	c.ipvlan.IPAM.Type, c.ptp.MTU = "", 0 // ipvlan has the same mtu, and knows no more of ipam than that it stands before it
+	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate()}
+	c.ipvlan.IPAM, c.ptp.MTU = ipam, mtu
+	if ipam.Type != "" {
+		mistakes = append(mistakes, fmt.Errorf("ipam: %q: this plugin calls no other for addresses: the keys of ipam stand beside the others; "+
+			"or use the reference plugin, of type ipvlan, with an ipam of its own", ipam.Type))
+	}
+	return errors.Join(mistakes...)
+}
+
+// part is the request with the configuration of one of the plugins.
+func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
+	return &plugin.Request[C]{
+		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev, Valid: r.Valid,
+	}
+}
+
+// as are the commands of a plugin for requests with the configuration of all. None is nil.
+func as[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
+	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context, *plugin.Request[Config]) error {
+		return func(ctx context.Context, r *plugin.Request[Config]) error {
+			if f == nil {
+				return nil
+			}
+			return f(ctx, part(r, config(r.Config)))
+		}
+	}
+	return plugin.Commands[Config]{
+		Add: func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
+			return c.Add(ctx, part(r, config(r.Config)))
+		},
+		Del: command(c.Del), Check: command(c.Check), GC: command(c.GC), Status: command(c.Status),
+	}
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec/codectest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// An object is a Config that can be written, too.
+type object struct {
+	IPAM   lease.Config
+	IPVlan ipvlan.Config
+	PTP    ptp.Config
+}
+
+func (o *object) describe(j *codec.Codec) {
+	c := Config{o.IPAM, o.IPVlan, o.PTP}
+	c.Describe(j)
+	*o = object{c.ipam, c.ipvlan, c.ptp}
+}
+
+// UnmarshalJSON reads it as a Config.
+func (o *object) UnmarshalJSON(text []byte) error {
+	var c Config
+	err := c.UnmarshalJSON(text)
+	*o = object{c.ipam, c.ipvlan, c.ptp}
+	return err
+}
+
+// MarshalJSON writes the keys side by side. Of an object that two have, runtimeConfig, it
+// writes what both have in it.
+func (o *object) MarshalJSON() ([]byte, error) {
+	all := map[string]any{}
+	for _, part := range []any{o.IPAM, o.IPVlan, o.PTP} {
+		var keys map[string]any
+		text, err := json.Marshal(part)
+		if err := errors.Join(err, json.Unmarshal(text, &keys)); err != nil {
+			return nil, err
+		}
+		for key, value := range keys {
+			inner, ok := value.(map[string]any)
+			if before, both := all[key].(map[string]any); ok && both {
+				maps.Copy(inner, before)
+			}
+			all[key] = value
+		}
+	}
+	return json.Marshal(all)
+}
+
+func TestConfigRead(t *testing.T) { codectest.Reads(t, (*object).describe) }
+
+func FuzzConfigRead(f *testing.F) {
+	codectest.Fuzz(f, (*object).describe, append(codectest.Plugins(f, "../../conflist-examples"),
+		`{"secGroupIds":[],"mtu":1500,"hostInterface":"eth0","runtimeConfig":{"bandwidth":{"ingressRate":1},"io.kubernetes.cri.pod-annotations":{"a":"b"}}}`,
+		`{"mtu":1,"mtu":2,"HostInterface":"eth0","runtimeConfig":{"bandwidth":null},"ipam":{"type":7},"warm":{"min":1.0}}`)...)
+}
+
+// Each of the three gets its keys, and both links their mtu.
+func TestConfig(t *testing.T) {
+	var c Config
+	if err := json.Unmarshal([]byte(`{"interfaceIndex":2,"mode":"l3s","mtu":1400,"hostInterface":"eth0","type":"x"}`), &c); err != nil {
+		t.Fatal(err)
+	}
+	var want object
+	want.IPAM.InterfaceIndex = 2
+	want.IPVlan.Mode, want.IPVlan.MTU = "l3s", 1400
+	want.PTP.HostInterface, want.PTP.MTU = "eth0", 1400
+	if diff := cmp.Diff(want, object{c.ipam, c.ipvlan, c.ptp}, cmpopts.IgnoreUnexported(lease.Config{}, ptp.Config{})); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+}
+
+// The mistakes of all three come at once, each once, and in the words of this plugin.
+func TestConfigMistakes(t *testing.T) {
+	for _, tt := range []struct {
+		name, config string
+		want         []string // beginnings of the lines
+	}{
+		{"right", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","mtu":1400}`, nil},
+		{"empty", `{}`, []string{"secGroupIds must be specified", "hostInterface must be specified", "containerInterface must be specified"}},
+		{"one of each", `{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x"}`,
+			[]string{`provision: "some"`, `unknown ipvlan mode: "l4"`, "mtu: 9: it is 0, ", `nodePorts: "x"`}},
+		{"another's ipam", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
+			[]string{`ipam: "host-local": this plugin calls no other for addresses: the keys of ipam stand beside`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var c Config
+			if err := json.Unmarshal([]byte(tt.config), &c); err != nil {
+				t.Fatal(err)
+			}
+			read := object{c.ipam, c.ipvlan, c.ptp}
+			var got []string
+			if err := c.Validate(); err != nil {
+				got = strings.Split(err.Error(), "\n")
+			}
+			for i, line := range got {
+				if i < len(tt.want) && strings.HasPrefix(line, tt.want[i]) {
+					got[i] = tt.want[i]
+				}
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if c.ptp.MTU != read.PTP.MTU || c.ipvlan.IPAM != read.IPVlan.IPAM {
+				t.Errorf("Validate has changed mtu %d or ipam %v", c.ptp.MTU, c.ipvlan.IPAM)
+			}
+		})
+	}
+}
+
+// A value of the wrong type is one mistake, though two plugins cannot read it, and those
+// around it are read: a DEL goes on with them.
+func TestConfigType(t *testing.T) {
+	var c Config
+	err := json.Unmarshal([]byte(`{"mtu":"big","interfaceIndex":1,"hostInterface":"eth0"}`), &c)
+	if err == nil || strings.Count(err.Error(), "mtu") != 1 {
+		t.Errorf("got %v, want one mistake, in mtu", err)
+	}
+	if c.ipam.InterfaceIndex != 1 || c.ptp.HostInterface != "eth0" {
+		t.Errorf("read interfaceIndex %d and hostInterface %q", c.ipam.InterfaceIndex, c.ptp.HostInterface)
+	}
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// TestKillEverywhere kills ADD and DEL after each system call. What a runtime then does, a
+// DEL with the namespace or without, or a GC, leaves nothing of the pod, on the node or in
+// the registry; and the next ADD of the attachment works.
+//
+// Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
+func TestKillEverywhere(t *testing.T) {
+	n := newNode(t)
+	first := victim{node: n}
+	first.whole()
+	after := nltest.Dump(t, n.ns)
+	for _, verb := range []string{"ADD", "DEL"} {
+		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
+			v := victim{node: n.within(t), verb: verb, after: after}
+			if verb == "ADD" {
+				v.fail(tr.Again(syscall.ENOMEM))
+			}
+			v.play(tr)
+			v.whole()
+		})
+		t.Logf("%s was killed at %d points", verb, points)
+	}
+}
+
+// A victim is a command that is killed.
+type victim struct {
+	node
+	verb  string
+	after string // what there is of the node when all pods have gone
+}
+
+// pod is a namespace for the pod, and the request for it.
+func (v victim) pod() (*nl.NS, *plugin.Request[Config]) {
+	ns, path := nltest.NS(v, "pod")
+	return ns, v.request(path, "")
+}
+
+// fail has a system call of ADD fail.
+func (v victim) fail(tr *trace.Trace) {
+	v.Helper()
+	pod, r := v.pod()
+	bare := nltest.Dump(v, pod)
+	if v.run(r, tr).ExitStatus() != 1 {
+		v.must(v.DEL(r)) // it could do without, or its runtime could not
+	}
+	v.same("ADD failed and left something in the pod", bare, nltest.Dump(v, pod))
+	v.clean()
+	nltest.Remove(v, r.NetNS)
+}
+
+// play kills the command, and then does what a runtime does: one thing, in turn.
+func (v victim) play(tr *trace.Trace) {
+	v.Helper()
+	pod, r := v.pod()
+	bare := nltest.Dump(v, pod)
+	if v.verb == "DEL" {
+		_, err := v.ADD(r)
+		v.must(err)
+	}
+	if status := v.run(r, tr); status.Exited() && status.ExitStatus() != 0 {
+		v.Fatalf("status %d", status.ExitStatus())
+	}
+	if tr.Kill%3 == 0 {
+		v.must(v.DEL(r))
+		v.same("DEL left something in the pod", bare, nltest.Dump(v, pod))
+		v.must(v.DEL(r))
+	}
+	nltest.Remove(v, r.NetNS)
+	switch tr.Kill % 3 {
+	case 1:
+		r.NetNS = ""
+		v.must(v.DEL(r))
+	case 2:
+		v.must(v.GC(r))
+		v.must(v.DEL(r)) // of a wish GC knows nothing
+	}
+	v.clean()
+}
+
+// clean wants nothing of the pod on the node, but what serves all pods.
+func (v victim) clean() {
+	v.Helper()
+	keeps := strings.Split(v.after, "\n")
+	for line := range strings.SplitSeq(nltest.Dump(v, v.ns), "\n") {
+		if !slices.Contains(keeps, line) {
+			v.Errorf("left: %s", line)
+		}
+	}
+	v.vacant()
+}
+
+// run runs the command as a process.
+func (v victim) run(r *plugin.Request[Config], tr *trace.Trace) (status syscall.WaitStatus) {
+	v.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin")
+	cmd.Stdin = strings.NewReader(config(""))
+	v.must(v.ns.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
+	return status
+}
+
+// whole adds, checks and deletes.
+func (v victim) whole() {
+	v.Helper()
+	_, r := v.pod()
+	result, err := v.ADD(r)
+	v.must(err)
+	v.must(v.CHECK(r, result))
+	v.must(v.DEL(r))
+	v.vacant()
+	nltest.Remove(v, r.NetNS)
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// Delegate executes another plugin for the request, as a runtime would, and returns its
+// result, or its error (CNI specification, section 4, "Plugin Delegation"). The program
+// is in a folder of CNI_PATH. It ends with ctx, and with this process.
+func (r *Request[C]) Delegate(ctx context.Context, name string) (*types100.Result, error) {
+	program, err := find(name, os.Getenv("CNI_PATH"))
+	if err != nil {
+		return nil, err
+	}
+	var stdout bytes.Buffer
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.stdin), &stdout, os.Stderr
+	// Its parent is the thread that starts it (prctl(2), PR_SET_PDEATHSIG).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Run(); err != nil {
+		return nil, answered(name, stdout.Bytes(), err)
+	}
+	n := network{CNIVersion: r.cniVersion, PrevResult: stdout.Bytes()}
+	return n.prevResult()
+}
+
+// find finds a program in one of the folders of a path.
+func find(name, path string) (string, error) {
+	for _, dir := range filepath.SplitList(path) {
+		program := filepath.Join(dir, name)
+		if fi, err := os.Stat(program); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
+			return program, nil
+		}
+	}
+	return "", Errorf(CodeInvalid, "install it beside this plugin, from the same release", "%s is in none of the folders of CNI_PATH, %s", name, path)
+}
+
+// answered is the error that a plugin has printed, or, if it came to none, how it ended.
+func answered(name string, stdout []byte, ended error) error {
+	var e types.Error
+	if json.Unmarshal(stdout, &e) != nil || e.Code == 0 {
+		return Errorf(types.ErrInternal, "see what the runtime logs of it", "%s: %w: %s", name, ended, strings.TrimSpace(string(stdout)))
+	}
+	return &Error{e.Code, e.Details, errors.New(e.Msg)}
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// relay is a plugin that has echo answer an ADD.
+func relay(ctx context.Context, r *plugin.Request[config]) (*types100.Result, error) {
+	return r.Delegate(ctx, "echo")
+}
+
+// orphan kills a relay whose delegate has written the file pid, and waits for the end of that.
+func orphan(ts *testscript.TestScript, _ bool, _ []string) {
+	program, err := exec.LookPath("relay")
+	ts.Check(err)
+	cmd := exec.Command(program)
+	cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"CNI_COMMAND", "CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH", "PATH"} {
+		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
+	}
+	cmd.Stdin = strings.NewReader(ts.ReadFile("1.1.0.json"))
+	ts.Check(cmd.Start())
+	pid := 0
+	ts.Check(within(func() bool {
+		b, err := os.ReadFile(ts.MkAbs("pid"))
+		pid, _ = strconv.Atoi(strings.TrimSpace(string(b)))
+		return err == nil
+	}))
+	ts.Check(cmd.Process.Kill())
+	_ = cmd.Wait() // it was killed
+	ts.Check(within(func() bool { return ended(pid) }))
+}
+
+// ended tells whether a process is no more, or is but the entry that its parent has yet to take.
+func ended(pid int) bool {
+	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || strings.Contains(string(stat), ") Z ")
+}
+
+// within waits until something is so, for half of what the delegate would take at most.
+func within(so func() bool) error {
+	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("it is not so after 30 seconds")
+		}
+	}
+	return nil
+}
