@@ -4,6 +4,7 @@
 package vpc
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -253,6 +254,21 @@ func TestRepoExamples(t *testing.T) {
 				t.Errorf("%s: %v", stdin, err)
 			}
 		}
+	}
+}
+
+// TestRepoShown wants the README to show the example that it tells to begin with.
+func TestRepoShown(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(readme, example) {
+		t.Error("README.md shows another conflist than conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
 	}
 }
 

@@ -41,6 +41,12 @@ func (r *Request[C]) Delegate(ctx context.Context, name string) (*types100.Resul
 	return n.prevResult()
 }
 
+// CanDelegate fails if the program of another plugin is not there.
+func (r *Request[C]) CanDelegate(name string) error {
+	_, err := find(name, os.Getenv("CNI_PATH"))
+	return err
+}
+
 // find finds a program in one of the folders of a path.
 func find(name, path string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {

@@ -6,8 +6,10 @@ package chain
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -228,6 +230,22 @@ func TestTakeBack(t *testing.T) {
 			n.vacant()
 		})
 	}
+}
+
+// TestStatus: a node on which a pod can start is well, and one without ipam's program is not.
+func TestStatus(t *testing.T) {
+	n := newNode(t)
+	dir := t.TempDir()
+	t.Setenv("CNI_PATH", "/nonexistent:"+dir)
+	r := n.request("", "")
+	r.Attachment = plugin.Attachment{}
+	status := func() error { return n.ns.Do(func() error { return Commands().Status(t.Context(), r) }) }
+	err := status()
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeNotAvailable || !strings.Contains(err.Error(), ipamProgram) {
+		t.Errorf("STATUS without %s: %v", ipamProgram, err)
+	}
+	n.must(os.WriteFile(filepath.Join(dir, ipamProgram), nil, 0o755))
+	n.must(status())
 }
 
 // TestGC: of two pods, it leaves the valid one alone.
