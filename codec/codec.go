@@ -34,6 +34,7 @@ type Codec struct {
 	end bool // the object has no more members
 	err error
 
+	late  bool // values of Entries are read when they are asked for
 	exact bool
 	seen  []string // names of the members that were read, of this object and of those around it
 	own   int      // where those of this object begin
@@ -52,6 +53,13 @@ func Write(out []byte, value func(*Codec)) ([]byte, error) {
 // Read reads a value. It takes no white space, but in strings; null is the zero value.
 func Read(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in)}
+	return c.read(value)
+}
+
+// ReadLate is Read of what Write has written, byte for byte, which somebody else has
+// made sure of: the values of [Entries] are read when they are asked for.
+func ReadLate(in []byte, value func(*Codec)) error {
+	c := Codec{in: string(in), late: true}
 	return c.read(value)
 }
 
@@ -174,7 +182,7 @@ func (c *Codec) name() (key string) {
 // named reads the key of a member if that is the next one.
 func (c *Codec) named(key string) bool {
 	end := c.at + 1 + len(key)
-	found := !c.end && c.err == nil && len(c.in) > end+1 && c.in[end] == '"' && c.in[c.at+1:end] == key && c.in[end+1] == ':'
+	found := !c.end && c.err == nil && len(c.in) > end+1 && c.in[c.at] == '"' && c.in[end] == '"' && c.in[c.at+1:end] == key && c.in[end+1] == ':'
 	if found {
 		c.at = end + 2
 	}

@@ -53,9 +53,8 @@ func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 		}
 		*v = []T{}
 		for first := true; c.more(first, '[', ']'); first = false {
-			var one T
-			kind(&one, c)
-			*v = append(*v, one)
+			*v = append(*v, *new(T))
+			kind(&(*v)[len(*v)-1], c)
 		}
 	})
 }
@@ -70,102 +69,60 @@ func OptionalList[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 // A Keys is how the keys of a map are written, and in which order.
 type Keys[K comparable] struct {
 	compare func(K, K) int
-	text    func(K) string
+	kind    func(*K, *Codec)
 	parse   func(string) (K, error)
 }
 
 // The keys of maps.
 var (
-	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, netip.Addr.String, netip.ParseAddr}
-	ByName = Keys[string]{cmp.Compare[string], func(s string) string { return s }, func(s string) (string, error) { return s, nil }}
+	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, Addr, parseAddr}
+	ByName = Keys[string]{cmp.Compare[string], Text, func(s string) (string, error) { return s, nil }}
 )
 
 // Table is a member that is a map to values of one kind.
 func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
 	Field(c, name, m, func(m *map[K]V, c *Codec) {
-		if *m == nil && !c.Writes() {
+		if c.Writes() {
+			c.Object(func() { writeTable(c, *m, keys, kind) })
+			return
+		}
+		if *m == nil {
 			*m = map[K]V{}
 		}
+		v := new(V) // for all, as what a kind gets is on the heap
 		c.Object(func() {
-			if !c.Writes() {
-				k, v := entry(c, keys, kind)
-				(*m)[k] = v
-				return
-			}
-			for _, k := range slices.SortedFunc(maps.Keys(*m), keys.compare) {
-				v := (*m)[k]
-				c.comma()
-				writeEntry(c, keys, k, &v, kind)
-			}
+			k := key(c, keys)
+			*v = *new(V)
+			member(c, v, kind)
+			(*m)[k] = *v
 		})
 	})
 }
 
-// entry reads a key and its value.
-func entry[K comparable, V any](c *Codec, keys Keys[K], kind func(*V, *Codec)) (k K, v V) {
+// key reads the key of an entry.
+func key[K comparable](c *Codec, keys Keys[K]) K {
 	k, err := keys.parse(c.name())
 	if err != nil {
 		c.Fail(err)
 	}
-	member(c, &v, kind)
-	return k, v
+	return k
 }
 
-func writeEntry[K comparable, V any](c *Codec, keys Keys[K], k K, v *V, kind func(*V, *Codec)) {
-	key := keys.text(k)
-	Text(&key, c)
+func writeTable[K comparable, V any](c *Codec, m map[K]V, keys Keys[K], kind func(*V, *Codec)) {
+	sorted := slices.AppendSeq(make([]K, 0, len(m)), maps.Keys(m))
+	slices.SortFunc(sorted, keys.compare)
+	v := new(V)
+	for i := range sorted {
+		*v = m[sorted[i]]
+		writeEntry(c, keys, &sorted[i], v, kind)
+	}
+}
+
+func writeEntry[K comparable, V any](c *Codec, keys Keys[K], k *K, v *V, kind func(*V, *Codec)) {
+	c.comma()
+	keys.kind(k, c)
 	c.out = append(c.out, ':')
 	kind(v, c)
-}
-
-// A Memory is a Table as it was read: what each entry was, and how it stood there.
-type Memory[K, V comparable] []remembered[K, V]
-
-type remembered[K, V comparable] struct {
-	key   K
-	value V
-	text  string
-}
-
-// Remembered is a Table that is also read into a memory. An entry that is still what it
-// was is written as it stood, which is several times faster; of an entry of a later
-// release nothing is lost so.
-func Remembered[K, V comparable](c *Codec, name string, m *map[K]V, was *Memory[K, V], keys Keys[K], kind func(*V, *Codec)) {
-	const length = 256 // of an entry, about: a guess is better than to grow ten times
-	Field(c, name, m, func(m *map[K]V, c *Codec) {
-		if c.Writes() {
-			c.Object(func() { was.write(c, *m, keys, kind) })
-			return
-		}
-		*was = make(Memory[K, V], 0, (len(c.in)-c.at)/length)
-		c.Object(func() {
-			from := c.at
-			if k, v := entry(c, keys, kind); c.err == nil {
-				*was = append(*was, remembered[K, V]{k, v, c.in[from : c.at-1]}) // but for the comma, or the brace that ends the table
-			}
-		})
-		*m = make(map[K]V, len(*was))
-		for i := range *was {
-			(*m)[(*was)[i].key] = (*was)[i].value
-		}
-	})
-}
-
-// write writes a map. The memory is in the order of the keys, unless a person has edited
-// the file; an entry that is not found in it is none the worse.
-func (was Memory[K, V]) write(c *Codec, m map[K]V, keys Keys[K], kind func(*V, *Codec)) {
-	for _, k := range slices.SortedFunc(maps.Keys(m), keys.compare) {
-		for len(was) > 0 && keys.compare(was[0].key, k) < 0 {
-			was = was[1:]
-		}
-		v := m[k]
-		c.comma()
-		if len(was) > 0 && was[0].key == k && was[0].value == v {
-			c.out = append(c.out, was[0].text...)
-		} else {
-			writeEntry(c, keys, k, &v, kind)
-		}
-	}
 }
 
 // OptionalTable is a Table that is not written if it is empty.

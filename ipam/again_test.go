@@ -37,7 +37,7 @@ func TestAgainAfterKill(t *testing.T) {
 	if b := w.mustAcquire(2); b == addrs[0] {
 		t.Errorf("the pod has %s, which the node routes to another", b)
 	}
-	if l := w.state().Leases[addrs[0]]; l.Key != (registry.Key{}) || !l.Bound {
+	if l, _ := w.state().Leases.At(addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("the lease of the other pod: %+v", l)
 	}
 	w.consistent()

@@ -87,7 +87,7 @@ func TestStrangeAnswers(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			s := w.state()
-			for a := range s.Free {
+			for a := range s.Free.Keys() {
 				if test.action == "CreateNetworkInterface" || strings.HasPrefix(a.String(), "100.78.") {
 					t.Errorf("%s is free", a)
 				}

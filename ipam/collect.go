@@ -82,7 +82,7 @@ func (p *Pool) inUse() (lease.Used, error) {
 // registry keeps new pods away meanwhile.
 func (p *Pool) tidy(ctx context.Context, c *Collection) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if len(s.Leases) > 0 || c.used.Partial {
+		if s.Leases.Len() > 0 || c.used.Partial {
 			return nil
 		}
 		return p.Host.RemoveOwn()
@@ -93,8 +93,8 @@ func (p *Pool) tidy(ctx context.Context, c *Collection) error {
 func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		for a, l := range s.Leases {
-			s.Leases[a] = sighted(l, c.used.By[a] != "", now)
+		for a, l := range s.Leases.All() {
+			s.Leases.Set(a, sighted(l, c.used.By[a] != "", now))
 		}
 		c.Ended = s.Release(now, func(a netip.Addr, l registry.Lease) bool {
 			return !c.used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace

@@ -73,7 +73,7 @@ func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
 		x := surplus{addrs: map[netip.Addr]time.Time{}}
 		for _, a := range s.ENIs[e.ID].Addrs {
-			if free, ok := s.Free[a]; ok && !free.Before(since) && !carries(e, a) {
+			if free, ok := s.Free.At(a); ok && !free.Before(since) && !carries(e, a) {
 				x.addrs[a] = free
 			}
 		}
@@ -99,7 +99,7 @@ func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 
 // anyLeased tells whether one of those addresses is leased.
 func anyLeased(s *registry.State, those func(netip.Addr) bool) bool {
-	for a := range s.Leases {
+	for a := range s.Leases.Keys() {
 		if those(a) {
 			return true
 		}

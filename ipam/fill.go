@@ -151,8 +151,8 @@ func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time)
 			continue
 		}
 		e.Addrs = append(e.Addrs, a)
-		if _, leased := s.Leases[a]; !leased {
-			s.Free[a] = since
+		if !s.Leases.Has(a) {
+			s.Free.Set(a, since)
 		}
 		e.Grown = time.Now()
 	}

@@ -19,7 +19,7 @@ import (
 // idle tells whether an address of the ENI has been free for as long as the collection
 // asks: since it was released, or, if it never was in use, since EC2 gave it.
 func (c *Collection) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
-	since, free := s.Free[a]
+	since, free := s.Free.At(a)
 	if since.IsZero() {
 		since = e.Grown
 	}
@@ -31,13 +31,11 @@ func (c *Collection) idlePrefix(s *registry.State, b registry.Prefix, now time.T
 	if now.Sub(b.Since) < c.FreeAfter || c.used.Partial {
 		return false
 	}
-	for a := range s.Leases {
-		if b.CIDR.Contains(a) {
-			return false
-		}
+	for range s.Leases.Within(b.CIDR) {
+		return false
 	}
-	for a, since := range s.Free {
-		if b.CIDR.Contains(a) && now.Sub(since) < c.FreeAfter {
+	for a := range s.Free.Within(b.CIDR) {
+		if since, _ := s.Free.At(a); now.Sub(since) < c.FreeAfter {
 			return false
 		}
 	}
@@ -125,7 +123,7 @@ func (c *Collection) surplus(s *registry.State, id string, now time.Time) surplu
 	}
 	for _, a := range e.Addrs {
 		if a.Is4() && spare > 0 && a != e.Primary() && c.idle(s, e, a, now) {
-			x.addrs[a] = s.Free[a]
+			x.addrs[a], _ = s.Free.At(a)
 			spare--
 		}
 	}
@@ -142,7 +140,7 @@ func withdraw(s *registry.State, id string, x surplus) {
 	}
 	e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { _, ok := x.addrs[a]; return ok })
 	for _, b := range x.prefixes {
-		maps.DeleteFunc(s.Free, func(a netip.Addr, _ time.Time) bool { return b.CIDR.Contains(a) })
+		s.Forget(slices.Collect(s.Free.Within(b.CIDR))...)
 		s.Gone[b.CIDR.Addr()] = now
 	}
 	e.Prefixes = slices.DeleteFunc(e.Prefixes, func(b registry.Prefix) bool {

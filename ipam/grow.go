@@ -70,7 +70,7 @@ func (p *Pool) provisioned() error {
 		return err
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, `give the launch template more addresses, lower --max-pods, or allow "provision": "assign"`,
-		`all of the %d addresses that this node is provisioned with are in use or cooling, and "provision" is "none"`, len(s.Free)+len(s.Leases))
+		`all of the %d addresses that this node is provisioned with are in use or cooling, and "provision" is "none"`, s.Free.Len()+s.Leases.Len())
 }
 
 // isFull tells whether err says that there, but perhaps not elsewhere, is no room.

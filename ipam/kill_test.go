@@ -304,9 +304,7 @@ func (n *node) intact() {
 			n.Errorf("the registry does not know %s", e.ID)
 		}
 		for _, a := range e.Addrs {
-			_, free := s.Free[a]
-			_, leased := s.Leases[a]
-			if !slices.Contains(known.Addrs, a) || e.Index > 0 && !free && !leased {
+			if !slices.Contains(known.Addrs, a) || e.Index > 0 && !s.Free.Has(a) && !s.Leases.Has(a) {
 				n.Errorf("%s has %s: the registry does not know it, or whose it is", e.ID, a)
 			}
 		}
@@ -316,15 +314,16 @@ func (n *node) intact() {
 			}
 		}
 	}
-	for a, l := range s.Leases {
+	for a, l := range s.Leases.All() {
 		if n.pods[l.ContainerID] != a {
 			n.Errorf("%s is leased by %s, which has %s", a, l.Key, n.pods[l.ContainerID])
 		}
 	}
 	for pod, a := range n.pods {
-		e := attached[s.Leases[a].ENI]
-		if s.Leases[a].Key != podKey(pod) || !slices.Contains(e.Addrs, a) && !delegated(e, a) {
-			n.Errorf("%s has %s, which is leased by %q, and %s has %v", pod, a, s.Leases[a].Key, e.ID, e.Addrs)
+		l, _ := s.Leases.At(a)
+		e := attached[l.ENI]
+		if l.Key != podKey(pod) || !slices.Contains(e.Addrs, a) && !delegated(e, a) {
+			n.Errorf("%s has %s, which is leased by %q, and %s has %v", pod, a, l.Key, e.ID, e.Addrs)
 		}
 	}
 	for id := range s.ENIs {

@@ -189,19 +189,17 @@ func (l lesson) believable(eni string, a netip.Addr) bool {
 
 // learnAddr decides what an address of an ENI is: leased, free, or cooling.
 func (l lesson) learnAddr(eni string, a netip.Addr) {
-	_, leased := l.Leases[a]
-	_, free := l.Free[a]
 	netns := l.used.By[a]
 	switch {
-	case leased:
+	case l.Leases.Has(a):
 	case netns != "":
-		delete(l.Free, a)
-		l.Leases[a] = registry.Lease{NetNS: netns, ENI: eni, Bound: true, Since: l.now}
-	case free || l.used.Partial:
+		l.Free.Delete(a)
+		l.Leases.Set(a, registry.Lease{NetNS: netns, ENI: eni, Bound: true, Since: l.now})
+	case l.Free.Has(a) || l.used.Partial:
 	case l.first:
-		l.Free[a] = time.Time{}
+		l.Free.Set(a, time.Time{})
 	default:
-		l.Free[a] = l.now
+		l.Free.Set(a, l.now)
 	}
 }
 

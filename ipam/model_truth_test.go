@@ -58,11 +58,10 @@ func (m *model) view() (*registry.State, error) {
 
 // verifyLease checks that nobody but the pod that has an address can be given it.
 func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
-	l, leased := s.Leases[a]
-	_, free := s.Free[a]
+	l, leased := s.Leases.At(a)
 	id, _ := s.ENIOf(a)
 	switch {
-	case free:
+	case s.Free.Has(a):
 		m.wrong("%s has %s, which is free in the registry", p.ContainerID, a)
 	case leased && l.Key != p.Key && l.Key != registry.Key{}:
 		m.wrong("%s has %s, which is leased by %s", p.ContainerID, a, l.Key)
@@ -227,8 +226,7 @@ func (m *model) verifyEnd() {
 			if !known.Has(a) {
 				m.wrong("%s of %s is not known to the registry", a, e.ID)
 			}
-			_, free := s.Free[a]
-			if own := e.Index == 0 && i == 0; !free && !own {
+			if own := e.Index == 0 && i == 0; !s.Free.Has(a) && !own {
 				m.wrong("%s of %s is not free", a, e.ID)
 			}
 		}
@@ -241,7 +239,7 @@ func (m *model) verifyEnd() {
 			m.wrong("%s is empty and ours, and was not deleted", e.ID)
 		}
 	}
-	for a, l := range s.Leases {
+	for a, l := range s.Leases.All() {
 		m.wrong("%s is still leased by %s", a, l.Key)
 	}
 	for token, i := range s.Intents {

@@ -145,8 +145,8 @@ func (w *world) state() *registry.State {
 func (w *world) age(d time.Duration) {
 	w.Helper()
 	err := w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-		for a, since := range s.Free {
-			s.Free[a] = since.Add(-d)
+		for a, since := range s.Free.All() {
+			s.Free.Set(a, since.Add(-d))
 		}
 		for a, when := range s.Gone {
 			s.Gone[a] = when.Add(-d)
@@ -162,10 +162,10 @@ func (w *world) age(d time.Duration) {
 			}
 			s.ENIs[id] = e
 		}
-		for a, l := range s.Leases {
+		for a, l := range s.Leases.All() {
 			if !l.MissingSince.IsZero() {
 				l.MissingSince = l.MissingSince.Add(-d)
-				s.Leases[a] = l
+				s.Leases.Set(a, l)
 			}
 		}
 	})
@@ -206,12 +206,12 @@ func (w *world) consistent() {
 		}
 	}
 	s := w.state()
-	for a := range s.Leases {
+	for a := range s.Leases.Keys() {
 		if onENI[a] == "" && !w.delegated(a) {
 			w.Errorf("%s is leased, but on no ENI of the node", a)
 		}
 	}
-	for a := range s.Free {
+	for a := range s.Free.Keys() {
 		if onENI[a] == "" && !w.delegated(a) {
 			w.Errorf("%s is free, but on no ENI of the node", a)
 		}
@@ -436,8 +436,7 @@ func TestLostRegistry(t *testing.T) {
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
-	before := slices.Collect(maps.Keys(w.state().Free))
-	if len(before) != 0 {
+	if w.state().Free.Len() != 0 {
 		t.Fatal("the registry is not lost")
 	}
 	b := w.mustAcquire(2)
@@ -445,14 +444,14 @@ func TestLostRegistry(t *testing.T) {
 		t.Fatalf("%s was given away while a pod has it", b)
 	}
 	s := w.state()
-	if l := s.Leases[a.Addrs[0]]; l.Key != (registry.Key{}) || !l.Bound {
+	if l, _ := s.Leases.At(a.Addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("lease of %s: %+v", a.Addrs[0], l)
 	}
 	// The DEL of a pod whose owner was forgotten finds the lease by prevResult's address.
 	if err := w.pool().Release(t.Context(), pod(1).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := w.state().Free[a.Addrs[0]]; !ok {
+	if !w.state().Free.Has(a.Addrs[0]) {
 		t.Errorf("%s is not free", a.Addrs[0])
 	}
 	w.consistent()
@@ -510,7 +509,7 @@ func TestCollect(t *testing.T) {
 		t.Errorf("ENIs: %+v", enis)
 	}
 	s := w.state()
-	if len(s.Free) != 0 || len(s.ENIs) != 1 {
+	if s.Free.Len() != 0 || len(s.ENIs) != 1 {
 		t.Errorf("state: %+v", s)
 	}
 }
@@ -566,15 +565,15 @@ func TestRetain(t *testing.T) {
 	for n := range 3 {
 		w.mustAcquire(n)
 	}
-	if err := w.pool().Retain(t.Context(), "another", nil); err != nil || len(w.state().Leases) != 3 {
-		t.Errorf("another network: %v, %d leases", err, len(w.state().Leases))
+	if err := w.pool().Retain(t.Context(), "another", nil); err != nil || w.state().Leases.Len() != 3 {
+		t.Errorf("another network: %v, %d leases", err, w.state().Leases.Len())
 	}
 	if err := w.pool().Retain(t.Context(), "net", []plugin.Attachment{pod(1).Attachment}); err != nil {
 		t.Fatal(err)
 	}
 	s := w.state()
-	if len(s.Leases) != 1 || len(s.Held(pod(1).Key)) != 1 || len(s.Free) != 2 {
-		t.Errorf("leases %v, free %v", s.Leases, s.Free)
+	if s.Leases.Len() != 1 || len(s.Held(pod(1).Key)) != 1 || s.Free.Len() != 2 {
+		t.Errorf("leases %v, free %v", maps.Collect(s.Leases.All()), maps.Collect(s.Free.All()))
 	}
 }
 
@@ -594,7 +593,7 @@ func TestRouteMeansUsed(t *testing.T) {
 	if b := w.mustAcquire(2); b == a {
 		t.Errorf("%s was given away while the node routes it to a pod", a)
 	}
-	if l := w.state().Leases[a]; !l.Bound {
+	if l, _ := w.state().Leases.At(a); !l.Bound {
 		t.Errorf("lease of %s: %+v", a, l)
 	}
 	c := Collection{FreeAfter: 1, Max: -1}

@@ -159,8 +159,8 @@ func TestDualStackLostRegistry(t *testing.T) {
 	}
 	s := w.state()
 	for _, own := range a.Addrs {
-		if _, ok := s.Leases[own]; !ok || own == b.Addrs[0] || own == b.Addrs[1] {
-			t.Errorf("%s of the running pod: lease %+v, new pod has %v", own, s.Leases[own], b.Addrs)
+		if l, ok := s.Leases.At(own); !ok || own == b.Addrs[0] || own == b.Addrs[1] {
+			t.Errorf("%s of the running pod: lease %+v, new pod has %v", own, l, b.Addrs)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func warmPool(t *testing.T, warm registry.Warm) {
 	if err := w.pool().Collect(t.Context(), &c); err != nil {
 		t.Fatal(err)
 	}
-	if left := len(w.state().Free); left != warm.Left() {
+	if left := w.state().Free.Len(); left != warm.Left() {
 		t.Errorf("%d addresses are left free, want %d: %+v", left, warm.Left(), c)
 	}
 }

@@ -306,8 +306,8 @@ func (n *node) got(pod string, cmd *exec.Cmd) {
 func (n *node) age(d time.Duration) {
 	n.Helper()
 	err := n.registry().Update(context.Background(), func(s *registry.State) error {
-		for a, since := range s.Free {
-			s.Free[a] = since.Add(-d)
+		for a, since := range s.Free.All() {
+			s.Free.Set(a, since.Add(-d))
 		}
 		for a, when := range s.Gone {
 			s.Gone[a] = when.Add(-d)

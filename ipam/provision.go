@@ -115,7 +115,7 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 			if victims[id].addrs == nil {
 				victims[id] = surplus{addrs: map[netip.Addr]time.Time{}}
 			}
-			victims[id].addrs[a] = s.Free[a]
+			victims[id].addrs[a], _ = s.Free.At(a)
 		}
 		if refused != nil {
 			return refused
@@ -141,8 +141,7 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 // spare returns the ENI that can do without the address, or why there is none.
 func spare(s *registry.State, a netip.Addr) (string, error) {
 	id, e := s.ENIOf(a)
-	lease, leased := s.Leases[a]
-	_, free := s.Free[a]
+	lease, leased := s.Leases.At(a)
 	switch {
 	case id == "":
 		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
@@ -150,7 +149,7 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 		return "", fmt.Errorf("%s is in use: %s", a, holder(lease))
 	case a == e.Primary():
 		return "", fmt.Errorf("%s is the primary address of %s, which has it as long as it lives", a, id)
-	case !free:
+	case !s.Free.Has(a):
 		return "", fmt.Errorf("%s is not known to be free", a)
 	}
 	return id, nil
@@ -189,7 +188,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 		}
 		var used error
 		for _, a := range s.ENIs[id].Addrs {
-			if l, ok := s.Leases[a]; ok {
+			if l, ok := s.Leases.At(a); ok {
 				used = errors.Join(used, fmt.Errorf("remove %s: %s is in use: %s", id, a, holder(l)))
 			}
 		}

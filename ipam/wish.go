@@ -35,7 +35,7 @@ func (p *Pool) want(s *registry.State) int {
 	waiting, _ := p.waiting(s)
 	n := max(waiting+p.Policy.Warm.Min, p.Policy.Batch)
 	if p.Policy.MaxPods > 0 {
-		n = min(n, p.Policy.MaxPods-len(s.Leases))
+		n = min(n, p.Policy.MaxPods-s.Leases.Len())
 	}
 	return max(n, waiting, 1)
 }

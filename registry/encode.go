@@ -21,8 +21,6 @@ const schemaVersion = 1
 
 func newState() *State {
 	return &State{
-		Free:      map[netip.Addr]time.Time{},
-		Leases:    map[netip.Addr]Lease{},
 		ENIs:      map[string]ENI{},
 		VPCs:      map[string]VPC{},
 		Intents:   map[string]Intent{},
@@ -37,20 +35,25 @@ func newState() *State {
 
 // parse reads a file of this release, of an earlier one, or of the original.
 func parse(b []byte) (*State, error) {
-	s, version, err := decode(b)
+	if sealed(b) {
+		if s, version, err := decode(b, codec.ReadLate); err == nil && version == schemaVersion {
+			return s, nil
+		}
+	}
+	s, version, err := decode(b, codec.Read)
 	if err != nil && bytes.ContainsAny(b, " \t\r\n") {
 		s, version, err = decodeSpaced(b)
 	}
 	if err != nil || version != schemaVersion {
-		return nil, cmp.Or(checkVersion(b), err)
+		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
 	return s, s.check()
 }
 
-func decode(b []byte) (s *State, version int, err error) {
+func decode(b []byte, read func([]byte, func(*codec.Codec)) error) (s *State, version int, err error) {
 	s = newState()
 	s.size = len(b)
-	err = codec.Read(bytes.TrimSuffix(b, []byte("\n")), func(c *codec.Codec) { s.describe(c, &version) })
+	err = read(bytes.TrimSuffix(b, []byte("\n")), func(c *codec.Codec) { s.describe(c, &version) })
 	return s, version, err
 }
 
@@ -60,7 +63,7 @@ func decodeSpaced(b []byte) (s *State, version int, err error) {
 	if err := json.Compact(&dense, b); err != nil {
 		return nil, 0, err
 	}
-	return decode(dense.Bytes())
+	return decode(dense.Bytes(), codec.Read)
 }
 
 // checkVersion decides what a file is that cannot be decoded: a later layout need not
@@ -83,7 +86,7 @@ func checkVersion(b []byte) error {
 }
 
 // encode writes the layout on disk, a line of text, after it has checked what it
-// writes. Fields of a later release come last.
+// writes. Fields of a later release come last but for the sum.
 func (s *State) encode() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -91,5 +94,6 @@ func (s *State) encode() ([]byte, error) {
 	const more = 1 << 10 // than it was: most changes add no more, and then it is allocated once
 	version := schemaVersion
 	b, err := codec.Write(make([]byte, 0, s.size+more), func(c *codec.Codec) { s.describe(c, &version) })
-	return append(b, '\n'), err
+	b = bytes.TrimSuffix(b, []byte("}"))
+	return append(b, seal(b)...), err
 }

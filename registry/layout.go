@@ -17,8 +17,8 @@ import (
 func (s *State) describe(c *codec.Codec, version *int) {
 	c.ObjectAndRest(func() {
 		codec.Field(c, "schema_version", version, codec.Number)
-		codec.Remembered(c, "ips", &s.Free, &s.wasFree, codec.ByAddr, cooling)
-		codec.Remembered(c, "leases", &s.Leases, &s.wasLeased, codec.ByAddr, (*Lease).describe)
+		codec.Entered(c, "ips", &s.Free, cooling)
+		codec.Entered(c, "leases", &s.Leases, (*Lease).describe)
 		codec.Table(c, "enis", &s.ENIs, codec.ByName, (*ENI).describe)
 		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
@@ -28,6 +28,7 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.OptionalTable(c, "warm", &s.Warm, codec.ByName, (*Warm).Describe)
 		codec.OptionalTable(c, "not_before", &s.NotBefore, codec.ByName, codec.Time)
 		codec.Field(c, "instance", &s.Instance, (*Instance).describe)
+		codec.Optional(c, "sum", new(string), codec.Text) // which encode writes, and parse has looked at
 	}, s.unknown)
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -42,7 +43,7 @@ func takeOne(dir string) error {
 		return err
 	}
 	return r.Update(context.Background(), func(s *State) error {
-		for a := range s.Free {
+		for a := range s.Free.Keys() {
 			fmt.Print(a)
 			return s.Reserve(a, lease(fmt.Sprint(os.Getpid())))
 		}
@@ -59,7 +60,7 @@ func fill(s *State, n int) netip.Addr {
 	first := addr("10.0.0.10")
 	e := ENI{MAC: "06:00:00:00:00:01", Index: 1, Subnet: "subnet-1", CIDR: netip.MustParsePrefix("10.0.0.0/20"), VPC: "vpc-1"}
 	for a := first; len(e.Addrs) < n; a = a.Next() {
-		s.Free[a] = time.Time{}
+		s.Free.Set(a, time.Time{})
 		e.Addrs = append(e.Addrs, a)
 	}
 	s.ENIs["eni-1"] = e
@@ -113,8 +114,8 @@ func TestProcesses(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if s := view(t, r); len(got) != n || len(s.Leases) != n || len(s.Free) != 0 {
-		t.Errorf("%d addresses printed, %d leased, %d free; want %d, %d, 0", len(got), len(s.Leases), len(s.Free), n, n)
+	if s := view(t, r); len(got) != n || s.Leases.Len() != n || s.Free.Len() != 0 {
+		t.Errorf("%d addresses printed, %d leased, %d free; want %d, %d, 0", len(got), s.Leases.Len(), s.Free.Len(), n, n)
 	}
 	leftovers(t, r)
 }
@@ -133,7 +134,7 @@ func TestKilledWriters(t *testing.T) {
 		cmd.Wait()
 		timer.Stop()
 		s := view(t, r)
-		if got := len(s.Free) + len(s.Leases); got != 200 {
+		if got := s.Free.Len() + s.Leases.Len(); got != 200 {
 			t.Fatalf("after kill %d: %d addresses, want 200", i, got)
 		}
 	}
@@ -155,7 +156,7 @@ func TestOriginalFile(t *testing.T) {
 	write(t, r, original)
 	s := view(t, r)
 	want := map[netip.Addr]time.Time{addr("10.0.1.13"): time.Date(2026, 11, 21, 7, 17, 24, 0, time.UTC), addr("10.0.1.14"): {}}
-	if diff := cmp.Diff(want, s.Free, cmpopts.EquateComparable(netip.Addr{})); diff != "" || s.Blank() {
+	if diff := cmp.Diff(want, maps.Collect(s.Free.All()), cmpopts.EquateComparable(netip.Addr{})); diff != "" || s.Blank() {
 		t.Errorf("free addresses (-want +got):\n%s", diff)
 	}
 	update(t, r, func(s *State) { s.Forget(addr("10.0.1.14")) })
@@ -197,7 +198,7 @@ func TestRoundTrip(t *testing.T) {
 		want = s
 	})
 	got := view(t, r)
-	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(State{}), cmpopts.EquateEmpty()); diff != "" {
+	if diff := cmp.Diff(want, got, likeState); diff != "" {
 		t.Errorf("-written +read:\n%s", diff)
 	}
 }
@@ -208,6 +209,7 @@ func TestBadFiles(t *testing.T) {
 		{"empty", ""},
 		{"cut short", `{"schema_version":1,"ips":{"10.0.`},
 		{"no version", `{"ips":{}}`},
+		{"a version in capitals", `{"Schema_Version":1,"ips":{}}`},
 		{"not an object", `[]`},
 		{"an address twice", `{"schema_version":1,"ips":{"10.0.0.1":{}},"leases":{"10.0.0.1":{"containerID":"c"}}}`},
 	} {
@@ -250,11 +252,11 @@ func TestUpdateFails(t *testing.T) {
 	r := open(t)
 	update(t, r, func(s *State) { fill(s, 2) })
 	boom := errors.New("boom")
-	err := r.Update(t.Context(), func(s *State) error { clear(s.Free); return boom })
-	if !errors.Is(err, boom) || len(view(t, r).Free) != 2 {
-		t.Errorf("err %v, %d free", err, len(view(t, r).Free))
+	err := r.Update(t.Context(), func(s *State) error { s.Free.Delete(addr("10.0.0.10")); return boom })
+	if !errors.Is(err, boom) || view(t, r).Free.Len() != 2 {
+		t.Errorf("err %v, %d free", err, view(t, r).Free.Len())
 	}
-	err = r.Update(t.Context(), func(s *State) error { s.Leases[addr("10.0.0.10")] = lease("c"); return nil })
+	err = r.Update(t.Context(), func(s *State) error { s.Leases.Set(addr("10.0.0.10"), lease("c")); return nil })
 	if err == nil || !strings.Contains(err.Error(), "10.0.0.10 is free, and leased by net/c/eth0") {
 		t.Errorf("broken state: %v", err)
 	}
@@ -310,7 +312,7 @@ func TestStateMethods(t *testing.T) {
 		t.Errorf("held: %v", got)
 	}
 	released := s.Release(now, func(_ netip.Addr, l Lease) bool { return l.Key == key("c1") })
-	if len(released) != 1 || s.Free[a] != now || len(s.Leases) != 0 {
+	if len(released) != 1 || maps.Collect(s.Free.All())[a] != now || s.Leases.Len() != 0 {
 		t.Errorf("released %v, state %+v", released, s)
 	}
 	if id, e := s.ENIOf(b); id != "eni-1" || e.Primary() != a {
@@ -330,10 +332,10 @@ func TestStateMethods(t *testing.T) {
 func TestDrop(t *testing.T) {
 	s := newState()
 	fill(s, 2)
-	s.Free[addr("10.9.9.9")] = time.Now()
+	s.Free.Set(addr("10.9.9.9"), time.Now())
 	s.Drop("eni-1")
-	if len(s.ENIs) != 0 || len(s.Free) != 1 {
-		t.Errorf("ENIs %v, free %v", s.ENIs, s.Free)
+	if len(s.ENIs) != 0 || s.Free.Len() != 1 {
+		t.Errorf("ENIs %v, free %v", s.ENIs, maps.Collect(s.Free.All()))
 	}
 }
 

@@ -4,6 +4,7 @@
 package registry
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -22,8 +23,8 @@ var ErrLeased = errors.New("address is leased")
 // A State is the content of the registry. An address is in Free or in Leases,
 // never in both.
 type State struct {
-	Free      map[netip.Addr]time.Time // since when; the zero time means that it was never used
-	Leases    map[netip.Addr]Lease
+	Free      codec.Entries[time.Time] // since when; the zero time means that it was never used
+	Leases    codec.Entries[Lease]
 	ENIs      map[string]ENI           // by ID
 	VPCs      map[string]VPC           // by ID
 	Intents   map[string]Intent        // by client token
@@ -35,10 +36,8 @@ type State struct {
 	Instance  Instance
 
 	// Of the file that was read.
-	wasFree   codec.Memory[netip.Addr, time.Time]
-	wasLeased codec.Memory[netip.Addr, Lease]
-	unknown   map[string]string // top-level fields of a later release, as they stand
-	size      int
+	unknown map[string]string // top-level fields of a later release, as they stand
+	size    int
 }
 
 // An Attachment is CNI's key of one interface of one container.
@@ -197,27 +196,26 @@ type Failure struct {
 }
 
 // Blank tells whether nothing is known yet, not even that no address is in use.
-func (s *State) Blank() bool { return len(s.ENIs) == 0 && len(s.Free) == 0 && len(s.Leases) == 0 }
+func (s *State) Blank() bool { return len(s.ENIs) == 0 && s.Free.Len() == 0 && s.Leases.Len() == 0 }
 
 // Held lists the addresses of an attachment, in order.
 func (s *State) Held(k Key) []netip.Addr {
 	var held []netip.Addr
-	for a, l := range s.Leases {
+	for a, l := range s.Leases.Naming(k.ContainerID) {
 		if l.Key == k {
 			held = append(held, a)
 		}
 	}
-	slices.SortFunc(held, netip.Addr.Compare)
 	return held
 }
 
 // Reserve gives a to the lease's attachment. It fails with ErrLeased if a is another's.
 func (s *State) Reserve(a netip.Addr, l Lease) error {
-	if old, ok := s.Leases[a]; ok && old.Key != l.Key {
+	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
 		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
 	}
-	delete(s.Free, a)
-	s.Leases[a] = l
+	s.Free.Delete(a)
+	s.Leases.Set(a, l)
 	return nil
 }
 
@@ -225,28 +223,49 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 // returns these.
 func (s *State) Release(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
 	var released []netip.Addr
-	for a, l := range s.Leases {
+	for a, l := range s.Leases.All() {
 		if match(a, l) {
-			delete(s.Leases, a)
-			s.Free[a] = now
+			s.end(now, a)
 			released = append(released, a)
 		}
 	}
-	slices.SortFunc(released, netip.Addr.Compare)
 	return released
+}
+
+// ReleaseOf ends the leases of an attachment, whose addresses are free since now. The
+// hints are addresses that it is said to have: a lease of one that has no key ends, too.
+func (s *State) ReleaseOf(k Key, now time.Time, hints ...netip.Addr) {
+	for _, a := range s.Held(k) {
+		s.end(now, a)
+	}
+	for _, a := range hints {
+		if l, ok := s.Leases.At(a); ok && l.Key == (Key{}) {
+			s.end(now, a)
+		}
+	}
+}
+
+// end ends a lease.
+func (s *State) end(now time.Time, a netip.Addr) {
+	s.Leases.Delete(a)
+	s.Free.Set(a, now)
 }
 
 // Forget drops addresses that are no longer the node's. A leased one stays.
 func (s *State) Forget(addrs ...netip.Addr) {
 	for _, a := range addrs {
-		delete(s.Free, a)
+		s.Free.Delete(a)
 	}
 }
 
 // Drop forgets an ENI and the free addresses that it carries.
 func (s *State) Drop(eni string) {
 	e := s.ENIs[eni]
-	maps.DeleteFunc(s.Free, func(a netip.Addr, _ time.Time) bool { return e.Has(a) })
+	for a := range s.Free.Keys() {
+		if e.Has(a) {
+			s.Free.Delete(a)
+		}
+	}
 	delete(s.ENIs, eni)
 }
 
@@ -262,25 +281,36 @@ func (s *State) ENIOf(a netip.Addr) (string, ENI) {
 
 // check holds what a State promises.
 func (s *State) check() error {
-	for a := range s.Free {
-		if l, ok := s.Leases[a]; ok {
+	for a := range s.Free.Keys() {
+		if l, ok := s.Leases.At(a); ok {
 			return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 		}
 	}
-	type carried struct {
-		netip.Addr
-		by string
-	}
-	var all []carried
-	for id, e := range s.ENIs {
+	var lows []uint64 // half of each address is enough to see that no two are the same
+	for _, e := range s.ENIs {
 		for _, a := range e.Addrs {
-			all = append(all, carried{a, id})
+			b := a.As16()
+			lows = append(lows, binary.BigEndian.Uint64(b[8:]))
 		}
 	}
-	slices.SortFunc(all, func(a, b carried) int { return a.Compare(b.Addr) })
-	for i := range len(all) - 1 {
-		if a, b := all[i], all[i+1]; a.Addr == b.Addr {
-			return fmt.Errorf("%s is on %s and on %s", a.Addr, min(a.by, b.by), max(a.by, b.by))
+	slices.Sort(lows)
+	for i := range len(lows) - 1 {
+		if lows[i] == lows[i+1] {
+			return s.twice()
+		}
+	}
+	return nil
+}
+
+// twice says which address is on two ENIs, or on one twice, if there is one.
+func (s *State) twice() error {
+	by := map[netip.Addr]string{}
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		for _, a := range s.ENIs[id].Addrs {
+			if other, ok := by[a]; ok {
+				return fmt.Errorf("%s is on %s and on %s", a, other, id)
+			}
+			by[a] = id
 		}
 	}
 	return nil

@@ -50,7 +50,7 @@ func (p *patient) checkNeighbors(context.Context) ([]ailment, error) {
 		pods = p.config.MaxPods
 	}
 	want := 1024
-	for want < max(pods, len(p.state.Leases))*neighborsPerPod {
+	for want < max(pods, p.state.Leases.Len())*neighborsPerPod {
 		want *= 2
 	}
 	var found []ailment
@@ -136,7 +136,7 @@ type parameter struct {
 func (p *patient) checkSysctls(context.Context) ([]ailment, error) {
 	var c ptp.Config
 	raw := p.list.plugin(typePTP)
-	if raw == nil || json.Unmarshal(raw, &c) != nil || len(p.state.Leases) == 0 {
+	if raw == nil || json.Unmarshal(raw, &c) != nil || p.state.Leases.Len() == 0 {
 		return nil, nil
 	}
 	var found []ailment

@@ -144,7 +144,7 @@ func (p *patient) checkLeftovers(context.Context) ([]ailment, error) {
 	}
 	var c ptp.Config
 	raw, table := p.list.plugin(typePTP), "inet "+nl.OwnTableOf(p.list.Name)
-	if raw != nil && json.Unmarshal(raw, &c) == nil && c.IPMasq && len(p.state.Leases) > 0 && !slices.Contains(tables, table) {
+	if raw != nil && json.Unmarshal(raw, &c) == nil && c.IPMasq && p.state.Leases.Len() > 0 && !slices.Contains(tables, table) {
 		found = append(found, ailment{Severity: severe, About: "nftables: " + table, Means: "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet",
 			Do: "start any pod here: its ADD installs the table. Let firewalld or nftables.service flush only what is theirs"})
 	}
@@ -166,7 +166,7 @@ func (p *patient) strayVeth(l nl.Link) string {
 		return ""
 	}
 	key := registry.Key{Network: words[1], Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
-	for _, lease := range p.state.Leases {
+	for _, lease := range p.state.Leases.All() {
 		if lease.Key == key || lease.ContainerID == "" {
 			return ""
 		}

@@ -65,7 +65,7 @@ func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	for a := range lease.UsedAddrs().By {
 		bound[a] = true
 	}
-	for a := range s.Leases {
+	for a := range s.Leases.Keys() {
 		bound[a] = true
 	}
 	var rows []unboundRow

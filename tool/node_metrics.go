@@ -97,8 +97,8 @@ func reservedMetric(s *registry.State, all []holding) metric {
 	m := metric{Name: "oldest_reserved_timestamp_seconds", Help: "Since when the oldest lease waits for the kernel to show its address in a pod."}
 	var oldest time.Time
 	for _, h := range all {
-		if since := s.Leases[h.Addr].Since; h.State == stateReserved && (oldest.IsZero() || since.Before(oldest)) {
-			oldest = since
+		if l, _ := s.Leases.At(h.Addr); h.State == stateReserved && (oldest.IsZero() || l.Since.Before(oldest)) {
+			oldest = l.Since
 		}
 	}
 	m.at(oldest)

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -27,8 +25,8 @@ func registryList() *cli.Command {
 				return err
 			}
 			var rows []freeRow
-			for _, a := range slices.SortedFunc(maps.Keys(s.Free), netip.Addr.Compare) {
-				row := freeRow{Addr: a, ReleasedOn: moment(s.Free[a])}
+			for a, since := range s.Free.All() {
+				row := freeRow{Addr: a, ReleasedOn: moment(since)}
 				row.ENI, _ = s.ENIOf(a)
 				rows = append(rows, row)
 			}

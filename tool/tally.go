@@ -68,7 +68,7 @@ func tally(s *registry.State, wait func(pool string) time.Duration, now time.Tim
 			}
 		}
 	}
-	for _, a := range slices.AppendSeq(slices.Collect(maps.Keys(s.Leases)), maps.Keys(s.Free)) {
+	for _, a := range slices.AppendSeq(slices.Collect(s.Leases.Keys()), s.Free.Keys()) {
 		if _, ok := on[a]; !ok {
 			on[a], _ = s.ENIOf(a)
 		}
@@ -93,7 +93,7 @@ func within(p netip.Prefix) iter.Seq[netip.Addr] {
 func hold(s *registry.State, a netip.Addr, eni string, wait func(string) time.Duration, now time.Time) holding {
 	e := s.ENIs[eni]
 	h := holding{Addr: a, ENI: eni, Pool: poolName(e.Pool)}
-	if l, leased := s.Leases[a]; leased {
+	if l, leased := s.Leases.At(a); leased {
 		h.State = stateReserved
 		if l.Bound {
 			h.State = stateBound
@@ -102,7 +102,7 @@ func hold(s *registry.State, a netip.Addr, eni string, wait func(string) time.Du
 		h.Since = moment(l.Since)
 		return h
 	}
-	since, released := s.Free[a]
+	since, released := s.Free.At(a)
 	if !released && slices.Contains(e.Addrs, a) {
 		h.State = stateNode
 		return h

@@ -249,12 +249,12 @@ func reserve(ts *testscript.TestScript, _ bool, args []string) {
 func bound(ts *testscript.TestScript, _ bool, args []string) {
 	update(ts, func(s *registry.State) {
 		a := netip.MustParseAddr(args[0])
-		l, ok := s.Leases[a]
+		l, ok := s.Leases.At(a)
 		if !ok {
 			ts.Check(errors.New(args[0] + " is not leased"))
 		}
 		l.Bound = true
-		s.Leases[a] = l
+		s.Leases.Set(a, l)
 	})
 }
 
@@ -272,9 +272,9 @@ func freed(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	update(ts, func(s *registry.State) {
 		a := netip.MustParseAddr(args[0])
-		if _, ok := s.Free[a]; !ok {
+		if !s.Free.Has(a) {
 			ts.Check(errors.New(args[0] + " is not free"))
 		}
-		s.Free[a] = time.Now().Add(-age)
+		s.Free.Set(a, time.Now().Add(-age))
 	})
 }

@@ -17,7 +17,7 @@ import (
 type Place struct {
 	ID string
 	registry.ENI
-	leased []netip.Addr // its addresses that are
+	leased int // how many of its addresses are
 }
 
 // Serves tells whether an ENI is at a place that is for pods.
@@ -25,23 +25,47 @@ func (policy Policy) Serves(e registry.ENI) bool {
 	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
 }
 
+// takes tells whether pods of the policy's pool can get addresses of an ENI.
+func (policy Policy) takes(e registry.ENI) bool {
+	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign
+}
+
 // Places lists the ENIs that serve the policy's pool, the fullest first, so that the
 // others run empty and can be given back.
 func Places(s *registry.State, policy Policy) []Place {
-	leased := map[string][]netip.Addr{}
-	for a, l := range s.Leases {
-		leased[l.ENI] = append(leased[l.ENI], a)
-	}
 	var ps []Place
 	for id, e := range s.ENIs {
-		if policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign {
-			ps = append(ps, Place{id, e, leased[id]})
+		if policy.takes(e) {
+			ps = append(ps, Place{id, e, leased(s, e)})
 		}
 	}
 	slices.SortFunc(ps, func(a, b Place) int {
-		return cmp.Or(len(b.leased)-len(a.leased), cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(b.leased-a.leased, cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
 	})
 	return ps
+}
+
+// leased is how many of an ENI's addresses are.
+func leased(s *registry.State, e registry.ENI) int {
+	n := 0
+	for _, a := range e.Addrs {
+		if s.Leases.Has(a) {
+			n++
+		}
+	}
+	for _, b := range e.Prefixes {
+		n += load(s, b.CIDR)
+	}
+	return n
+}
+
+// load is how many of a prefix's addresses are leased.
+func load(s *registry.State, b netip.Prefix) int {
+	n := 0
+	for range s.Leases.Within(b) {
+		n++
+	}
+	return n
 }
 
 // Candidates chooses the addresses to lease next, one of each family, all on the same
@@ -77,13 +101,14 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 // assigned is the one of the ENI's own addresses that has been free the longest, since
 // before the time, so that what remembers the last pod that had it has forgotten.
 func (p Place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
+	var oldest time.Time
 	for _, a := range p.Addrs {
-		since, free := s.Free[a]
+		since, free := s.Free.At(a)
 		if !free || a.Is6() != bool(f) || !since.Before(before) {
 			continue
 		}
-		if !best.IsValid() || since.Before(s.Free[best]) {
-			best = a
+		if !best.IsValid() || since.Before(oldest) {
+			best, oldest = a, since
 		}
 	}
 	return best
@@ -98,7 +123,7 @@ func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Ad
 		}
 	}
 	slices.SortFunc(blocks, func(a, b netip.Prefix) int {
-		return cmp.Or(p.load(b)-p.load(a), a.Addr().Compare(b.Addr()))
+		return cmp.Or(load(s, b)-load(s, a), a.Addr().Compare(b.Addr()))
 	})
 	for _, b := range blocks {
 		if a := within(s, b, before); a.IsValid() {
@@ -106,17 +131,6 @@ func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Ad
 		}
 	}
 	return netip.Addr{}
-}
-
-// load is the number of a prefix's addresses that are leased.
-func (p Place) load(b netip.Prefix) int {
-	n := 0
-	for _, a := range p.leased {
-		if b.Contains(a) {
-			n++
-		}
-	}
-	return n
 }
 
 // within chooses an address of a prefix. In a /28 it is the one that has been free the
@@ -132,9 +146,11 @@ func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Add
 		}
 		return best
 	}
+	var oldest time.Time
 	for a := b.Masked().Addr(); b.Contains(a); a = a.Next() {
-		if usable(s, a, before) && (!best.IsValid() || s.Free[a].Before(s.Free[best])) {
-			best = a
+		since, _ := s.Free.At(a)
+		if usable(s, a, before) && (!best.IsValid() || since.Before(oldest)) {
+			best, oldest = a, since
 		}
 	}
 	return best
@@ -142,9 +158,8 @@ func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Add
 
 // usable tells whether an address of a prefix can be leased.
 func usable(s *registry.State, a netip.Addr, before time.Time) bool {
-	_, leased := s.Leases[a]
-	since, released := s.Free[a]
-	return !leased && (!released || since.Before(before))
+	since, released := s.Free.At(a)
+	return !s.Leases.Has(a) && (!released || since.Before(before))
 }
 
 // random is an address of a prefix of IPv6, and not its first, which may be the

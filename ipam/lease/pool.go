@@ -165,21 +165,23 @@ const StaleMetadata = 10 * time.Minute
 func prune(s *registry.State, policy Policy, now time.Time) {
 	maps.DeleteFunc(s.Wishes, func(_ string, w registry.Wish) bool { return now.After(w.Until) })
 	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > maxTimeout*time.Second })
-	maps.DeleteFunc(s.Free, func(a netip.Addr, since time.Time) bool {
-		if !a.Is6() || now.Sub(since) <= max(policy.ReuseWait, StaleMetadata) {
-			return false
+	for a := range s.Free.Within(everywhere6) {
+		since, _ := s.Free.At(a)
+		if now.Sub(since) <= max(policy.ReuseWait, StaleMetadata) {
+			continue
 		}
-		_, e := s.ENIOf(a)
-		return !slices.Contains(e.Addrs, a)
-	})
+		if _, e := s.ENIOf(a); !slices.Contains(e.Addrs, a) {
+			s.Free.Delete(a)
+		}
+	}
 }
 
 // Note writes down what collections, which have no configuration, have to know of it.
 func (p *Pool) Note(s *registry.State) {
-	for _, at := range Places(s, p.Policy) {
-		if e := at.ENI; !e.Serving || p.Policy.Keep && !e.Keep {
+	for id, e := range s.ENIs {
+		if p.Policy.takes(e) && (!e.Serving || p.Policy.Keep && !e.Keep) {
 			e.Serving, e.Keep = true, e.Keep || p.Policy.Keep
-			s.ENIs[at.ID] = e
+			s.ENIs[id] = e
 		}
 	}
 	if s.Warm[p.Policy.Pool] != p.Policy.Warm {
@@ -195,7 +197,7 @@ func held(s *registry.State, k registry.Key) (eni string, addrs []netip.Addr) {
 			eni, addrs = id, append(addrs, h)
 			continue
 		}
-		delete(s.Leases, h)
+		s.Leases.Delete(h)
 	}
 	return eni, addrs
 }
@@ -214,12 +216,12 @@ func deadline(ctx context.Context) time.Time {
 func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.Held(o.Key) {
-			l := s.Leases[a]
-			delete(s.Leases, a)
+			l, _ := s.Leases.At(a)
+			s.Leases.Delete(a)
 			if slices.Contains(taken, a) {
-				s.Leases[a] = registry.Lease{ENI: l.ENI, Bound: true, Since: time.Now()}
+				s.Leases.Set(a, registry.Lease{ENI: l.ENI, Bound: true, Since: time.Now()})
 			} else {
-				s.Free[a] = time.Time{}
+				s.Free.Set(a, time.Time{})
 			}
 		}
 		return nil
@@ -231,12 +233,9 @@ func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr) error {
 // attachment is said to have: if nobody that we know has them, as is so for pods of the
 // original plugin, they are released too.
 func (p *Pool) Release(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
-	return p.Registry.Update(ctx, func(s *registry.State) error {
+	return p.Registry.Change(ctx, func(s *registry.State) {
 		delete(s.Wishes, k.String())
-		s.Release(time.Now(), func(a netip.Addr, l registry.Lease) bool {
-			return l.Key == k || l.Key == registry.Key{} && slices.Contains(hints, a)
-		})
-		return nil
+		s.ReleaseOf(k, time.Now(), hints...)
 	})
 }
 

@@ -25,11 +25,14 @@ func (p *Pool) refill() {
 // Short tells whether the pool has fewer free addresses than its configuration wants.
 // What counts is IPv4: a pool without needs a prefix, which is enough for ever.
 func (p *Pool) Short(s *registry.State, now time.Time) bool {
+	if p.Policy.Warm.Min == 0 {
+		return false
+	}
 	if slices.Contains(p.Policy.Families, IPv4) {
 		return Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)) < p.Policy.Warm.Min
 	}
 	_, addrs := Candidates(s, p.Policy, now)
-	return len(addrs) == 0 && p.Policy.Warm.Min > 0
+	return len(addrs) == 0
 }
 
 // plenty stands for the addresses of a /80.
@@ -50,7 +53,7 @@ func Ready(s *registry.State, pool string, before time.Time) int {
 func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	n, v6 := 0, !e.CIDR.IsValid()
 	for _, a := range e.Addrs {
-		if since, free := s.Free[a]; free && a.Is6() == v6 && !since.After(before) {
+		if since, free := s.Free.At(a); free && a.Is6() == v6 && !since.After(before) {
 			n++
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -69,7 +70,8 @@ func learnt(s *registry.State) {
 	s.ENIs["eni-1"] = registry.ENI{MAC: "0a:00:00:00:00:01", CIDR: prefix("10.0.0.0/24"), VPC: "vpc-1", Addrs: []netip.Addr{addr("10.0.0.10")}}
 	eni := registry.ENI{MAC: eniMAC, Index: 1, CIDR: prefix("10.0.1.0/24"), VPC: "vpc-1", Serving: true, Managed: true}
 	for a := addr("10.0.1.20"); len(eni.Addrs) < 4; a = a.Next() {
-		eni.Addrs, s.Free[a] = append(eni.Addrs, a), time.Time{}
+		eni.Addrs = append(eni.Addrs, a)
+		s.Free.Set(a, time.Time{})
 	}
 	s.ENIs["eni-2"] = eni
 }
@@ -96,8 +98,8 @@ func (n node) vacant() {
 	n.Helper()
 	s, err := n.registry().View()
 	n.must(err)
-	if len(s.Leases)+len(s.Wishes) > 0 || len(s.Free) != 4 {
-		n.Errorf("leases %v, wishes %v, free %v", s.Leases, s.Wishes, s.Free)
+	if s.Leases.Len()+len(s.Wishes) > 0 || s.Free.Len() != 4 {
+		n.Errorf("leases %v, wishes %v, free %v", maps.Collect(s.Leases.All()), s.Wishes, maps.Collect(s.Free.All()))
 	}
 }
 
@@ -182,7 +184,7 @@ func TestSame(t *testing.T) {
 	alone := nltest.Dump(t, n.ns)
 	var result *types100.Result
 	// The longest idle address would be another one.
-	n.must(n.registry().Change(t.Context(), func(s *registry.State) { s.Free[netip.MustParseAddr("10.0.1.20")] = time.Time{} }))
+	n.must(n.registry().Change(t.Context(), func(s *registry.State) { s.Free.Set(netip.MustParseAddr("10.0.1.20"), time.Time{}) }))
 	for range 2 {
 		result, err = n.ADD(r)
 		n.must(err)
