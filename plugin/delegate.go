@@ -41,11 +41,17 @@ func (r *Request[C]) Delegate(ctx context.Context, name string) (*types100.Resul
 	return n.prevResult()
 }
 
-// CanDelegate fails if the program of another plugin is not there.
+// CanDelegate fails, as a STATUS has to, if the program of another plugin is not there.
 func (r *Request[C]) CanDelegate(name string) error {
 	_, err := find(name, os.Getenv("CNI_PATH"))
-	return err
+	if err != nil {
+		return Errorf(CodeNotAvailable, install, "%w", err)
+	}
+	return nil
 }
+
+// install is what an operator can do about a program that is not there.
+const install = "install it beside this plugin, from the same release"
 
 // find finds a program in one of the folders of a path.
 func find(name, path string) (string, error) {
@@ -55,7 +61,7 @@ func find(name, path string) (string, error) {
 			return program, nil
 		}
 	}
-	return "", Errorf(CodeInvalid, "install it beside this plugin, from the same release", "%s is in none of the folders of CNI_PATH, %s", name, path)
+	return "", Errorf(CodeInvalid, install, "%s is in none of the folders of CNI_PATH, %s", name, path)
 }
 
 // answered is the error that a plugin has printed, or, if it came to none, how it ended.

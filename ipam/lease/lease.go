@@ -34,15 +34,23 @@ func Commands() plugin.Commands[Config] {
 
 // Open opens the pool of this node.
 func Open(policy Policy) (*Pool, error) {
-	r, err := registry.Open(registry.Dir())
+	r, err := openRegistry()
 	if err != nil {
-		return nil, plugin.Errorf(plugin.CodeIO, "", "%w", err)
+		return nil, err
 	}
 	host, err := nl.Host()
 	if err != nil {
 		return nil, err
 	}
 	return &Pool{Registry: r, Host: host, Policy: policy}, nil
+}
+
+func openRegistry() (*registry.Registry, error) {
+	r, err := registry.Open(registry.Dir())
+	if err != nil {
+		return nil, plugin.Errorf(plugin.CodeIO, "", "%w", err)
+	}
+	return r, nil
 }
 
 // Close releases what Open has opened.
@@ -87,19 +95,19 @@ func (p *Pool) Answer(ctx context.Context, a Allocation) (*types100.Result, erro
 	return a.Result(link, p.Policy), nil
 }
 
+// del needs nothing of the host.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
-	p, err := Open(Policy{})
+	reg, err := openRegistry()
 	if err != nil {
 		return err
 	}
-	defer p.Close()
-	return p.Release(ctx, key(r), hints(r.Prev)...)
+	return (&Pool{Registry: reg}).Release(ctx, key(r), hints(r.Prev)...)
 }
 
 // check asks whether the reservation is still there. Whether the pod has the address
 // is for the plugins behind us to say.
 func check(_ context.Context, r *plugin.Request[Config]) error {
-	reg, err := registry.Open(registry.Dir())
+	reg, err := openRegistry()
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 // status wants ipam's program, too: without it the node's first ADD would fail.
 func status(ctx context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(ipamProgram); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "install it beside this plugin, from the same release", "%w", err)
+		return err
 	}
 	for _, c := range all {
 		if err := c.Status(ctx, r); err != nil {
