@@ -35,7 +35,7 @@ type filter struct {
 // Of linux/pkt_sched.h: where a message says "at the hooks", "what comes in", and
 // "what goes out".
 const (
-	tcClsact  = 0xfffffff1
+	tcHooks   = 0xfffffff1
 	tcHandle  = 0xffff0000
 	tcIngress = 0xfffffff2
 	tcEgress  = 0xfffffff3
@@ -65,12 +65,42 @@ func (f filter) add(n *NS, program int) error {
 	return err
 }
 
-// hooks has the link have the hooks. Those that are there already may be of the older kind
-// "ingress", which is another's and stays. It serves for what comes in as well; but it would
-// take a filter for what goes out, and ask it about what comes in.
+// qdisc is the kind that has the hook. As long as any link of the machine has a clsact, the
+// kernel stops at each packet that goes out by any link, to see whether that link has one,
+// too: half of a percent of what a packet between two pods costs. So only a link with a
+// filter for what goes out gets it, and that filter is the first to be added.
+func (f filter) qdisc() string {
+	if f.hook == tcEgress {
+		return "clsact"
+	}
+	return "ingress"
+}
+
+// handle tells filters of one place apart by their hook: asked about what goes out by a link
+// with a qdisc "ingress", the kernel answers with what comes in.
+func (f filter) handle() uint32 {
+	if f.hook == tcEgress {
+		return 2
+	}
+	return 1
+}
+
+// command is how tc adds it to a link, but for what it does.
+func (f filter) command(dev string) string {
+	direction := "ingress"
+	if f.hook == tcEgress {
+		direction = "egress"
+	}
+	return fmt.Sprintf("tc qdisc add dev %s %s; tc filter add dev %s %s pref %d handle %d bpf",
+		dev, f.qdisc(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
+}
+
+// hooks has the link have the hook. If it has a qdisc of the other kind, that stays. A clsact
+// serves for what comes in as well; but an ingress would take a filter for what goes out, and
+// ask it about what comes in.
 func (f filter) hooks(n *NS) error {
 	err := n.change(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
-		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcClsact, Handle: tcHandle}, attrString(nl.TCA_KIND, "clsact"))
+		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdisc()))
 	if !errors.Is(err, unix.EINVAL) {
 		return err
 	}
@@ -83,7 +113,7 @@ func (f filter) hooks(n *NS) error {
 // request sends a message about the filter.
 func (f filter) request(n *NS, typ, flags int, answer uint16, more ...nl.NetlinkRequestData) ([][]byte, error) {
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: 1, Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
+	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: f.handle(), Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
 	data := append([]nl.NetlinkRequestData{msg, attrString(nl.TCA_KIND, "bpf")}, more...)
 	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, data...)
 	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // there is no hook

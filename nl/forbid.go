@@ -30,8 +30,7 @@ func (f Forbid) String() string {
 	}
 	var lines []string
 	for _, dev := range f.Devs {
-		lines = append(lines, fmt.Sprintf("tc qdisc add dev %s clsact; tc filter add dev %[1]s egress pref %d handle 1 bpf direct-action # drop what is to %s",
-			dev, filterPref, strings.Join(addrs, ", ")))
+		lines = append(lines, fmt.Sprintf("%s direct-action # drop what is to %s", filter{hook: tcEgress}.command(dev), strings.Join(addrs, ", ")))
 	}
 	return strings.Join(lines, "\n\t")
 }

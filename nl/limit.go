@@ -33,11 +33,11 @@ type Limit struct {
 // limitPref is behind the programs that redirect or drop a packet.
 const limitPref = filterPref + 1
 
-func (l Limit) hook() (name string, hook uint32) {
+func (l Limit) hook() uint32 {
 	if l.Egress {
-		return "egress", tcEgress
+		return tcEgress
 	}
-	return "ingress", tcIngress
+	return tcIngress
 }
 
 // name is that of the program, and tells the limit too.
@@ -52,28 +52,27 @@ func (l Limit) index() uint32 {
 }
 
 func (l Limit) String() string {
-	hook, _ := l.hook()
+	f := filter{hook: l.hook(), pref: limitPref}
 	what := "all"
 	if l.Egress {
 		what = "what the namespace sends itself"
 	}
 	var lines []string
 	for _, dev := range l.Devs {
-		lines = append(lines, fmt.Sprintf("tc qdisc add dev %s clsact; tc filter add dev %[1]s %s pref %d handle 1 bpf action police rate %dbps burst %d conform-exceed drop/continue index %d # %s",
-			dev, hook, limitPref, l.Rate, l.Burst, l.index(), what))
+		lines = append(lines, fmt.Sprintf("%s action police rate %dbps burst %d conform-exceed drop/continue index %d # %s",
+			f.command(dev), l.Rate, l.Burst, l.index(), what))
 	}
 	return strings.Join(lines, "\n\t")
 }
 
 // filters are those of the links.
 func (l Limit) filters(n *NS) (all []filter, err error) {
-	_, hook := l.hook()
 	for _, dev := range l.Devs {
 		index, err := n.index(dev)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, filter{index: index, name: l.name(), hook: hook, pref: limitPref, police: l.police()})
+		all = append(all, filter{index: index, name: l.name(), hook: l.hook(), pref: limitPref, police: l.police()})
 	}
 	return all, nil
 }
@@ -92,8 +91,7 @@ func (l Limit) Add(n *NS) error {
 
 // Del deletes the filters, whatever the limit. The hooks stay with the links.
 func (l Limit) Del(n *NS) error {
-	_, hook := l.hook()
-	return delFilters(n, l.Devs, filter{hook: hook, pref: limitPref})
+	return delFilters(n, l.Devs, filter{hook: l.hook(), pref: limitPref})
 }
 
 // Check compares the filters with those that there are.

@@ -23,8 +23,8 @@ func limits(egress bool) (one, other nl.Limit) {
 }
 
 func TestLimitString(t *testing.T) {
-	const want = `tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 73 handle 1 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 1517382912 # what the namespace sends itself
-	tc qdisc add dev eth1 clsact; tc filter add dev eth1 egress pref 73 handle 1 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 1517382912 # what the namespace sends itself`
+	const want = `tc qdisc add dev eth0 clsact; tc filter add dev eth0 egress pref 73 handle 2 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 1517382912 # what the namespace sends itself
+	tc qdisc add dev eth1 clsact; tc filter add dev eth1 egress pref 73 handle 2 bpf action police rate 1000000bps burst 200000 conform-exceed drop/continue index 1517382912 # what the namespace sends itself`
 	one, _ := limits(true)
 	if d := cmp.Diff(want, one.String()); d != "" {
 		t.Error(d)
@@ -38,7 +38,7 @@ func TestLimit(t *testing.T) {
 	host, pod := two(t)
 	beside := nl.Wiring{
 		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
-		{pod, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}}, {pod, forbidden},
+		{pod, forbidden}, {pod, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}},
 	}
 	if err := beside.Add(); err != nil {
 		t.Fatal(err)

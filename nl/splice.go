@@ -45,13 +45,12 @@ const (
 )
 
 func (s Splice) String() string {
-	const filter = "tc qdisc add dev %s clsact; tc filter add dev %[1]s ingress pref %[2]d handle 1 bpf direct-action"
-	onward := fmt.Sprintf(filter+" # what is to %[3]s: sport + %[5]d, bpf_redirect_neigh %[4]s", s.Veth, filterPref, s.MAC, s.ENI, spliceBit)
+	onward := fmt.Sprintf("%s direct-action # what is to %s: sport + %d, bpf_redirect_neigh %s", filter{}.command(s.Veth), s.MAC, spliceBit, s.ENI)
 	if s.Mark != 0 {
 		onward += fmt.Sprintf("; else: mark | %#x", s.Mark)
 	}
 	return onward + "\n\t" +
-		fmt.Sprintf(filter+" # dport >= %[3]d that no socket awaits: dport - %[5]d, bpf_redirect_peer %[4]s", s.ENI, filterPref, SpliceFirst, s.Veth, spliceBit)
+		fmt.Sprintf("%s direct-action # dport >= %d that no socket awaits: dport - %d, bpf_redirect_peer %s", filter{}.command(s.ENI), SpliceFirst, spliceBit, s.Veth)
 }
 
 // Supported says whether this kernel takes the programs. The error answers to ErrNoBPF.

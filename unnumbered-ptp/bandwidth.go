@@ -23,11 +23,11 @@ type bandwidth struct {
 // cuts later: one that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
-// objects are the limits of what comes in by the pod's links, and of what goes out.
+// objects are the limits of what goes out by the pod's links, and of what comes in.
 func (b bandwidth) objects(r *plugin.Request[Config]) (objects []nl.Object) {
 	for _, l := range []nl.Limit{
-		{Rate: b.IngressRate, Burst: b.IngressBurst},
 		{Rate: b.EgressRate, Burst: b.EgressBurst, Egress: true},
+		{Rate: b.IngressRate, Burst: b.IngressBurst},
 	} {
 		if l.Rate == 0 {
 			continue

@@ -59,10 +59,11 @@ func (p pair) first(v6 bool) (netip.Addr, bool) {
 	return p.addrs[i], true
 }
 
-// wiring is what an ADD does for one pod, once there is the veth pair.
+// wiring is what an ADD does for one pod, once there is the veth pair. A link's filters for
+// what goes out come before those for what comes in: they need more of the link than these do.
 func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *nl.NS) nl.Wiring {
 	var w nl.Wiring
-	for _, o := range slices.Concat(podLoop(r, p), podSysctls(r.Config, p), podRoutes(r, p, n), podCallers(r, p, n), metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r)) {
+	for _, o := range slices.Concat(podSysctls(r.Config, p), metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r), podLoop(r, p), podRoutes(r, p, n), podCallers(r, p, n)) {
 		w = append(w, nl.Step{NS: pod, Object: o})
 	}
 	for _, o := range slices.Concat(hostRoutes(p, n), loopRoutes(r, p, table)) {
