@@ -54,8 +54,8 @@ const (
 type asm struct {
 	code   []insn
 	labels map[string]int
-	jumps  map[int]string
-	fd     int // of the map that it uses
+	jumps  map[int]string // and calls of the program's own functions
+	fd     int            // of the map that it uses
 }
 
 func newAsm(fd int) *asm { return &asm{labels: map[string]int{}, jumps: map[int]string{}, fd: fd} }
@@ -125,7 +125,13 @@ func (a *asm) branch(op, dst, src uint8, v int32, to string) {
 // call calls a function of the kernel's, see bpf-helpers(7).
 func (a *asm) call(helper int32) { a.emit(unix.BPF_JMP|unix.BPF_CALL, 0, 0, 0, helper) }
 
-// leave ends the program with what it says of the packet.
+// invoke calls a function of the program's own, which begins at a label. It has registers of
+// its own, but for r1 to r5 and what it leaves in r0.
+func (a *asm) invoke(function string) {
+	a.branch(unix.BPF_JMP|unix.BPF_CALL, 0, unix.BPF_PSEUDO_CALL, 0, function)
+}
+
+// leave ends the program, or the function, with what it says of the packet.
 func (a *asm) leave(verdict int32) {
 	a.set(r0, verdict)
 	a.exit()
@@ -140,7 +146,11 @@ func (a *asm) assemble() []byte {
 		if !ok {
 			panic("no label " + to)
 		}
-		a.code[i].off = int16(target - i - 1)
+		if distance := target - i - 1; a.code[i].op == unix.BPF_JMP|unix.BPF_CALL {
+			a.code[i].imm = int32(distance)
+		} else {
+			a.code[i].off = int16(distance)
+		}
 	}
 	var b []byte
 	for _, in := range a.code {

@@ -8,11 +8,13 @@ import "golang.org/x/sys/unix"
 // unawaited is the program of a Splice for the ENI.
 func unawaited(memory int, veth int) []byte {
 	a := newAsm(memory)
+	direct(a, "whole")
+	a.label("whole")
 	begin(a)
 	parse(a, "pass")
 
 	loadPort(a, 2, "pass")
-	a.when(r0, below, SpliceFirst, "pass") // and that is all for what is direct
+	a.when(r0, below, SpliceFirst, "pass")
 	a.when(r8, equals, unix.IPPROTO_UDP, "find")
 	within(a, r7, tcpFlags+1)
 	a.load(size1, r4, r7, tcpFlags)
