@@ -69,7 +69,8 @@ import (
 // service, so there are never more of them than the pod has ports, for each service
 // that has the backend. A program that binds a port from 49152 on itself, to connect
 // from it directly to the very backend that a looped connection uses from that port,
-// breaks one of the two.
+// breaks one of the two. And a port from 49152 on that nobody has open refuses nothing but
+// what begins a connection of TCP: the node drops a datagram for it, see senders.go.
 //
 // Services over SCTP do not pass; they need masquerade.
 //

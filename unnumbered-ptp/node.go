@@ -180,7 +180,7 @@ func nodeTable(r *plugin.Request[Config], n node) nl.Table {
 				out.Rules = append(out.Rules, loopRules(a)...)
 			}
 		}
-		t.Chains = append(t.Chains, out)
+		t.Chains = append(t.Chains, senders(), out)
 	}
 	if caller := callers(r, n); len(caller.Rules) > 0 {
 		t.Chains = append(t.Chains, caller)

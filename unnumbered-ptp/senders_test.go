@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// unchecked lets IPv4 come from any source by a link, as IPv6 does.
+func unchecked(links ...string) (objects []nl.Object) {
+	for _, l := range append(links, "all") {
+		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + l + "/rp_filter", Value: "0"})
+	}
+	return objects
+}
+
+// TestClosedPort: a datagram for a port of the loop's that nobody has open comes to none of
+// the pod's other ports, and the node does not track it.
+func TestClosedPort(t *testing.T) {
+	const own, closed = "33739", "50123" // the latter stands for the former
+	s := newScene(t, redirects)
+	p := s.pods[0]
+	s.add(p.NS, unchecked("eth0", "eth1")...)
+	for _, network := range []string{"udp4", "udp6"} {
+		server := bind(t, p.NS, network, ":"+own)
+		client := bind(t, s.other, network, ":0")
+		tracked := nltest.Tracked(t, s.node)
+		for range 3 {
+			client.send("closed", pod1Addr+":"+closed)
+		}
+		if n := nltest.Tracked(t, s.node); n != tracked {
+			t.Errorf("%s: the node tracks %d connections, and %d before", network, n, tracked)
+		}
+		// By the time that this is answered, what goes the same way has arrived.
+		if _, err := call(p.NS, network, dialled(network, "172.20.0.10:80")); err != nil {
+			t.Error(err)
+		}
+		client.send("open", pod1Addr+":"+own)
+		if got := server.next(); got != "open" {
+			t.Errorf("%s: port %s got what is for %q", network, own, got)
+		}
+	}
+}
+
+// TestForgedSender: what a pod sends by the node in another's name does not arrive.
+func TestForgedSender(t *testing.T) {
+	const port = ":9999"
+	s := newScene(t, redirects)
+	p := s.pods[0]
+	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
+	for _, network := range []string{"udp4", "udp6"} {
+		server := bind(t, s.node, network, port)
+		for _, sender := range []string{pod2Addr, pod3Addr, otherAddr, nodeAddr, internet, pod1Addr} {
+			bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, nodeAddr+port)
+		}
+		if got := server.next(); got != pod1Addr {
+			t.Errorf("%s: the node got a message in the name of %s", network, got)
+		}
+	}
+}
+
+// TestForgedAnswer: by what it sends in another's name, a pod does not make the loop wait
+// for what is the other's (where all pods share what the loop keeps in mind).
+func TestForgedAnswer(t *testing.T) {
+	s := newScene(t, redirects)
+	attacker, victim := s.pods[0], pod2Addr+":50000"
+	s.add(s.node, unchecked(attacker.result.Interfaces[1].Name)...)
+	// IPv6 wants a route by the link that a socket is bound to.
+	s.add(attacker.NS, nl.Route{Dst: netip.MustParsePrefix(sixth(otherAddr) + "/128"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+	for _, network := range []string{"udp4", "udp6"} {
+		client := bind(t, s.other, network, ":9053")
+		forged := bind(t, attacker.NS, network, dialled(network, pod2Addr+":33616"), transparent(network), byVeth)
+		forged.send("forged", otherAddr+":9053")
+		client.send("?", victim)
+		if client.next() == "" {
+			t.Errorf("%s: %s does not answer any more", network, victim)
+		}
+	}
+}
+
+// A box sends and gets datagrams.
+type box struct {
+	*testing.T
+	*net.UDPConn
+	network string
+}
+
+// An option is one of a socket's.
+type option func(fd int) error
+
+// transparent lets a socket send from any address.
+func transparent(network string) option {
+	return func(fd int) error {
+		if network == "udp6" {
+			return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
+		}
+		return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+	}
+}
+
+// byVeth has a socket send by the pod's veth.
+func byVeth(fd int) error { return unix.BindToDevice(fd, "eth1") }
+
+func bind(t *testing.T, n *nl.NS, network, addr string, options ...option) box {
+	t.Helper()
+	control := func(_, _ string, c syscall.RawConn) (failed error) {
+		err := c.Control(func(fd uintptr) {
+			for _, o := range options {
+				failed = errors.Join(failed, o(int(fd)))
+			}
+		})
+		return errors.Join(failed, err)
+	}
+	var c net.PacketConn
+	must(t, n.Do(func() (err error) {
+		c, err = (&net.ListenConfig{Control: control}).ListenPacket(t.Context(), network, addr)
+		return err
+	}))
+	t.Cleanup(func() { c.Close() })
+	return box{t, c.(*net.UDPConn), network}
+}
+
+func (b box) send(text, to string) {
+	b.Helper()
+	addr, err := net.ResolveUDPAddr(b.network, dialled(b.network, to))
+	must(b.T, err)
+	_, err = b.WriteTo([]byte(text), addr)
+	must(b.T, err)
+}
+
+// next is the next datagram that arrives within some seconds, or "".
+func (b box) next() string {
+	must(b.T, b.SetReadDeadline(time.Now().Add(5*time.Second)))
+	text := make([]byte, 100)
+	n, _, _ := b.ReadFrom(text)
+	return string(text[:n])
+}
