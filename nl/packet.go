@@ -13,6 +13,7 @@ import (
 const (
 	mapLookup     = 1
 	mapUpdate     = 2
+	mapDelete     = 3
 	skbStoreBytes = 9
 	l4CsumReplace = 11
 	skbPullData   = 39
@@ -52,6 +53,7 @@ const shot = 2
 const (
 	isFirst  = 1 << iota // it is the first of some fragments
 	isNew                // which is to be remembered
+	isOld                // or forgotten
 	isSYN                // it begins a connection
 	isLinear             // its headers are linear, as far as it has any
 )

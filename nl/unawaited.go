@@ -47,6 +47,8 @@ func unawaited(memory int, veth int) []byte {
 	icmpErrors(a)
 	short(a)
 	a.label("pass")
+	a.when(r9, has, isFirst, "forget")
+	a.label("done")
 	a.leave(next)
 	return a.assemble()
 }
@@ -79,7 +81,13 @@ func noSocket(a *asm) {
 
 // fragments remembers the first one of a packet and recalls the later ones. The
 // order on the way is theirs as a rule; a packet whose first one comes late is lost.
+// The first one of a packet that passes has another of its number forgotten: senders
+// count to 65535, and begin again.
 func fragments(a *asm) {
+	a.label("forget")
+	a.and(r9, ^isFirst)
+	a.or(r9, isOld)
+	a.jump("later")
 	a.label("remember")
 	a.or(r9, isNew)
 	a.label("later")
@@ -100,12 +108,19 @@ func fragments(a *asm) {
 	a.store(size4, fp, key+32, r0)
 	a.label("fragment")
 	a.when(r9, has, isNew, "update")
+	a.when(r9, has, isOld, "delete")
 	recall(a, "pass")
 	a.jump("peer")
 	a.label("update")
 	a.theMap(r1)
 	remember(a)
 	a.jump("peer")
+	a.label("delete")
+	a.theMap(r1)
+	a.move(r2, fp)
+	a.add(r2, key)
+	a.call(mapDelete)
+	a.jump("done")
 }
 
 // icmpErrors looks at an error about a packet that was sent from one of the ports. An
