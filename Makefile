@@ -4,6 +4,7 @@ KERNEL  := ./nl/... ./plugin/ipvlan/... ./plugin/chain/... ./unnumbered-ptp/... 
 VM      := $(CURDIR)/nl/nltest/vm
 RACE    := $(if $(shell command -v gcc),-race)
 PEERS   := $(CURDIR)/.cache/peers
+RUNTIME := $(CURDIR)/.cache/containerd
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
@@ -18,7 +19,7 @@ SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 build:
 	$(GOBUILD) -o bin/ ./...
 
-test: build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall
+test: build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd
 	$(VM)/setup iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck
 	go test $(RACE) -run 'TestRepo' .
 	go test $(RACE) -skip TestKillEverywhere $$(go list ./... | grep -vxF "$$(go list $(KERNEL) .)")
@@ -46,6 +47,11 @@ $(PEERS)/portmap:
 
 $(PEERS)/firewall:
 	GOBIN=$(PEERS) CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' $(addprefix github.com/containernetworking/plugins/plugins/meta/,tuning@v1.9.1 firewall@v1.9.1)
+
+# containerd, runc, which is C too, and what asks them as kubelet does. No peers: the benchmarks carry those along.
+$(RUNTIME)/containerd: aws/vpcsim/containerd/go.sum $(wildcard aws/vpcsim/containerd/*/*.go)
+	$(VM)/setup gcc libc6-dev
+	CGO_ENABLED=1 go build -C $(<D) -tags no_btrfs,no_devmapper,no_zfs -ldflags '-s -w' -o $(RUNTIME)/ tool ./...
 
 bench: build $(PEERS)/ptp
 	$(VM)/setup iptables nftables
