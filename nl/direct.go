@@ -9,7 +9,7 @@ import "golang.org/x/sys/unix"
 // of the ports from [SpliceFirst] on, which is nearly all that a pod gets directly, and leaves
 // the rest to a function.
 //
-// That takes less than half of the time that the function would, not least because a function
+// That takes half of the instructions that the function would, not least because a function
 // without calls to the kernel saves no registers.
 func direct(a *asm, function string) {
 	const port4, port6 = ethLen + ip4Len + 2, ethLen + ip6Len + 2 // the first byte of it
