@@ -6,9 +6,7 @@ package nl
 import (
 	"errors"
 	"fmt"
-	"net"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -99,22 +97,6 @@ func checkName(name string) error {
 		return fmt.Errorf("%q is no link name: 1 to %d bytes", name, unix.IFNAMSIZ-1)
 	}
 	return nil
-}
-
-func parseLink(m []byte) (Link, error) {
-	k, err := netlink.LinkDeserialize(nil, m)
-	if err != nil {
-		return Link{}, err
-	}
-	a := k.Attrs()
-	l := Link{
-		Index: a.Index, Name: a.Name, Kind: k.Type(), MAC: a.HardwareAddr.String(), MTU: a.MTU,
-		Up: a.Flags&net.FlagUp != 0, Alias: a.Alias, Group: a.Group, Peer: a.ParentIndex,
-	}
-	if v, ok := k.(*netlink.IPVlan); ok {
-		l.Mode = modeName(uint16(v.Mode))
-	}
-	return l, nil
 }
 
 // Up is the state of a link that is up, with an MTU if that is not 0. Deleting

@@ -4,6 +4,7 @@
 package nl
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -78,14 +79,29 @@ func (e Neigh) Check(n *NS) error {
 	if len(msgs) == 0 {
 		return fmt.Errorf("there is no such neighbour: %w", fs.ErrNotExist)
 	}
-	k, err := netlink.NeighDeserialize(msgs[0])
+	mac, state, err := parseNeigh(msgs[0])
 	switch {
 	case err != nil:
 		return err
-	case k.HardwareAddr.String() != e.MAC:
-		return differs("lladdr", k.HardwareAddr, e.MAC)
-	case k.State&netlink.NUD_PERMANENT == 0:
+	case mac != e.MAC:
+		return differs("lladdr", mac, e.MAC)
+	case state&netlink.NUD_PERMANENT == 0:
 		return errors.New("the entry is not permanent")
 	}
 	return nil
+}
+
+// parseNeigh reads an answer to RTM_GETNEIGH, rtnetlink(7): a struct ndmsg, with the state
+// after family, padding and index, and attributes.
+func parseNeigh(m []byte) (mac string, state uint16, err error) {
+	if len(m) < unix.SizeofNdMsg {
+		return "", 0, fmt.Errorf("%d bytes are no neighbour", len(m))
+	}
+	attrs, err := nl.ParseRouteAttr(m[unix.SizeofNdMsg:])
+	for _, t := range attrs {
+		if t.Attr.Type == netlink.NDA_LLADDR {
+			mac = net.HardwareAddr(t.Value).String()
+		}
+	}
+	return mac, binary.NativeEndian.Uint16(m[8:]), err
 }
