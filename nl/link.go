@@ -58,10 +58,10 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return parseLink(m)
 }
 
-// linkByName asks for one link without its statistics.
+// linkByName asks for one link without its statistics. What is no name, no link has.
 func (n *NS) linkByName(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
-		return nil, err
+		return nil, absence{err}
 	}
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK,
 		linkMessage(), skipStats(), attrString(unix.IFLA_IFNAME, name))

@@ -6,6 +6,7 @@ package plugin
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -198,18 +199,29 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// validIfName asks whether the kernel would take the name of a link (dev_valid_name).
 func validIfName(name string) *types.Error {
-	invalid := func(msg, details string) *types.Error {
-		return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name "+msg, details)
+	err, details := CheckLinkName(name), ""
+	if err == nil {
+		return nil
 	}
+	if len(name) > 15 {
+		details = "interface name should be less than 16 characters"
+	}
+	return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name "+err.Error(), details)
+}
+
+// CheckLinkName says why the kernel would not take a name for a link (dev_valid_name): it
+// wants 1 to 15 bytes without blanks, / and :.
+func CheckLinkName(name string) error {
 	switch {
+	case name == "":
+		return errors.New("is empty")
 	case len(name) > 15:
-		return invalid("is too long", "interface name should be less than 16 characters")
+		return errors.New("is too long")
 	case name == "." || name == "..":
-		return invalid("is . or ..", "")
+		return errors.New("is . or ..")
 	case strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }):
-		return invalid("contains / or : or whitespace characters", "")
+		return errors.New("contains / or : or whitespace characters")
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // A Config is the plugin's part of a network configuration. The keys down to
@@ -100,6 +101,7 @@ func (c *Config) Validate() error {
 	if c.ContainerInterface == "" {
 		mistake("containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example")
 	}
+	c.validateNames(mistake)
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		mistake("mtu: %d: it is 0, for that of hostInterface, or 68 to 65535", c.MTU)
 	}
@@ -123,6 +125,18 @@ func (c *Config) Validate() error {
 	}
 	c.validateRoutes(mistake)
 	return errors.Join(mistakes...)
+}
+
+// validateNames refuses what can be the name of neither link.
+func (c *Config) validateNames(mistake func(format string, args ...any)) {
+	for _, k := range []struct{ key, name string }{{"hostInterface", c.HostInterface}, {"containerInterface", c.ContainerInterface}} {
+		if err := plugin.CheckLinkName(k.name); err != nil && k.name != "" {
+			mistake("%s: %q: the name %w: a link's has 1 to 15 bytes without blanks, / and :", k.key, k.name, err)
+		}
+		if k.name == "lo" {
+			mistake("%s: \"lo\": that is the loopback link, which each namespace has", k.key)
+		}
+	}
 }
 
 // validateRoutes reads what says where packets go.

@@ -88,7 +88,7 @@ func (s *scene) wire(r *plugin.Request[Config], p pair) error {
 	return err
 }
 
-// chained refuses what is not the last plugin of a chain.
+// chained refuses what is not the last plugin of a chain, or does not fit what is before it.
 func chained(r *plugin.Request[Config]) error {
 	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain"
 	switch {
@@ -96,6 +96,9 @@ func chained(r *plugin.Request[Config]) error {
 		return plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin")
 	case len(addrsOf(r.Prev)) == 0:
 		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
+	case r.Config.ContainerInterface == r.IfName:
+		return plugin.Errorf(plugin.CodeInvalid, "it is the name of the pod's end of the veth pair, eth1 for example",
+			"containerInterface: %q: that is the pod's link to the VPC", r.IfName)
 	}
 	for _, a := range addrsOf(r.Prev) {
 		if r.Config.DefaultRoute == byVPC && !gateway(r.Prev, a.Is6()).IsValid() {

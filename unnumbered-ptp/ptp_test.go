@@ -302,3 +302,24 @@ func TestUnchained(t *testing.T) {
 	}
 	must(t, f.DEL(p))
 }
+
+// TestNames: a name that cannot be is said to be that, before anything is made; and the DEL
+// that follows, which takes any configuration, is content.
+func TestNames(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node, p.NS)
+	p.request.Config.ContainerInterface = "eth0"
+	if err := f.ADD(p); err == nil || err.Error() != `containerInterface: "eth0": that is the pod's link to the VPC` {
+		t.Errorf("got %v", err)
+	}
+	for _, name := range []string{"sixteen-bytes-up", "a/b", "lo", ""} {
+		p.request.Config.ContainerInterface = name
+		must(t, f.DEL(p))
+		same(t, "DEL with containerInterface "+name, before, nltest.Dump(t, f.node, p.NS))
+	}
+	p.request.Config.ContainerInterface = "exactly15bytes_"
+	must(t, p.request.Config.Validate())
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	must(t, f.DEL(p))
+}

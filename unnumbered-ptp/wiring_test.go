@@ -205,6 +205,10 @@ func TestValidate(t *testing.T) {
 			"hostCidrs: \"10.0.0.0/33\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10\n" +
 			"hostCidrs: \"0.0.0.0/0\": that is the default route: see defaultRoute\n" +
 			"hostCidrs: \"dns\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10",
+		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": the name is too long: a link's has 1 to 15 bytes without blanks, / and :\n" +
+			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: a link's has 1 to 15 bytes without blanks, / and :",
+		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: a link's has 1 to 15 bytes without blanks, / and :\n" +
+			"containerInterface: \"lo\": that is the loopback link, which each namespace has",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`: `keepCaller: it is for NodePorts, and nodePorts "" has none`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:               "hostCidrs must be specified with defaultRoute \"vpc\": the CIDRs of the cluster's services, \"172.20.0.0/16\" for example, or they would leave by the ENI, which has none",
 	} {

@@ -121,9 +121,10 @@ func TestResult(t *testing.T) {
 
 // TestValidate wants every mistake named, with its key, at once.
 func TestValidate(t *testing.T) {
-	c := Config{Mode: "bridge", MTU: 20, LinkInContainer: true}
+	c := Config{Mode: "bridge", Master: "eth 1", MTU: 20, LinkInContainer: true}
 	c.IPAM.Type = "host-local"
 	const want = `unknown ipvlan mode: "bridge": mode is l2, l3 or l3s
+master: "eth 1": the name contains / or : or whitespace characters: a link's has 1 to 15 bytes without blanks, / and :
 mtu: 20: it is 0, for the master's, or 68 to 65535
 ipam: "host-local": this plugin calls no other; put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, of type ipvlan, with an ipam of its own
 linkInContainer: true: the master is an ENI, a link of the host`
