@@ -21,7 +21,7 @@ type IPVlan struct {
 	Master string // in the namespace that the step names
 	NS     *NS    // where the slave lives; nil when that is gone, and the slave with it
 	Mode   string // l2, l3 or l3s; "" is l2
-	MTU    int    // 0: the master's
+	MTU    int    // 0: the master's, and when that changes the kernel has the slave follow; Check takes any
 	Group  uint32 // of links, to be deleted together; 0 is everybody's
 	Down   bool   // leave it down: something has to be set first, and Up follows
 }
@@ -161,7 +161,6 @@ func (v IPVlan) Check(n *NS) error {
 			return err
 		}
 	}
-	mtu := cmp.Or(v.MTU, master.MTU)
 	switch {
 	case l.Kind != "ipvlan":
 		return differs(v.Name, l.Kind, "ipvlan")
@@ -169,8 +168,8 @@ func (v IPVlan) Check(n *NS) error {
 		return fmt.Errorf("the master of %s is not %s", v.Name, v.Master)
 	case l.Mode != v.mode():
 		return differs("mode", l.Mode, v.mode())
-	case mtu != 0 && l.MTU != mtu:
-		return differs("mtu", l.MTU, mtu)
+	case v.MTU != 0 && l.MTU != v.MTU:
+		return differs("mtu", l.MTU, v.MTU)
 	case !l.Up && !v.Down:
 		return errors.New("the link is down")
 	}

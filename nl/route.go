@@ -161,6 +161,9 @@ func (r Route) Check(n *NS) error {
 		if want.Metric == 0 { // 0 is 1024 in IPv6
 			got.Metric = 0
 		}
+		if want.MTU == 0 { // one that is smaller than it need be does no harm
+			got.MTU = 0
+		}
 		if f.index == index && got == want {
 			return nil
 		}

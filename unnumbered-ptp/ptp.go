@@ -55,9 +55,8 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 			return nil, err
 		}
 	}
-	p := newPair(r, s)
+	p, there := s.pair(r)
 	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
-	fresh := pair.Check() != nil
 	made := true
 	if err = pair.Add(); err == nil {
 		err = s.wire(r, p)
@@ -67,7 +66,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	if err == nil {
 		return result(r, p), nil
 	}
-	if fresh && made { // with the rules, of which the last may have been made without an answer
+	if !there && made { // with the rules, of which the last may have been made without an answer
 		err = errors.Join(err, s.host.DelRules(p.veth.Name), pair.Del())
 	}
 	return nil, err
@@ -120,7 +119,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 		return err
 	}
 	defer s.close()
-	p := newPair(r, s)
+	p, _ := s.pair(r)
 	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
 	if err := pair.Check(); err != nil {
 		return err

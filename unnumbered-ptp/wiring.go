@@ -5,7 +5,9 @@ package ptp
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 
@@ -38,6 +40,17 @@ func newPair(r *plugin.Request[Config], s *scene) pair {
 		mtu:     s.podMTU,
 		callers: r.Config.KeepCaller,
 	}
+}
+
+// pair is the pod's pair as it is to be made, or, where it is there, as it was: it keeps its
+// MTU when hostInterface's changes, unless the configuration says another.
+func (s *scene) pair(r *plugin.Request[Config]) (p pair, there bool) {
+	p = newPair(r, s)
+	l, err := s.host.LinkByName(p.veth.Name)
+	if err == nil && r.Config.MTU == 0 {
+		p.veth.MTU = l.MTU
+	}
+	return p, !errors.Is(err, fs.ErrNotExist)
 }
 
 func addrsOf(prev *types100.Result) []netip.Addr {

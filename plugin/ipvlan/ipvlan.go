@@ -13,6 +13,7 @@
 package ipvlan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,8 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		}
 		return nil, err
 	}
-	// A slave has its master's MAC address: the kernel need not be asked, and may not answer.
-	return result(r, nl.Link{Name: slave.Name, MAC: m.MAC, MTU: slave.MTU}), nil
+	// A slave has its master's MAC address and MTU: the kernel need not be asked, and may not answer.
+	return result(r, nl.Link{Name: slave.Name, MAC: m.MAC, MTU: cmp.Or(slave.MTU, m.MTU)}), nil
 }
 
 // masterOf returns the name of the master: the configured one, or the interface

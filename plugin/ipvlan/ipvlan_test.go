@@ -119,7 +119,7 @@ func TestLifecycle(t *testing.T) {
 // TestAddRefusesWhatDiffers leaves alone an interface that is not the one to make.
 func TestAddRefusesWhatDiffers(t *testing.T) {
 	b := newBench(t)
-	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	r, pod := b.pod(`{"mtu": 9001}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
 	for want, there := range map[string]nl.Step{
 		"eth0 is veth, not ipvlan":       {NS: b.vpc, Object: nl.Veth{Name: "other", Peer: "eth0", PeerNS: pod}},
 		"mode is l3, not l2":             {NS: b.node, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Mode: "l3"}},
@@ -134,6 +134,26 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 		}
 		b.same(want, before, nltest.Dump(t, b.node, pod))
 		b.must(w.Del())
+	}
+}
+
+// TestMTU: a slave follows when its master's MTU changes, and CHECK and another ADD are content
+// with what it has, unless the configuration says what it is to have.
+func TestMTU(t *testing.T) {
+	for config, want := range map[string]string{`{}`: "", `{"master": "ens6"}`: "", `{"mtu": 9001}`: "mtu is 1500, not 9001"} {
+		b := newBench(t)
+		r, pod := b.pod(config, [2]string{"10.0.1.20/24", "10.0.1.1"})
+		res, err := b.ADD(r)
+		b.must(err)
+		b.must(nl.Wiring{{NS: b.node, Object: nl.Up{Dev: "ens6", MTU: 1500}}}.Add())
+		l, err := pod.LinkByName("eth0")
+		b.must(err)
+		_, again := b.ADD(r)
+		for command, err := range map[string]error{"CHECK": b.CHECK(r, res), "ADD": again} {
+			if want == "" && err != nil || want != "" && (err == nil || !strings.HasSuffix(err.Error(), want)) {
+				t.Errorf("%s with %s of a slave with MTU %d: %v", command, config, l.MTU, err)
+			}
+		}
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 
 // slave is the link of the pod.
 func (c Config) slave(name string, master nl.Link, pod *nl.NS) nl.IPVlan {
-	return nl.IPVlan{Name: name, Master: master.Name, NS: pod, Mode: c.Mode, MTU: cmp.Or(c.MTU, master.MTU)}
+	return nl.IPVlan{Name: name, Master: master.Name, NS: pod, Mode: c.Mode, MTU: c.MTU}
 }
 
 // wiring is all that an ADD does: the slave, its addresses, and its routes.
