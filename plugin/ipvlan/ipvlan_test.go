@@ -5,9 +5,11 @@ package ipvlan
 
 import (
 	"errors"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
@@ -135,6 +137,43 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 		b.same(want, before, nltest.Dump(t, b.node, pod))
 		b.must(w.Del())
 	}
+}
+
+// TestLoopback6: where the runtime has disabled IPv6 in the namespace, as dockerd does, a pod
+// with an address of IPv6 reaches it, and ::1; and one with none is left as it is.
+func TestLoopback6(t *testing.T) {
+	const v6 = "fd00:0:0:1::20"
+	for _, addrs := range [][][2]string{{{"10.0.1.20/24", "10.0.1.1"}}, {{"10.0.1.20/24", "10.0.1.1"}, {v6 + "/64", "fd00:0:0:1::1"}}} {
+		b := newBench(t)
+		r, pod := b.pod(`{}`, addrs...)
+		disabled := nl.Sysctl{Key: "net/ipv6/conf/all/disable_ipv6", Value: "1"}
+		b.must(nl.Wiring{{NS: pod, Object: disabled}, {NS: pod, Object: nl.Up{Dev: "lo"}}}.Add())
+		_, err := b.ADD(r)
+		b.must(err)
+		if len(addrs) == 1 {
+			if v, err := pod.Sysctl("net/ipv6/conf/lo/disable_ipv6"); v != "1" || err != nil {
+				t.Errorf("without IPv6: lo has disable_ipv6=%s, %v", v, err)
+			}
+			continue
+		}
+		for _, own := range []string{v6, "::1"} {
+			b.must(pod.Do(func() error { return callSelf(own) }))
+		}
+	}
+}
+
+// callSelf connects to one of the namespace's own addresses.
+func callSelf(addr string) error {
+	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	c, err := net.DialTimeout("tcp", l.Addr().String(), 2*time.Second)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // TestMTU: a slave follows when its master's MTU changes, and CHECK and another ADD are content

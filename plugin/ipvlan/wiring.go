@@ -29,6 +29,9 @@ func wiring(slave nl.IPVlan, prev *types100.Result, host, pod *nl.NS) nl.Wiring 
 	w := nl.Wiring{{NS: host, Object: slave}}
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	if v6 {
+		// The pod's own addresses are reached by lo, which has no IPv6 either where the
+		// runtime has disabled it in the whole namespace.
+		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		conf := "net/ipv6/conf/" + slave.Name + "/"
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
 		// All slaves have the MAC address of their master, and would take each
