@@ -20,6 +20,13 @@ type Addr struct {
 	// NoDAD makes an IPv6 address usable at once. EC2 gives an address to one
 	// ENI only, and slaves of one link would see each other's probes as their own.
 	NoDAD bool
+
+	// The rest is what Addrs says of an address, and no Add asks for.
+	Secondary  bool // IPv4: the link had another of its subnet; IPv6: made up for privacy, for a while
+	Dynamic    bool // it has a lifetime, as those of DHCP
+	Deprecated bool // not for what begins now: preferred_lft is over
+	Tentative  bool // IPv6: nobody has claimed it yet
+	Duplicate  bool // IPv6: somebody else has it
 }
 
 func (a Addr) String() string {
@@ -83,8 +90,8 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, the primary one of each family first, or
-// those of all links if dev is "".
+// Addrs lists the addresses of a link, or of all links if dev is "": of IPv4 the oldest
+// first, but for one that is not Secondary; of IPv6 the newest (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {
@@ -97,7 +104,10 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 		}
 		for _, f := range found {
-			all = append(all, Addr{Prefix: f.prefix, Dev: names[f.index], NoDAD: f.flags&unix.IFA_F_NODAD != 0})
+			is := func(flag uint32) bool { return f.flags&flag != 0 }
+			all = append(all, Addr{Prefix: f.prefix, Dev: names[f.index], NoDAD: is(unix.IFA_F_NODAD),
+				Secondary: is(unix.IFA_F_SECONDARY), Dynamic: !is(unix.IFA_F_PERMANENT), Deprecated: is(unix.IFA_F_DEPRECATED),
+				Tentative: is(unix.IFA_F_TENTATIVE), Duplicate: is(unix.IFA_F_DADFAILED)})
 		}
 	}
 	return all, nil

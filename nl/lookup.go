@@ -16,23 +16,44 @@ import (
 // very address, a /32 or /128, as it has to the pods behind its links. It asks the
 // kernel for one route ("ip route get ADDR fibmatch"), however many there are.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
+	r, err := n.lookup(a)
+	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
+}
+
+// DefaultSource is the address that the default route by a link says is to be the source of
+// what the namespace itself sends ("ip route get ADDR oif DEV fibmatch"). It is the zero
+// address if there is no such route, or it says none.
+func (n *NS) DefaultSource(dev string, v6 bool) (netip.Addr, error) {
+	anybody := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // RFC 5737 and RFC 3849: to documentation nothing narrower leads
+	if v6 {
+		anybody = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
+	}
+	index, err := n.index(dev)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	r, err := n.lookup(anybody, attr32(unix.RTA_OIF, uint32(index)))
+	if err != nil || r.Dst.Bits() != 0 {
+		return netip.Addr{}, err
+	}
+	return r.Src, nil
+}
+
+// lookup asks for the route that leads to an address. Where there is none it is the zero route.
+func (n *NS) lookup(a netip.Addr, more ...nl.NetlinkRequestData) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(familyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH
-	found, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, msg, attrAddr(unix.RTA_DST, a))
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		return false, nil
+	data := append([]nl.NetlinkRequestData{msg, attrAddr(unix.RTA_DST, a)}, more...)
+	found, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, data...)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(found) == 0 {
+		return kernelRoute{}, nil
+	}
+	var r kernelRoute
+	if err == nil {
+		r, err = parseRoute(found[0])
 	}
 	if err != nil {
-		return false, fmt.Errorf("%s: route to %s: %w", n.Name, a, err)
+		return r, fmt.Errorf("%s: route to %s: %w", n.Name, a, err)
 	}
-	for _, m := range found {
-		r, err := parseRoute(m)
-		if err != nil {
-			return false, fmt.Errorf("%s: route to %s: %w", n.Name, a, err)
-		}
-		if r.Table == MainTable && r.Dst.IsSingleIP() {
-			return true, nil
-		}
-	}
-	return false, nil
+	return r, nil
 }

@@ -6,7 +6,6 @@ package ptp
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -29,24 +28,9 @@ func readNode(host *nl.NS, c Config) (node, error) {
 		return node{}, fmt.Errorf("hostInterface: %w", err)
 	}
 	n := node{mtu: l.MTU}
-	addrs, err := host.Addrs(c.HostInterface)
-	if err != nil {
-		return n, fmt.Errorf("hostInterface: %w", err)
+	if n.addrs, err = hostAddrs(host, c.HostInterface); err != nil {
+		return n, err
 	}
-	var v6 []netip.Addr
-	for _, a := range addrs {
-		switch addr := a.Prefix.Addr(); {
-		case addr.IsLinkLocalUnicast():
-		case addr.Is4():
-			n.addrs = append(n.addrs, addr)
-		default:
-			v6 = append(v6, addr)
-		}
-	}
-	// The first is the primary one, and what keepalived and others have added comes
-	// later. Of IPv6 the kernel lists the newest first (ipv6_link_dev_addr).
-	slices.Reverse(v6)
-	n.addrs = append(n.addrs, v6...)
 	if len(n.addrs) == 0 {
 		return n, fmt.Errorf("hostInterface: %s has no addresses", c.HostInterface)
 	}
@@ -58,28 +42,6 @@ func readNode(host *nl.NS, c Config) (node, error) {
 		n.rationed = ms > refusals6
 	}
 	return n, nil
-}
-
-// primaries is the node without what others may add to hostInterface, and take away.
-func (n node) primaries() node {
-	var addrs []netip.Addr
-	for _, v6 := range []bool{false, true} {
-		if a, ok := n.primary(v6); ok {
-			addrs = append(addrs, a)
-		}
-	}
-	n.addrs = addrs
-	return n
-}
-
-// primary is the first address of a family.
-func (n node) primary(v6 bool) (netip.Addr, bool) {
-	for _, a := range n.addrs {
-		if a.Is6() == v6 {
-			return a, true
-		}
-	}
-	return netip.Addr{}, false
 }
 
 // forwards6 says whether the node forwards IPv6 because of pods.

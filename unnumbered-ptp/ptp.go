@@ -120,23 +120,32 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	}
 	defer s.close()
 	p, _ := s.pair(r)
-	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
-	if err := pair.Check(); err != nil {
+	if err := (nl.Wiring{{NS: s.host, Object: p.veth}}).Check(); err != nil {
 		return err
 	}
 	table, err := tableOf(s.host, r.Config, p.veth.Name)
 	if err != nil {
 		return err
 	}
-	w := append(pair, lasting(nodeWiring(r, s.node, s.host))...)
-	if err := slices.DeleteFunc(w, minor).Check(); err != nil {
+	nodes := s.node.anyNode()
+	err = anyRight(nodes, func(n node) error {
+		return slices.DeleteFunc(lasting(nodeWiring(r, n, s.host)), minor).Check()
+	})
+	if err != nil {
 		return err
 	}
 	// A pod that was made before an upgrade, or under another configuration, has
 	// the other loop, which is as good, and may not know callers from others.
-	var first error
-	for _, p := range r.Config.anyPair(p) {
-		err := s.checkPod(r, p, table)
+	return anyRight(nodes, func(n node) error {
+		return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(r, p, n, table) })
+	})
+}
+
+// anyRight returns nil if one of the ways that something may be is right, and otherwise what
+// is wrong with the first.
+func anyRight[T any](ways []T, wrong func(T) error) (first error) {
+	for _, w := range ways {
+		err := wrong(w)
 		if err == nil {
 			return nil
 		}
@@ -145,9 +154,9 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	return first
 }
 
-func (s *scene) checkPod(r *plugin.Request[Config], p pair, table uint32) error {
+func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node, table uint32) error {
 	var w nl.Wiring
-	for _, step := range wiring(r, p, s.node.primaries(), table, s.host, s.pod) {
+	for _, step := range wiring(r, p, n.primaries(), table, s.host, s.pod) {
 		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && route.Table == 0 {
 			w = append(w, step)
 		}

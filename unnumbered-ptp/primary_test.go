@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+const floating = "10.0.9.77" // what keepalived takes from node to node
+
+// iproute runs the lines of a script in a namespace: ip(8) knows more of addresses than
+// [nl.Addr] has to.
+func iproute(t testing.TB, n *nl.NS, script string) {
+	t.Helper()
+	for line := range strings.Lines(script) {
+		must(t, n.Do(func() error { return exec.Command("ip", strings.Fields(line)...).Run() }))
+	}
+}
+
+// again is what DHCP or an admin does: the node's own addresses go and come again, and are
+// then the newest.
+const again = `
+	addr del 10.0.9.10/24 dev eth0
+	addr add 10.0.9.10/24 dev eth0
+	route replace default via 10.0.9.1
+	-6 addr del fd00:0:9::10/64 dev eth0
+	-6 addr add fd00:0:9::10/64 dev eth0 nodad
+	-6 route replace default via fd00:0:9::1`
+
+// TestPrimary: whatever others add to hostInterface, and in whichever order, pods know the
+// node by its own address.
+func TestPrimary(t *testing.T) {
+	for name, script := range map[string]string{
+		"VIPs after it":             "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad preferred_lft 0",
+		"VIPs before it":            "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad preferred_lft 0" + again,
+		"not deprecated":            "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad" + again,
+		"deprecated, of the subnet": "addr add 10.0.9.77/24 dev eth0 preferred_lft 0 \n -6 addr add fd00:0:9::77/64 dev eth0 nodad preferred_lft 0" + again,
+		"wide, but not the source of the default route": "addr add 10.0.9.77/16 dev eth0 \n -6 addr add fd00:0:9::77/48 dev eth0 nodad \n" +
+			"route replace default via 10.0.9.1 src 10.0.9.10 \n -6 route replace default via fd00:0:9::1 src fd00:0:9::10",
+		"as wide, but secondary": "addr add 10.0.9.77/24 dev eth0",
+		"from DHCP": "addr del 10.0.9.10/24 dev eth0 \n -6 addr del fd00:0:9::10/64 dev eth0 \n" +
+			"addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad \n" +
+			"addr add 10.0.9.10/32 dev eth0 valid_lft 3600 preferred_lft 3600 \n -6 addr add fd00:0:9::10/128 dev eth0 nodad valid_lft 450 preferred_lft 140",
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			iproute(t, f.node, strings.TrimSpace(script))
+			p := f.pod("pod1", pod1Addr, dual)
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			knows(t, f, p, nodeAddr)
+		})
+	}
+}
+
+// knows wants one of the node's addresses, and not the other, wherever the node and a pod
+// have only one of each family.
+func knows(t *testing.T, f *fabric, p *pod, addr string) {
+	t.Helper()
+	var table []byte
+	must(t, f.node.Do(func() (err error) {
+		table, err = exec.Command("nft", "list", "table", "inet", "cni_ipvlan_vpc_k8s_net").CombinedOutput()
+		return err
+	}))
+	all := nltest.Dump(t, f.node, p.NS) + string(table)
+	other := map[string]string{nodeAddr: floating, floating: nodeAddr}[addr]
+	veth := p.result.Interfaces[1].Name
+	for _, c := range []struct {
+		of    func(addr string) string
+		texts []string
+	}{
+		{strings.Clone, []string{
+			"default via %s dev eth1 proto 72", // of the pod: of IPv6 it may have one by its ENI
+			"ip route add " + p.addr + "/32 dev " + veth + " scope link src %s proto 72",
+			"ct status dnat snat ip to %s ", // what goes back to the pod that it is from
+			"ip saddr 10.0.0.0/16 snat ip to %s ",
+		}},
+		{sixth, []string{
+			"ip -6 route add " + sixth(p.addr) + "/128 dev " + veth + " src %s ",
+			"ct status dnat snat ip6 to %s ",
+			"0x00002000 snat ip6 to %s ",
+		}},
+	} {
+		for _, text := range c.texts {
+			mine, others := fmt.Sprintf(text, c.of(addr)), fmt.Sprintf(text, c.of(other))
+			if !strings.Contains(all, mine) || strings.Contains(all, others) {
+				t.Errorf("want %q, and not %q, in\n%s", mine, others, all)
+			}
+		}
+	}
+}
+
+// TestPrimaryOnly: an address that is not for what begins now is better than none.
+func TestPrimaryOnly(t *testing.T) {
+	f := newFabric(t)
+	iproute(t, f.node, "addr del 10.0.9.10/24 dev eth0 \n -6 addr del fd00:0:9::10/64 dev eth0 \n"+
+		"addr add 10.0.9.77/24 dev eth0 preferred_lft 0 \n -6 addr add fd00:0:9::77/64 dev eth0 nodad preferred_lft 0")
+	p := f.pod("pod1", pod1Addr, dual)
+	must(t, f.ADD(p))
+	knows(t, f, p, floating)
+}
+
+// TestPrimaryChanges: a pod that knows the node by an address which the node still has is
+// well, whether that of the next pod is another or not; and not, if the address has gone.
+func TestPrimaryChanges(t *testing.T) {
+	f := newFabric(t)
+	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
+	must(t, f.ADD(p))
+	iproute(t, f.node, "addr add 10.0.9.77/24 dev eth0 \n -6 addr add fd00:0:9::77/64 dev eth0 nodad \n"+
+		"route replace default via 10.0.9.1 src 10.0.9.77 \n -6 route replace default via fd00:0:9::1 src fd00:0:9::77")
+	must(t, f.CHECK(p))
+	must(t, f.ADD(late))
+	knows(t, f, late, floating)
+	must(t, f.CHECK(late))
+	must(t, f.CHECK(p))
+	iproute(t, f.node, "addr del 10.0.9.10/24 dev eth0")
+	if f.CHECK(p) == nil {
+		t.Error("CHECK is content with an address that the node has not")
+	}
+}
