@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // hostAddrs are the addresses of hostInterface, without link-local ones and duplicates: of
@@ -92,6 +93,22 @@ func (n node) primary(v6 bool) (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
+}
+
+// meets refuses a pod that has addresses of a family of which the node has none: neither would
+// reach the other. The node's may be about to come, as that of DHCPv6 does after that of DHCP.
+func (n node) meets(r *plugin.Request[Config]) error {
+	for _, a := range addrsOf(r.Prev) {
+		family, enable := "IPv4", ""
+		if a.Is6() {
+			family, enable = "IPv6", ", and see that net.ipv6.conf.all.disable_ipv6 is 0"
+		}
+		if _, ok := n.primary(a.Is6()); !ok {
+			return plugin.Errorf(plugin.CodeTryAgain, "give the boot ENI an "+family+" address"+enable+"; or leave "+family+" out of ipFamilies",
+				"hostInterface: %s has no %s address, and the pod has %s", r.Config.HostInterface, family, a)
+		}
+	}
+	return nil
 }
 
 // anyNode are the node as it is, and as it may have been when a pod was made, or the last

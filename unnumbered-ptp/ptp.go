@@ -48,6 +48,9 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		return nil, err
 	}
 	defer s.close()
+	if err := s.node.meets(r); err != nil {
+		return nil, err
+	}
 	// One by one, because what one has done stays when another fails: other pods
 	// have come to rely on it.
 	for _, step := range nodeWiring(r, s.node, s.host) {

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"strings"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// TestFamilies: a pod whose families the node has not all is refused, before anything is
+// made; one that has no more of them than the node is well, and so is IPv4 without IPv6.
+func TestFamilies(t *testing.T) {
+	only6 := func(r *types100.Result) { dual(r); r.IPs, r.Routes = r.IPs[1:], r.Routes[1:] }
+	none := func(*types100.Result) {}
+	const (
+		without6 = "-6 addr del fd00:0:9::10/64 dev eth0"
+		without4 = "addr del 10.0.9.10/24 dev eth0"
+		disabled = "disabled"
+	)
+	for _, c := range []struct {
+		node   string
+		pod    func(*types100.Result)
+		lacks  string // the pod is refused because of
+		advice string
+	}{
+		{without6, none, "", ""},
+		{without6, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "leave IPv6 out of ipFamilies"},
+		{without6, only6, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 is 0"},
+		{disabled, none, "", ""},
+		{disabled, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 is 0"},
+		{without4, none, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50", "leave IPv4 out of ipFamilies"},
+		{without4, only6, "", ""},
+		{without4, dual, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50", "leave IPv4 out of ipFamilies"},
+	} {
+		f := newFabric(t)
+		if c.node == disabled {
+			for _, which := range []string{"all", "default"} {
+				f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/" + which + "/disable_ipv6", Value: "1"})
+			}
+		} else {
+			iproute(t, f.node, c.node)
+		}
+		p := f.pod("pod1", pod1Addr, c.pod)
+		before := nltest.Dump(t, f.node, p.NS)
+		err := f.ADD(p)
+		if c.lacks == "" {
+			must(t, err)
+			must(t, f.CHECK(p))
+			must(t, f.DEL(p))
+			continue
+		}
+		if e, ok := err.(*plugin.Error); !ok || e.Error() != c.lacks || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, c.advice) {
+			t.Errorf("%s: got %v", c.node, err)
+		}
+		same(t, c.node, before, nltest.Dump(t, f.node, p.NS))
+		must(t, f.DEL(p))
+	}
+}
