@@ -24,7 +24,7 @@ test: build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/conta
 	go test $(RACE) -run 'TestRepo' .
 	go test $(RACE) -skip TestKillEverywhere $$(go list ./... | grep -vxF "$$(go list $(KERNEL) .)")
 	go test -run TestKillEverywhere -parallel 4 ./ipam
-	go test -exec $(VM)/exec -skip 'TestRepo' $(KERNEL) .
+	go test -timeout 20m -exec $(VM)/exec -skip 'TestRepo' $(KERNEL) .
 
 lint:
 	test -z "$$(gofmt -l .)" && go vet ./... && go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
@@ -49,7 +49,7 @@ $(PEERS)/firewall:
 	GOBIN=$(PEERS) CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' $(addprefix github.com/containernetworking/plugins/plugins/meta/,tuning@v1.9.1 firewall@v1.9.1)
 
 # containerd, runc, which is C too, and what asks them as kubelet does. No peers: the benchmarks carry those along.
-$(RUNTIME)/containerd: aws/vpcsim/containerd/go.sum $(wildcard aws/vpcsim/containerd/*/*.go)
+$(RUNTIME)/containerd: aws/vpcsim/containerd/programs/go.sum $(wildcard aws/vpcsim/containerd/programs/*/*.go)
 	$(VM)/setup gcc libc6-dev
 	CGO_ENABLED=1 go build -C $(<D) -tags no_btrfs,no_devmapper,no_zfs -ldflags '-s -w' -o $(RUNTIME)/ tool ./...
 

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command cri calls a container runtime as kubelet does, by the Container Runtime Interface, and waits until it listens.
+//
+// usage: cri SOCKET METHOD REQUEST
+//
+// METHOD is one of RuntimeService or ImageService, and REQUEST the JSON of its request; the answer is printed as JSON.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	_ "k8s.io/cri-api/pkg/apis/runtime/v1" // the services
+)
+
+// patience is what kubelet has for a call (runtimeRequestTimeout).
+const patience = 2 * time.Minute
+
+// again is when it looks again whether somebody listens.
+var again = grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond}}
+
+func main() {
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: cri SOCKET METHOD REQUEST")
+		os.Exit(2)
+	}
+	answer, err := call(os.Args[1], protoreflect.Name(os.Args[2]), []byte(os.Args[3]))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer)) // a sandbox is ready by default
+}
+
+// call finds the method by the names in its protocol, so that all of them are here.
+func call(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
+	m, err := method(name)
+	if err != nil {
+		return nil, err
+	}
+	in, out, err := messages(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := protojson.Unmarshal(request, in); err != nil {
+		return nil, fmt.Errorf("%s: %w", request, err)
+	}
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(again))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return out, conn.Invoke(ctx, fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()), in, out, grpc.WaitForReady(true))
+}
+
+// services are those of the interface, by their names in the protocol.
+var services = []protoreflect.FullName{"runtime.v1.RuntimeService", "runtime.v1.ImageService"}
+
+func method(name protoreflect.Name) (protoreflect.MethodDescriptor, error) {
+	for _, service := range services {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(service.Append(name))
+		if m, ok := d.(protoreflect.MethodDescriptor); err == nil && ok {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("no service of the interface has a method %s", name)
+}
+
+// messages are an empty request and an empty answer.
+func messages(m protoreflect.MethodDescriptor) (in, out proto.Message, err error) {
+	request, err := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
+	if err != nil {
+		return nil, nil, err
+	}
+	return request.New().Interface(), answer.New().Interface(), nil
+}
