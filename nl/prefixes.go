@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -80,11 +79,13 @@ func compare(c *nftables.Conn, t *nftables.Table, prefixes []netip.Prefix, not b
 // outermost sorts prefixes and leaves out those that another contains, because
 // the intervals of a set must not overlap.
 func outermost(prefixes []netip.Prefix) []netip.Prefix {
-	sorted := slices.Clone(prefixes)
-	for i, p := range sorted {
-		sorted[i] = p.Masked()
+	var sorted []netip.Prefix
+	for _, p := range prefixes { // a few: a sort of their type would be 10 kB of program
+		sorted = append(sorted, p.Masked())
+		for i := len(sorted) - 1; i > 0 && sorted[i].Compare(sorted[i-1]) < 0; i-- {
+			sorted[i-1], sorted[i] = sorted[i], sorted[i-1]
+		}
 	}
-	slices.SortFunc(sorted, netip.Prefix.Compare)
 	var kept []netip.Prefix
 	for _, p := range sorted {
 		if len(kept) == 0 || !kept[len(kept)-1].Overlaps(p) {
