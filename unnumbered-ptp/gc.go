@@ -25,7 +25,7 @@ func unwiring(host *nl.NS, veth string, rules []nl.Rule) nl.Wiring {
 }
 
 // gc deletes the pairs of this network whose attachments are not valid any more,
-// and the rules of any pair that is gone.
+// and the rules of any pair that is gone. What serves the others it puts back.
 func gc(_ context.Context, r *plugin.Request[Config]) error {
 	host, err := nl.Host()
 	if err != nil {
@@ -54,6 +54,8 @@ func gc(_ context.Context, r *plugin.Request[Config]) error {
 		alive[l.Name] = true
 	}
 	errs = append(errs, stale(host, rules, alive).Del())
+	_, err = Mend(host, r.Network, r.Config)
+	errs = append(errs, err)
 	return errors.Join(errs...)
 }
 

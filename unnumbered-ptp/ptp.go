@@ -51,12 +51,8 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	if err := s.node.meets(r); err != nil {
 		return nil, err
 	}
-	// One by one, because what one has done stays when another fails: other pods
-	// have come to rely on it.
-	for _, step := range nodeWiring(r, s.node, s.host) {
-		if err := (nl.Wiring{step}).Add(); err != nil {
-			return nil, err
-		}
+	if err := install(nodeWiring(r, s.node, s.host)); err != nil {
+		return nil, err
 	}
 	p, there := s.pair(r)
 	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
@@ -131,10 +127,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 		return err
 	}
 	nodes := s.node.anyNode()
-	err = anyRight(nodes, func(n node) error {
-		return slices.DeleteFunc(lasting(nodeWiring(r, n, s.host)), minor).Check()
-	})
-	if err != nil {
+	if err := serves(r, nodes, s.host); err != nil {
 		return err
 	}
 	// A pod that was made before an upgrade, or under another configuration, has

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"net"
+	"slices"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// Lost lists what the node has lost of what serves all pods of a network, if a CHECK of
+// them would miss any of it: "nft flush ruleset", which is what many a firewall begins
+// with, takes the table, and with it services and the internet of every pod. A node without
+// pods of the network has lost nothing. The configuration is to be validated.
+func Lost(host *nl.NS, network string, c Config) (nl.Wiring, error) {
+	links, err := host.Links()
+	if err != nil {
+		return nil, err
+	}
+	veths := map[string]bool{}
+	for _, l := range links {
+		if l.Kind == "veth" && l.Group == nl.OwnGroup && networkOf(l.Alias) == network {
+			veths[l.Name] = true
+		}
+	}
+	if len(veths) == 0 {
+		return nil, nil
+	}
+	n, err := readNode(host, c)
+	if err != nil {
+		return nil, err
+	}
+	prev, err := known(host, veths)
+	if err != nil {
+		return nil, err
+	}
+	r := &plugin.Request[Config]{Network: network, Config: c, Prev: prev}
+	if serves(r, n.anyNode(), host) == nil {
+		return nil, nil
+	}
+	return slices.DeleteFunc(nodeWiring(r, n, host), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil }), nil
+}
+
+// Mend puts back what is [Lost], as the next ADD would, and returns it. It may run beside
+// ADDs: either finds what the other has done.
+func Mend(host *nl.NS, network string, c Config) (nl.Wiring, error) {
+	w, err := Lost(host, network, c)
+	if err == nil {
+		err = install(w)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// install adds what serves all pods, one by one, because what one has done stays when
+// another fails: other pods have come to rely on it.
+func install(w nl.Wiring) error {
+	for _, step := range w {
+		if err := (nl.Wiring{step}).Add(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serves says what CHECK misses of what serves all pods, on a node that may be any of these.
+func serves(r *plugin.Request[Config], nodes []node, host *nl.NS) error {
+	return anyRight(nodes, func(n node) error {
+		return slices.DeleteFunc(lasting(nodeWiring(r, n, host)), minor).Check()
+	})
+}
+
+// known is what the node still knows of the results by which its pods were made: the
+// destinations of their routes, which are those that it sends back to them.
+func known(host *nl.NS, veths map[string]bool) (*types100.Result, error) {
+	routes, err := host.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	if err != nil {
+		return nil, err
+	}
+	var r types100.Result
+	for _, route := range routes {
+		if a := route.Dst.Addr(); route.Via.IsValid() && veths[route.Dev] {
+			r.Routes = append(r.Routes, &types.Route{Dst: net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(route.Dst.Bits(), a.BitLen())}})
+		}
+	}
+	return &r, nil
+}

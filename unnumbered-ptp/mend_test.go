@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// nft runs nft(8) on the node, and returns what it says.
+func (f *fabric) nft(args ...string) string {
+	f.t.Helper()
+	var out []byte
+	err := f.node.Do(func() (err error) { out, err = exec.Command("nft", args...).CombinedOutput(); return err })
+	if err != nil {
+		f.t.Fatalf("nft %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// TestMend: what a firewall has flushed is put back as it was, to the last rule, by GC and
+// by the tool; and nothing else is touched.
+func TestMend(t *testing.T) {
+	f := newFabric(t)
+	serve(t, f.router, internet+":443")
+	p := f.pod("pod1", pod1Addr, dual, func(res *types100.Result) { // a VPC of two CIDRs
+		res.Routes = append(res.Routes, &types.Route{Dst: cidr("100.64.0.0/10"), GW: res.IPs[0].Gateway})
+	})
+	must(t, f.ADD(p))
+	mend := func() (nl.Wiring, error) { return ptp.Mend(f.node, p.request.Network, p.request.Config) }
+	state := func() string { return f.nft("list", "ruleset") + nltest.Dump(t, f.node) }
+	table := func() { f.nft("flush", "ruleset") }
+	rest := func() {
+		table()
+		must(t, nl.Wiring{{NS: f.node, Object: nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}}}.Del())
+		f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
+	}
+	before := state()
+	for name, repair := range map[string]func() error{
+		"Mend": func() error { _, err := mend(); return err },
+		"GC":   func() error { return f.GC(p, p.request.Attachment) },
+	} {
+		for _, lose := range []func(){table, rest} {
+			lose()
+			if f.CHECK(p) == nil {
+				t.Error("CHECK is content with what a firewall has left")
+			}
+			must(t, repair())
+			must(t, f.CHECK(p))
+			same(t, name, before, state())
+			if seen, err := call(p.NS, "tcp4", internet+":443"); err != nil || seen != nodeAddr {
+				t.Errorf("%s: the internet sees %q, %v", name, seen, err)
+			}
+		}
+	}
+	if w, err := mend(); len(w) > 0 || err != nil {
+		t.Errorf("of what is there it has put back %v; %v", w, err)
+	}
+	// Of a sysctl that CHECK does not miss, and of others' tables, it knows nothing.
+	f.nft("add table inet filter; add chain inet filter input { type filter hook input priority 0; policy drop; }")
+	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
+	others := state()
+	if w, err := mend(); len(w) > 0 || err != nil {
+		t.Errorf("it has put back %v; %v", w, err)
+	}
+	same(t, "an admin's", others, state())
+}
+
+// TestMendNothing leaves a node alone that has no pod of the network.
+func TestMendNothing(t *testing.T) {
+	f := newFabric(t)
+	p := f.pod("pod1", pod1Addr)
+	bare := nltest.Dump(t, f.node)
+	quiet := func(why, network string) {
+		t.Helper()
+		if w, err := ptp.Mend(f.node, network, p.request.Config); len(w) > 0 || err != nil {
+			t.Errorf("%s: %v; %v", why, w, err)
+		}
+	}
+	quiet("no pod was ever here", "net")
+	must(t, f.GC(p))
+	same(t, "no pod", bare, nltest.Dump(t, f.node))
+	must(t, f.ADD(p))
+	f.nft("flush", "ruleset")
+	quiet("another network", "other")
+	must(t, f.DEL(p))
+	quiet("the last pod has gone", "net")
+	same(t, "the table", "", f.nft("list", "ruleset"))
+}
+
+// TestMendAtOnce flushes while ADDs and repairs are under way: all succeed, and the node
+// has what it had.
+func TestMendAtOnce(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	before := f.nft("list", "ruleset")
+	mend := func() error {
+		return f.node.Do(func() error {
+			host, err := nl.Host()
+			if err != nil {
+				return err
+			}
+			defer host.Close()
+			_, err = ptp.Mend(host, p.request.Network, p.request.Config)
+			return err
+		})
+	}
+	add := func(p *pod) func() error { return func() error { return f.ADD(p) } }
+	for i := range 4 {
+		f.nft("flush", "ruleset")
+		work := []func() error{mend, mend, mend, add(p)}
+		for j := range 3 {
+			work = append(work, add(f.pod(fmt.Sprint("pod", i, j), fmt.Sprint("10.0.1.", 60+i*3+j))))
+		}
+		errs := make(chan error, len(work))
+		for _, w := range work {
+			go func() { errs <- w() }()
+		}
+		for range work {
+			if err := <-errs; err != nil {
+				t.Error(err)
+			}
+		}
+		same(t, "the table", before, f.nft("list", "ruleset"))
+	}
+}
