@@ -116,19 +116,24 @@ func confFiles(dir string) ([]string, error) {
 	return files, nil
 }
 
+// conflistsAt are those of a folder, or the one file.
+func conflistsAt(path string) ([]string, error) {
+	fi, err := os.Stat(path)
+	if err == nil && fi.IsDir() {
+		return confFiles(path)
+	}
+	return []string{path}, err
+}
+
 // errNoConfig means that nothing there has a plugin of ours that gives addresses.
 var errNoConfig = errors.New("no conflist with the plugin " + typeAll + " or " + typeIPAM)
 
 // findConfig reads ipam's configuration from a file, or from the first file of a folder
 // that has one.
 func findConfig(path string) (*lease.Config, error) {
-	files := []string{path}
-	if fi, err := os.Stat(path); err != nil {
+	files, err := conflistsAt(path)
+	if err != nil {
 		return nil, err
-	} else if fi.IsDir() {
-		if files, err = confFiles(path); err != nil {
-			return nil, err
-		}
 	}
 	var unread error
 	for _, f := range files {

@@ -134,6 +134,7 @@ func chosenCheckups(c *cli.Context) ([]checkup, error) {
 // A patient is a node, or the image of one.
 type patient struct {
 	root   string // "": this node
+	given  string // the folder of conflists, or one
 	file   string // the conflist; "" if there is none
 	binDir string
 	config *lease.Config // nil if there is none that can be read
@@ -149,8 +150,8 @@ type patient struct {
 func admit(c *cli.Context) (*patient, error) {
 	p := &patient{root: c.String("root"), waits: reuseWaits(c)}
 	p.binDir = p.path(c.String("bin-dir"))
-	dir := p.path(c.String("config"))
-	if p.file = firstOurs(dir); p.file != "" {
+	p.given = p.path(c.String("config"))
+	if p.file = firstOurs(p.given); p.file != "" {
 		p.list, _ = readConflist(p.file)
 		p.config, _ = findConfig(p.file)
 	}

@@ -23,11 +23,9 @@ import (
 
 // firstOurs is the first conflist in a folder with a plugin of ours that gives addresses, or the file itself.
 func firstOurs(path string) string {
-	files := []string{path}
-	if fi, err := os.Stat(path); err != nil {
+	files, err := conflistsAt(path)
+	if err != nil {
 		return ""
-	} else if fi.IsDir() {
-		files, _ = confFiles(path)
 	}
 	for _, f := range files {
 		if list, err := readConflist(f); err == nil && list.plugin(typeIPAM) != nil {

@@ -20,7 +20,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
-	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // checkLinks looks at the links of the ENIs that serve pods, and compares their MTU with
@@ -123,8 +122,7 @@ func (p *patient) strip(a nl.Addr) func(context.Context) (string, error) {
 func (p *patient) checkLeftovers(context.Context) ([]ailment, error) {
 	rules, err1 := p.pool.Host.Rules()
 	links, err2 := p.pool.Host.Links()
-	tables, err3 := p.pool.Host.Tables()
-	if err := errors.Join(err1, err2, err3); err != nil {
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	var found []ailment
@@ -142,13 +140,8 @@ func (p *patient) checkLeftovers(context.Context) ([]ailment, error) {
 				Do: "if that pod is gone: ip link del " + l.Name + "; else delete the pod"})
 		}
 	}
-	var c ptp.Config
-	raw, table := p.list.plugin(typePTP), "inet "+nl.OwnTableOf(p.list.Name)
-	if raw != nil && json.Unmarshal(raw, &c) == nil && c.IPMasq && p.state.Leases.Len() > 0 && !slices.Contains(tables, table) {
-		found = append(found, ailment{Severity: severe, About: "nftables: " + table, Means: "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet",
-			Do: "start any pod here: its ADD installs the table. Let firewalld or nftables.service flush only what is theirs"})
-	}
-	return found, nil
+	lost, err := p.lost()
+	return append(found, lost...), err
 }
 
 // removeDetached is a fix that deletes all such rules at once. It looks at them again.

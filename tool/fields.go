@@ -27,7 +27,7 @@ var fields = map[string]string{
 	"maxpods":          "max_pods",
 	"metrics":          "[] name help samples[] {labels value}",
 	"new-interface":    "iface mac id index card subnet subnet_cidr secgrps vpc ips vpc_cidrs",
-	"registry-gc":      "deleted ended prefixes rules unassigned",
+	"registry-gc":      "deleted ended mended prefixes rules unassigned",
 	"registry-list":    "[] ip released_on (null: never used) eni",
 	"remove-interface": "removed",
 	"status": `instance {id type zone enis enis_max}

@@ -32,8 +32,13 @@ It unassigns addresses that have been free for so long, ends the leases of
 pods that have gone without a DEL, and deletes ENIs that the ipam plugin has
 made and that are empty. It also deletes the rules of veths that are no more,
 which a pod leaves that ended without a DEL. It answers nothing. If it could not do all of it,
-the exit status is 1, and the next run takes it up.`,
+the exit status is 1, and the next run takes it up.
+
+Before all this it looks whether the node still has what serves all its pods:
+the table of nftables, the rules and sysctls that the next ADD would see to.
+What a firewall that was restarted has flushed it puts back, and says so.`,
 		Flags: []cli.Flag{
+			configFlag(),
 			&cli.DurationFlag{
 				Name: "free-after", DefaultText: "none",
 				Usage: "give back what has been free for this `TIME`; up to 15 % is added, so that nodes do not call EC2 together",
@@ -50,6 +55,7 @@ the exit status is 1, and the next run takes it up.`,
 				return err
 			}
 			defer p.Close()
+			mended := mendFirst(p.Host, c.String("config"))
 			stop := working("collect")
 			done := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
 			failed := p.Collect(c.Context, &done)
@@ -65,10 +71,23 @@ the exit status is 1, and the next run takes it up.`,
 			}
 			return errors.Join(failed, answer(c, map[string]any{
 				"unassigned": list(done.Unassigned), "prefixes": list(done.Returned), "deleted": list(done.Deleted),
-				"ended": list(done.Ended), "rules": texts(rules),
+				"ended": list(done.Ended), "rules": texts(rules), "mended": mended,
 			}, func(io.Writer) {}))
 		},
 	}
+}
+
+// mendFirst mends without waiting for EC2, and is in the way of nothing: what it cannot do
+// is a warning.
+func mendFirst(host *nl.NS, config string) []string {
+	mended, err := mend(host, config)
+	for _, what := range mended {
+		slog.Info("put back what serves all pods, and was removed", "object", what)
+	}
+	if err != nil {
+		slog.Warn("look after what serves all pods", "error", err)
+	}
+	return mended
 }
 
 // collectedMark is the file whose time tells when a collection has last done all that it
