@@ -88,6 +88,11 @@ func (c conflist) plugin(typ string) json.RawMessage {
 	return c.Plugins[i].raw
 }
 
+// chains tells whether another plugin is in the list, too.
+func (c conflist) chains(typ string) bool {
+	return slices.ContainsFunc(c.Plugins, func(m member) bool { return m.Type == typ })
+}
+
 func readConflist(path string) (conflist, error) {
 	var c conflist
 	b, err := os.ReadFile(path)

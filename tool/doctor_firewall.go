@@ -5,53 +5,127 @@ package tool
 
 import (
 	"context"
-	"errors"
-	"io/fs"
+	"fmt"
+	"os"
 	"slices"
+	"strings"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lost looks for what the node has of ours for all pods, but for the sysctls at which
-// checkSysctls looks. That a configuration cannot be read, checkConfig says.
-func (p *patient) lost() ([]ailment, error) {
-	networks, _ := pairedNetworks(p.given)
+// checkFirewall looks for chains of others that drop what pods have the node send on:
+// Docker's, whose policy for all that is not its own is to drop, firewalld's, and those of
+// hardened images.
+func (p *patient) checkFirewall(context.Context) ([]ailment, error) {
+	networks, _ := pairedNetworks(p.given) // checkConfig finds what is wrong with one
 	var found []ailment
 	for _, n := range networks {
-		w, err := ptp.Lost(p.pool.Host, n.name, n.pair)
-		if err != nil {
-			return found, err
-		}
-		for _, s := range w {
-			k, is := s.Object.(nl.Sysctl)
-			if !is || !slices.ContainsFunc(p.parameters(n.pair), func(p parameter) bool { return p.Key == k.Key }) {
-				found = append(found, p.lostOne(n, s))
+		for _, v6 := range p.families() {
+			if !n.pair.IPMasq {
+				continue // it is the pods' wish
 			}
+			a, err := p.refused(n, v6)
+			if err != nil {
+				return found, err
+			}
+			found = append(found, a...)
 		}
+	}
+	if len(networks) > 0 {
+		found = append(found, p.legacy()...)
 	}
 	return found, nil
 }
 
-func (p *patient) lostOne(n paired, s nl.Step) ailment {
-	a := ailment{Severity: severe, About: brieflyOf(s.Object), Means: "it is gone, or is not so any more: pods reach some of the cluster, and not all",
-		Do: "put it back, as cni-gc.timer does, and the next ADD", fix: p.mendNetwork(n, s.Object)}
-	if _, is := s.Object.(nl.Table); !is {
-		return a
+// families are those that pods have, or that the configuration gives the first: IPv6 or not.
+func (p *patient) families() []bool {
+	has := map[bool]bool{}
+	for a := range p.state.Leases.Keys() {
+		has[a.Is6()] = true
 	}
-	if err := s.Check(s.NS); errors.Is(err, fs.ErrNotExist) {
-		a.Means = "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet"
-		a.Do += ". Let firewalld or nftables.service flush only what is theirs"
-		return a
+	if p.config != nil {
+		for _, policy := range p.config.Policies() {
+			has[false] = has[false] || slices.Contains(policy.Families, lease.IPv4)
+			has[true] = has[true] || slices.Contains(policy.Families, lease.IPv6)
+		}
 	}
-	a.Severity, a.Means = doubted, "the table is not what the configuration asks for: that, or the release, has changed since the last ADD, or somebody has been at it"
-	return a
+	return slices.DeleteFunc([]bool{false, true}, func(v6 bool) bool { return !has[v6] })
 }
 
-// mendNetwork is a fix that puts back all that a network has lost, this object among it.
-func (p *patient) mendNetwork(n paired, o nl.Object) func(context.Context) (string, error) {
-	return func(context.Context) (string, error) {
-		_, err := ptp.Mend(p.pool.Host, n.name, n.pair)
-		return "put back " + brieflyOf(o), err
+// A course is a way of packets through the node, by a name that people know.
+type course struct {
+	name string
+	nl.Passage
+}
+
+// localPorts are those at which kube-proxy does not masquerade. What it does, it accepts itself.
+const localPorts = "NodePorts of Services with externalTrafficPolicy: Local"
+
+// courses are the ways of packets from a pod and back. The veth is nobody's, so that a
+// rule for one pod is none for all.
+func courses(n paired, v6 bool) []course {
+	const veth = "veth"
+	host := n.pair.HostInterface
+	all := []course{
+		{"Services", nl.Passage{In: veth, Out: veth, InGroup: nl.OwnGroup, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true}},
+		{"Services", nl.Passage{In: veth, Out: veth, InGroup: nl.OwnGroup, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true, Answer: true}},
+		{"the internet", nl.Passage{In: veth, Out: host, InGroup: nl.OwnGroup, IPv6: v6}},
+		{"the internet", nl.Passage{In: host, Out: veth, OutGroup: nl.OwnGroup, IPv6: v6, Answer: true}},
 	}
+	if ports := n.pair.NodePorts; ports == nil || *ports != "" {
+		all = append(all, course{localPorts, nl.Passage{In: host, Out: veth, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true}})
+	}
+	return all
+}
+
+// refused asks of each course which chains end it.
+func (p *patient) refused(n paired, v6 bool) ([]ailment, error) {
+	ends, sure := map[string][]string{}, map[string]bool{}
+	var chains []string
+	for _, k := range courses(n, v6) {
+		refusals, err := p.pool.Host.Refusals(k.Passage)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range refusals {
+			if p.list.chains("firewall") && (r.Maybe || strings.HasSuffix(r.Chain, " filter FORWARD")) {
+				continue // that plugin adds rules for each pod's address, there or with firewalld
+			}
+			if !slices.Contains(chains, r.Chain) {
+				chains = append(chains, r.Chain)
+			}
+			if !slices.Contains(ends[r.Chain], k.name) {
+				ends[r.Chain] = append(ends[r.Chain], k.name)
+			}
+			sure[r.Chain] = sure[r.Chain] || !r.Maybe && k.name != localPorts
+		}
+	}
+	var found []ailment
+	for _, chain := range chains {
+		a := ailment{Severity: severe, About: "nft chain " + chain,
+			Means: fmt.Sprintf("it drops what the node sends on for pods, %s: %s do not work, and calls time out", map[bool]string{false: "IPv4", true: "IPv6"}[v6], strings.Join(ends[chain], ", ")),
+			Do: fmt.Sprintf(`have its owner accept iifname "veth*" and oifname "veth*", or iifgroup %d and oifgroup %[1]d: for Docker in the chain DOCKER-USER, or "iptables": false; `+
+				"for firewalld a zone with the target ACCEPT for veth+ (docs/operations.md)", nl.OwnGroup)}
+		if !sure[chain] {
+			a.Severity = doubted
+			a.Means += ", unless a rule lets them pass that goes by more than the link"
+		}
+		found = append(found, a)
+	}
+	return found, nil
+}
+
+// legacy says of what cannot be looked at that it is there.
+func (p *patient) legacy() []ailment {
+	var found []ailment
+	for _, v6 := range p.families() {
+		prefix := map[bool]string{false: "ip", true: "ip6"}[v6]
+		names, err := os.ReadFile("/proc/net/" + prefix + "_tables_names")
+		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
+			found = append(found, ailment{Severity: noted, About: prefix + "tables-legacy: the table filter", Means: "it is there, and was not looked at",
+				Do: prefix + "tables-legacy -S FORWARD: if that says -P FORWARD DROP, it needs rules that accept veth+ both ways"})
+		}
+	}
+	return found
 }

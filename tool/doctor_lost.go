@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// lost looks for what the node has of ours for all pods, but for the sysctls at which
+// checkSysctls looks. That a configuration cannot be read, checkConfig says.
+func (p *patient) lost() ([]ailment, error) {
+	networks, _ := pairedNetworks(p.given)
+	var found []ailment
+	for _, n := range networks {
+		w, err := ptp.Lost(p.pool.Host, n.name, n.pair)
+		if err != nil {
+			return found, err
+		}
+		for _, s := range w {
+			k, is := s.Object.(nl.Sysctl)
+			if !is || !slices.ContainsFunc(p.parameters(n.pair), func(p parameter) bool { return p.Key == k.Key }) {
+				found = append(found, p.lostOne(n, s))
+			}
+		}
+	}
+	return found, nil
+}
+
+func (p *patient) lostOne(n paired, s nl.Step) ailment {
+	a := ailment{Severity: severe, About: brieflyOf(s.Object), Means: "it is gone, or is not so any more: pods reach some of the cluster, and not all",
+		Do: "put it back, as cni-gc.timer does, and the next ADD", fix: p.mendNetwork(n, s.Object)}
+	if _, is := s.Object.(nl.Table); !is {
+		return a
+	}
+	if err := s.Check(s.NS); errors.Is(err, fs.ErrNotExist) {
+		a.Means = "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet"
+		a.Do += ". Let firewalld or nftables.service flush only what is theirs"
+		return a
+	}
+	a.Severity, a.Means = doubted, "the table is not what the configuration asks for: that, or the release, has changed since the last ADD, or somebody has been at it"
+	return a
+}
+
+// mendNetwork is a fix that puts back all that a network has lost, this object among it.
+func (p *patient) mendNetwork(n paired, o nl.Object) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		_, err := ptp.Mend(p.pool.Host, n.name, n.pair)
+		return "put back " + brieflyOf(o), err
+	}
+}
