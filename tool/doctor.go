@@ -103,6 +103,7 @@ var checkups = []checkup{
 	{"addresses", "addresses of pods on the node's links", (*patient).checkAddresses, false},
 	{"leftovers", "rules of pods that are gone, and what pods there are have lost", (*patient).checkLeftovers, false},
 	{"firewall", "filters of others that drop what the node sends on for pods", (*patient).checkFirewall, false},
+	{"proxy", "the mode of kube-proxy", (*patient).checkProxy, false},
 	{"state", "the registry, and that it is in memory", (*patient).checkState, false},
 	{"refusals", "what EC2 has refused this node", (*patient).checkRefusals, false},
 	{"agreement", "registry, kernel, metadata and EC2 side by side", (*patient).checkAgreement, false},
