@@ -81,13 +81,35 @@ func (t Table) Add(n *NS) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		// To delete is slow, so do not where there is nothing.
 		if err = t.install(n, (*nftables.Conn).CreateTable); !errors.Is(err, fs.ErrExist) {
-			return err
+			return t.lacking(err)
 		}
 	}
-	return t.install(n, func(c *nftables.Conn, k *nftables.Table) *nftables.Table {
+	return t.lacking(t.install(n, func(c *nftables.Conn, k *nftables.Table) *nftables.Table {
 		c.DelTable(k)
 		return c.AddTable(k)
-	})
+	}))
+}
+
+// ErrNoModule says that the kernel has nftables, but not all of it that a table takes.
+var ErrNoModule = errors.New("this kernel lacks a part of nftables")
+
+// lacking names the modules, one of which the kernel has not and could not load: it answers
+// the whole transaction with "no such file or directory" then (nft_expr_type_get,
+// nf_tables_chain_type_lookup), for each message of it.
+func (t Table) lacking(err error) error {
+	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	var modules []string
+	text := t.String()
+	for _, m := range []struct{ name, word string }{
+		{"nft_chain_nat", "type nat"}, {"nft_nat", "snat"}, {"nft_masq", "masquerade"}, {"nft_ct", " ct "}, {"nft_fib_" + t.Family, "fib "},
+	} {
+		if strings.Contains(text, m.word) {
+			modules = append(modules, m.name)
+		}
+	}
+	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
 // install begins a transaction and adds what is in the table.
@@ -107,7 +129,11 @@ func (t Table) install(n *NS, begin func(*nftables.Conn, *nftables.Table) *nftab
 			return err
 		}
 	}
-	return kernel(c.Flush())
+	err = c.Flush()
+	if errno, ok := errors.AsType[unix.Errno](err); ok { // of the first message, and it says all
+		err = errno
+	}
+	return kernel(err)
 }
 
 // forget closes the socket for nftables.

@@ -52,7 +52,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		return nil, err
 	}
 	if err := install(nodeWiring(r, s.node, s.host)); err != nil {
-		return nil, err
+		return nil, unavailable(err)
 	}
 	p, there := s.pair(r)
 	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
@@ -68,7 +68,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	if !there && made { // with the rules, of which the last may have been made without an answer
 		err = errors.Join(err, s.host.DelRules(p.veth.Name), pair.Del())
 	}
-	return nil, err
+	return nil, unavailable(err)
 }
 
 // wire adds all but the veth pair, which has to be there for its index.
@@ -164,30 +164,6 @@ func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node, table uint32
 func minor(s nl.Step) bool {
 	k, is := s.Object.(nl.Sysctl)
 	return is && !strings.HasSuffix(k.Key, "forward") && !strings.HasSuffix(k.Key, "forwarding")
-}
-
-// status asks for what every ADD needs of the node.
-func status(_ context.Context, r *plugin.Request[Config]) error {
-	host, err := nl.Host()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	if _, err := host.LinkByName(r.Config.HostInterface); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "hostInterface is the name of the boot ENI's link, see 'ip link'", "hostInterface: %w", err)
-	}
-	if _, err := host.Tables(); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "it needs CONFIG_NF_TABLES or the module nf_tables", "this kernel has no nftables: %w", err)
-	}
-	if err := r.Config.loopSupported(); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, `it needs Linux 5.10 and the modules sch_ingress and cls_bpf; without "serviceLoop" in the configuration the plugin does what the kernel can`, `serviceLoop "redirect": %w`, err)
-	}
-	if b := r.Config.BlockInstanceMetadata; b != nil && *b {
-		if err := (nl.Forbid{Addrs: metadata}).Supported(); err != nil {
-			return plugin.Errorf(plugin.CodeNotAvailable, "it needs the modules sch_ingress and cls_bpf", "blockInstanceMetadata: %w", err)
-		}
-	}
-	return nil
 }
 
 // A scene is what an ADD and a CHECK work on.

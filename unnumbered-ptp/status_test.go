@@ -6,6 +6,7 @@ package ptp_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"os"
 	"os/exec"
 	"runtime"
@@ -15,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
@@ -29,46 +31,107 @@ func TestStatusLacks(t *testing.T) {
 	for _, c := range []struct {
 		host, loop string
 		fails      func(trace.Call) bool
+		nth        int
 		errno      syscall.Errno
 		msg, hint  string
 	}{
-		{"ens5", "", nil, 0, "hostInterface: link ens5: no such device", "see 'ip link'"},
-		{"eth0", "", netfilter, syscall.EINVAL, "this kernel has no nftables: ", "CONFIG_NF_TABLES"},
-		{"eth0", "redirect", bpf, syscall.ENOSYS, `serviceLoop "redirect": `, "Linux 5.10"},
+		{"ens5", "", nil, 0, 0, "hostInterface: link ens5: no such device", "see 'ip addr'"},
+		{"eth0", "", netfilter, 1, syscall.EINVAL, "this kernel has no nftables: ", "CONFIG_NF_TABLES"},
+		{"eth0", "", netfilter, 2, syscall.ENOENT, noModule, "modules-load.d(5)"},
+		{"eth0", "masquerade", netfilter, 3, syscall.EOPNOTSUPP, "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_masq: operation not supported", "modules-load.d(5)"},
+		{"eth0", "redirect", bpf, 1, syscall.ENOSYS, `serviceLoop "redirect": `, "Linux 5.10"},
 	} {
-		tr := trace.Trace{Counts: func(call trace.Call) string {
-			if c.fails != nil && c.fails(call) {
-				return c.msg
-			}
-			return ""
-		}, Every: true, Errno: c.errno}
-		if c.errno != 0 {
-			tr.Kill = 1
-		}
-		var stdout bytes.Buffer
-		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), "CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin")
-		conf := map[string]any{"cniVersion": "1.1.0", "name": "net", "type": "cni-ipvlan-vpc-k8s-unnumbered-ptp",
-			"hostInterface": c.host, "containerInterface": "eth1", "ipMasq": true, "serviceLoop": c.loop}
-		stdin, err := json.Marshal(conf)
-		must(t, err)
-		cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), &stdout
-		var status syscall.WaitStatus
-		must(t, f.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
-		var e struct {
-			Code         uint
-			Msg, Details string
-		}
-		if err := json.Unmarshal(stdout.Bytes(), &e); err != nil || status.ExitStatus() != 1 {
-			t.Fatalf("%s: status %x, %v:\n%s", c.msg, status, err, stdout.String())
-		}
-		if e.Code != plugin.CodeNotAvailable || !strings.HasPrefix(e.Msg, c.msg) || !strings.Contains(e.Details, c.hint) {
+		e := f.asks(map[string]any{"hostInterface": c.host, "serviceLoop": c.loop}, c.fails, c.nth, c.errno)
+		if e == nil || e.Code != plugin.CodeNotAvailable || !strings.HasPrefix(e.Msg, c.msg) || !strings.Contains(e.Details, c.hint) {
 			t.Errorf("%+v, want %s", e, c.msg)
 		}
 	}
 }
 
-// netfilter asks for tables. It is the only question that is sent so.
+// noModule is the error of a node that has not all that its table takes.
+const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct: no such file or directory"
+
+// TestStatusKnows: where there is the node's table, from an ADD, STATUS tries nothing.
+func TestStatusKnows(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("nobody knows how to have a system call fail here")
+	}
+	f, _ := prepared(t)
+	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e != nil {
+		t.Errorf("got %+v", e)
+	}
+	unshares := func(c trace.Call) bool { return c.Nr == unix.SYS_UNSHARE }
+	if e := f.asks(nil, unshares, 1, syscall.EPERM); e != nil {
+		t.Errorf("got %+v", e)
+	}
+	must(t, f.node.RemoveOwn())
+	if e := f.asks(nil, unshares, 1, syscall.EPERM); e == nil || e.Msg != "unshare: operation not permitted" {
+		t.Errorf("without the table: %+v", e)
+	}
+	if e := f.asks(nil, nil, 0, 0); e != nil {
+		t.Errorf("without the table: %+v", e)
+	}
+	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
+		t.Errorf("STATUS has made %v", tables)
+	}
+}
+
+// TestAddLacks has an ADD say the same, and leave nothing.
+func TestAddLacks(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("nobody knows how to have a system call fail here")
+	}
+	f, p := prepared(t)
+	must(t, f.node.RemoveOwn())
+	r := &p.request
+	r.Prev.CNIVersion = "1.1.0"
+	before := nltest.Dump(t, f.node, p.NS)
+	e := f.asks(map[string]any{"prevResult": r.Prev}, netfilter, 1, syscall.ENOENT,
+		"CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_COMMAND=ADD")
+	if e == nil || e.Code != plugin.CodeNotAvailable || !strings.HasSuffix(e.Msg, noModule) || !strings.Contains(e.Details, "modules-load.d(5)") {
+		t.Errorf("%+v, want %s", e, noModule)
+	}
+	same(t, "ADD", before, nltest.Dump(t, f.node, p.NS))
+}
+
+// A failure is what a plugin prints when it fails.
+type failure struct {
+	Code         uint
+	Msg, Details string
+}
+
+// asks runs STATUS, or the command in the environment, as a process, with some keys more than
+// it needs. The n-th system call of a kind is not carried out, and fails.
+func (f *fabric) asks(keys map[string]any, kind func(trace.Call) bool, nth int, errno syscall.Errno, env ...string) *failure {
+	f.t.Helper()
+	tr := trace.Trace{Counts: func(call trace.Call) string {
+		if kind != nil && kind(call) {
+			return "call"
+		}
+		return ""
+	}, Every: true, Kill: nth, Errno: errno}
+	conf := map[string]any{"cniVersion": "1.1.0", "name": "net", "type": "cni-ipvlan-vpc-k8s-unnumbered-ptp",
+		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}
+	maps.Copy(conf, keys)
+	stdin, err := json.Marshal(conf)
+	must(f.t, err)
+	var stdout bytes.Buffer
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(append(os.Environ(), env...), "CNI_COMMAND=STATUS", "CNI_PATH=/opt/cni/bin") // the first of a name counts
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), &stdout
+	var status syscall.WaitStatus
+	must(f.t, f.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
+	if status.Exited() && status.ExitStatus() == 0 {
+		return nil
+	}
+	var e failure
+	if err := json.Unmarshal(stdout.Bytes(), &e); err != nil || status.ExitStatus() != 1 {
+		f.t.Fatalf("status %x, %v:\n%s", status, err, stdout.String())
+	}
+	return &e
+}
+
+// netfilter asks for the tables, or makes one. Nothing else is sent so.
 func netfilter(c trace.Call) bool { return c.Nr == unix.SYS_SENDMSG }
 
 func bpf(c trace.Call) bool { return c.Nr == unix.SYS_BPF }

@@ -4,13 +4,10 @@
 package nltest
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -40,11 +37,11 @@ func Need(t testing.TB, features ...string) {
 // probes ask the kernel, each once, and say what is missing.
 var probes = map[string]func() error{
 	"root":     sync.OnceValue(root),
-	"netns":    sync.OnceValue(func() error { return scratch(func(*nl.NS) error { return nil }) }),
-	"ipvlan":   sync.OnceValue(func() error { return scratch(nl.IPVlan{}.Supported) }),
-	"nftables": sync.OnceValue(func() error { return scratch(nftables) }),
-	"police":   sync.OnceValue(func() error { return scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
-	"iptables": sync.OnceValue(func() error { return scratch(iptables) }),
+	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),
+	"ipvlan":   sync.OnceValue(func() error { return nl.Scratch(nl.IPVlan{}.Supported) }),
+	"nftables": sync.OnceValue(func() error { return nl.Scratch(nftables) }),
+	"police":   sync.OnceValue(func() error { return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
+	"iptables": sync.OnceValue(func() error { return nl.Scratch(iptables) }),
 }
 
 func root() error {
@@ -52,24 +49,6 @@ func root() error {
 		return fmt.Errorf("the user is %d", uid)
 	}
 	return nil
-}
-
-// scratch runs a probe in a namespace that nobody else sees.
-func scratch(probe func(*nl.NS) error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread, and the namespace, end with the goroutine
-		if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
-			done <- os.NewSyscallError("unshare", err)
-			return
-		}
-		n, err := nl.Host()
-		if err == nil {
-			err = errors.Join(probe(n), n.Close())
-		}
-		done <- err
-	}()
-	return <-done
 }
 
 // nftables installs what the plugins cannot do without: NAT and connection tracking.

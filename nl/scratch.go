@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Scratch runs f in a namespace that nobody else sees and that ends with it: to find out
+// what the kernel can. Modules that it loads for that stay loaded.
+func Scratch(f func(*NS) error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread, and the namespace, end with the goroutine
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- os.NewSyscallError("unshare", err)
+			return
+		}
+		n, err := Host()
+		if err == nil {
+			err = errors.Join(f(n), n.Close())
+		}
+		done <- err
+	}()
+	return <-done
+}
