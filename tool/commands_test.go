@@ -56,6 +56,26 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
+// TestReadme wants the README to say of each command what --help says, and no command more.
+func TestReadme(t *testing.T) {
+	const file = "../README.md"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(b), "\n## The tool\n")
+	_, rest, _ = strings.Cut(rest, "\n```\n")
+	list, _, _ := strings.Cut(rest, "```\n")
+	got := slices.DeleteFunc(strings.Split(list, "\n"), func(line string) bool { return line == "" })
+	var want []string
+	for _, c := range tool.New(io.Discard).Commands {
+		want = append(want, fmt.Sprintf("%-26s %s", c.Name, c.Usage))
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s: -help +README\n%s", file, d)
+	}
+}
+
 // transcripts are those of a command: its own name's, and those with more words in theirs.
 func transcripts(t *testing.T, command string) (all []byte) {
 	files, err := filepath.Glob("testdata/" + strings.ReplaceAll(command, "-", "_") + "*.txtar")
