@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -44,16 +43,16 @@ func status(_ context.Context, r *plugin.Request[Config]) error {
 // netfilter asks whether the kernel takes the tables that an ADD makes. Parts of nftables are
 // modules, which the kernel loads when the first table wants them, or does not find: so they
 // are tried, where nobody has them. But runtimes call STATUS every few seconds, and a node
-// that has had a pod has the table.
+// that has had a pod, since there was this release, has the table.
 func netfilter(r *plugin.Request[Config], n node, host *nl.NS) error {
-	there, err := host.Tables()
-	if err != nil {
+	if _, err := host.Tables(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "it needs CONFIG_NF_TABLES or the module nf_tables", "this kernel has no nftables: %w", err)
 	}
-	if slices.Contains(there, "inet "+nl.OwnTableOf(r.Network)) {
+	tables := anyTables(r, n)
+	if len(tables) > 0 && lasting(nl.Wiring{{NS: host, Object: tables[0]}}).Check() == nil {
 		return nil
 	}
-	for _, t := range anyTables(r, n) {
+	for _, t := range tables {
 		if err := nl.Scratch(t.Add); err != nil {
 			return err
 		}
@@ -61,7 +60,7 @@ func netfilter(r *plugin.Request[Config], n node, host *nl.NS) error {
 	return nil
 }
 
-// anyTables are those of the node and of a pod, for a VPC with two CIDRs.
+// anyTables are those of the node, first, and of a pod, for a VPC with two CIDRs.
 func anyTables(r *plugin.Request[Config], n node) (tables []nl.Table) {
 	q := *r
 	q.Prev = &types100.Result{Routes: []*types.Route{

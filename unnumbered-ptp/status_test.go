@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -49,9 +50,10 @@ func TestStatusLacks(t *testing.T) {
 }
 
 // noModule is the error of a node that has not all that its table takes.
-const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct: no such file or directory"
+const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, nft_fib_inet: no such file or directory"
 
-// TestStatusKnows: where there is the node's table, from an ADD, STATUS tries nothing.
+// TestStatusKnows: where there is the node's table, from an ADD of this release, STATUS tries
+// nothing.
 func TestStatusKnows(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("nobody knows how to have a system call fail here")
@@ -63,6 +65,11 @@ func TestStatusKnows(t *testing.T) {
 	unshares := func(c trace.Call) bool { return c.Nr == unix.SYS_UNSHARE }
 	if e := f.asks(nil, unshares, 1, syscall.EPERM); e != nil {
 		t.Errorf("got %+v", e)
+	}
+	older := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_net", Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
+	f.add(f.node, older)
+	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e == nil || e.Msg != noModule {
+		t.Errorf("with another table: %+v", e)
 	}
 	must(t, f.node.RemoveOwn())
 	if e := f.asks(nil, unshares, 1, syscall.EPERM); e == nil || e.Msg != "unshare: operation not permitted" {
