@@ -63,3 +63,22 @@ func TestFamilies(t *testing.T) {
 		must(t, f.DEL(p))
 	}
 }
+
+// TestDisabledByDefault: a node may have IPv6 on hostInterface alone, and none on links that
+// come. Those of pods with IPv6 get it.
+func TestDisabledByDefault(t *testing.T) {
+	f := newFabric(t)
+	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"})
+	p, q := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr)
+	serve(t, p.NS, ":8080")
+	for _, p := range []*pod{p, q} {
+		must(t, f.ADD(p))
+		must(t, f.CHECK(p))
+	}
+	if seen, err := call(f.node, "tcp6", dialled("tcp6", pod1Addr+":8080")); err != nil || seen != seenAs("tcp6", nodeAddr) {
+		t.Errorf("seen as %q; %v", seen, err)
+	}
+	if v, err := f.node.Sysctl("net/ipv6/conf/" + q.result.Interfaces[1].Name + "/disable_ipv6"); v != "1" || err != nil {
+		t.Errorf("the link of a pod without IPv6 has disable_ipv6=%s, %v", v, err)
+	}
+}

@@ -176,6 +176,9 @@ func byENI(r *plugin.Request[Config], p pair) []netip.Prefix {
 // the kernel would take the first that it finds on any link.
 func hostRoutes(p pair, n node) (objects []nl.Object) {
 	objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
+	if _, v6 := p.first(true); v6 {
+		objects = append(objects, nl.Sysctl{Key: conf6(p.veth.Name) + "disable_ipv6", Value: "0"})
+	}
 	for _, a := range p.addrs {
 		src, _ := n.primary(a.Is6())
 		objects = append(objects,
