@@ -17,6 +17,11 @@ import (
 // miss one on a busy node; and a rule goes by all that it says, its table among it, which
 // a link that comes back under the same name does not get again.
 func (n *NS) RemoveDetached() ([]Rule, error) {
+	return n.RemoveDetachedOf(func(r Rule) bool { return r.Protocol == RouteProtocol })
+}
+
+// RemoveDetachedOf is [NS.RemoveDetached] for rules of which ours says so.
+func (n *NS) RemoveDetachedOf(ours func(Rule) bool) ([]Rule, error) {
 	rules, err := n.Rules()
 	if err != nil {
 		return nil, err
@@ -24,7 +29,7 @@ func (n *NS) RemoveDetached() ([]Rule, error) {
 	var removed []Rule
 	var failed error
 	for _, r := range rules {
-		if r.Protocol != RouteProtocol || r.IIF == "" {
+		if r.IIF == "" || !ours(r) {
 			continue
 		}
 		if _, err := n.LinkByName(r.IIF); err == nil {

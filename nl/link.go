@@ -23,6 +23,8 @@ type Link struct {
 	Group uint32
 	Peer  int    // the index of the other end or of the master, maybe in another namespace
 	Mode  string // of an ipvlan: l2, l3 or l3s
+
+	peerNS uint32 // 1 + the ID of the namespace that Peer is in; 0 if it is in this one
 }
 
 // String is the link as ip(8) would add it, without what it is attached to.
@@ -46,6 +48,16 @@ func (n *NS) Links() ([]Link, error) {
 		links = append(links, l)
 	}
 	return links, nil
+}
+
+// InGroup is the name of the first of some links that is in such a group, or "".
+func InGroup(links []Link, such func(group uint32) bool) string {
+	for _, l := range links {
+		if such(l.Group) {
+			return l.Name
+		}
+	}
+	return ""
 }
 
 // LinkByName returns the link of that name. The error answers to fs.ErrNotExist
@@ -162,17 +174,37 @@ func (n *NS) delLink(name string) error {
 }
 
 // DelGroup deletes all links of a group, and what they are one end of. The error answers
-// to fs.ErrNotExist if there is none.
+// to fs.ErrNotExist if there is none. Links that cannot be deleted, as lo or a network
+// card, it leaves; the kernel alone would leave the others of their group, too.
 func (n *NS) DelGroup(group uint32) error {
 	if group == 0 { // of all links that are in no other
 		return errors.New("group 0 is everybody's")
 	}
 	clear(n.indices)
 	err := n.change(unix.RTM_DELLINK, 0, linkMessage(), attr32(unix.IFLA_GROUP, group))
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = n.delEach(group)
+	}
 	if err != nil {
 		return fmt.Errorf("%s: ip link del group %d: %w", n.Name, group, err)
 	}
 	return nil
+}
+
+// delEach deletes those links of a group that can be deleted, one by one.
+func (n *NS) delEach(group uint32) error {
+	links, err := n.Links()
+	for _, l := range links {
+		if l.Group != group {
+			continue
+		}
+		msg := linkMessage()
+		msg.Index = int32(l.Index)
+		if e := n.change(unix.RTM_DELLINK, 0, msg); !absent(e) { // a pair may be gone with its other end
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }

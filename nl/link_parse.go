@@ -32,6 +32,8 @@ func parseLink(m []byte) (Link, error) {
 			l.MTU = int(number(t.Value))
 		case unix.IFLA_LINK:
 			l.Peer = int(number(t.Value))
+		case unix.IFLA_LINK_NETNSID:
+			l.peerNS = number(t.Value) + 1
 		case unix.IFLA_IFALIAS:
 			l.Alias = unix.ByteSliceToString(t.Value)
 		case unix.IFLA_GROUP:

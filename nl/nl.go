@@ -76,6 +76,17 @@ func Open(name, path string) (*NS, error) {
 	return open(name, fd), nil
 }
 
+// OpenOther opens the namespace at path like [Open], if it is another than n: that of a
+// container may be the host's by now, where its path goes by the number of a process.
+func (n *NS) OpenOther(name, path string) (*NS, error) {
+	other, err := Open(name, path)
+	if err == nil && n.fd.Equal(other.fd) {
+		other.Close()
+		return nil, fmt.Errorf("open network namespace %s: it is the %s's own: %w", path, n.Name, os.ErrNotExist)
+	}
+	return other, err
+}
+
 // isNamespace tells a namespace from the empty file that its mount has left.
 func isNamespace(fd int) bool {
 	var s unix.Statfs_t
