@@ -6,36 +6,26 @@ package ptp
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// unwiring is what hangs on the host end of a pair: its rules, and the pair
-// itself, with which the kernel takes its routes and neighbours away.
-func unwiring(host *nl.NS, veth string, rules []nl.Rule) nl.Wiring {
-	w := nl.Wiring{{NS: host, Object: nl.Veth{Name: veth}}}
-	for _, r := range rules {
-		if r.IIF == veth {
-			w = append(w, nl.Step{NS: host, Object: r})
-		}
-	}
-	return w
+// delPair deletes the host end of a pair, with which the kernel takes its routes and
+// neighbours away, and the rules about it.
+func delPair(host *nl.NS, veth string) error {
+	return errors.Join(host.DelRules(veth), nl.Wiring{{NS: host, Object: nl.Veth{Name: veth}}}.Del())
 }
 
 // gc deletes the pairs of this network whose attachments are not valid any more,
-// and the rules of any pair that is gone. What serves the others it puts back.
+// and the rules of any pair that is gone: ours, and the original plugin's, which took its
+// own away only if it masqueraded. What serves the others it puts back.
 func gc(_ context.Context, r *plugin.Request[Config]) error {
 	host, err := nl.Host()
 	if err != nil {
 		return err
 	}
 	defer host.Close()
-	rules, err := host.Rules() // before the links: a link is there before its rules
-	if err != nil {
-		return err
-	}
 	links, err := host.Links()
 	if err != nil {
 		return err
@@ -45,18 +35,14 @@ func gc(_ context.Context, r *plugin.Request[Config]) error {
 		valid[vethName(r.Network, a)] = true
 	}
 	var errs []error
-	alive := map[string]bool{}
 	for _, l := range links {
 		if l.Kind == "veth" && !valid[l.Name] && (networkOf(l.Alias) == r.Network || halfMade(l)) {
-			errs = append(errs, unwiring(host, l.Name, rules).Del())
-			continue
+			errs = append(errs, delPair(host, l.Name))
 		}
-		alive[l.Name] = true
 	}
-	errs = append(errs, stale(host, rules, alive).Del())
-	_, err = Mend(host, r.Network, r.Config)
-	errs = append(errs, err)
-	return errors.Join(errs...)
+	_, detached := host.RemoveDetachedOf(func(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || originals(r) })
+	_, lost := Mend(host, r.Network, r.Config)
+	return errors.Join(append(errs, detached, lost)...)
 }
 
 // halfMade says that an ADD was killed when it had made a pair and not yet given it the
@@ -64,16 +50,4 @@ func gc(_ context.Context, r *plugin.Request[Config]) error {
 // another, loses the pair, fails, and is tried again.
 func halfMade(l nl.Link) bool {
 	return l.Group == nl.OwnGroup && l.Alias == "" && !l.Up
-}
-
-// stale are the rules for pods whose veths are no more, the original plugin's
-// among them, which took its own away only if it masqueraded.
-func stale(host *nl.NS, rules []nl.Rule, alive map[string]bool) nl.Wiring {
-	var w nl.Wiring
-	for _, r := range rules {
-		if (r.Pref == prefPod || r.Pref == prefHost) && strings.HasPrefix(r.IIF, "veth") && !alive[r.IIF] {
-			w = append(w, nl.Step{NS: host, Object: r})
-		}
-	}
-	return w
 }

@@ -31,21 +31,15 @@ func delOriginal(ctx context.Context, host, pod *nl.NS, r *plugin.Request[Config
 	if veth == "" {
 		return nil
 	}
-	return errors.Join(delMasquerade(ctx, host, r), unwiring(host, veth, rules).Del())
+	return errors.Join(delMasquerade(ctx, host, r), delPair(host, veth))
 }
 
-// originalVeth is the host end of the pair that the original plugin made for a pod: the
-// other end of the pod's; or, if the namespace is gone, and the pair is with it or soon
-// will be, that of prevResult. What is there and has not the original's rule is another's.
+// originalVeth is the host end of the pair that the original plugin made for a pod: that of
+// prevResult, if it is there with the original's rule, or has gone with the namespace; or,
+// without a prevResult, the other end of the pod's.
 func originalVeth(host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) string {
-	if pod != nil {
-		far, err := pod.LinkByName(r.Config.ContainerInterface)
-		if err == nil && far.Kind == "veth" {
-			return nearOf(host, far, rules)
-		}
-	}
 	if r.Prev == nil {
-		return ""
+		return nearOf(host, pod, r.Config.ContainerInterface, rules)
 	}
 	for _, i := range r.Prev.Interfaces {
 		if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") || i.Name == vethName(r.Network, r.Attachment) {
@@ -59,19 +53,29 @@ func originalVeth(host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) 
 	return ""
 }
 
-// originals says whether a rule is one that the original plugin makes for a pod.
+// originals says whether a rule is one that the original plugin makes for a pod: of its
+// place, about a veth of the kind of name that it gives, and of nobody's protocol.
 func originals(r nl.Rule) bool {
-	return r.Pref == prefPod && r.Protocol != nl.RouteProtocol && strings.HasPrefix(r.IIF, "veth")
+	digits, is := strings.CutPrefix(r.IIF, "veth")
+	return is && len(digits) == 8 && strings.Trim(digits, "0123456789abcdef") == "" &&
+		r == nl.Rule{Pref: prefPod, IIF: r.IIF, Table: r.Table}
 }
 
 // nearOf is the host end of a pod's pair, if it has the original's rule.
-func nearOf(host *nl.NS, far nl.Link, rules []nl.Rule) string {
+func nearOf(host, pod *nl.NS, name string, rules []nl.Rule) string {
+	if pod == nil {
+		return ""
+	}
+	far, err := pod.LinkByName(name)
+	if err != nil {
+		return ""
+	}
 	for _, r := range rules {
 		if !originals(r) {
 			continue
 		}
 		near, err := host.LinkByName(r.IIF)
-		if err == nil && near.Index == far.Peer && near.Peer == far.Index && near.Kind == "veth" {
+		if err == nil && host.IsPeer(near, pod, far.Index) {
 			return near.Name
 		}
 	}

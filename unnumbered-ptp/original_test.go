@@ -19,11 +19,7 @@ import (
 // original adds to a pod, and to the node for it, what the original plugin does.
 func (f *fabric) original(p *pod, veth, chain string, table uint32) {
 	f.t.Helper()
-	addr := netip.MustParseAddr(p.addr)
-	f.add(f.node, nl.Veth{Name: veth, Peer: "eth1", PeerNS: p.NS, MTU: 9001},
-		nl.Route{Dst: netip.PrefixFrom(addr, 32), Dev: veth},
-		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: addr, Dev: veth, Table: table},
-		nl.Rule{Pref: 1024, IIF: veth, Table: table})
+	f.originalPair(p, veth, table)
 	comment := fmt.Sprintf("name: %q id: %q", p.request.Network, p.request.ContainerID)
 	for _, rule := range [][]string{
 		{"-N", chain},
@@ -36,6 +32,19 @@ func (f *fabric) original(p *pod, veth, chain string, table uint32) {
 	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix(nodeAddr + "/32"), Dev: "eth1"},
 		nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(nodeAddr), Dev: "eth1"})
 	p.request.Prev.Interfaces = []*types100.Interface{{Name: "eth0", Sandbox: p.request.NetNS}, {Name: veth}, {Name: "eth1", Sandbox: p.request.NetNS}}
+}
+
+// originalPair adds the pair, and what hangs on it.
+func (f *fabric) originalPair(p *pod, veth string, table uint32) (near nl.Link) {
+	f.t.Helper()
+	addr := netip.MustParseAddr(p.addr)
+	f.add(f.node, nl.Veth{Name: veth, Peer: "eth1", PeerNS: p.NS, MTU: 9001},
+		nl.Route{Dst: netip.PrefixFrom(addr, 32), Dev: veth},
+		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: addr, Dev: veth, Table: table},
+		nl.Rule{Pref: 1024, IIF: veth, Table: table})
+	near, err := f.node.LinkByName(veth)
+	must(f.t, err)
+	return near
 }
 
 // iptables runs it about the node's table nat, and returns what it prints.
@@ -106,11 +115,7 @@ func TestOriginal(t *testing.T) {
 func TestOriginalWithoutIPTables(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)
-	addr := netip.MustParseAddr("10.0.1.50")
-	f.add(f.node, nl.Veth{Name: "veth7e005493", Peer: "eth1", PeerNS: p.NS, MTU: 9001},
-		nl.Route{Dst: netip.PrefixFrom(addr, 32), Dev: "veth7e005493"},
-		nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: addr, Dev: "veth7e005493", Table: 967},
-		nl.Rule{Pref: 1024, IIF: "veth7e005493", Table: 967})
+	f.originalPair(p, "veth7e005493", 967)
 	p.request.Prev = nil
 	t.Setenv("PATH", "")
 	must(t, f.DEL(p))

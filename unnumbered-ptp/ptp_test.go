@@ -246,9 +246,20 @@ func TestGC(t *testing.T) {
 	must(t, f.ADD(pod2))
 	// The original left its rules behind, without a protocol number of its own.
 	f.add(f.node, nl.Rule{Pref: 1024, IIF: "veth12345678", Table: 967})
+	const static = 4
+	others := []nl.Object{
+		nl.Rule{Pref: 1024, IIF: "veth87654321", Table: 77, Protocol: static},
+		nl.Rule{Pref: 1023, IIF: "veth87654321", Table: 78},
+		nl.Rule{Pref: 1024, IIF: "vethforeign", Table: 79},
+		nl.Rule{Pref: 1024, IIF: "veth87654321", Table: 80, From: netip.MustParsePrefix("10.8.0.0/16")},
+	}
+	f.add(f.node, others...)
 	before := nltest.Dump(t, f.node)
 	must(t, f.GC(p, p.request.Attachment, pod2.request.Attachment))
 	same(t, "GC of nothing but a stale rule", strings.ReplaceAll(before, "node: ip rule add pref 1024 iif veth12345678 lookup 967\n", ""), nltest.Dump(t, f.node))
+	for _, o := range others {
+		must(t, nl.Wiring{{NS: f.node, Object: o}}.Del())
+	}
 	must(t, f.GC(p, p.request.Attachment))
 	same(t, "GC of pod2", valid, nltest.Dump(t, f.node))
 	must(t, f.CHECK(p))
