@@ -23,6 +23,22 @@ func Digest(network string, a Attachment) []byte {
 // that once; each link by itself is 10 ms. No other attachment in the namespace has the
 // number, nor do people give such large ones.
 func (r *Request[C]) LinkGroup() uint32 {
-	const ours = 72 << 24
-	return ours | binary.BigEndian.Uint32(Digest(r.Network, r.Attachment))>>8
+	return groups<<24 | binary.BigEndian.Uint32(Digest(r.Network, r.Attachment))>>8
+}
+
+// groups is the first byte of each LinkGroup.
+const groups = 72
+
+// Anothers tells of a link in the pod, by its group, whether it is another attachment's.
+// A pod has one only. So the pod has got a second network of ours; or it is another pod,
+// whose namespace has the path that the namespace of this one had.
+func (r *Request[C]) Anothers(group uint32) bool {
+	return group>>24 == groups && group != r.LinkGroup()
+}
+
+// ErrSecond refuses a second network of ours in a pod, which has one already by a link: both
+// would have the routes to the VPC and to the node.
+func (r *Request[C]) ErrSecond(link string) error {
+	return Errorf(CodeInvalid, "a pod takes one network of cni-ipvlan-vpc-k8s; for a further interface use another plugin, such as host-device",
+		"%s in the pod is another attachment's to a network of cni-ipvlan-vpc-k8s", link)
 }

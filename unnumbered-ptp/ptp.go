@@ -48,6 +48,9 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		return nil, err
 	}
 	defer s.close()
+	if first := nl.InGroup(s.links, r.Anothers); first != "" {
+		return nil, r.ErrSecond(first)
+	}
 	if err := s.node.meets(r); err != nil {
 		return nil, err
 	}
@@ -170,7 +173,8 @@ func minor(s nl.Step) bool {
 type scene struct {
 	host, pod *nl.NS
 	node      node
-	podMTU    int // of the pod's link to the VPC
+	links     []nl.Link // of the pod
+	podMTU    int       // of its link to the VPC
 }
 
 func open(r *plugin.Request[Config]) (*scene, error) {
@@ -183,16 +187,20 @@ func open(r *plugin.Request[Config]) (*scene, error) {
 		s.close()
 		return nil, err
 	}
-	if s.pod, err = nl.Open("pod", r.NetNS); err != nil {
+	if s.pod, err = host.OpenOther("pod", r.NetNS); err != nil {
 		s.close()
 		return nil, err
 	}
-	l, err := s.pod.LinkByName(r.IfName)
-	if err != nil {
+	if s.links, err = s.pod.Links(); err != nil {
 		s.close()
-		return nil, fmt.Errorf("pod: %w", err)
+		return nil, err
 	}
-	s.podMTU = l.MTU
+	i := slices.IndexFunc(s.links, func(l nl.Link) bool { return l.Name == r.IfName })
+	if i < 0 {
+		s.close()
+		return nil, fmt.Errorf("pod: link %s: no such device", r.IfName)
+	}
+	s.podMTU = s.links[i].MTU
 	return s, nil
 }
 

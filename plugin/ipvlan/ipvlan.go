@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -44,7 +45,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		return nil, err
 	}
 	defer host.Close()
-	pod, err := nl.Open("pod", r.NetNS)
+	pod, err := host.OpenOther("pod", r.NetNS)
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +57,10 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	slave := r.Config.slave(r.IfName, m, pod)
 	slave.Group = r.LinkGroup()
 	if err := wiring(slave, r.Prev, host, pod).Add(); err != nil {
+		links, _ := pod.Links()
+		if first := nl.InGroup(links, r.Anothers); first != "" { // whose routes are in the way
+			return nil, r.ErrSecond(first)
+		}
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, plugin.Errorf(plugin.CodeTryAgain, "another slave of "+master+" has the address: see 'cni-tool status --diff'", "%w", err)
 		}
@@ -87,8 +92,16 @@ func masterOf(r *plugin.Request[Config]) (string, error) {
 // del deletes the slave, if the ptp plugin, whose DEL comes before, has not done so with
 // its own links (see [plugin.Request.LinkGroup]). What prevResult says does not matter, and what it does
 // not find somebody else has deleted.
+//
+// A slave that cannot be deleted does not fail DEL: it ends with the namespace, and the pod,
+// which may have seen to that, would have its DEL fail for ever.
 func del(_ context.Context, r *plugin.Request[Config]) error {
-	pod, err := nl.Open("pod", r.NetNS)
+	host, err := nl.Host()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	pod, err := host.OpenOther("pod", r.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -96,7 +109,14 @@ func del(_ context.Context, r *plugin.Request[Config]) error {
 		return err
 	}
 	defer pod.Close()
-	return nl.Wiring{{NS: pod, Object: nl.IPVlan{Name: r.IfName, NS: pod}}}.Del()
+	l, err := pod.LinkByName(r.IfName)
+	if err == nil && !r.Anothers(l.Group) {
+		err = nl.Wiring{{NS: pod, Object: nl.IPVlan{Name: r.IfName, NS: pod}}}.Del()
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		slog.Warn("what DEL has to leave ends with the namespace", "error", err)
+	}
+	return nil
 }
 
 // check compares the interface and its addresses with prevResult. It leaves the
@@ -111,7 +131,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 		return err
 	}
 	defer host.Close()
-	pod, err := nl.Open("pod", r.NetNS)
+	pod, err := host.OpenOther("pod", r.NetNS)
 	if err != nil {
 		return err
 	}

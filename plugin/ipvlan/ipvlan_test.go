@@ -5,8 +5,10 @@ package ipvlan
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +227,64 @@ func TestDelOfNothing(t *testing.T) {
 		b.must(b.DEL(r))
 	}
 	b.same("DEL", before, nltest.Dump(t, b.node, pod))
+}
+
+// TestDelOfAnothers leaves alone the interface of another pod, to whose namespace the path
+// leads by now, and the host's own.
+func TestDelOfAnothers(t *testing.T) {
+	b := newBench(t)
+	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	_, err := b.ADD(r)
+	b.must(err)
+	b.must(nl.Wiring{{NS: b.node, Object: nl.IPVlan{Name: "net1", Master: "ens6", NS: b.node}}}.Add())
+	before := nltest.Dump(t, b.node, pod)
+	gone := *r
+	gone.ContainerID, gone.Prev = "gone", nil
+	b.must(b.DEL(&gone))
+	gone.IfName, gone.NetNS = "net1", "/proc/thread-self/ns/net"
+	b.must(b.DEL(&gone))
+	b.same("DEL", before, nltest.Dump(t, b.node, pod))
+}
+
+// TestPranks deletes what a pod has left of its interface, and never fails.
+func TestPranks(t *testing.T) {
+	b := newBench(t)
+	for i, prank := range []string{
+		"ip link set lo group $group",
+		"ip link set eth0 down; ip link set eth0 name there; ip link add eth0 group $group type bridge",
+		"for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true",
+		"ip link del eth0",
+	} {
+		r, pod := b.pod(`{}`, [2]string{fmt.Sprintf("10.0.1.%d/24", 20+i), "10.0.1.1"})
+		_, err := b.ADD(r)
+		b.must(err)
+		b.must(pod.Do(func() error {
+			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d; %s", r.LinkGroup(), prank)).Run()
+		}))
+		for range 2 {
+			if err := b.DEL(r); err != nil {
+				t.Errorf("%s: %v", prank, err)
+			}
+		}
+	}
+}
+
+// TestSecondNetwork says by which link the pod has its first.
+func TestSecondNetwork(t *testing.T) {
+	b := newBench(t)
+	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
+	_, err := b.ADD(r)
+	b.must(err)
+	before := nltest.Dump(t, b.node, pod)
+	second := request(t, `{}`, [][2]string{{"10.0.1.21/24", "10.0.1.1"}}, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
+	second.NetNS, second.IfName = r.NetNS, "net1"
+	_, err = b.ADD(second)
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "eth0 in the pod is another attachment's") {
+		t.Errorf("ADD: %v", err)
+	}
+	b.same("ADD was refused and changed something", before, nltest.Dump(t, b.node, pod))
+	b.must(b.DEL(second))
+	b.same("DEL of what was refused", before, nltest.Dump(t, b.node, pod))
 }
 
 // TestCheck notices what is not as the result says.

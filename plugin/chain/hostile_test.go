@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// TestPranks: whatever a pod has done to its links, DEL ends the chain, and so frees the
+// address, and the node has nothing of the pod. Another pod stays as it was.
+func TestPranks(t *testing.T) {
+	n := newNode(t)
+	other, path := nltest.NS(t, "other")
+	victim := n.request(path, "")
+	victim.ContainerID = "other"
+	result, err := n.ADD(victim)
+	n.must(err)
+	before := nltest.Dump(t, n.ns, other)
+	for _, prank := range []string{
+		"ip link set lo group $group",
+		"ip link set eth0 group 0; ip link set lo group $group",
+		"for l in lo eth0 eth1; do ip link set $l group $theirs; done",
+		"ip link set eth0 down; ip link set eth0 name there group 0; ip link add eth0 group $group type bridge; ip link set lo group $group",
+		"for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true",
+		"ip link del eth1; ip link del eth0",
+	} {
+		pod, path := nltest.NS(t, "pod")
+		r := n.request(path, "")
+		n.must(n.again(r))
+		n.must(pod.Do(func() error {
+			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d theirs=%d; %s", r.LinkGroup(), victim.LinkGroup(), prank)).Run()
+		}))
+		for range 2 {
+			n.must(n.DEL(r))
+		}
+		nltest.Remove(t, path)
+		n.same(prank, before, nltest.Dump(t, n.ns, other))
+	}
+	n.must(n.CHECK(victim, result))
+	n.must(n.DEL(victim))
+	n.vacant()
+}
+
+// again adds as a runtime does: where a pod that is gone has kept its address to itself, the
+// next try gets another one.
+func (n node) again(r *plugin.Request[Config]) (err error) {
+	for range 4 { // addresses
+		_, err = n.ADD(r)
+		if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain {
+			return err
+		}
+	}
+	return err
+}
+
+// TestReusedPath deletes a pod whose namespace's path leads to another one by now.
+func TestReusedPath(t *testing.T) {
+	n := newNode(t)
+	_, path1 := nltest.NS(t, "pod1")
+	pod2, path2 := nltest.NS(t, "pod2")
+	gone, heir := n.request(path1, ""), n.request(path2, "")
+	heir.ContainerID = "pod2"
+	result, err := n.ADD(heir)
+	n.must(err)
+	before := nltest.Dump(t, n.ns, pod2)
+	_, err = n.ADD(gone)
+	n.must(err)
+	nltest.Remove(t, path1)
+	for _, path := range []string{path2, "/proc/thread-self/ns/net"} {
+		gone.NetNS = path
+		n.must(n.DEL(gone))
+		n.same("DEL with "+path, before, nltest.Dump(t, n.ns, pod2))
+	}
+	n.must(n.CHECK(heir, result))
+	n.must(n.DEL(heir))
+	n.vacant()
+}
+
+// TestSecondNetwork refuses a second network of ours in a pod, gives its address back, and
+// leaves the first alone.
+func TestSecondNetwork(t *testing.T) {
+	n := newNode(t)
+	pod, path := nltest.NS(t, "pod")
+	first, second := n.request(path, ""), n.request(path, `, "containerInterface": "eth3"`)
+	second.Network, second.IfName = "second", "net1"
+	result, err := n.ADD(first)
+	n.must(err)
+	before := nltest.Dump(t, n.ns, pod)
+	_, err = n.ADD(second)
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "eth0 in the pod is another attachment's") {
+		t.Errorf("ADD: %v", err)
+	}
+	n.must(n.DEL(second))
+	n.same("the first network", before, nltest.Dump(t, n.ns, pod))
+	n.must(n.CHECK(first, result))
+	n.must(n.DEL(first))
+	n.vacant()
+}

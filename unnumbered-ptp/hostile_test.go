@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// sh runs a script of a pod's with CAP_NET_ADMIN.
+func sh(t testing.TB, n *nl.NS, script string) {
+	t.Helper()
+	if err := n.Do(func() error {
+		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%s: %w: %s", script, err, out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// pranks are what a pod may do to its own namespace. $group is that of its links, $theirs
+// that of another pod's, and $elsewhere another namespace.
+var pranks = map[string]string{
+	"nothing":             "true",
+	"lo in the group":     "ip link set lo group $group",
+	"lo alone in it":      "ip link set eth0 group 0; ip link set eth1 group 0; ip link set lo group $group",
+	"lo down":             "ip link set lo down",
+	"in no group":         "ip link set eth0 group 0; ip link set eth1 group 0",
+	"in another's group":  "for l in lo eth0 eth1; do ip link set $l group $theirs; done",
+	"one in another's":    "ip link add more group $theirs type bridge",
+	"more in the group":   "for i in $(seq 50); do echo link add d$i group $group type bridge; done | ip -batch -; ip link add x group $group type veth peer name y group $group",
+	"renamed":             "ip link set eth0 down; ip link set eth0 name there; ip link set eth1 down; ip link set eth1 name here",
+	"renamed, lo grouped": "ip link set eth0 down; ip link set eth0 name there group 0; ip link set lo group $group",
+	"swapped":             "ip link set eth0 down; ip link set eth1 down; ip link set eth0 name x; ip link set eth1 name eth0; ip link set x name eth1",
+	"deleted":             "ip link del eth1; ip link del eth0",
+	"replaced": `ip link set eth0 down; ip link set eth0 name there group 0; ip link del eth1
+		ip link add eth0 group $group type bridge; ip link add eth1 group $group type bridge; ip link set lo group $group`,
+	"altnames":       "ip link set eth0 down; ip link set eth0 name there; ip link property add dev lo altname eth0; ip link property add dev there altname eth1x",
+	"moved":          "ip link set eth0 netns $elsewhere; ip link set eth1 netns $elsewhere",
+	"one moved":      "ip link set eth1 netns $elsewhere; ip link set lo group $group",
+	"built upon":     "ip link add br0 type bridge; ip link set eth1 master br0; ip link add v group $group type vxlan id 5 dev eth0 dstport 4789; ip link set v netns $elsewhere",
+	"long to tell":   `for i in $(seq 1000); do echo link property add dev eth0 altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true`,
+	"routes as ours": "ip route add prohibit 10.98.0.0/16 proto 72; ip route add 10.97.0.0/16 dev lo proto 72 table 72; ip route add throw 10.96.0.0/16 proto 72 table 300; ip route add 10.95.0.0/16 proto 72 nexthop dev lo nexthop via 10.0.1.1 dev eth0; ip -6 route add unreachable fd99::/64 proto 72",
+	"rules as ours":  "for i in 1 2 3; do ip rule add pref 512 fwmark $i lookup 72 protocol 72; ip -6 rule add pref 1024 iif eth$i lookup 72 protocol 72; done",
+	"tables as ours": "nft 'add table inet cni_ipvlan_vpc_k8s; add chain inet cni_ipvlan_vpc_k8s c { type filter hook forward priority 0; }; add table ip cni_ipvlan_vpc_k8s; add table inet cni_ipvlan_vpc_k8s_net'",
+	"other filters": `for l in eth0 eth1; do tc qdisc del dev $l clsact || tc qdisc del dev $l ingress || true; tc qdisc add dev $l ingress_block 7 clsact; done
+		tc filter add block 7 pref 72 protocol all handle 1 bpf bytecode "1,6 0 0 0"`,
+}
+
+// stage runs a prank.
+func stage(t testing.TB, prank string, p *pod, theirs uint32, elsewhere string) {
+	t.Helper()
+	sh(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", p.request.LinkGroup(), theirs, filepath.Base(elsewhere), prank))
+}
+
+// rich is a configuration with all that ADD may add to a pod.
+func rich(r *plugin.Request[ptp.Config]) {
+	block := true
+	c := &r.Config
+	c.ServiceLoop, c.KeepCaller, c.BlockInstanceMetadata = "masquerade", true, &block
+}
+
+// TestPranks: whatever a pod with all that there may be has done to its own namespace, DEL
+// succeeds, and the node has nothing of it.
+func TestPranks(t *testing.T) {
+	f, other := prepared(t)
+	before := nltest.Dump(t, f.node)
+	n := 1
+	for name, prank := range pranks {
+		t.Run(name, func(t *testing.T) {
+			g := &fabric{t, f.router, f.node, f.other}
+			n++
+			p := g.grouped("pod2", fmt.Sprint("10.0.1.", n))
+			rich(&p.request)
+			_, elsewhere := nltest.NS(t, "elsewhere")
+			must(t, g.ADD(p))
+			stage(t, prank, p, other.request.LinkGroup(), elsewhere)
+			for range 2 {
+				must(t, g.DEL(p))
+				same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))
+				p.request.Prev = nil
+			}
+		})
+	}
+}
+
+// forgeries are what a pod may do to pass for another. $veth, $far and $near are the other
+// end of the pair of a pod of the original plugin, and the indices of its pod's and its own
+// end; $ours is the name of the host's end of one of our pods.
+var forgeries = map[string]string{
+	"another's pair": "ip link del eth1; ip link add index $far name eth1 type veth peer name p index $near",
+	"another's pair, by name": `ip link del eth1; ip link add index $far name eth1 type veth peer name $veth index $near
+		ip rule add pref 1024 iif $veth lookup 967`,
+	"our pair":        "ip link del eth1; ip link add $ours group 72 type veth peer name eth1; ip link set $ours alias 'cni-ipvlan-vpc-k8s net gone eth0'",
+	"another's rules": "ip rule add pref 1024 iif $ours lookup 262 protocol 72; ip rule add pref 1024 iif $veth lookup 967",
+	"their addresses": "ip addr add 10.0.1.50/32 dev eth0 || true; ip addr add 10.0.1.61/32 dev eth1; ip route add 10.0.1.50/32 dev eth1 proto 72 table 262",
+}
+
+// TestPodCannotReachAnother has a pod do all that it can in its own namespace. After our
+// CHECK, GC and DEL the other pods, one of ours and one of the original plugin's, are as
+// they were, and so is the node.
+func TestPodCannotReachAnother(t *testing.T) {
+	f := newFabric(t)
+	victim, old := f.grouped("victim", "10.0.1.50"), f.pod("old", "10.0.1.61")
+	must(t, f.ADD(victim))
+	near := f.originalPair(old, "veth7e005493", 967)
+	state := func() string { return nltest.Dump(t, f.node, victim.NS, old.NS) }
+	before := state()
+	n := 1
+	all := maps.Clone(pranks)
+	maps.Copy(all, forgeries)
+	for name, prank := range all {
+		t.Run(name, func(t *testing.T) {
+			g := &fabric{t, f.router, f.node, f.other}
+			n++
+			p := g.grouped("hostile", fmt.Sprint("10.0.1.", n))
+			_, elsewhere := nltest.NS(t, "elsewhere")
+			must(t, g.ADD(p))
+			env := fmt.Sprintf("veth=%s far=%d near=%d ours=%s\n", near.Name, near.Peer, near.Index, victim.result.Interfaces[1].Name)
+			stage(t, env+prank, p, victim.request.LinkGroup(), elsewhere)
+			_ = g.CHECK(p) // be it content or not
+			must(t, g.GC(p, p.request.Attachment, victim.request.Attachment))
+			for range 2 {
+				must(t, g.DEL(p))
+				same(t, "the others, and the node", before, state())
+				p.request.Prev = nil
+			}
+			must(t, g.GC(p, victim.request.Attachment))
+			same(t, "the others, and the node, after GC", before, state())
+			must(t, g.CHECK(victim))
+		})
+	}
+}
+
+// TestNotItsNamespace deletes a pod whose namespace's path leads to another one by now: to
+// that of a pod of ours, of one of the original plugin, or the host's.
+func TestNotItsNamespace(t *testing.T) {
+	f, p := prepared(t)
+	victim, old := f.grouped("victim", "10.0.1.55"), f.pod("old", "10.0.1.61")
+	rich(&victim.request)
+	must(t, f.ADD(victim))
+	f.originalPair(old, "veth7e005493", 967)
+	f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.77.0.0/16"), Dev: "eth2", Protocol: nl.RouteProtocol},
+		nl.Rule{Pref: 512, Mark: 1, Table: 72, Protocol: nl.RouteProtocol})
+	state := func() string { return nltest.Dump(t, f.node, victim.NS, old.NS) }
+	before := state()
+	for _, path := range []string{victim.request.NetNS, old.request.NetNS, "/proc/thread-self/ns/net"} {
+		must(t, f.ADD(p))
+		gone := *p
+		rich(&gone.request) // so that it looks for all that there may be
+		gone.request.NetNS, gone.request.Prev = path, p.result
+		for range 2 {
+			must(t, f.DEL(&gone))
+			same(t, "DEL with "+path, before, state())
+		}
+		if path != old.request.NetNS { // nothing tells whose that pair is
+			gone.request.Prev = nil
+			must(t, f.DEL(&gone))
+			same(t, "DEL without prevResult, with "+path, before, state())
+		}
+	}
+	must(t, f.CHECK(victim))
+}
+
+// TestSecondNetwork refuses a second network of ours, and says by which link the pod has the
+// first; and leaves that alone then, and when the second is deleted.
+func TestSecondNetwork(t *testing.T) {
+	f, _ := prepared(t)
+	p := f.grouped("pod2", "10.0.1.51")
+	rich(&p.request)
+	must(t, f.ADD(p))
+	f.add(f.router, nl.Veth{Name: "second", Peer: "net1", PeerNS: p.NS})
+	before := nltest.Dump(t, f.node, p.NS)
+	second := *p
+	second.request.Network, second.request.IfName = "second", "net1"
+	second.request.Config.ContainerInterface = "eth3"
+	err := f.ADD(&second)
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "eth0 in the pod is another attachment's") {
+		t.Errorf("ADD: %v", err)
+	}
+	same(t, "ADD was refused and changed something", before, nltest.Dump(t, f.node, p.NS))
+	for _, group := range []uint32{0, second.request.LinkGroup()} {
+		sh(t, p.NS, fmt.Sprint("ip link set net1 group ", group))
+		before := nltest.Dump(t, f.node, p.NS)
+		for range 2 {
+			second.request.Prev = nil
+			must(t, f.DEL(&second))
+		}
+		if group != 0 { // it goes, as the link that the ipvlan plugin has made
+			before = strings.ReplaceAll(before, fmt.Sprintf("%s: ip link add net1 mtu 1500 group %d type veth up\n", p.Name, group), "")
+		}
+		same(t, "DEL of what was refused", before, nltest.Dump(t, f.node, p.NS))
+	}
+	must(t, f.CHECK(p))
+}
+
+// TestOwnedTable deletes a pod that has put a table in the place of ours which only the
+// socket that has made it can delete, and somebody still has that (nft(8), "owner").
+func TestOwnedTable(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node)
+	rich(&p.request)
+	must(t, f.ADD(p))
+	sh(t, p.NS, "nft delete table inet cni_ipvlan_vpc_k8s")
+	var stdin io.WriteCloser
+	nft := exec.Command("nft", "-i")
+	must(t, p.Do(func() (err error) {
+		if stdin, err = nft.StdinPipe(); err != nil {
+			return err
+		}
+		return nft.Start()
+	}))
+	defer nft.Wait()
+	defer stdin.Close()
+	fmt.Fprintln(stdin, "add table inet cni_ipvlan_vpc_k8s { flags owner; }")
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		tables, err := p.Tables()
+		must(t, err)
+		if slices.Contains(tables, "inet "+nl.OwnTable) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("nft has made no table")
+		}
+	}
+	if err := (nl.Table{Family: "inet", Name: nl.OwnTable}).Del(p.NS); err == nil {
+		t.Fatal("anybody can delete the table, and so this test cannot tell")
+	}
+	must(t, f.DEL(p))
+	same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))
+}
