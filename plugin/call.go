@@ -6,7 +6,6 @@ package plugin
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"slices"
@@ -201,28 +200,28 @@ func validName(s string) bool {
 }
 
 func validIfName(name string) *types.Error {
-	err, details := CheckLinkName(name), ""
-	if err == nil {
+	fault, details := LinkNameFault(name), ""
+	if fault == "" {
 		return nil
 	}
 	if len(name) > 15 {
 		details = "interface name should be less than 16 characters"
 	}
-	return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name "+err.Error(), details)
+	return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name "+fault, details)
 }
 
-// CheckLinkName says why the kernel would not take a name for a link (dev_valid_name): it
-// wants 1 to 15 bytes without blanks, / and :.
-func CheckLinkName(name string) error {
+// LinkNameFault says why the kernel would not take a name for a link (dev_valid_name), or
+// "" if it would: it wants 1 to 15 bytes without blanks, / and :.
+func LinkNameFault(name string) string {
 	switch {
 	case name == "":
-		return errors.New("is empty")
+		return "is empty"
 	case len(name) > 15:
-		return errors.New("is too long")
+		return "is too long"
 	case name == "." || name == "..":
-		return errors.New("is . or ..")
+		return "is . or .."
 	case strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }):
-		return errors.New("contains / or : or whitespace characters")
+		return "contains / or : or whitespace characters"
 	}
-	return nil
+	return ""
 }

@@ -130,8 +130,8 @@ func (c *Config) Validate() error {
 // validateNames refuses what can be the name of neither link.
 func (c *Config) validateNames(mistake func(format string, args ...any)) {
 	for _, k := range []struct{ key, name string }{{"hostInterface", c.HostInterface}, {"containerInterface", c.ContainerInterface}} {
-		if err := plugin.CheckLinkName(k.name); err != nil && k.name != "" {
-			mistake("%s: %q: the name %w: a link's has 1 to 15 bytes without blanks, / and :", k.key, k.name, err)
+		if fault := plugin.LinkNameFault(k.name); fault != "" && k.name != "" {
+			mistake("%s: %q: the name %s: a link's has 1 to 15 bytes without blanks, / and :", k.key, k.name, fault)
 		}
 		if k.name == "lo" {
 			mistake("%s: \"lo\": that is the loopback link, which each namespace has", k.key)

@@ -54,8 +54,8 @@ func (c *Config) Validate() error {
 	if c.Mode = cmp.Or(c.Mode, "l2"); !slices.Contains(modes, c.Mode) {
 		mistake("unknown ipvlan mode: %q: mode is l2, l3 or l3s", c.Mode)
 	}
-	if err := plugin.CheckLinkName(c.Master); err != nil && c.Master != "" {
-		mistake("master: %q: the name %w: a link's has 1 to 15 bytes without blanks, / and :", c.Master, err)
+	if fault := plugin.LinkNameFault(c.Master); fault != "" && c.Master != "" {
+		mistake("master: %q: the name %s: a link's has 1 to 15 bytes without blanks, / and :", c.Master, fault)
 	}
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		mistake("mtu: %d: it is 0, for the master's, or 68 to 65535", c.MTU)
