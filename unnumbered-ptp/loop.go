@@ -70,7 +70,10 @@ import (
 // that has the backend. A program that binds a port from 49152 on itself, to connect
 // from it directly to the very backend that a looped connection uses from that port,
 // breaks one of the two. And a port from 49152 on that nobody has open refuses nothing but
-// what begins a connection of TCP: the node drops a datagram for it, see senders.go.
+// what begins a connection of TCP: the node drops a datagram for it, see senders.go. The same
+// happens to answers that the pod would translate: containers within a container (Docker in
+// Docker, kind) have all ports from 32768 to 60999, and call the VPC from the pod's address
+// with the ports that they have. Pods of that kind need masquerade.
 //
 // Services over SCTP do not pass; they need masquerade.
 //

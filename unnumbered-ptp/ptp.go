@@ -49,7 +49,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	}
 	defer s.close()
 	if first := nl.InGroup(s.links, r.Anothers); first != "" {
-		return nil, r.ErrSecond(first)
+		return nil, r.SecondNetwork(first)
 	}
 	if err := s.node.meets(r); err != nil {
 		return nil, err

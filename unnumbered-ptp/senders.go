@@ -17,9 +17,16 @@ import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 // would come back to the pod for another port, which a security group may well have closed,
 // and the node would track it.
 //
+// What is for the node itself passes. The kernel looks for the way back as if the node
+// answered, from the address that was called; and a node with several ENIs may have rules for
+// what it sends from one of its addresses, by which it answers pods, too, by the VPC.
+//
 // Answers that the node awaits do not come here: a chain of the type nat sees the first
 // packet of a connection. So it costs the others nothing, and what it drops is not tracked.
 func senders() nl.Chain {
 	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, // before kube-proxy translates the destination, at -100
-		Rules: []nl.NFRule{{nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Count(), nl.Drop()}}}
+		Rules: []nl.NFRule{
+			{nl.IIFGroup(nl.OwnGroup), nl.ToLocal(), nl.Accept()},
+			{nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Count(), nl.Drop()},
+		}}
 }

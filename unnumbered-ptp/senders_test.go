@@ -53,19 +53,40 @@ func TestClosedPort(t *testing.T) {
 	}
 }
 
-// TestForgedSender: what a pod sends by the node in another's name does not arrive.
+// TestForgedSender: what a pod sends through the node in another's name does not arrive.
 func TestForgedSender(t *testing.T) {
 	const port = ":9999"
 	s := newScene(t, redirects)
 	p := s.pods[0]
 	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
+	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix(internet6 + "/128"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
 	for _, network := range []string{"udp4", "udp6"} {
-		server := bind(t, s.node, network, port)
-		for _, sender := range []string{pod2Addr, pod3Addr, otherAddr, nodeAddr, internet, pod1Addr} {
-			bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, nodeAddr+port)
+		server := bind(t, s.router, network, port)
+		for _, sender := range []string{pod2Addr, pod3Addr, otherAddr, nodeAddr, pod1Addr} {
+			bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, internet+port)
 		}
 		if got := server.next(); got != pod1Addr {
-			t.Errorf("%s: the node got a message in the name of %s", network, got)
+			t.Errorf("%s: the internet got a message in the name of %s", network, got)
+		}
+	}
+}
+
+// TestNodeOfManyRules: pods reach a node that has a table for what it sends from its own
+// address, as a node with several ENIs may have.
+func TestNodeOfManyRules(t *testing.T) {
+	s := newScene(t, redirects)
+	for _, addr := range []string{nodeAddr, sixth(nodeAddr)} {
+		a := netip.MustParseAddr(addr)
+		gw := netip.MustParseAddr("10.0.9.1")
+		if a.Is6() {
+			gw = netip.MustParseAddr(sixth(gw.String()))
+		}
+		s.add(s.node, nl.Route{Dst: netip.PrefixFrom(a, 0).Masked(), Via: gw, Dev: "eth0", Table: 100},
+			nl.Rule{Pref: 800, From: netip.PrefixFrom(a, a.BitLen()), Table: 100, IPv6: a.Is6()})
+	}
+	for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+		if seen, err := call(s.pods[0].NS, network, dialled(network, nodeAddr+":8080")); err != nil || seen != seenAs(network, pod1Addr) {
+			t.Errorf("%s: seen as %q; %v", network, seen, err)
 		}
 	}
 }

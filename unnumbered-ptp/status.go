@@ -43,7 +43,8 @@ func status(_ context.Context, r *plugin.Request[Config]) error {
 // netfilter asks whether the kernel takes the tables that an ADD makes. Parts of nftables are
 // modules, which the kernel loads when the first table wants them, or does not find: so they
 // are tried, where nobody has them. But runtimes call STATUS every few seconds, and a node
-// that has had a pod, since there was this release, has the table.
+// that has had a pod, since there was this release, has the table. That they cannot be tried
+// says nothing.
 func netfilter(r *plugin.Request[Config], n node, host *nl.NS) error {
 	if _, err := host.Tables(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "it needs CONFIG_NF_TABLES or the module nf_tables", "this kernel has no nftables: %w", err)
@@ -53,7 +54,7 @@ func netfilter(r *plugin.Request[Config], n node, host *nl.NS) error {
 		return nil
 	}
 	for _, t := range tables {
-		if err := nl.Scratch(t.Add); err != nil {
+		if err := nl.Scratch(t.Add); errors.Is(err, nl.ErrNoModule) {
 			return err
 		}
 	}
