@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io"
 	"strings"
 
 	"github.com/vishvananda/netlink/nl"
@@ -27,6 +28,7 @@ import (
 type filter struct {
 	index  int        // of the link
 	name   string     // of the program: its fingerprint
+	older  bool       // it goes out, and has the handle that earlier releases gave it
 	hook   uint32     // tcEgress, or 0 for what comes in
 	pref   uint32     // its place among the filters of the hook, lowest first; 0 is filterPref
 	police *nl.RtAttr // what is done to what the program matches; without it the program itself decides
@@ -79,7 +81,7 @@ func (f filter) qdisc() string {
 // handle tells filters of one place apart by their hook: asked about what goes out by a link
 // with a qdisc "ingress", the kernel answers with what comes in.
 func (f filter) handle() uint32 {
-	if f.hook == tcEgress {
+	if f.hook == tcEgress && !f.older {
 		return 2
 	}
 	return 1
@@ -124,7 +126,7 @@ func (f filter) request(n *NS, typ, flags int, answer uint16, more ...nl.Netlink
 
 // del deletes the filter, if its program is one of ours.
 func (f filter) del(n *NS) error {
-	name, err := f.program(n)
+	f, name, err := f.find(n)
 	if err == nil && !strings.HasPrefix(name, OwnTable) {
 		err = absence{unix.ENOENT}
 	}
@@ -135,13 +137,35 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// check compares the name of the program with that of the filter that there is.
-func (f filter) check(n *NS) error {
+// same wants the filter that there is to have this very program.
+func (f filter) same(n *NS) error {
 	name, err := f.program(n)
 	if err == nil && name != f.name {
 		err = differs("the program", name, f.name)
 	}
 	return err
+}
+
+// check wants the filter that there is to do the same, whichever release has made it.
+func (f filter) check(n *NS) error {
+	_, name, err := f.find(n)
+	if err == nil && !alike(name, f.name) {
+		err = differs("the program", name, f.name)
+	}
+	return err
+}
+
+// find returns the filter that there is in the place of f, and the name of its program.
+func (f filter) find(n *NS) (filter, string, error) {
+	name, err := f.program(n)
+	if f.hook == tcEgress && absent(err) {
+		old := f
+		old.older = true
+		if name, err := old.program(n); err == nil && !tells(name) {
+			return old, name, nil
+		}
+	}
+	return f, name, err
 }
 
 // program returns the name of the program of the filter that there is.
@@ -176,9 +200,23 @@ func programName(m []byte) (name string, err error) {
 	return name, err
 }
 
-// fingerprint is the name that a program of ours has in the kernel.
-func fingerprint(code []byte) string {
-	h := fnv.New64a()
-	h.Write(code)
-	return fmt.Sprintf("%s:%x", OwnTable, h.Sum(nil))
+// fingerprint is the name that a program of ours has in the kernel. It tells what the program
+// is to do, and how this release does it.
+func fingerprint(what string, code []byte) string {
+	does, how := fnv.New64a(), fnv.New64a()
+	io.WriteString(does, what)
+	how.Write(code)
+	return fmt.Sprintf("%s:%x:%x", OwnTable, does.Sum(nil), how.Sum(nil))
+}
+
+// tells says whether the name of a program tells what it is to do. Earlier releases' did not.
+func tells(name string) bool { return strings.Count(name, ":") == 2 }
+
+// alike says whether a program of ours is to do what another is, as far as its name tells.
+func alike(name, want string) bool {
+	if !tells(name) {
+		return strings.HasPrefix(name, OwnTable+":")
+	}
+	does := want[:strings.LastIndex(want, ":")+1]
+	return strings.HasPrefix(name, does)
 }

@@ -11,14 +11,14 @@ import (
 
 // addFilters adds filters that have one program, or replaces those that differ.
 func addFilters(n *NS, filters []filter, code []byte) error {
-	if checkFilters(n, filters) == nil {
+	if checkFilters(n, filters, filter.same) == nil {
 		return errSame
 	}
 	keep := func(_ string, open func() (int, error)) (int, error) { return open() }
 	if canPin() {
 		keep = pinned
 	}
-	program, err := keep(fingerprint(code), func() (int, error) { return loadBPF(code) })
+	program, err := keep(filters[0].name, func() (int, error) { return loadBPF(code) })
 	if err != nil {
 		return err
 	}
@@ -56,9 +56,9 @@ func delFilters(n *NS, devs []string, f filter) error {
 	return errors.Join(errs...)
 }
 
-func checkFilters(n *NS, filters []filter) error {
+func checkFilters(n *NS, filters []filter, check func(filter, *NS) error) error {
 	for _, f := range filters {
-		if err := f.check(n); err != nil {
+		if err := check(f, n); err != nil {
 			return err
 		}
 	}

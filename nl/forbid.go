@@ -46,7 +46,7 @@ func (f Forbid) Supported() error {
 
 // filters are those of the links, with the program's name.
 func (f Forbid) filters(n *NS) (all []filter, err error) {
-	name := fingerprint(refusal(f.Addrs))
+	name := fingerprint(fmt.Sprint("refuse ", f.Addrs), refusal(f.Addrs))
 	for _, dev := range f.Devs {
 		index, err := n.index(dev)
 		if err != nil {
@@ -76,7 +76,7 @@ func (f Forbid) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	return checkFilters(n, filters)
+	return checkFilters(n, filters, filter.check)
 }
 
 // refusal is the program of a Forbid.

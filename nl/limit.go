@@ -41,7 +41,9 @@ func (l Limit) hook() uint32 {
 }
 
 // name is that of the program, and tells the limit too.
-func (l Limit) name() string { return fingerprint(fmt.Append(l.counted(), l.Egress, l.Rate, l.Burst)) }
+func (l Limit) name() string {
+	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst), l.counted())
+}
 
 // index is that of the shared action in its namespace. Another limit has another: an
 // action outlives its filters for a while, and a filter takes the one that there is.
@@ -100,7 +102,7 @@ func (l Limit) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	return checkFilters(n, filters)
+	return checkFilters(n, filters, filter.check)
 }
 
 // counted is the program that matches what is counted.

@@ -72,7 +72,7 @@ func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaite
 	program := func(f filter, code func(memory int) []byte) (int, error) {
 		return keep(f.name, func() (fd int, err error) {
 			if memory < 0 {
-				memory, err = keep(fingerprint([]byte("memory")), func() (int, error) { return createMap(keySize, entries) })
+				memory, err = keep(fingerprint("memory", nil), func() (int, error) { return createMap(keySize, entries) })
 			}
 			if err != nil {
 				return -1, err
@@ -103,8 +103,8 @@ func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	if err != nil {
 		return atVeth, atENI, err
 	}
-	atVeth.name = fingerprint(s.onward(0, atENI.index))
-	atENI.name = fingerprint(unawaited(0, atVeth.index))
+	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index), s.onward(0, atENI.index))
+	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index), unawaited(0, atVeth.index))
 	return atVeth, atENI, nil
 }
 
@@ -115,7 +115,7 @@ func (s Splice) Add(n *NS) error {
 	if err != nil {
 		return err
 	}
-	if checkFilters(n, []filter{atVeth, atENI}) == nil {
+	if checkFilters(n, []filter{atVeth, atENI}, filter.same) == nil {
 		return errSame
 	}
 	// The links of nearly all pods have the same indices, and so the same programs.
@@ -148,5 +148,5 @@ func (s Splice) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	return checkFilters(n, []filter{atVeth, atENI})
+	return checkFilters(n, []filter{atVeth, atENI}, filter.check)
 }

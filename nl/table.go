@@ -85,6 +85,7 @@ func (t Table) Add(n *NS) error {
 		}
 	}
 	return t.lacking(t.install(n, func(c *nftables.Conn, k *nftables.Table) *nftables.Table {
+		c.AddTable(k) // or, if somebody has flushed it meanwhile, there is none to delete
 		c.DelTable(k)
 		return c.AddTable(k)
 	}))
