@@ -34,10 +34,11 @@ func (g genuine) Do(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
-	if err != nil {
+	var read bytes.Buffer
+	if _, err := read.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
 		return nil, err
 	}
+	body := read.Bytes()
 	if len(body) > maxAnswer {
 		return nil, impostor{fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)}
 	}
