@@ -158,7 +158,7 @@ func (c *call) allowed() *types.Error {
 }
 
 // sameNS refuses to work on the host: CNI_NETNS must not be the namespace that the
-// plugin runs in, unless CNI_NETNS_OVERRIDE says so. A DEL works as without a namespace: the
+// plugin runs in. Where CNI_NETNS_OVERRIDE allows it, who opens it refuses it. A DEL works as without a namespace: the
 // path may be that of a process of the pod's, whose number one of the host's has by now. The
 // package ns of the CNI project asks, too, and locks the thread for it, so that the runtime
 // starts another two; but no thread of ours has left the namespace yet.

@@ -33,11 +33,12 @@ func pairedNetworks(path string) ([]paired, error) {
 		list, err := readConflist(f)
 		if raw := list.plugin(typePTP); err == nil && raw != nil && !seen[list.Name] {
 			n := paired{name: list.Name}
+			seen[n.name] = true // with a mistake or not: the next one of its name is an old one
 			if err = json.Unmarshal(raw, &n.pair); err == nil {
 				err = n.pair.Validate()
 			}
 			if err == nil {
-				all, seen[n.name] = append(all, n), true
+				all = append(all, n)
 			} else {
 				err = fmt.Errorf("%s: %w", f, err)
 			}

@@ -59,7 +59,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	if err := wiring(slave, r.Prev, host, pod).Add(); err != nil {
 		links, _ := pod.Links()
 		if first := nl.InGroup(links, r.Anothers); first != "" { // whose routes are in the way
-			return nil, r.ErrSecond(first)
+			return nil, r.SecondNetwork(first)
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
 			return nil, plugin.Errorf(plugin.CodeTryAgain, "another slave of "+master+" has the address: see 'cni-tool status --diff'", "%w", err)
