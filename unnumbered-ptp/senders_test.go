@@ -72,9 +72,11 @@ func TestForgedSender(t *testing.T) {
 }
 
 // TestNodeOfManyRules: pods reach a node that has a table for what it sends from its own
-// address, as a node with several ENIs may have.
+// address, as a node with several ENIs may have. By such a rule rp_filter, where it is not 0,
+// keeps IPv4 from the node, with or without us.
 func TestNodeOfManyRules(t *testing.T) {
 	s := newScene(t, redirects)
+	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)
 	for _, addr := range []string{nodeAddr, sixth(nodeAddr)} {
 		a := netip.MustParseAddr(addr)
 		gw := netip.MustParseAddr("10.0.9.1")
