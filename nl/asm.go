@@ -55,10 +55,9 @@ type asm struct {
 	code   []insn
 	labels map[string]int
 	jumps  map[int]string // and calls of the program's own functions
-	fd     int            // of the map that it uses
 }
 
-func newAsm(fd int) *asm { return &asm{labels: map[string]int{}, jumps: map[int]string{}, fd: fd} }
+func newAsm() *asm { return &asm{labels: map[string]int{}, jumps: map[int]string{}} }
 
 func (a *asm) emit(op uint8, dst, src uint8, off int16, imm int32) {
 	a.code = append(a.code, insn{op, dst | src<<4, off, imm})
@@ -95,9 +94,9 @@ func (a *asm) shift(dst uint8, v int32) {
 	a.emit(unix.BPF_ALU64|unix.BPF_LSH|unix.BPF_K, dst, 0, 0, v)
 }
 
-// theMap loads the map.
-func (a *asm) theMap(dst uint8) {
-	a.emit(unix.BPF_LD|unix.BPF_IMM|unix.BPF_DW, dst, unix.BPF_PSEUDO_MAP_FD, 0, int32(a.fd))
+// loadMap loads a map by its file.
+func (a *asm) loadMap(dst uint8, fd int) {
+	a.emit(unix.BPF_LD|unix.BPF_IMM|unix.BPF_DW, dst, unix.BPF_PSEUDO_MAP_FD, 0, int32(fd))
 	a.emit(0, 0, 0, 0, 0)
 }
 

@@ -82,7 +82,7 @@ func (f Forbid) Check(n *NS) error {
 // refusal is the program of a Forbid.
 func refusal(addrs []netip.Addr) []byte {
 	const ip4Dst, ip6Dst = ip4Addrs + 4, ip6Addrs + 16
-	a := newAsm(0)
+	a := newAsm()
 	begin(a)
 	a.load(size2, r0, r2, ethType)
 	a.when(r0, equals, bytes2(unix.ETH_P_IPV6), "ip6")

@@ -109,7 +109,7 @@ func (l Limit) Check(n *NS) error {
 func (l Limit) counted() []byte {
 	const ingressIfindex = 36 // in struct __sk_buff: 0 if the packet was made here
 	const all, none = -1, 0   // what a filter with an action makes of it
-	a := newAsm(0)
+	a := newAsm()
 	if l.Egress {
 		a.load(size4, r0, r1, ingressIfindex)
 		a.when(r0, equals, 0, "own")

@@ -9,11 +9,13 @@ import (
 )
 
 // onward is the program of a Splice for the veth. It looks whether a socket has the
-// port that an answer will come to, and if so remembers the answer. What does not go on
+// port that an answer will come to, and if so remembers the answer; if not, it remembers a
+// connection of TCP that begins, so that its answer is not taken for one to somebody in the
+// namespace who has no socket. What does not go on
 // it marks; without a mark it is the program of those that are from before there were marks.
-func (s Splice) onward(memory, eni int) []byte {
+func (s Splice) onward(m memory, eni int) []byte {
 	hw, _ := net.ParseMAC(s.MAC)
-	a := newAsm(memory)
+	a := newAsm()
 	begin(a)
 	a.load(size4, r0, r2, 0)
 	a.when(r0, unequal, int32(binary.NativeEndian.Uint32(hw)), "pass")
@@ -28,14 +30,23 @@ func (s Splice) onward(memory, eni int) []byte {
 	loadPort(a, 0, "send")
 	a.and(r0, SpliceFirst)
 	a.when(r0, unequal, SpliceOwn, "send")
+	handshake(a)
 	place(a, 0)
 	a.load(size4, r0, r7, 0)
 	a.xor(r0, int32(binary.NativeEndian.Uint32([]byte{spliceBit >> 8, 0, 0, 0})))
 	loadKey(a, 1)
-	lookup(a, "translate")
+	lookup(a, "none")
+	a.jump("known")
+	a.label("none")
+	a.when(r9, has, isSYN, "begin")
+	a.jump("translate")
+	a.label("begin")
+	begun(a)
+	forget(a, m.kept)
+	remember(a, m.looped)
+	a.jump("translate")
 	a.label("shared")
-	a.theMap(r1)
-	remember(a)
+	remember(a, m.kept)
 	a.label("known")
 	a.label("translate")
 	translate(a)

@@ -55,6 +55,7 @@ const (
 	isNew                // which is to be remembered
 	isOld                // or forgotten
 	isSYN                // it begins a connection
+	isSYNACK             // it answers one that begins
 	isLinear             // its headers are linear, as far as it has any
 )
 
@@ -65,8 +66,14 @@ const (
 	key        = -keySize
 	keyProto   = key + 36
 	isFragment = 1 << 8 // in the protocol
-	isBegun    = 1 << 9 // by somebody else, without a socket: in the protocol
+	isBegun    = 1 << 9 // without a socket: in the protocol
 )
+
+// The maps of a Splice's programs.
+type memory struct {
+	kept   int // what has to be told apart from what the loop awaits
+	looped int // connections of TCP that have begun by the veth, until they are answered
+}
 
 // What translate needs is on the stack before the key.
 const (
@@ -193,6 +200,21 @@ func placed(a *asm) {
 	a.store(size8, fp, checking, r1)
 }
 
+// handshake notes in r9 whether a packet of TCP begins a connection, or answers one that begins.
+func handshake(a *asm) {
+	a.when(r8, unequal, unix.IPPROTO_TCP, "going on")
+	within(a, r7, tcpFlags+1)
+	a.load(size1, r4, r7, tcpFlags)
+	a.and(r4, synAck)
+	a.when(r4, equals, syn, "begins")
+	a.when(r4, unequal, synAck, "going on")
+	a.or(r9, isSYNACK)
+	a.jump("going on")
+	a.label("begins")
+	a.or(r9, isSYN)
+	a.label("going on")
+}
+
 // ports notes the port at an offset and the one that it becomes.
 func ports(a *asm, base uint8, off int16) {
 	a.load(size2, r4, base, off)
@@ -292,11 +314,36 @@ func state(a *asm) {
 	a.call(skRelease)
 }
 
-// remember puts the key into the map, which is in r1. The value is anything.
-func remember(a *asm) {
+// begun makes the key one of a connection that begins without a socket.
+func begun(a *asm) {
+	a.load(size4, r0, fp, keyProto)
+	a.or(r0, isBegun)
+	a.store(size4, fp, keyProto, r0)
+}
+
+// remember puts the key into a map. The value is anything.
+func remember(a *asm, fd int) {
+	a.loadMap(r1, fd)
 	a.move(r2, fp)
 	a.add(r2, key)
 	a.move(r3, r2)
 	a.set(r4, 0)
 	a.call(mapUpdate)
+}
+
+// recall looks for the key in a map, and goes to other if it is not there.
+func recall(a *asm, fd int, other string) {
+	a.loadMap(r1, fd)
+	a.move(r2, fp)
+	a.add(r2, key)
+	a.call(mapLookup)
+	a.when(r0, equals, 0, other)
+}
+
+// forget takes the key out of a map.
+func forget(a *asm, fd int) {
+	a.loadMap(r1, fd)
+	a.move(r2, fp)
+	a.add(r2, key)
+	a.call(mapDelete)
 }

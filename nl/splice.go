@@ -24,7 +24,9 @@ import (
 // connection of TCP that there is, or begins one; if a socket of UDP is connected to
 // where it comes from; or if any other socket has that port, unless a packet has gone
 // on by ENI that this answers. One that begins without a socket, because something
-// translates its port, is awaited from then on. The programs keep in mind those few.
+// translates its port, is awaited from then on; so is one that is answered without a
+// socket, and has not begun by Veth. The programs keep in mind those few, and what begins by
+// Veth as long as there is room.
 // An error of ICMP is awaited by whoever awaits answers to the packet that it is
 // about, and fragments go where the first of them goes.
 //
@@ -67,25 +69,27 @@ func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaite
 	if share {
 		keep, entries = pinned, 16384 // for all pods of the node
 	}
-	memory := -1
-	defer func() { unix.Close(memory) }()
-	program := func(f filter, code func(memory int) []byte) (int, error) {
+	m := memory{-1, -1}
+	defer func() { unix.Close(m.kept); unix.Close(m.looped) }()
+	program := func(f filter, code func(memory) []byte) (int, error) {
 		return keep(f.name, func() (fd int, err error) {
-			if memory < 0 {
-				memory, err = keep(fingerprint("memory", nil), func() (int, error) { return createMap(keySize, entries) })
+			for name, fd := range map[string]*int{"memory": &m.kept, "looped": &m.looped} {
+				if *fd < 0 && err == nil {
+					*fd, err = keep(fingerprint(name, nil), func() (int, error) { return createMap(keySize, entries) })
+				}
 			}
 			if err != nil {
 				return -1, err
 			}
-			return loadBPF(code(memory))
+			return loadBPF(code(m))
 		})
 	}
-	first, err := program(atVeth, func(memory int) []byte { return s.onward(memory, atENI.index) })
+	first, err := program(atVeth, func(m memory) []byte { return s.onward(m, atENI.index) })
 	if err != nil {
 		return err
 	}
 	defer unix.Close(first)
-	second, err := program(atENI, func(memory int) []byte { return unawaited(memory, atVeth.index) })
+	second, err := program(atENI, func(m memory) []byte { return unawaited(m, atVeth.index) })
 	if err != nil {
 		return err
 	}
@@ -103,8 +107,8 @@ func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	if err != nil {
 		return atVeth, atENI, err
 	}
-	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index), s.onward(0, atENI.index))
-	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index), unawaited(0, atVeth.index))
+	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index), s.onward(memory{}, atENI.index))
+	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index), unawaited(memory{}, atVeth.index))
 	return atVeth, atENI, nil
 }
 

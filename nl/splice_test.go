@@ -114,8 +114,8 @@ func TestSpliceShared(t *testing.T) {
 		if err := errors.Join(w.Add(), w.Add(), w.Check()); err != nil {
 			t.Fatal(err)
 		}
-		if got := count(); got != 3 {
-			t.Errorf("%d objects are kept, want 3: the map and two programs", got)
+		if got := count(); got != 4 {
+			t.Errorf("%d objects are kept, want 4: two maps and two programs", got)
 		}
 	}
 	if err := host.RemoveOwn(); err != nil || count() != 0 {

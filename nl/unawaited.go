@@ -6,8 +6,8 @@ package nl
 import "golang.org/x/sys/unix"
 
 // unawaited is the program of a Splice for the ENI.
-func unawaited(memory int, veth int) []byte {
-	a := newAsm(memory)
+func unawaited(m memory, veth int) []byte {
+	a := newAsm()
 	direct(a, "whole")
 	a.label("whole")
 	begin(a)
@@ -15,13 +15,7 @@ func unawaited(memory int, veth int) []byte {
 
 	loadPort(a, 2, "pass")
 	a.when(r0, below, SpliceFirst, "pass")
-	a.when(r8, equals, unix.IPPROTO_UDP, "find")
-	within(a, r7, tcpFlags+1)
-	a.load(size1, r4, r7, tcpFlags)
-	a.and(r4, synAck)
-	a.when(r4, unequal, syn, "find")
-	a.or(r9, isSYN)
-	a.label("find")
+	handshake(a)
 	place(a, 2)
 	a.load(size4, r0, r7, 0)
 	loadKey(a, 0)
@@ -30,9 +24,9 @@ func unawaited(memory int, veth int) []byte {
 	a.jump("pass")
 	a.label("shared")
 	a.when(r9, has, isSYN, "pass")
-	recall(a, "pass")
+	recall(a, m.kept, "pass")
 	a.jump("redirect")
-	noSocket(a)
+	noSocket(a, m)
 
 	a.label("redirect")
 	translate(a)
@@ -43,7 +37,7 @@ func unawaited(memory int, veth int) []byte {
 	a.call(redirectPeer)
 	a.exit()
 
-	fragments(a)
+	fragments(a, m.kept)
 	icmpErrors(a)
 	short(a)
 	a.label("pass")
@@ -53,29 +47,25 @@ func unawaited(memory int, veth int) []byte {
 	return a.assemble()
 }
 
-// recall looks for the key in the map, and goes to other if it is not there.
-func recall(a *asm, other string) {
-	a.theMap(r1)
-	a.move(r2, fp)
-	a.add(r2, key)
-	a.call(mapLookup)
-	a.when(r0, equals, 0, other)
-}
-
-// noSocket remembers a connection that begins although no socket listens, and passes
-// what belongs to it: something in the namespace translates its port.
-func noSocket(a *asm) {
+// noSocket remembers a connection that begins although no socket listens, or that is
+// answered although the program at the veth has not seen it begin; and passes what belongs
+// to it: something in the namespace translates its port. The connections of the loop need
+// not be remembered but for a moment, until they are answered.
+func noSocket(a *asm, m memory) {
 	a.label("none")
 	a.when(r8, unequal, unix.IPPROTO_TCP, "redirect")
-	a.load(size4, r0, fp, keyProto)
-	a.or(r0, isBegun)
-	a.store(size4, fp, keyProto, r0)
+	begun(a)
 	a.when(r9, has, isSYN, "begin")
-	recall(a, "redirect")
+	recall(a, m.kept, "unknown")
 	a.jump("pass")
+	a.label("unknown")
+	a.when(r9, has, isSYNACK, "answered")
+	a.jump("redirect")
+	a.label("answered")
+	recall(a, m.looped, "begin")
+	a.jump("redirect")
 	a.label("begin")
-	a.theMap(r1)
-	remember(a)
+	remember(a, m.kept)
 	a.jump("pass")
 }
 
@@ -83,7 +73,7 @@ func noSocket(a *asm) {
 // order on the way is theirs as a rule; a packet whose first one comes late is lost.
 // The first one of a packet that passes has another of its number forgotten: senders
 // count to 65535, and begin again.
-func fragments(a *asm) {
+func fragments(a *asm, kept int) {
 	a.label("forget")
 	a.and(r9, ^isFirst)
 	a.or(r9, isOld)
@@ -109,17 +99,13 @@ func fragments(a *asm) {
 	a.label("fragment")
 	a.when(r9, has, isNew, "update")
 	a.when(r9, has, isOld, "delete")
-	recall(a, "pass")
+	recall(a, kept, "pass")
 	a.jump("peer")
 	a.label("update")
-	a.theMap(r1)
-	remember(a)
+	remember(a, kept)
 	a.jump("peer")
 	a.label("delete")
-	a.theMap(r1)
-	a.move(r2, fp)
-	a.add(r2, key)
-	a.call(mapDelete)
+	forget(a, kept)
 	a.jump("done")
 }
 

@@ -71,9 +71,10 @@ import (
 // from it directly to the very backend that a looped connection uses from that port,
 // breaks one of the two. And a port from 49152 on that nobody has open refuses nothing but
 // what begins a connection of TCP: the node drops a datagram for it, see senders.go. The same
-// happens to answers that the pod would translate: containers within a container (Docker in
-// Docker, kind) have all ports from 32768 to 60999, and call the VPC from the pod's address
-// with the ports that they have. Pods of that kind need masquerade.
+// happens to datagrams that answer a container within a container (Docker in Docker, kind),
+// which calls the VPC by the pod's address, from whatever port it has. Its connections of TCP
+// are known by their first answer, as nothing looped has begun them; but it waits in vain for
+// a server that the pod has called by a service from the port which stands for that.
 //
 // Services over SCTP do not pass; they need masquerade.
 //

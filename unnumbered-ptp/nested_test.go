@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// TestNested: a container within a pod (Docker in Docker), whose address the pod translates,
+// connects to the VPC and to Services from any port, and is not in the way of the pod itself.
+func TestNested(t *testing.T) {
+	nltest.Need(t, "iptables")
+	s := newScene(t, redirects)
+	p := s.pods[0]
+	inner, _ := nltest.NS(t, "inner")
+	bridge := netip.MustParsePrefix("172.17.0.1/16")
+	s.add(p.NS, nl.Veth{Name: "docker0", Peer: "eth0", PeerNS: inner, MTU: 1500}, nl.Addr{Prefix: bridge, Dev: "docker0"},
+		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+	(&fabric{t: t, node: p.NS}).iptables("-A", "POSTROUTING", "-s", bridge.Masked().String(), "!", "-o", "docker0", "-j", "MASQUERADE") // it keeps ports
+	s.add(inner, nl.Addr{Prefix: netip.MustParsePrefix("172.17.0.2/16"), Dev: "eth0"},
+		nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: bridge.Addr(), Dev: "eth0"})
+	for _, c := range []struct {
+		from     *nl.NS
+		port     int
+		to, seen string
+	}{
+		{inner, 40000, otherAddr + ":8080", pod1Addr},
+		{inner, 55000, otherAddr + ":8080", pod1Addr},
+		{p.NS, 55000 - 16384, "172.20.0.10:80", pod1Addr}, // the same server, and the port that stands for that
+		{inner, 56000, otherAddr + ":8080", pod1Addr},
+		{inner, 56000, "172.20.0.10:80", pod1Addr},
+		{inner, 57000, pod2Addr + ":8080", pod1Addr},
+		{inner, 58000, internet + ":443", nodeAddr},
+		{p.NS, 58000 - 16384, "172.20.0.11:80", pod1Addr},
+	} {
+		var seen string
+		if err := c.from.Do(func() (err error) { seen, err = callFrom(c.port, c.to); return err }); err != nil || seen != c.seen {
+			t.Errorf("from port %d of %s to %s: seen as %q, want %q; %v", c.port, c.from.Name, c.to, seen, c.seen, err)
+		}
+	}
+}
+
+// callFrom connects from a port and returns what the server says.
+func callFrom(port int, to string) (string, error) {
+	d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{Port: port}}
+	c, err := d.Dial("tcp4", to)
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(5 * time.Second))
+	seen, err := io.ReadAll(c)
+	return string(seen), err
+}
