@@ -21,7 +21,7 @@ import (
 // queue; tc-bpf(8).
 //
 // Since Linux 6.6 a link runs programs without tc as well ("bpftool net": tcx), for less
-// than half of the 350 instructions that a filter costs a packet. But to attach one there,
+// than half of the 200 instructions that tc itself costs a packet. But to attach one there,
 // and to take down the link, the kernel waits for a grace period of RCU, some 10 ms, and
 // nobody can change a link or a route meanwhile (tcx_entry_sync in include/net/tcx.h): a
 // pod's ADD would take several times as long, and those of a burst would wait in line.
@@ -69,7 +69,7 @@ func (f filter) add(n *NS, program int) error {
 
 // qdisc is the kind that has the hook. As long as any link of the machine has a clsact, the
 // kernel stops at each packet that goes out by any link, to see whether that link has one,
-// too: half of a percent of what a packet between two pods costs. So only a link with a
+// too: up to half of a percent of what a packet between two pods costs. So only a link with a
 // filter for what goes out gets it, and that filter is the first to be added.
 func (f filter) qdisc() string {
 	if f.hook == tcEgress {

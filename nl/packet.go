@@ -72,7 +72,7 @@ const (
 // The maps of a Splice's programs.
 type memory struct {
 	kept   int // what has to be told apart from what the loop awaits
-	looped int // connections of TCP that have begun by the veth, until they are answered
+	looped int // the last connections of TCP that have begun by the veth, to tell what answers them
 }
 
 // What translate needs is on the stack before the key.

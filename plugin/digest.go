@@ -36,8 +36,8 @@ func (r *Request[C]) Anothers(group uint32) bool {
 	return group>>24 == groups && group != r.LinkGroup()
 }
 
-// SecondNetwork is the error of an ADD of a second network of ours in a pod, which has one already by a link: both
-// would have the routes to the VPC and to the node.
+// SecondNetwork is the error of an ADD of a second network of ours in a pod, which has one
+// already by a link: both would have the routes to the VPC and to the node.
 func (r *Request[C]) SecondNetwork(link string) error {
 	return Errorf(CodeInvalid, "a pod takes one network of cni-ipvlan-vpc-k8s; for a further interface use another plugin, such as host-device",
 		"%s in the pod is another attachment's to a network of cni-ipvlan-vpc-k8s", link)

@@ -41,7 +41,7 @@ import (
 //	      pod's routes, its port 16384 higher. (The node's routes for that lead to a
 //	      next hop L that does not exist and has that MAC address.)
 //	eth0: what is for a port from 49152 on, and no socket of the pod awaits, goes to
-//	      the node, its port 16384 lower. All else passes, after one comparison.
+//	      the node, its port 16384 lower. All else passes, after a few comparisons.
 //
 // Neither meets the pod's routing, forwarding or netfilter, so that the pod tracks no
 // connections: not those to services, and not the direct ones.
