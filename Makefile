@@ -63,7 +63,7 @@ bench-icount: build $(PEERS)/ptp
 	@echo >>.cache/bench-icount.txt
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -pods 200 -rounds 20 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 
-# With VM_KERNEL=backports on a newer kernel.
+# With VM_KERNEL=trixie-backports on a newer kernel (see setup).
 TRAFFIC  = bench-traffic$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
 bench-traffic: build
 	VM=always $(VM)/setup
