@@ -34,6 +34,7 @@ package kubeproxy
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -55,7 +56,7 @@ var Modes = []Mode{IPTables, NFTables}
 // Load gives a namespace the rules of a mode, with the addresses of a scenario, and the sysctls that kube-proxy sets on a
 // node (testdata/*/sysctls). The rules of a family are loaded if the scenario's Node has an address of it. Nothing looks
 // for rules that are there already: before Load is called for the same namespace again, unload removes all that it
-// loaded but the sysctls, which kube-proxy leaves behind, too.
+// loaded but the sysctls, which kube-proxy leaves behind, too, and has the connection tracker forget what the rules chose.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command
 	for _, f := range families {
@@ -75,7 +76,8 @@ func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	if err := run(n, on); err != nil {
 		return nil, fmt.Errorf("load rules of kube-proxy: %w", err)
 	}
-	return func() error { return run(n, off) }, m.sysctls(n).Add()
+	unload = func() error { return errors.Join(run(n, off), forget(n)) }
+	return unload, m.sysctls(n).Add()
 }
 
 // A command is a program and what it reads.

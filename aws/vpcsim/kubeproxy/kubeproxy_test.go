@@ -170,7 +170,7 @@ func TestLoadFamilies(t *testing.T) {
 }
 
 // TestPaths sends packets through the rules: to each ClusterIP from a pod and from the node, to each NodePort from
-// outside and from a pod.
+// outside and from a pod. Nobody else's rules would be asked for the next packet of a connection that were remembered.
 func TestPaths(t *testing.T) {
 	need(t)
 	f := newFabric(t)
@@ -185,7 +185,11 @@ func TestPaths(t *testing.T) {
 				})
 			}
 		}
+		before := nltest.Tracked(t, f[kubeproxy.Node])
 		unload()
+		if left := nltest.Tracked(t, f[kubeproxy.Node]); before == 0 || left > 0 {
+			t.Errorf("%s: %d connections are tracked, and %d after unload", m, before, left)
+		}
 	}
 }
 
