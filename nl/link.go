@@ -50,14 +50,15 @@ func (n *NS) Links() ([]Link, error) {
 	return links, nil
 }
 
-// InGroup is the name of the first of some links that is in such a group, or "".
-func InGroup(links []Link, such func(group uint32) bool) string {
+// InGroup is the name of the first of some links, by their names, that is in such a group, or "". (The order in which
+// kernels list links differs.)
+func InGroup(links []Link, such func(group uint32) bool) (first string) {
 	for _, l := range links {
-		if such(l.Group) {
-			return l.Name
+		if such(l.Group) && (first == "" || l.Name < first) {
+			first = l.Name
 		}
 	}
-	return ""
+	return first
 }
 
 // LinkByName returns the link of that name. The error answers to fs.ErrNotExist
