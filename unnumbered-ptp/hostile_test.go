@@ -215,6 +215,7 @@ func TestSecondNetwork(t *testing.T) {
 // TestOwnedTable deletes a pod that has put a table in the place of ours which only the
 // socket that has made it can delete, and somebody still has that (nft(8), "owner").
 func TestOwnedTable(t *testing.T) {
+	nltest.Need(t, "owner")
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node)
 	rich(&p.request)

@@ -41,7 +41,8 @@ var probes = map[string]func() error{
 	"ipvlan":   sync.OnceValue(func() error { return nl.Scratch(nl.IPVlan{}.Supported) }),
 	"nftables": sync.OnceValue(func() error { return nl.Scratch(nftables) }),
 	"police":   sync.OnceValue(func() error { return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
-	"iptables": sync.OnceValue(func() error { return nl.Scratch(iptables) }),
+	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),       // takes the kernel its part
+	"owner":    sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }), // Linux 5.12
 }
 
 func root() error {
@@ -58,12 +59,13 @@ func nftables(n *nl.NS) error {
 	}}.Add(n)
 }
 
-// iptables asks the program for what it has in the table of NAT, which takes the kernel
-// its part.
-func iptables(*nl.NS) error {
-	out, err := exec.Command("iptables", "-w", "-t", "nat", "-S").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
+// run asks a program.
+func run(name string, args ...string) func(*nl.NS) error {
+	return func(*nl.NS) error {
+		out, err := exec.Command(name, args...).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
 	}
-	return err
 }
