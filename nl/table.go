@@ -244,6 +244,18 @@ func (t Table) Check(n *NS) error {
 	return errors.New("the rules differ")
 }
 
+// Has returns what tells of a chain whether all its rules are in the kernel's table of this
+// name, which may have more. It reads that once.
+func (t Table) Has(n *NS) (func(Chain) bool, error) {
+	got, err := t.fingerprints(n)
+	if err != nil && !absent(err) {
+		return nil, err
+	}
+	return func(c Chain) bool {
+		return !slices.ContainsFunc(c.Rules, func(r NFRule) bool { return !slices.Contains(got, c.Name+" "+c.comment(r)) })
+	}, nil
+}
+
 // fingerprints reads the chain and the comment of each rule of the table.
 func (t Table) fingerprints(n *NS) ([]string, error) {
 	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, 0,

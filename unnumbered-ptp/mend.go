@@ -41,7 +41,7 @@ func Lost(host *nl.NS, network string, c Config) (nl.Wiring, error) {
 		return nil, err
 	}
 	r := &plugin.Request[Config]{Network: network, Config: c, Prev: prev}
-	if serves(r, n.anyNode(), host) == nil {
+	if serves(r, n, host) == nil {
 		return nil, nil
 	}
 	return slices.DeleteFunc(nodeWiring(r, n, host), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil }), nil
@@ -71,11 +71,14 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// serves says what CHECK misses of what serves all pods, on a node that may be any of these.
-func serves(r *plugin.Request[Config], nodes []node, host *nl.NS) error {
-	return anyRight(nodes, func(n node) error {
-		return slices.DeleteFunc(lasting(nodeWiring(r, n, host)), minor).Check()
-	})
+// serves says what CHECK misses of what serves all pods. That may go by another of the node's
+// addresses than the next ADD would.
+func serves(r *plugin.Request[Config], n node, host *nl.NS) error {
+	n, err := n.inTable(r, host)
+	if err != nil {
+		return err
+	}
+	return slices.DeleteFunc(lasting(nodeWiring(r, n, host)), minor).Check()
 }
 
 // known is what the node still knows of the results by which its pods were made: the

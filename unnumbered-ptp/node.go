@@ -132,20 +132,23 @@ func nodeTable(r *plugin.Request[Config], n node) nl.Table {
 		})
 	}
 	if c.IPMasq {
-		// Before kube-proxy, at 100, which would give what goes back into a pod the
-		// node's address where it masquerades.
-		out := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
-			{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
-		}}
-		for _, v6 := range []bool{false, true} {
-			if a, ok := n.primary(v6); ok {
-				out.Rules = append(out.Rules, loopRules(a)...)
-			}
-		}
-		t.Chains = append(t.Chains, senders(), out)
+		t.Chains = append(t.Chains, senders(), postrouting(c, n.primaries().addrs...))
 	}
 	if caller := callers(r, n); len(caller.Rules) > 0 {
 		t.Chains = append(t.Chains, caller)
 	}
 	return t
+}
+
+// postrouting is the node's chain for what it sends on for pods, by these addresses of its
+// own. It comes before kube-proxy, at 100, which would give what goes back into a pod the
+// node's address where it masquerades.
+func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
+	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
+		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
+	}}
+	for _, a := range addrs {
+		chain.Rules = append(chain.Rules, loopRules(a)...)
+	}
+	return chain
 }

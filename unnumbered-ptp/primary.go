@@ -111,20 +111,43 @@ func (n node) meets(r *plugin.Request[Config]) error {
 	return nil
 }
 
-// anyNode are the node as it is, and as it may have been when a pod was made, or the last
-// one: with another of the addresses that it has for its primary one.
-func (n node) anyNode() []node {
-	all := []node{n}
-	for _, v6 := range []bool{false, true} {
-		for _, m := range slices.Clone(all) {
-			for _, a := range m.addrs {
-				if p, _ := m.primary(v6); a.Is6() == v6 && a != p {
-					other := m
-					other.addrs = append([]netip.Addr{a}, slices.DeleteFunc(slices.Clone(m.addrs), func(b netip.Addr) bool { return b == a })...)
-					all = append(all, other)
-				}
-			}
+// knownBy is the node as those know it who go by these of its addresses: of each family the
+// first of them is the primary one. One that the node has not any more changes nothing.
+func (n node) knownBy(addrs []netip.Addr) node {
+	n.addrs = slices.Clone(n.addrs)
+	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
+		return last(!slices.Contains(addrs, a), !slices.Contains(addrs, b))
+	})
+	return n
+}
+
+// changes says whether the node may have had another primary address.
+func (n node) changes() bool { return len(n.addrs) > len(n.primaries().addrs) }
+
+// whenMade is the node as it was when the pod was made, whose routes have its primary
+// addresses for their sources.
+func (s *scene) whenMade(p pair) (node, error) {
+	if !s.node.changes() {
+		return s.node, nil
+	}
+	routes, err := s.host.Routes(nl.RouteFilter{Table: nl.MainTable, Dev: p.veth.Name})
+	var sources []netip.Addr
+	for _, r := range routes {
+		if slices.Contains(p.addrs, r.Dst.Addr()) {
+			sources = append(sources, r.Src)
 		}
 	}
-	return all
+	return s.node.knownBy(sources), err
+}
+
+// inTable is the node as it was when the last pod was made, with whom came the table for all.
+func (n node) inTable(r *plugin.Request[Config], host *nl.NS) (node, error) {
+	if !n.changes() {
+		return n, nil
+	}
+	has, err := nodeTable(r, n).Has(host)
+	if err != nil {
+		return n, err
+	}
+	return n.knownBy(slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !has(postrouting(r.Config, a)) })), nil
 }

@@ -125,3 +125,66 @@ func TestPrimaryChanges(t *testing.T) {
 		t.Error("CHECK is content with an address that the node has not")
 	}
 }
+
+// TestPrimaryThird: a pod, the table that serves all, and the next pod may each have been made
+// when the node had another primary address.
+func TestPrimaryThird(t *testing.T) {
+	f := newFabric(t)
+	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
+	must(t, f.ADD(p))
+	prefer := func(addr string) {
+		iproute(t, f.node, "addr add "+addr+"/24 dev eth0 \n -6 addr add "+sixth(addr)+"/64 dev eth0 nodad \n"+
+			"route replace default via 10.0.9.1 src "+addr+" \n -6 route replace default via fd00:0:9::1 src "+sixth(addr))
+	}
+	prefer(floating)
+	must(t, f.ADD(late))
+	prefer("10.0.9.78")
+	must(t, f.CHECK(p))
+	must(t, f.CHECK(late))
+	must(t, f.DEL(late))
+	must(t, f.CHECK(p))
+	// The other family's address alone may have changed.
+	iproute(t, f.node, "route replace default via 10.0.9.1 src "+nodeAddr)
+	must(t, f.ADD(late))
+	must(t, f.CHECK(p))
+	must(t, f.CHECK(late))
+	f.nft("add", "rule", "inet", "cni_ipvlan_vpc_k8s_net", "postrouting", "counter")
+	if f.CHECK(p) == nil {
+		t.Error("CHECK is content with a table that has more")
+	}
+}
+
+// TestPrimaryOfMany: on a node with 16 addresses of each family the CHECK of what is wrong
+// does not try each of one with each of the other.
+func TestPrimaryOfMany(t *testing.T) {
+	for what, spoil := range map[string]func(*fabric, *pod){
+		"pod": func(f *fabric, p *pod) {
+			iproute(t, f.node, "neigh replace "+pod1Addr+" lladdr 02:00:00:00:00:01 dev "+p.result.Interfaces[1].Name)
+		},
+		"table": func(f *fabric, _ *pod) {
+			f.nft("add", "rule", "inet", "cni_ipvlan_vpc_k8s_net", "postrouting", "counter")
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.pod("pod1", pod1Addr, dual)
+			must(t, f.ADD(p))
+			spoil(f, p)
+			cost := func() float64 {
+				return testing.AllocsPerRun(1, func() {
+					if f.CHECK(p) == nil {
+						t.Error("CHECK is content")
+					}
+				})
+			}
+			few := cost()
+			for i := range 15 {
+				a := fmt.Sprint("10.0.9.", 100+i)
+				iproute(t, f.node, "addr add "+a+"/24 dev eth0 \n -6 addr add "+sixth(a)+"/64 dev eth0 nodad")
+			}
+			if many := cost(); many > 10*few {
+				t.Errorf("CHECK allocates %v times, and with 15 more addresses of each family %v times", few, many)
+			}
+		})
+	}
+}

@@ -129,22 +129,23 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	if err != nil {
 		return err
 	}
-	nodes := s.node.anyNode()
-	if err := serves(r, nodes, s.host); err != nil {
+	if err := serves(r, s.node, s.host); err != nil {
+		return err
+	}
+	n, err := s.whenMade(p)
+	if err != nil {
 		return err
 	}
 	// A pod that was made before an upgrade, or under another configuration, has
 	// the other loop, which is as good, and may not know callers from others.
-	return anyRight(nodes, func(n node) error {
-		return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(r, p, n, table) })
-	})
+	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(r, p, n, table) })
 }
 
-// anyRight returns nil if one of the ways that something may be is right, and otherwise what
-// is wrong with the first.
-func anyRight[T any](ways []T, wrong func(T) error) (first error) {
-	for _, w := range ways {
-		err := wrong(w)
+// anyRight returns nil if one of the ways that a pod may be is right, and otherwise what is
+// wrong with the first.
+func anyRight(ways []pair, wrong func(pair) error) (first error) {
+	for _, p := range ways {
+		err := wrong(p)
 		if err == nil {
 			return nil
 		}
