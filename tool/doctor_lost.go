@@ -6,6 +6,7 @@ package tool
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 
@@ -18,10 +19,11 @@ import (
 func (p *patient) lost() ([]ailment, error) {
 	networks, _ := pairedNetworks(p.given)
 	var found []ailment
+	var failed error
 	for _, n := range networks {
 		w, err := ptp.Lost(p.pool.Host, n.name, n.pair)
 		if err != nil {
-			return found, err
+			failed = errors.Join(failed, fmt.Errorf("network %s: %w", n.name, err))
 		}
 		for _, s := range w {
 			k, is := s.Object.(nl.Sysctl)
@@ -30,12 +32,12 @@ func (p *patient) lost() ([]ailment, error) {
 			}
 		}
 	}
-	return found, nil
+	return found, failed
 }
 
 func (p *patient) lostOne(n paired, s nl.Step) ailment {
 	a := ailment{Severity: severe, About: brieflyOf(s.Object), Means: "it is gone, or is not so any more: pods reach some of the cluster, and not all",
-		Do: "put it back, as cni-gc.timer does, and the next ADD", fix: p.mendNetwork(n, s.Object)}
+		Do: "put it back, as cni-gc.timer does, and the next ADD", fix: p.mendNetwork(n, s)}
 	if _, is := s.Object.(nl.Table); !is {
 		return a
 	}
@@ -48,10 +50,14 @@ func (p *patient) lostOne(n paired, s nl.Step) ailment {
 	return a
 }
 
-// mendNetwork is a fix that puts back all that a network has lost, this object among it.
-func (p *patient) mendNetwork(n paired, o nl.Object) func(context.Context) (string, error) {
+// mendNetwork is a fix that puts back all that a network has lost, this step among it. That
+// another step fails is not this one's error.
+func (p *patient) mendNetwork(n paired, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Mend(p.pool.Host, n.name, n.pair)
-		return "put back " + brieflyOf(o), err
+		if s.Check(s.NS) == nil {
+			err = nil
+		}
+		return "put back " + brieflyOf(s.Object), err
 	}
 }

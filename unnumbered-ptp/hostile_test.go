@@ -221,30 +221,37 @@ func TestOwnedTable(t *testing.T) {
 	rich(&p.request)
 	must(t, f.ADD(p))
 	sh(t, p.NS, "nft delete table inet cni_ipvlan_vpc_k8s")
+	defer keep(t, p.NS, nl.OwnTable)()
+	must(t, f.DEL(p))
+	same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))
+}
+
+// keep makes a table that nobody else can change or delete until release is called.
+func keep(t *testing.T, n *nl.NS, table string) (release func()) {
+	t.Helper()
 	var stdin io.WriteCloser
 	nft := exec.Command("nft", "-i")
-	must(t, p.Do(func() (err error) {
+	must(t, n.Do(func() (err error) {
 		if stdin, err = nft.StdinPipe(); err != nil {
 			return err
 		}
 		return nft.Start()
 	}))
-	defer nft.Wait()
-	defer stdin.Close()
-	fmt.Fprintln(stdin, "add table inet cni_ipvlan_vpc_k8s { flags owner; }")
+	release = func() { _, _ = stdin.Close(), nft.Wait() }
+	fmt.Fprintln(stdin, "add table inet "+table+" { flags owner; }")
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		tables, err := p.Tables()
-		must(t, err)
-		if slices.Contains(tables, "inet "+nl.OwnTable) {
+		tables, err := n.Tables()
+		if slices.Contains(tables, "inet "+table) {
 			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatal("nft has made no table")
+		if err != nil || time.Now().After(deadline) {
+			release()
+			t.Fatal("nft has made no table: ", err)
 		}
 	}
-	if err := (nl.Table{Family: "inet", Name: nl.OwnTable}).Del(p.NS); err == nil {
+	if err := (nl.Table{Family: "inet", Name: table}).Del(n); err == nil {
+		release()
 		t.Fatal("anybody can delete the table, and so this test cannot tell")
 	}
-	must(t, f.DEL(p))
-	same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))
+	return release
 }

@@ -76,6 +76,39 @@ func TestMend(t *testing.T) {
 	same(t, "an admin's", others, state())
 }
 
+// TestMendPart: where a part cannot be put back, the others are, and Mend says both.
+func TestMendPart(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	marked := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}
+	lose := func() { must(t, nl.Wiring{{NS: f.node, Object: marked}}.Del()) }
+	f.nft("flush", "ruleset")
+	lose()
+	release := keep(t, f.node, nl.OwnTableOf("net"))
+	defer release()
+	w, err := ptp.Mend(f.node, "net", p.request.Config)
+	if err == nil || !strings.Contains(err.Error(), "nft 'table inet cni_ipvlan_vpc_k8s_net") {
+		t.Errorf("Mend did not say what it could not put back: %v", err)
+	}
+	if want := "node: ip rule add pref 512 fwmark 0x2000/0x2000 lookup main protocol 72\n"; w.String() != want {
+		t.Errorf("Mend says that it has put back %v, not %v", w, want)
+	}
+	must(t, marked.Check(f.node))
+	lose()
+	if f.GC(p, p.request.Attachment) == nil {
+		t.Error("GC succeeds, and the table is not there")
+	}
+	must(t, marked.Check(f.node))
+	lose()
+	if f.ADD(f.pod("pod2", pod2Addr)) == nil {
+		t.Error("ADD succeeds, and the table is not there")
+	}
+	must(t, marked.Check(f.node)) // of which pods that there are have need
+	release()
+	must(t, f.GC(p, p.request.Attachment))
+	must(t, f.CHECK(p))
+}
+
 // TestMendNothing leaves a node alone that has no pod of the network.
 func TestMendNothing(t *testing.T) {
 	f := newFabric(t)
