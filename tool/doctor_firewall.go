@@ -22,17 +22,12 @@ import (
 func (p *patient) checkFirewall(context.Context) ([]ailment, error) {
 	networks, _ := pairedNetworks(p.given) // checkConfig finds what is wrong with one
 	var found []ailment
-	for _, n := range networks {
-		for _, v6 := range p.families() {
-			if !n.pair.IPMasq {
-				continue // it is the pods' wish
-			}
-			a, err := p.refused(n, v6)
-			if err != nil {
-				return found, err
-			}
-			found = append(found, a...)
+	for _, v6 := range p.families() {
+		a, err := p.refused(networks, v6)
+		if err != nil {
+			return found, err
 		}
+		found = append(found, a...)
 	}
 	if len(networks) > 0 {
 		found = append(found, p.legacy()...)
@@ -59,40 +54,48 @@ func (p *patient) families() []bool {
 type course struct {
 	name string
 	nl.Passage
+	firewall bool // that plugin adds rules for each pod's address, in iptables' FORWARD or with firewalld
 }
 
 // localPorts are those at which kube-proxy does not masquerade. What it does, it accepts itself.
 const localPorts = "NodePorts of Services with externalTrafficPolicy: Local"
 
-// courses are the ways of packets from a pod and back. The veth is nobody's, so that a
-// rule for one pod is none for all.
+// courses are the ways of packets from a network's pods and back. The veth is nobody's, so
+// that a rule for one pod is none for all.
 func courses(n paired, v6 bool) []course {
+	if !n.pair.IPMasq {
+		return nil // it is the pods' wish
+	}
 	const veth = "veth"
 	host := n.pair.HostInterface
 	all := []course{
-		{"Services", nl.Passage{In: veth, Out: veth, InGroup: nl.OwnGroup, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true}},
-		{"Services", nl.Passage{In: veth, Out: veth, InGroup: nl.OwnGroup, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true, Answer: true}},
-		{"the internet", nl.Passage{In: veth, Out: host, InGroup: nl.OwnGroup, IPv6: v6}},
-		{"the internet", nl.Passage{In: host, Out: veth, OutGroup: nl.OwnGroup, IPv6: v6, Answer: true}},
+		{"Services", nl.Passage{In: veth, Out: veth, InGroup: nl.OwnGroup, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true}, n.firewall},
+		{"Services", nl.Passage{In: veth, Out: veth, InGroup: nl.OwnGroup, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true, Answer: true}, n.firewall},
+		{"the internet", nl.Passage{In: veth, Out: host, InGroup: nl.OwnGroup, IPv6: v6}, n.firewall},
+		{"the internet", nl.Passage{In: host, Out: veth, OutGroup: nl.OwnGroup, IPv6: v6, Answer: true}, n.firewall},
 	}
 	if ports := n.pair.NodePorts; ports == nil || *ports != "" {
-		all = append(all, course{localPorts, nl.Passage{In: host, Out: veth, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true}})
+		all = append(all, course{localPorts, nl.Passage{In: host, Out: veth, OutGroup: nl.OwnGroup, IPv6: v6, Rewritten: true}, n.firewall})
 	}
 	return all
 }
 
-// refused asks of each course which chains end it.
-func (p *patient) refused(n paired, v6 bool) ([]ailment, error) {
+// refused asks of each course of the networks which chains end it.
+func (p *patient) refused(networks []paired, v6 bool) ([]ailment, error) {
 	ends, sure := map[string][]string{}, map[string]bool{}
 	var chains []string
-	for _, k := range courses(n, v6) {
+	var all []course
+	for _, n := range networks {
+		all = append(all, courses(n, v6)...)
+	}
+	for _, k := range all {
 		refusals, err := p.pool.Host.Refusals(k.Passage)
 		if err != nil {
 			return nil, err
 		}
 		for _, r := range refusals {
-			if p.list.chains("firewall") && (r.Maybe || strings.HasSuffix(r.Chain, " filter FORWARD")) {
-				continue // that plugin adds rules for each pod's address, there or with firewalld
+			if k.firewall && (r.Maybe || strings.HasSuffix(r.Chain, " filter FORWARD")) {
+				continue
 			}
 			if !slices.Contains(chains, r.Chain) {
 				chains = append(chains, r.Chain)

@@ -6,7 +6,6 @@ package tool
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -134,13 +133,16 @@ type parameter struct {
 // systemd-sysctl and tuned do when their files say otherwise. Where there is no pod, the
 // next ADD sets it.
 func (p *patient) checkSysctls(context.Context) ([]ailment, error) {
-	var c ptp.Config
-	raw := p.list.plugin(typePTP)
-	if raw == nil || json.Unmarshal(raw, &c) != nil || p.state.Leases.Len() == 0 {
+	if p.state.Leases.Len() == 0 {
 		return nil, nil
 	}
+	networks, _ := pairedNetworks(p.given) // checkConfig finds what is wrong with one
+	var all []parameter
+	for _, n := range networks {
+		all = append(all, slices.DeleteFunc(p.parameters(n.pair), func(k parameter) bool { return slices.Contains(all, k) })...)
+	}
 	var found []ailment
-	for _, k := range p.parameters(c) {
+	for _, k := range all {
 		err := k.Check(p.pool.Host)
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -15,8 +15,9 @@ import (
 
 // A paired network is one whose pods get a veth pair of ours.
 type paired struct {
-	name string
-	pair ptp.Config
+	name     string
+	pair     ptp.Config
+	firewall bool // its chain has the plugin of that name, which lets each pod's address pass
 }
 
 // pairedNetworks reads those of a conflist, or of all in a folder, of which the first of a
@@ -32,7 +33,7 @@ func pairedNetworks(path string) ([]paired, error) {
 	for _, f := range files {
 		list, err := readConflist(f)
 		if raw := list.plugin(typePTP); err == nil && raw != nil && !seen[list.Name] {
-			n := paired{name: list.Name}
+			n := paired{name: list.Name, firewall: list.chains("firewall")}
 			seen[n.name] = true // with a mistake or not: the next one of its name is an old one
 			if err = json.Unmarshal(raw, &n.pair); err == nil {
 				err = n.pair.Validate()
