@@ -50,12 +50,15 @@ What a firewall that was restarted has flushed it puts back, and says so.`,
 			if after <= 0 {
 				return misuse(c, "invalid duration %v: --free-after must be more than 0", after)
 			}
+			mended, err := mendFirst(c.String("config"))
+			if err != nil {
+				return err
+			}
 			p, err := openPool(lease.Policy{})
 			if err != nil {
 				return err
 			}
 			defer p.Close()
-			mended := mendFirst(p.Host, c.String("config"))
 			stop := working("collect")
 			done := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
 			failed := p.Collect(c.Context, &done)
@@ -77,9 +80,17 @@ What a firewall that was restarted has flushed it puts back, and says so.`,
 	}
 }
 
-// mendFirst mends without waiting for EC2, and is in the way of nothing: what it cannot do
-// is a warning.
-func mendFirst(host *nl.NS, config string) []string {
+// mendFirst mends without waiting for EC2, or for the registry, and is in the way of nothing:
+// what it cannot do is a warning.
+func mendFirst(config string) ([]string, error) {
+	if err := needRoot(); err != nil {
+		return nil, err
+	}
+	host, err := nl.Host()
+	if err != nil {
+		return nil, err
+	}
+	defer host.Close()
 	mended, err := mend(host, config)
 	for _, what := range mended {
 		slog.Info("put back what serves all pods, and was removed", "object", what)
@@ -87,7 +98,7 @@ func mendFirst(host *nl.NS, config string) []string {
 	if err != nil {
 		slog.Warn("look after what serves all pods", "error", err)
 	}
-	return mended
+	return mended, nil
 }
 
 // collectedMark is the file whose time tells when a collection has last done all that it
