@@ -41,7 +41,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	}
 	veth := vethName(r.Network, r.Attachment)
 	var failed error
-	if _, err := host.LinkByName(veth); errors.Is(err, fs.ErrNotExist) {
+	if _, err := host.LinkByName(veth); err != nil { // there is none, or nobody knows
 		failed = delOriginal(ctx, host, own, r)
 	}
 	failed = errors.Join(failed, host.DelRules(veth))

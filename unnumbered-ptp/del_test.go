@@ -4,10 +4,15 @@
 package ptp_test
 
 import (
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // TestDelTogether deletes the link of the ipvlan plugin with the pair, and nothing that is
@@ -40,4 +45,38 @@ func TestDelTogether(t *testing.T) {
 	if err := p.DelRules(""); err == nil {
 		t.Error("the rules about no link can be deleted")
 	}
+}
+
+// TestDelRefused: a DEL that may change nothing fails, so that the runtime calls it again, and
+// says what it could not delete on the node. What it could not delete in the pod it leaves.
+func TestDelRefused(t *testing.T) {
+	f, _ := prepared(t)
+	p := f.grouped("pod2", "10.0.1.51")
+	rich(&p.request)
+	before := nltest.Dump(t, f.node)
+	must(t, f.ADD(p))
+	veth := p.result.Interfaces[1].Name
+	err := f.in(p, func(r *plugin.Request[ptp.Config]) (err error) {
+		powerless(t, func() { err = ptp.Commands().Del(t.Context(), r) })
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "ip rule del iif "+veth) || !strings.Contains(err.Error(), "ip link add "+veth) || strings.Contains(err.Error(), "pod:") {
+		t.Errorf("DEL says %v", err)
+	}
+	must(t, f.CHECK(p))
+	must(t, f.DEL(p))
+	same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))
+}
+
+// powerless runs f on this thread without CAP_NET_ADMIN.
+func powerless(t *testing.T, f func()) {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var all [2]unix.CapUserData // 64 bits
+	must(t, unix.Capget(&header, &all[0]))
+	few := all
+	few[0].Effective &^= 1 << unix.CAP_NET_ADMIN
+	must(t, unix.Capset(&header, &few[0]))
+	defer func() { must(t, unix.Capset(&header, &all[0])) }()
+	f()
 }

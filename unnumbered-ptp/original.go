@@ -27,17 +27,17 @@ func delOriginal(ctx context.Context, host, pod *nl.NS, r *plugin.Request[Config
 	if err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	veth := originalVeth(host, pod, r, rules)
-	if veth == "" {
-		return nil
+	veth, err := originalVeth(host, pod, r, rules)
+	if veth == "" || err != nil {
+		return err
 	}
 	return errors.Join(delMasquerade(ctx, host, r), delPair(host, veth))
 }
 
 // originalVeth is the host end of the pair that the original plugin made for a pod: that of
 // prevResult, if it is there with the original's rule, or has gone with the namespace; or,
-// without a prevResult, the other end of the pod's.
-func originalVeth(host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) string {
+// without a prevResult, the other end of the pod's. If there is none it is "".
+func originalVeth(host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) (string, error) {
 	if r.Prev == nil {
 		return nearOf(host, pod, r.Config.ContainerInterface, rules)
 	}
@@ -46,11 +46,15 @@ func originalVeth(host, pod *nl.NS, r *plugin.Request[Config], rules []nl.Rule) 
 			continue
 		}
 		ruled := slices.ContainsFunc(rules, func(k nl.Rule) bool { return originals(k) && k.IIF == i.Name })
-		if _, err := host.LinkByName(i.Name); ruled || errors.Is(err, fs.ErrNotExist) {
-			return i.Name
+		_, err := host.LinkByName(i.Name)
+		switch {
+		case ruled || errors.Is(err, fs.ErrNotExist):
+			return i.Name, nil
+		case err != nil:
+			return "", err
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // originals says whether a rule is one that the original plugin makes for a pod: of its
@@ -61,25 +65,29 @@ func originals(r nl.Rule) bool {
 		r == nl.Rule{Pref: prefPod, IIF: r.IIF, Table: r.Table}
 }
 
-// nearOf is the host end of a pod's pair, if it has the original's rule.
-func nearOf(host, pod *nl.NS, name string, rules []nl.Rule) string {
+// nearOf is the host end of a pod's pair, if it has the original's rule, and the pod tells its own.
+func nearOf(host, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	if pod == nil {
-		return ""
+		return "", nil
 	}
 	far, err := pod.LinkByName(name)
 	if err != nil {
-		return ""
+		return "", nil
 	}
 	for _, r := range rules {
 		if !originals(r) {
 			continue
 		}
 		near, err := host.LinkByName(r.IIF)
-		if err == nil && host.IsPeer(near, pod, far.Index) {
-			return near.Name
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return "", err
+		case host.IsPeer(near, pod, far.Index):
+			return near.Name, nil
 		}
 	}
-	return ""
+	return "", nil
 }
 
 // delMasquerade deletes the pod's chain of iptables and the rule that jumps there. Only

@@ -111,6 +111,37 @@ func TestOriginal(t *testing.T) {
 	}
 }
 
+// TestOriginalUnread: where the node cannot be asked for what may be the original's, DEL fails.
+func TestOriginalUnread(t *testing.T) {
+	nltest.Need(t, "iptables")
+	f, p := prepared(t)
+	const veth = "veth0a1b2c3d"
+	f.original(p, veth, "CNI-0123456789abcdef01234567", 968)
+	sh(t, f.node, "for i in $(seq 1000); do echo link property add dev "+veth+" altname $(printf %0127d $i); done | ip -force -batch - 2>/dev/null || true")
+	if _, err := f.node.LinkByName(veth); err == nil {
+		t.Fatal("the link can be asked for, and so this test cannot tell")
+	}
+	rule := nl.Rule{Pref: 1024, IIF: veth, Table: 968}
+	prev := p.request.Prev
+	for _, c := range []struct {
+		why string
+		set func()
+	}{
+		{"by its rule and the pod", func() { p.request.Prev = nil }},
+		{"by prevResult", func() { p.request.Prev = prev; must(t, rule.Del(f.node)) }},
+	} {
+		c.set()
+		if err := f.DEL(p); err == nil || !strings.Contains(err.Error(), "link "+veth) {
+			t.Errorf("%s: DEL says %v", c.why, err)
+		}
+	}
+	must(t, (nl.Veth{Name: veth}).Del(f.node))
+	must(t, f.DEL(p))
+	if rules := f.iptables("-S"); strings.Contains(rules, "CNI-") {
+		t.Errorf("left:\n%s", rules)
+	}
+}
+
 // TestOriginalWithoutIPTables deletes all else.
 func TestOriginalWithoutIPTables(t *testing.T) {
 	f, p := prepared(t)
