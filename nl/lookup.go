@@ -16,7 +16,7 @@ import (
 // very address, a /32 or /128, as it has to the pods behind its links. It asks the
 // kernel for one route ("ip route get ADDR fibmatch"), however many there are.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
-	r, err := n.lookup(a)
+	r, err := n.lookup(unix.RTM_F_FIB_MATCH, netip.Addr{}, a)
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
@@ -32,18 +32,40 @@ func (n *NS) DefaultSource(dev string, v6 bool) (netip.Addr, error) {
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	r, err := n.lookup(anybody, attr32(unix.RTA_OIF, uint32(index)))
+	r, err := n.lookup(unix.RTM_F_FIB_MATCH, netip.Addr{}, anybody, attr32(unix.RTA_OIF, uint32(index)))
 	if err != nil || r.Dst.Bits() != 0 {
 		return netip.Addr{}, err
 	}
 	return r.Src, nil
 }
 
-// lookup asks for the route that leads to an address. Where there is none it is the zero route.
-func (n *NS) lookup(a netip.Addr, more ...nl.NetlinkRequestData) (kernelRoute, error) {
+// Leaves names the link by which what the namespace sends from one of its own addresses
+// leaves for another ("ip route get TO from FROM"), whichever rules and tables say so. It is
+// "" if nothing leads there.
+func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
+	r, err := n.lookup(0, from, to)
+	if err != nil || r.index == 0 {
+		return "", err
+	}
+	msg := linkMessage()
+	msg.Index = int32(r.index)
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
+	if err != nil || len(msgs) != 1 {
+		return "", err // it has gone meanwhile
+	}
+	l, err := parseLink(msgs[0])
+	return l.Name, err
+}
+
+// lookup asks for the route that leads from an address, or the zero address for whichever,
+// to another. Where there is none it is the zero route.
+func (n *NS) lookup(flags uint32, from, a netip.Addr, more ...nl.NetlinkRequestData) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
-	msg.Family, msg.Dst_len, msg.Flags = uint8(familyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH
+	msg.Family, msg.Src_len, msg.Dst_len, msg.Flags = uint8(familyOf(a)), uint8(from.BitLen()), uint8(a.BitLen()), flags
 	data := append([]nl.NetlinkRequestData{msg, attrAddr(unix.RTA_DST, a)}, more...)
+	if from.IsValid() {
+		data = append(data, attrAddr(unix.RTA_SRC, from))
+	}
 	found, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, data...)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(found) == 0 {
 		return kernelRoute{}, nil

@@ -102,6 +102,7 @@ var checkups = []checkup{
 	{"links", "the links of the ENIs: up, and of one MTU", (*patient).checkLinks, false},
 	{"addresses", "addresses of pods on the node's links", (*patient).checkAddresses, false},
 	{"leftovers", "rules of pods that are gone, and what pods there are have lost", (*patient).checkLeftovers, false},
+	{"answers", "rules by which the node does not send to pods by their veths", (*patient).checkAnswers, false},
 	{"firewall", "filters of others that drop what the node sends on for pods", (*patient).checkFirewall, false},
 	{"proxy", "the mode of kube-proxy", (*patient).checkProxy, false},
 	{"state", "the registry, and that it is in memory", (*patient).checkState, false},

@@ -86,9 +86,33 @@ func TestNodeOfManyRules(t *testing.T) {
 		s.add(s.node, nl.Route{Dst: netip.PrefixFrom(a, 0).Masked(), Via: gw, Dev: "eth0", Table: 100},
 			nl.Rule{Pref: 800, From: netip.PrefixFrom(a, a.BitLen()), Table: 100, IPv6: a.Is6()})
 	}
+	veth := s.pods[0].result.Interfaces[1].Name
+	answers := func(dev string) {
+		t.Helper()
+		for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+			if seen, err := call(s.pods[0].NS, network, dialled(network, nodeAddr+":8080")); err != nil || seen != seenAs(network, pod1Addr) {
+				t.Errorf("%s: seen as %q; %v", network, seen, err)
+			}
+		}
+		for from, to := range map[string]string{nodeAddr: pod1Addr, sixth(nodeAddr): sixth(pod1Addr)} {
+			if got, err := s.node.Leaves(netip.MustParseAddr(from), netip.MustParseAddr(to)); got != dev || err != nil {
+				t.Errorf("the node answers by %q, not by %s; %v", got, dev, err)
+			}
+		}
+	}
+	answers("eth0")
+	// What doctor has people do, also where sources are checked.
+	iproute(t, s.node, "rule add pref 511 iif lo lookup main suppress_prefixlength 31 \n"+
+		"-6 rule add pref 511 iif lo lookup main suppress_prefixlength 127")
+	s.add(s.node, nl.Sysctl{Key: "net/ipv4/conf/" + veth + "/rp_filter", Value: "1"})
+	answers(veth)
+	serve(t, s.pods[0].NS, ":8082")
 	for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
-		if seen, err := call(s.pods[0].NS, network, dialled(network, nodeAddr+":8080")); err != nil || seen != seenAs(network, pod1Addr) {
-			t.Errorf("%s: seen as %q; %v", network, seen, err)
+		if seen, err := call(s.node, network, dialled(network, pod1Addr+":8082")); err != nil || seen != seenAs(network, nodeAddr) {
+			t.Errorf("%s: the node is seen as %q; %v", network, seen, err)
+		}
+		if _, err := call(s.pods[0].NS, network, dialled(network, "172.20.0.10:80")); err != nil {
+			t.Errorf("%s: the service: %v", network, err)
 		}
 	}
 }
