@@ -105,6 +105,7 @@ func (t Table) lacking(err error) error {
 	text := t.String()
 	for _, m := range []struct{ name, word string }{
 		{"nft_chain_nat", "type nat"}, {"nft_nat", "snat"}, {"nft_masq", "masquerade"}, {"nft_ct", " ct "}, {"nft_fib_" + t.Family, "fib "},
+		{"nft_counter (until Linux 5.16)", "counter "},
 	} {
 		if strings.Contains(text, m.word) {
 			modules = append(modules, m.name)
