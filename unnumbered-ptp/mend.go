@@ -51,25 +51,27 @@ func Lost(host *nl.NS, network string, c Config) (nl.Wiring, error) {
 // Mend puts back what is [Lost], as the next ADD would, and returns what it has put back,
 // also where it could not put back all, of which the error says each part. It may run beside
 // ADDs: either finds what the other has done.
-func Mend(host *nl.NS, network string, c Config) (nl.Wiring, error) {
-	w, err := Lost(host, network, c)
-	if err != nil {
-		return nil, err
-	}
-	return install(w)
-}
-
-// install adds what serves all pods, as much of it as it can, and returns that. What one has
-// done stays when another fails: other pods have come to rely on it.
-func install(w nl.Wiring) (done nl.Wiring, failed error) {
+func Mend(host *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
+	w, failed := Lost(host, network, c)
 	for _, step := range w {
-		if err := (nl.Wiring{step}).Add(); err != nil {
+		if err := install(nl.Wiring{step}); err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
 		done = append(done, step)
 	}
 	return done, failed
+}
+
+// install adds what serves all pods, one by one, because what one has done stays when
+// another fails: other pods have come to rely on it.
+func install(w nl.Wiring) error {
+	for _, step := range w {
+		if err := (nl.Wiring{step}).Add(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // serves says what CHECK misses of what serves all pods. That may go by another of the node's

@@ -78,6 +78,7 @@ func TestMend(t *testing.T) {
 
 // TestMendPart: where a part cannot be put back, the others are, and Mend says both.
 func TestMendPart(t *testing.T) {
+	nltest.Need(t, "owner")
 	f, p := prepared(t)
 	must(t, f.ADD(p))
 	marked := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}
@@ -99,11 +100,6 @@ func TestMendPart(t *testing.T) {
 		t.Error("GC succeeds, and the table is not there")
 	}
 	must(t, marked.Check(f.node))
-	lose()
-	if f.ADD(f.pod("pod2", pod2Addr)) == nil {
-		t.Error("ADD succeeds, and the table is not there")
-	}
-	must(t, marked.Check(f.node)) // of which pods that there are have need
 	release()
 	must(t, f.GC(p, p.request.Attachment))
 	must(t, f.CHECK(p))

@@ -54,7 +54,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	if err := s.node.meets(r); err != nil {
 		return nil, err
 	}
-	if _, err := install(nodeWiring(r, s.node, s.host)); err != nil {
+	if err := install(nodeWiring(r, s.node, s.host)); err != nil {
 		return nil, unavailable(err)
 	}
 	p, there := s.pair(r)
