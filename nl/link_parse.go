@@ -15,7 +15,7 @@ import (
 // any kind of link may have, which is 1 % of a plugin.
 func parseLink(m []byte) (Link, error) {
 	msg := nl.DeserializeIfInfomsg(m)
-	l := Link{Index: int(msg.Index), Kind: "device", Up: msg.Flags&unix.IFF_UP != 0}
+	l := Link{Index: int(msg.Index), Kind: realLink, Up: msg.Flags&unix.IFF_UP != 0}
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
 	if err != nil {
 		return Link{}, err

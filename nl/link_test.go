@@ -75,11 +75,11 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// TestDelGroup deletes a group of which a member cannot be deleted, and leaves that.
+// TestDelGroup deletes a group of which a member cannot be deleted, and takes that out of it.
 func TestDelGroup(t *testing.T) {
 	_, pod := two(t)
-	ip(t, pod, "link", "set", "lo", "group", "7")
 	before := nltest.Dump(t, pod)
+	ip(t, pod, "link", "set", "lo", "group", "7")
 	must(t, nl.Wiring{
 		{pod, nl.Veth{Name: "a", Peer: "b", PeerNS: pod, Group: 7, PeerGroup: 7}},
 		{pod, nl.Veth{Name: "c", Peer: "d", PeerNS: pod, Group: 7}},
