@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,9 @@ func (r *Request[C]) Delegate(ctx context.Context, name string) (*types100.Resul
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil {
+	if err := cmd.Run(); err != nil && ctx.Err() != nil { // which has killed it
+		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
+	} else if err != nil {
 		return nil, answered(name, stdout.Bytes(), err)
 	}
 	n := network{CNIVersion: r.cniVersion, PrevResult: stdout.Bytes()}

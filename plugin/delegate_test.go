@@ -8,9 +8,11 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -44,6 +46,29 @@ func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Check(cmd.Process.Kill())
 	_ = cmd.Wait() // it was killed
 	ts.Check(within(func() bool { return ended(pid) }))
+}
+
+// TestDelegateOverdue: a delegate that is killed because time is up is an error that says so,
+// from which the runtime learns that a retry can help; not one about a signal.
+func TestDelegateOverdue(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("CNI_PATH", dir)
+	if err := os.WriteFile(filepath.Join(dir, "echo"), []byte("#!/bin/sh\n: > $CNI_PATH/started\nexec sleep 60\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	started := make(chan error, 1)
+	go func() {
+		defer cancel()
+		started <- within(func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil })
+	}()
+	_, err := relay(ctx, &plugin.Request[config]{})
+	if e := <-started; e != nil {
+		t.Fatal(e)
+	}
+	if coded, is := errors.AsType[*plugin.Error](err); is || !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, with the code of %+v", err, coded)
+	}
 }
 
 // ended tells whether a process is no more, or is but the entry that its parent has yet to take.
