@@ -5,6 +5,7 @@ package nl
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -103,8 +104,14 @@ func (a *asm) loadMap(dst uint8, fd int) {
 // host16 turns a number of two bytes from the network's order into the host's.
 func (a *asm) host16(dst uint8) { a.emit(unix.BPF_ALU|unix.BPF_END|unix.BPF_TO_BE, dst, 0, 0, 16) }
 
-// label is where jumps go to.
-func (a *asm) label(name string) { a.labels[name] = len(a.code) }
+// label is where jumps go to. It panics at one that the program has already: the pieces of
+// a program know each other's labels.
+func (a *asm) label(name string) {
+	if _, twice := a.labels[name]; twice {
+		panic(fmt.Sprintf("two labels %q", name))
+	}
+	a.labels[name] = len(a.code)
+}
 
 func (a *asm) jump(to string) { a.branch(unix.BPF_JMP|unix.BPF_JA, 0, 0, 0, to) }
 

@@ -9,16 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// addFilters adds filters that have one program, or replaces those that differ.
-func addFilters(n *NS, filters []filter, code []byte) error {
-	if checkFilters(n, filters, filter.same) == nil {
+// at is the filter at each of some links.
+func (f filter) at(n *NS, devs []string) (all []filter, err error) {
+	for _, dev := range devs {
+		if f.index, err = n.index(dev); err != nil {
+			return nil, err
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// addFilters adds a filter to links, or replaces those that differ from it.
+func addFilters(n *NS, devs []string, f filter, code []byte) error {
+	filters, err := f.at(n, devs)
+	if err != nil {
+		return err
+	}
+	if eachFilter(n, filters, filter.same) == nil {
 		return errSame
 	}
-	keep := func(_ string, open func() (int, error)) (int, error) { return open() }
-	if canPin() {
-		keep = pinned
-	}
-	program, err := keep(filters[0].name, func() (int, error) { return loadBPF(code) })
+	program, err := pinned(f.name, func() (int, error) { return loadBPF(code) })
 	if err != nil {
 		return err
 	}
@@ -56,7 +67,17 @@ func delFilters(n *NS, devs []string, f filter) error {
 	return errors.Join(errs...)
 }
 
-func checkFilters(n *NS, filters []filter, check func(filter, *NS) error) error {
+// checkFilters compares the filters that links have with f.
+func checkFilters(n *NS, devs []string, f filter) error {
+	filters, err := f.at(n, devs)
+	if err != nil {
+		return err
+	}
+	return eachFilter(n, filters, filter.check)
+}
+
+// eachFilter asks the same of each filter, up to the first that is wrong.
+func eachFilter(n *NS, filters []filter, check func(filter, *NS) error) error {
 	for _, f := range filters {
 		if err := check(f, n); err != nil {
 			return err

@@ -44,40 +44,20 @@ func (f Forbid) Supported() error {
 	return unix.Close(program)
 }
 
-// filters are those of the links, with the program's name.
-func (f Forbid) filters(n *NS) (all []filter, err error) {
-	name := fingerprint(fmt.Sprint("refuse ", f.Addrs), refusal(f.Addrs))
-	for _, dev := range f.Devs {
-		index, err := n.index(dev)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, filter{index: index, name: name, hook: tcEgress})
-	}
-	return all, nil
+// filter is the one at each of the links.
+func (f Forbid) filter() filter {
+	return filter{name: fingerprint(fmt.Sprint("refuse ", f.Addrs), refusal(f.Addrs)), hook: tcEgress}
 }
 
 // Add adds the filters, or replaces those that differ. The error answers to ErrNoBPF
 // if the kernel cannot run them.
-func (f Forbid) Add(n *NS) error {
-	filters, err := f.filters(n)
-	if err != nil {
-		return err
-	}
-	return addFilters(n, filters, refusal(f.Addrs))
-}
+func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), refusal(f.Addrs)) }
 
 // Del deletes the filters. The hooks stay with the links.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
 // Check compares the filters with those that there are.
-func (f Forbid) Check(n *NS) error {
-	filters, err := f.filters(n)
-	if err != nil {
-		return err
-	}
-	return checkFilters(n, filters, filter.check)
-}
+func (f Forbid) Check(n *NS) error { return checkFilters(n, f.Devs, f.filter()) }
 
 // refusal is the program of a Forbid.
 func refusal(addrs []netip.Addr) []byte {

@@ -33,13 +33,6 @@ type Limit struct {
 // limitPref is behind the programs that redirect or drop a packet.
 const limitPref = filterPref + 1
 
-func (l Limit) hook() uint32 {
-	if l.Egress {
-		return tcEgress
-	}
-	return tcIngress
-}
-
 // name is that of the program, and tells the limit too.
 func (l Limit) name() string {
 	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst), l.counted())
@@ -54,7 +47,7 @@ func (l Limit) index() uint32 {
 }
 
 func (l Limit) String() string {
-	f := filter{hook: l.hook(), pref: limitPref}
+	f := l.place()
 	what := "all"
 	if l.Egress {
 		what = "what the namespace sends itself"
@@ -67,43 +60,35 @@ func (l Limit) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// filters are those of the links.
-func (l Limit) filters(n *NS) (all []filter, err error) {
-	for _, dev := range l.Devs {
-		index, err := n.index(dev)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, filter{index: index, name: l.name(), hook: l.hook(), pref: limitPref, police: l.police()})
+// place is that of the filters, whatever the limit.
+func (l Limit) place() filter {
+	if l.Egress {
+		return filter{hook: tcEgress, pref: limitPref}
 	}
-	return all, nil
+	return filter{hook: tcIngress, pref: limitPref}
+}
+
+// filter is the one at each of the links.
+func (l Limit) filter() filter {
+	f := l.place()
+	f.name, f.police = l.name(), l.police()
+	return f
 }
 
 // Add adds the filters, or replaces those that differ.
 func (l Limit) Add(n *NS) error {
-	filters, err := l.filters(n)
-	if err != nil {
-		return err
-	}
-	if err = addFilters(n, filters, l.counted()); errors.Is(err, ErrNoBPF) {
+	err := addFilters(n, l.Devs, l.filter(), l.counted())
+	if errors.Is(err, ErrNoBPF) {
 		return fmt.Errorf("a limit takes the kernel's modules sch_ingress, cls_bpf and act_police: %v", err)
 	}
 	return err
 }
 
 // Del deletes the filters, whatever the limit. The hooks stay with the links.
-func (l Limit) Del(n *NS) error {
-	return delFilters(n, l.Devs, filter{hook: l.hook(), pref: limitPref})
-}
+func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
 
 // Check compares the filters with those that there are.
-func (l Limit) Check(n *NS) error {
-	filters, err := l.filters(n)
-	if err != nil {
-		return err
-	}
-	return checkFilters(n, filters, filter.check)
-}
+func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
 // counted is the program that matches what is counted.
 func (l Limit) counted() []byte {

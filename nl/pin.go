@@ -18,14 +18,17 @@ import (
 // waits again for the kernel to read a program through.
 const pins = "/sys/fs/bpf"
 
+// unpinned makes an object that nobody else is to have.
+func unpinned(_ string, open func() (int, error)) (int, error) { return open() }
+
 // canPin says whether there is such a file system.
 func canPin() bool {
 	var s unix.Statfs_t
 	return unix.Statfs(pins, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// pinned returns the file of the object that is kept under a name. If there is none
-// it makes it and keeps it, if it can.
+// pinned returns the file of the object that is kept under a name. If there is none it
+// makes it, and keeps it if there is such a file system.
 func pinned(name string, open func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 		return fd, nil

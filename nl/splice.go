@@ -57,39 +57,21 @@ func (s Splice) String() string {
 
 // Supported says whether this kernel takes the programs. The error answers to ErrNoBPF.
 func (s Splice) Supported() error {
-	any := filter{index: 1}
-	return s.load(any, any, false, func(onward, unawaited int) error { return nil })
+	link := filter{index: 1}
+	return s.load(link, link, false, func(onward, unawaited int) error { return nil })
 }
 
 // load loads the programs of two filters, or gets those that are shared, and calls use
 // with their files.
 func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaited int) error) error {
-	keep := func(_ string, open func() (int, error)) (int, error) { return open() }
-	entries := uint32(1024) // of a tenth of a kB
-	if share {
-		keep, entries = pinned, 16384 // for all pods of the node
-	}
-	m := memory{-1, -1}
-	defer func() { unix.Close(m.kept); unix.Close(m.looped) }()
-	program := func(f filter, code func(memory) []byte) (int, error) {
-		return keep(f.name, func() (fd int, err error) {
-			for name, fd := range map[string]*int{"memory": &m.kept, "looped": &m.looped} {
-				if *fd < 0 && err == nil {
-					*fd, err = keep(fingerprint(name, nil), func() (int, error) { return createMap(keySize, entries) })
-				}
-			}
-			if err != nil {
-				return -1, err
-			}
-			return loadBPF(code(m))
-		})
-	}
-	first, err := program(atVeth, func(m memory) []byte { return s.onward(m, atENI.index) })
+	l := newLoader(share)
+	defer l.close()
+	first, err := l.program(atVeth.name, func(m memory) []byte { return s.onward(m, atENI.index) })
 	if err != nil {
 		return err
 	}
 	defer unix.Close(first)
-	second, err := program(atENI, func(m memory) []byte { return unawaited(m, atVeth.index) })
+	second, err := l.program(atENI.name, func(m memory) []byte { return unawaited(m, atVeth.index) })
 	if err != nil {
 		return err
 	}
@@ -119,7 +101,7 @@ func (s Splice) Add(n *NS) error {
 	if err != nil {
 		return err
 	}
-	if checkFilters(n, []filter{atVeth, atENI}, filter.same) == nil {
+	if eachFilter(n, []filter{atVeth, atENI}, filter.same) == nil {
 		return errSame
 	}
 	// The links of nearly all pods have the same indices, and so the same programs.
@@ -152,5 +134,5 @@ func (s Splice) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	return checkFilters(n, []filter{atVeth, atENI}, filter.check)
+	return eachFilter(n, []filter{atVeth, atENI}, filter.check)
 }
