@@ -102,7 +102,7 @@ func chained(r *plugin.Request[Config]) error {
 			"containerInterface: %q: that is the pod's link to the VPC", r.IfName)
 	}
 	for _, a := range addrsOf(r.Prev) {
-		if r.Config.DefaultRoute == byVPC && !gateway(r.Prev, a.Is6()).IsValid() {
+		if r.Config.DefaultRoute == byVPC && !plugin.Gateway(r.Prev, a.Is6()).IsValid() {
 			return plugin.Errorf(plugin.CodeInvalid, hint, `defaultRoute "vpc": prevResult names no gateway for %s`, a)
 		}
 	}

@@ -56,8 +56,8 @@ func (s *scene) pair(r *plugin.Request[Config]) (p pair, there bool) {
 func addrsOf(prev *types100.Result) []netip.Addr {
 	var all []netip.Addr
 	for _, c := range prev.IPs {
-		if a, ok := netip.AddrFromSlice(c.Address.IP); ok && !slices.Contains(all, a.Unmap()) {
-			all = append(all, a.Unmap())
+		if a, ok := plugin.Addr(c.Address.IP); ok && !slices.Contains(all, a) {
+			all = append(all, a)
 		}
 	}
 	return all
@@ -140,7 +140,7 @@ func defaultRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Obje
 		route := nl.Route{Dst: everywhere(v6), Protocol: nl.RouteProtocol}
 		switch a, ok := n.primary(v6); {
 		case r.Config.DefaultRoute == byVPC:
-			route.Via, route.Dev, route.OnLink = gateway(r.Prev, v6), r.IfName, !v6 // in the subnet or not
+			route.Via, route.Dev, route.OnLink = plugin.Gateway(r.Prev, v6), r.IfName, !v6 // in the subnet or not
 		case ok && !v6:
 			route.Via, route.Dev = a, r.Config.ContainerInterface
 		default:
@@ -149,16 +149,6 @@ func defaultRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Obje
 		objects = append(objects, route)
 	}
 	return objects
-}
-
-// gateway is that of the first address of a family.
-func gateway(prev *types100.Result, v6 bool) netip.Addr {
-	for _, c := range prev.IPs {
-		if gw, ok := netip.AddrFromSlice(c.Gateway); ok && gw.Unmap().Is6() == v6 {
-			return gw.Unmap()
-		}
-	}
-	return netip.Addr{}
 }
 
 // byENI are the destinations that the pod reaches by its ENI.
@@ -192,10 +182,8 @@ func hostRoutes(p pair, n node) (objects []nl.Object) {
 func destinations(prev *types100.Result) []netip.Prefix {
 	var all []netip.Prefix
 	for _, r := range prev.Routes {
-		a, ok := netip.AddrFromSlice(r.Dst.IP)
-		bits, _ := r.Dst.Mask.Size()
-		if p := netip.PrefixFrom(a.Unmap(), bits).Masked(); ok && !slices.Contains(all, p) {
-			all = append(all, p)
+		if dst, ok := plugin.Prefix(r.Dst); ok && !slices.Contains(all, dst.Masked()) {
+			all = append(all, dst.Masked())
 		}
 	}
 	return all

@@ -164,8 +164,8 @@ func hints(r *types100.Result) []netip.Addr {
 	}
 	var addrs []netip.Addr
 	for _, ip := range r.IPs {
-		if a, ok := netip.AddrFromSlice(ip.Address.IP); ok {
-			addrs = append(addrs, a.Unmap())
+		if a, ok := plugin.Addr(ip.Address.IP); ok {
+			addrs = append(addrs, a)
 		}
 	}
 	return addrs

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"syscall"
 
@@ -138,7 +137,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	defer pod.Close()
 	w := nl.Wiring{{NS: host, Object: nl.IPVlan{Name: r.IfName, Master: r.Config.Master, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}}}
 	for i, c := range r.Prev.IPs {
-		if p, ok := prefixOf(c); ok && (c.Interface == nil || *c.Interface == own) {
+		if p, ok := plugin.Prefix(c.Address); ok && (c.Interface == nil || *c.Interface == own) {
 			w = append(w, nl.Step{NS: pod, Object: nl.Addr{Prefix: p, Dev: r.IfName}})
 		} else if !ok {
 			return fmt.Errorf("prevResult: address %d is no address", i)
@@ -178,11 +177,4 @@ func status(context.Context, *plugin.Request[Config]) error {
 			"this kernel has no ipvlan: %w", err)
 	}
 	return nil
-}
-
-// prefixOf is an address of a result with its mask.
-func prefixOf(c *types100.IPConfig) (netip.Prefix, bool) {
-	a, ok := netip.AddrFromSlice(c.Address.IP)
-	bits, _ := c.Address.Mask.Size()
-	return netip.PrefixFrom(a.Unmap(), bits), ok
 }

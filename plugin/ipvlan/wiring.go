@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
 
@@ -53,7 +52,7 @@ func wiring(slave nl.IPVlan, prev *types100.Result, host, pod *nl.NS) nl.Wiring 
 func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	var all []netip.Prefix
 	for _, c := range ips {
-		if p, ok := prefixOf(c); ok && !slices.Contains(all, p) {
+		if p, ok := plugin.Prefix(c.Address); ok && !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}
@@ -65,16 +64,17 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {
-		dst, ok := netip.AddrFromSlice(r.Dst.IP)
+		dst, ok := plugin.Prefix(r.Dst)
 		if !ok {
 			continue
 		}
-		bits, _ := r.Dst.Mask.Size()
-		k := nl.Route{Dst: netip.PrefixFrom(dst.Unmap(), bits).Masked(), Dev: dev, MTU: r.MTU, Metric: r.Priority}
+		k := nl.Route{Dst: dst.Masked(), Dev: dev, MTU: r.MTU, Metric: r.Priority}
 		if r.Table != nil {
 			k.Table = uint32(*r.Table)
 		}
-		k.Via = gateway(r, prev.IPs)
+		if k.Via, ok = plugin.Addr(r.GW); !ok {
+			k.Via = plugin.Gateway(prev, dst.Addr().Is6())
+		}
 		k.OnLink = beyond(k.Via, addrs)
 		connected := cmp.Or(k.Table, unix.RT_TABLE_MAIN) == unix.RT_TABLE_MAIN &&
 			slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Masked() == k.Dst })
@@ -90,20 +90,6 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 // link-local addresses of IPv6 are on every link.
 func beyond(gw netip.Addr, addrs []netip.Prefix) bool {
 	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
-}
-
-// gateway is that of the route, or else of an address of the same family.
-func gateway(r *types.Route, ips []*types100.IPConfig) netip.Addr {
-	if a, ok := netip.AddrFromSlice(r.GW); ok {
-		return a.Unmap()
-	}
-	for _, c := range ips {
-		a, ok := netip.AddrFromSlice(c.Gateway)
-		if ok && (c.Gateway.To4() != nil) == (r.Dst.IP.To4() != nil) {
-			return a.Unmap()
-		}
-	}
-	return netip.Addr{}
 }
 
 // result is prevResult with the slave for its only interface, which has all addresses.
