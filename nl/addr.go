@@ -4,7 +4,6 @@
 package nl
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -63,9 +62,7 @@ func broadcast(p netip.Prefix) (netip.Addr, bool) {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return netip.Addr{}, false
 	}
-	a := p.Addr().As4()
-	last := binary.BigEndian.Uint32(a[:]) | ^uint32(0)>>p.Bits()
-	return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, last))), true
+	return last(p), true
 }
 
 // Check reports an address that is missing, or that IPv6 has found to be

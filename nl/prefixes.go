@@ -27,10 +27,13 @@ func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	if not {
 		text += "!= "
 	}
-	if len(prefixes) == 1 {
-		text += strings.TrimSuffix(prefixes[0].String(), hostBits[f])
-	} else {
+	switch p := prefixes[0]; {
+	case len(prefixes) > 1:
 		text += "{ " + list(prefixes) + " }"
+	case p.IsSingleIP():
+		text += p.Addr().String()
+	default:
+		text += p.String()
 	}
 	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
 	if f == "ip6" {
@@ -45,9 +48,6 @@ func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 		return append(code[:3:3], compare...), err
 	}}
 }
-
-// hostBits is the length of the prefix that is one address, which nft(8) leaves out.
-var hostBits = map[string]string{"ip": "/32", "ip6": "/128"}
 
 func list(prefixes []netip.Prefix) string {
 	words := make([]string, len(prefixes))
@@ -107,6 +107,7 @@ func elements(prefixes []netip.Prefix) []nftables.SetElement {
 	return all
 }
 
+// last is the last address of a prefix.
 func last(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

@@ -296,15 +296,20 @@ func (n *NS) Tables() ([]string, error) {
 	}
 	names := make([]string, len(tables))
 	for i, t := range tables {
-		family := fmt.Sprint(t.Family)
-		for name, f := range tableFamilies {
-			if f == t.Family {
-				family = name
-			}
-		}
-		names[i] = family + " " + t.Name
+		names[i] = nftName(t)
 	}
 	return names, nil
+}
+
+// nftName is a table as nft(8) names it.
+func nftName(t *nftables.Table) string {
+	family := fmt.Sprint(t.Family)
+	for name, f := range tableFamilies {
+		if f == t.Family {
+			family = name
+		}
+	}
+	return family + " " + t.Name
 }
 
 var tableFamilies = map[string]nftables.TableFamily{

@@ -124,10 +124,12 @@ var ctStates = map[string]uint32{
 	"new": expr.CtStateBitNEW, "untracked": expr.CtStateBitUNTRACKED,
 }
 
+// statusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
+const statusDNAT = 1 << 5
+
 // CTStatusDNAT matches packets of a connection whose destination was translated.
 func CTStatusDNAT() Term {
-	const ipsDstNAT = 1 << 5 // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
-	return term("ct status dnat", &expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, masked(ipsDstNAT), notZero())
+	return term("ct status dnat", &expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, masked(statusDNAT), notZero())
 }
 
 // CTMark matches packets of a connection that has all bits of the mark.

@@ -40,7 +40,7 @@ func (w Wiring) Add() error {
 	defer w.remember()()
 	var added Wiring
 	for _, s := range w {
-		is, err := s.add()
+		was, err := s.add()
 		if err != nil {
 			err = fmt.Errorf("%s: %w", s.label(), err)
 			if undo := added.Del(); undo != nil {
@@ -48,7 +48,7 @@ func (w Wiring) Add() error {
 			}
 			return err
 		}
-		if !is {
+		if !was {
 			added = append(added, s)
 		}
 	}

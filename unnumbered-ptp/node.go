@@ -123,7 +123,7 @@ func nodeTable(r *plugin.Request[Config], n node) nl.Table {
 	if p := c.ports; p.last != 0 {
 		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
 		t.Chains = append(t.Chains, nl.Chain{
-			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: -150, // mangle: before the destination is translated
+			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
 			Rules: []nl.NFRule{
 				{in, nl.DPort("tcp", p.first, p.last), mark},
 				{in, nl.DPort("udp", p.first, p.last), mark},
