@@ -157,18 +157,20 @@ func (c *call) allowed() *types.Error {
 	return nil
 }
 
-// sameNS refuses to work on the host: CNI_NETNS must not be the namespace that the
-// plugin runs in. Where CNI_NETNS_OVERRIDE allows it, who opens it refuses it. A DEL works as without a namespace: the
-// path may be that of a process of the pod's, whose number one of the host's has by now. The
-// package ns of the CNI project asks, too, and locks the thread for it, so that the runtime
-// starts another two; but no thread of ours has left the namespace yet.
+// sameNS refuses to work on the host: CNI_NETNS must not be the namespace that the plugin
+// runs in. CNI_NETNS_OVERRIDE turns the question off; then whoever opens the namespace
+// refuses it. A DEL is not refused, but works as if there were no namespace: its path may go
+// by the number of a process of the pod's, which one of the host's has by now.
+//
+// The package ns of the CNI project asks the same, and locks a thread for it, for which Go's
+// runtime starts another two. But no thread of ours has left the namespace yet.
 func (c *call) sameNS() error {
 	if c.netns == "" || c.override || c.verb == "DEL" {
 		return nil
 	}
 	pod, err := os.Stat(c.netns)
 	if err != nil {
-		return nil // a DEL may come too late for it, and whoever needs it will say so
+		return nil // whoever needs it will say so
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {

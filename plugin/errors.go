@@ -21,7 +21,6 @@ const (
 	CodeInvalid      = types.ErrInvalidNetworkConfig // 7: the configuration cannot work
 	CodeTryAgain     = types.ErrTryAgainLater        // 11: the same call may succeed later
 	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed
-	CodeLimited      = types.ErrLimitedConnectivity  // 51: STATUS: nor are existing containers well connected
 )
 
 // An Error is an error with what the runtime and the operator need: CNI's code,
@@ -66,10 +65,14 @@ func encode(verb string, err error) *types.Error {
 // printError prints the error object of the specification, which has a
 // cniVersion key; types.Error lacks it.
 func printError(w io.Writer, cniVersion string, err *types.Error) {
-	printJSON(w, struct {
+	b, fault := json.MarshalIndent(struct {
 		CNIVersion string `json:"cniVersion"`
 		*types.Error
-	}{cniVersion, err})
+	}{cniVersion, err}, "", "    ")
+	if fault != nil {
+		panic(fault) // only strings and numbers
+	}
+	fmt.Fprintf(w, "%s\n", b)
 }
 
 // printResult prints a result as one line-terminated object.
@@ -82,12 +85,4 @@ func printResult(w io.Writer, r types.Result) *types.Error {
 		return types.NewError(CodeIO, "print result: "+err.Error(), "")
 	}
 	return nil
-}
-
-func printJSON(w io.Writer, v any) {
-	b, err := json.MarshalIndent(v, "", "    ")
-	if err != nil {
-		panic(err) // only strings and numbers
-	}
-	fmt.Fprintf(w, "%s\n", b)
 }

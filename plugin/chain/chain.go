@@ -47,11 +47,11 @@ func Commands() plugin.Commands[Config] {
 // then it may be there since then.
 func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
 	result, fresh, err := address(ctx, r)
-	made := 1
-	for step := *r; err == nil && made < len(all); made++ {
+	made, step := 1, *r
+	for err == nil && made < len(all) {
 		step.Prev = result
-		if result, err = all[made].Add(ctx, &step); err != nil {
-			break // which has taken back its own
+		if result, err = all[made].Add(ctx, &step); err == nil { // else it has taken back its own
+			made++
 		}
 	}
 	if err != nil && fresh {

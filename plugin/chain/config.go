@@ -63,7 +63,8 @@ func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// as are the commands of a plugin for requests with the configuration of all. None is nil.
+// as are the commands of a plugin, for requests with the configuration of all three. None of
+// them is nil.
 func as[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context, *plugin.Request[Config]) error {
 		return func(ctx context.Context, r *plugin.Request[Config]) error {
