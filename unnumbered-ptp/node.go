@@ -53,14 +53,14 @@ func (n node) forwards6(c Config) bool {
 func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
 func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 
-// The kernel rations what it refuses a host by ICMPv6, as where a Service has no
-// backends: by default to one a second, newer kernels to ten. And it counts each
-// packet that goes back by the link that it came by, as those of the service loop do,
-// as if it had told the packet's destination of a shorter way, which it does at most
-// once a second, and not at all where it has no link-local address (ip6_forward). So a
-// pod that talks to Services has less than a second's worth left. Of refusals this
-// close to each other nearly all get through; what a node refuses altogether is
-// limited besides (icmp_msgs_per_sec). It is a whole number of ticks of any kernel's.
+// The kernel rations the refusals that a host gets by ICMPv6, as for a Service without
+// backends: by default to one a second, newer kernels to ten. Redirects come out of the
+// same ration, at most one a second, and each packet that leaves by the link that it
+// came by is counted as if it caused one, though none is sent without a link-local
+// address (ip6_forward). Packets of the service loop are such. So a pod that talks to
+// Services has less than a second's worth of its ration left. With refusals6 milliseconds
+// between two, nearly all refusals get through; what a node refuses altogether is limited
+// besides (icmp_msgs_per_sec). It is a whole number of ticks of any kernel's.
 const (
 	ration6   = "net/ipv6/icmp/ratelimit"
 	refusals6 = 20 // milliseconds

@@ -46,11 +46,11 @@ func hostAddrs(host *nl.NS, link string) ([]netip.Addr, error) {
 	return all, nil
 }
 
-// compare sorts what is more likely the instance's own address first. One that is not for
-// what begins now, because its lifetime is over, keepalived has made of IPv6, or DHCP has let
-// run out: it is better than none. Then comes what the default route says, if anything. The
-// instance's address has the prefix of its subnet, but that of IPv6 from DHCP, /128; others'
-// are /32, /128, or secondary, and have no lifetime.
+// compare sorts what is more likely the instance's own address first. A deprecated one is
+// better than none: keepalived adds such addresses of IPv6, and one of DHCP becomes so as its
+// lease runs out. Then counts what the default route says, if anything. And then the looks:
+// the instance's own has the prefix of its subnet, or is a /128 from DHCPv6, with a lifetime;
+// those that others add are /32, /128, or secondary, and have none.
 func compare(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		last(a.Deprecated, b.Deprecated),

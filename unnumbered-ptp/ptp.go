@@ -58,29 +58,33 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		return nil, unavailable(err)
 	}
 	p, there := s.pair(r)
-	pair := nl.Wiring{{NS: s.host, Object: p.veth}}
-	made := true
-	if err = pair.Add(); err == nil {
-		err = s.wire(r, p)
-	} else {
-		made = errors.Is(err, nl.ErrUnanswered)
-	}
+	made, err := s.connect(r, p)
 	if err == nil {
 		return result(r, p), nil
 	}
-	if !there && made { // with the rules, of which the last may have been made without an answer
-		err = errors.Join(err, s.host.DelRules(p.veth.Name), pair.Del())
+	if made && !there {
+		err = errors.Join(err, delPair(s.host, p.veth.Name)) // with its rules: the last may be there without an answer
 	}
 	return nil, unavailable(err)
 }
 
-// wire adds all but the veth pair, which has to be there for its index.
+// connect makes the veth pair and all that goes with it. If that fails, made tells whether
+// the pair may be there.
+func (s *scene) connect(r *plugin.Request[Config], p pair) (made bool, err error) {
+	if err := (nl.Wiring{{NS: s.host, Object: p.veth}}).Add(); err != nil {
+		return errors.Is(err, nl.ErrUnanswered), err
+	}
+	return true, s.wire(r, p)
+}
+
+// wire adds all but the veth pair, on whose index the number of the table depends.
 func (s *scene) wire(r *plugin.Request[Config], p pair) error {
 	table, err := tableOf(s.host, r.Config, p.veth.Name)
 	if err != nil {
 		return err
 	}
-	for _, p.loop = range r.Config.loops() {
+	for _, loop := range r.Config.loops() {
+		p.loop = loop
 		err = wiring(r, p, s.node, table, s.host, s.pod).Add()
 		if !errors.Is(err, nl.ErrNoBPF) {
 			break
@@ -164,13 +168,14 @@ func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node, table uint32
 	return slices.DeleteFunc(w, minor).Check()
 }
 
-// minor are the sysctls without which a pod does reach everything.
+// minor tells of a step whether it is a sysctl that a pod does without, though not as well:
+// any but those that forward.
 func minor(s nl.Step) bool {
 	k, is := s.Object.(nl.Sysctl)
 	return is && !strings.HasSuffix(k.Key, "forward") && !strings.HasSuffix(k.Key, "forwarding")
 }
 
-// A scene is what an ADD and a CHECK work on.
+// A scene is what an ADD and a CHECK find.
 type scene struct {
 	host, pod *nl.NS
 	node      node

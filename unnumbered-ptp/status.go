@@ -41,10 +41,10 @@ func status(_ context.Context, r *plugin.Request[Config]) error {
 }
 
 // netfilter asks whether the kernel takes the tables that an ADD makes. Parts of nftables are
-// modules, which the kernel loads when the first table wants them, or does not find: so they
-// are tried, where nobody has them. But runtimes call STATUS every few seconds, and a node
-// that has had a pod, since there was this release, has the table. That they cannot be tried
-// says nothing.
+// modules, which the kernel loads when the first table wants them, or does not find. So the
+// tables are tried, in a namespace made for it; if that cannot be made, nothing is known. But
+// runtimes call STATUS every few seconds, and where the node has the table as this release
+// makes it, there is nothing to try.
 func netfilter(r *plugin.Request[Config], n node, host *nl.NS) error {
 	if _, err := host.Tables(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "it needs CONFIG_NF_TABLES or the module nf_tables", "this kernel has no nftables: %w", err)
@@ -61,7 +61,8 @@ func netfilter(r *plugin.Request[Config], n node, host *nl.NS) error {
 	return nil
 }
 
-// anyTables are those of the node, first, and of a pod, for a VPC with two CIDRs.
+// anyTables are the tables of the node, first, and of a pod, if they have any: for a VPC with
+// two CIDRs, because a rule about several takes more of the kernel than one about a single one.
 func anyTables(r *plugin.Request[Config], n node) (tables []nl.Table) {
 	q := *r
 	q.Prev = &types100.Result{Routes: []*types.Route{

@@ -72,14 +72,21 @@ func (p pair) first(v6 bool) (netip.Addr, bool) {
 	return p.addrs[i], true
 }
 
-// wiring is what an ADD does for one pod, once there is the veth pair. A link's filters for
-// what goes out come before those for what comes in: they need more of the link than these do.
+// wiring is what an ADD does for one pod, once there is the veth pair.
 func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *nl.NS) nl.Wiring {
-	var w nl.Wiring
-	for _, o := range slices.Concat(podSysctls(r.Config, p), metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r), podLoop(r, p), podRoutes(r, p, n), podCallers(r, p, n)) {
+	inPod := slices.Concat(
+		podSysctls(r.Config, p),
+		// The filters for what goes out come before those for what comes in: only the former
+		// give a link the kind of qdisc that serves both.
+		metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r),
+		podLoop(r, p),
+		podRoutes(r, p, n), podCallers(r, p, n))
+	onHost := slices.Concat(hostRoutes(p, n), loopRoutes(r, p, table))
+	w := make(nl.Wiring, 0, len(inPod)+len(onHost))
+	for _, o := range inPod {
 		w = append(w, nl.Step{NS: pod, Object: o})
 	}
-	for _, o := range slices.Concat(hostRoutes(p, n), loopRoutes(r, p, table)) {
+	for _, o := range onHost {
 		w = append(w, nl.Step{NS: host, Object: o})
 	}
 	return w
@@ -97,7 +104,8 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 func podRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
-		// net-utils give the node's links the addresses of pods, too.
+		// An address of the pod's own may be there: amazon-ec2-net-utils gives a link all
+		// addresses of its ENI.
 		if _, has := p.first(a.Is6()); has && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
@@ -105,7 +113,7 @@ func podRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) 
 		}
 	}
 	for _, dst := range p.byHost(r.Config) {
-		// One of the node's own is there already.
+		// The route to an address of the node's own is there already.
 		if a, ok := n.primary(dst.Addr().Is6()); ok && !(dst.IsSingleIP() && slices.Contains(n.addrs, dst.Addr())) {
 			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol})
 		}
@@ -131,7 +139,7 @@ func everywhere(v6 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 }
 
-// defaultRoutes are those that the result has not: with IPv6 it has one, by the ENI.
+// defaultRoutes are those that prevResult lacks. Of IPv6 it has one, by the ENI.
 func defaultRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) {
 	for _, v6 := range []bool{false, true} {
 		if _, has := p.first(v6); !has || slices.Contains(destinations(r.Prev), everywhere(v6)) {
@@ -140,7 +148,7 @@ func defaultRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Obje
 		route := nl.Route{Dst: everywhere(v6), Protocol: nl.RouteProtocol}
 		switch a, ok := n.primary(v6); {
 		case r.Config.DefaultRoute == byVPC:
-			route.Via, route.Dev, route.OnLink = plugin.Gateway(r.Prev, v6), r.IfName, !v6 // in the subnet or not
+			route.Via, route.Dev, route.OnLink = plugin.Gateway(r.Prev, v6), r.IfName, !v6 // whether it is in the address' subnet or not
 		case ok && !v6:
 			route.Via, route.Dev = a, r.Config.ContainerInterface
 		default:
