@@ -77,10 +77,11 @@ func (a Addr) Check(n *NS) error {
 		return err
 	}
 	for _, f := range found {
-		if f.prefix == a.Prefix {
-			if f.flags&unix.IFA_F_DADFAILED != 0 {
-				return fmt.Errorf("%s is a duplicate", a.Prefix)
-			}
+		switch {
+		case f.Prefix != a.Prefix:
+		case f.Duplicate:
+			return fmt.Errorf("%s is a duplicate", a.Prefix)
+		default:
 			return nil
 		}
 	}
@@ -101,10 +102,8 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 		}
 		for _, f := range found {
-			is := func(flag uint32) bool { return f.flags&flag != 0 }
-			all = append(all, Addr{Prefix: f.prefix, Dev: names[f.index], NoDAD: is(unix.IFA_F_NODAD),
-				Secondary: is(unix.IFA_F_SECONDARY), Dynamic: !is(unix.IFA_F_PERMANENT), Deprecated: is(unix.IFA_F_DEPRECATED),
-				Tentative: is(unix.IFA_F_TENTATIVE), Duplicate: is(unix.IFA_F_DADFAILED)})
+			f.Dev = names[f.index]
+			all = append(all, f.Addr)
 		}
 	}
 	return all, nil
@@ -125,9 +124,8 @@ func (n *NS) indexOrNames(dev string) (int, map[int]string, error) {
 }
 
 type kernelAddr struct {
-	prefix netip.Prefix
-	index  int
-	flags  uint32
+	Addr  // without Dev
+	index int
 }
 
 // addrs reads the addresses of one link, or of all if index is 0.
@@ -156,12 +154,12 @@ func (n *NS) addrs(family, index int) ([]kernelAddr, error) {
 
 func parseAddr(m []byte) (kernelAddr, error) {
 	msg := nl.DeserializeIfAddrmsg(m)
-	a := kernelAddr{index: int(msg.Index), flags: uint32(msg.Flags)}
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
 	if err != nil {
-		return a, err
+		return kernelAddr{}, err
 	}
 	var local netip.Addr
+	flags := uint32(msg.Flags)
 	for _, t := range attrs {
 		switch t.Attr.Type {
 		case unix.IFA_LOCAL: // the address; IFA_ADDRESS is then that of the peer, if there is one
@@ -171,9 +169,12 @@ func parseAddr(m []byte) (kernelAddr, error) {
 				local = addrFrom(t.Value)
 			}
 		case unix.IFA_FLAGS:
-			a.flags = number(t.Value)
+			flags = number(t.Value)
 		}
 	}
-	a.prefix = netip.PrefixFrom(local, int(msg.Prefixlen))
-	return a, nil
+	is := func(flag uint32) bool { return flags&flag != 0 }
+	a := Addr{Prefix: netip.PrefixFrom(local, int(msg.Prefixlen)), NoDAD: is(unix.IFA_F_NODAD),
+		Secondary: is(unix.IFA_F_SECONDARY), Dynamic: !is(unix.IFA_F_PERMANENT), Deprecated: is(unix.IFA_F_DEPRECATED),
+		Tentative: is(unix.IFA_F_TENTATIVE), Duplicate: is(unix.IFA_F_DADFAILED)}
+	return kernelAddr{a, int(msg.Index)}, nil
 }

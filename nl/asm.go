@@ -55,7 +55,7 @@ const (
 type asm struct {
 	code   []insn
 	labels map[string]int
-	jumps  map[int]string // and calls of the program's own functions
+	jumps  map[int]string // to labels, and calls of the program's own functions
 }
 
 func newAsm() *asm { return &asm{labels: map[string]int{}, jumps: map[int]string{}} }
@@ -72,7 +72,8 @@ func (a *asm) store(size, dst uint8, off int16, src uint8) {
 	a.emit(unix.BPF_STX|unix.BPF_MEM|size, dst, src, off, 0)
 }
 
-// set and move, add and plus: with a number, with a register. So the rest of the arithmetic.
+// Arithmetic on dst: set, add, and, or, xor and shift take a number, move, plus and minus
+// another register.
 func (a *asm) set(dst uint8, v int32) {
 	a.emit(unix.BPF_ALU64|unix.BPF_MOV|unix.BPF_K, dst, 0, 0, v)
 }
@@ -115,7 +116,7 @@ func (a *asm) label(name string) {
 
 func (a *asm) jump(to string) { a.branch(unix.BPF_JMP|unix.BPF_JA, 0, 0, 0, to) }
 
-// when jumps if the register compares so with a number, whenReg with a register.
+// when jumps if the register compares so with a number, whenReg if with another register.
 func (a *asm) when(dst, comparison uint8, v int32, to string) {
 	a.branch(unix.BPF_JMP|comparison|unix.BPF_K, dst, 0, v, to)
 }
@@ -131,8 +132,8 @@ func (a *asm) branch(op, dst, src uint8, v int32, to string) {
 // call calls a function of the kernel's, see bpf-helpers(7).
 func (a *asm) call(helper int32) { a.emit(unix.BPF_JMP|unix.BPF_CALL, 0, 0, 0, helper) }
 
-// invoke calls a function of the program's own, which begins at a label. It has registers of
-// its own, but for r1 to r5 and what it leaves in r0.
+// invoke calls a function of the program's own, which begins at a label. r1 to r5 are its
+// arguments, r0 is what it returns, and r6 to r9 are its own while it runs.
 func (a *asm) invoke(function string) {
 	a.branch(unix.BPF_JMP|unix.BPF_CALL, 0, unix.BPF_PSEUDO_CALL, 0, function)
 }

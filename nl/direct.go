@@ -12,7 +12,7 @@ import "golang.org/x/sys/unix"
 // That takes half of the instructions that the function would, not least because a function
 // without calls to the kernel saves no registers.
 func direct(a *asm, function string) {
-	const port4, port6 = ethLen + ip4Len + 2, ethLen + ip6Len + 2 // the first byte of it
+	const port4, port6 = ethLen + ip4Len + 2, ethLen + ip6Len + 2 // the first byte of the port it is for
 	const first = SpliceFirst >> 8
 	until := func(n int32) {
 		a.move(r4, r2)
@@ -30,7 +30,7 @@ func direct(a *asm, function string) {
 	a.when(r0, has, bytes2(0x3fff), "ask")
 	a.load(size1, r0, r2, ip4Proto)
 	a.when(r0, equals, unix.IPPROTO_ICMP, "ask")
-	a.load(size1, r0, r2, port4) // or what it has there
+	a.load(size1, r0, r2, port4) // a protocol without ports has something else there, and passes either way
 	a.when(r0, below, first, "no")
 
 	a.label("ask")

@@ -28,7 +28,7 @@ import (
 type filter struct {
 	index  int        // of the link
 	name   string     // of the program: its fingerprint
-	older  bool       // it goes out, and has the handle that earlier releases gave it
+	older  bool       // it has the handle that earlier releases gave what goes out
 	hook   uint32     // tcEgress, or 0 for what comes in
 	pref   uint32     // its place among the filters of the hook, lowest first; 0 is filterPref
 	police *nl.RtAttr // what is done to what the program matches; without it the program itself decides
@@ -67,7 +67,7 @@ func (f filter) add(n *NS, program int) error {
 	return err
 }
 
-// qdisc is the kind that has the hook. As long as any link of the machine has a clsact, the
+// qdisc is the kind of qdisc that has the hook. As long as any link of the machine has a clsact, the
 // kernel stops at each packet that goes out by any link, to see whether that link has one,
 // too: up to half of a percent of what a packet between two pods costs. So only a link with a
 // filter for what goes out gets it, and that filter is the first to be added.
@@ -78,8 +78,8 @@ func (f filter) qdisc() string {
 	return "ingress"
 }
 
-// handle tells filters of one place apart by their hook: asked about what goes out by a link
-// with a qdisc "ingress", the kernel answers with what comes in.
+// handle is another for what goes out. Asked about that on a link with a qdisc "ingress", the
+// kernel looks among the filters for what comes in, and must not find one there.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress && !f.older {
 		return 2
@@ -87,7 +87,7 @@ func (f filter) handle() uint32 {
 	return 1
 }
 
-// command is how tc adds it to a link, but for what it does.
+// command is how tc(8) adds the filter to a link, up to what it does there.
 func (f filter) command(dev string) string {
 	direction := "ingress"
 	if f.hook == tcEgress {
@@ -97,9 +97,9 @@ func (f filter) command(dev string) string {
 		dev, f.qdisc(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// hooks has the link have the hook. If it has a qdisc of the other kind, that stays. A clsact
+// hooks gives the link the qdisc, unless it has one. One of the other kind stays: a clsact
 // serves for what comes in as well; but an ingress would take a filter for what goes out, and
-// ask it about what comes in.
+// ask it about what comes in, which is an error here.
 func (f filter) hooks(n *NS) error {
 	err := n.change(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdisc()))
@@ -137,7 +137,7 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// same wants the filter that there is to have this very program.
+// same reports a filter that is missing, or has another program than this very one.
 func (f filter) same(n *NS) error {
 	name, err := f.program(n)
 	if err == nil && name != f.name {
@@ -146,7 +146,8 @@ func (f filter) same(n *NS) error {
 	return err
 }
 
-// check wants the filter that there is to do the same, whichever release has made it.
+// check reports a filter that is missing, or whose program does something else. It may be
+// that of another release.
 func (f filter) check(n *NS) error {
 	_, name, err := f.find(n)
 	if err == nil && !alike(name, f.name) {

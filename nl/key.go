@@ -5,14 +5,15 @@ package nl
 
 import "golang.org/x/sys/unix"
 
-// A key of the map is on the stack: addresses and ports as in struct bpf_sock_tuple,
-// of the answer, then the protocol; or the identification of fragments for the ports.
+// A key is what the programs remember a packet by. It is made on the stack: the addresses
+// and ports of the answer, as in struct bpf_sock_tuple, and then the protocol. One of fragments
+// has their identification in the place of ports.
 const (
 	keySize    = 40
 	key        = -keySize
 	keyProto   = key + 36
-	isFragment = 1 << 8 // in the protocol
-	isBegun    = 1 << 9 // without a socket: in the protocol
+	isFragment = 1 << 8 // added to the protocol: it is one of fragments
+	isBegun    = 1 << 9 // added to the protocol: the connection has begun without a socket
 )
 
 // loadKey builds the key from the ports in r0 and the addresses of the packet, as
@@ -59,9 +60,9 @@ func copyAddrs(a *asm, base uint8, off, swap, n int16) {
 	}
 }
 
-// lookup asks for a socket that awaits what the key says. It goes to none, to "known"
+// lookup asks for a socket that awaits what the key says. It goes to "none", to "known"
 // for one of that very connection, or to "shared" for one that takes anything.
-func lookup(a *asm, none string) {
+func lookup(a *asm) {
 	const established, listen = 1, 10 // of net/tcp_states.h; a connected socket of UDP is established
 	a.label("lookup")
 	a.move(r1, r6)
@@ -71,13 +72,13 @@ func lookup(a *asm, none string) {
 	a.set(r5, 0)
 	a.when(r8, equals, unix.IPPROTO_UDP, "udp")
 	a.call(skcLookupTCP)
-	a.when(r0, equals, 0, none)
+	a.when(r0, equals, 0, "none")
 	state(a)
 	a.when(r7, equals, listen, "shared")
 	a.jump("known")
 	a.label("udp")
 	a.call(skLookupUDP)
-	a.when(r0, equals, 0, none)
+	a.when(r0, equals, 0, "none")
 	state(a)
 	a.when(r7, unequal, established, "shared")
 }
@@ -89,7 +90,7 @@ func state(a *asm) {
 	a.call(skRelease)
 }
 
-// begun makes the key one of a connection that begins without a socket.
+// begun makes the key one of a connection that has begun without a socket.
 func begun(a *asm) {
 	a.load(size4, r0, fp, keyProto)
 	a.or(r0, isBegun)

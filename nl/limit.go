@@ -20,9 +20,9 @@ import (
 // kernel drops what is beyond it (tc-police(8)). Their filters share one action, which
 // has the one bucket of tokens; it goes with the last filter.
 //
-// It counts a packet once. What a [Splice] takes in at one link, to send it out by
-// another, is none of either's: the filters for what comes in stand behind its own, and
-// those for what goes out pass over what has come in by another link.
+// It counts a packet once, and not what a [Splice] takes in at one link to send it out by
+// another: the filters for what comes in stand behind the Splice's own, and those for what
+// goes out pass over what has come in by another link.
 type Limit struct {
 	Devs   []string
 	Egress bool

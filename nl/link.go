@@ -74,7 +74,7 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return parseLink(m)
 }
 
-// linkByName asks for one link without its statistics. What is no name, no link has.
+// linkByName asks for one link without its statistics. There is none of a name that cannot be.
 func (n *NS) linkByName(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, absence{err}

@@ -7,7 +7,7 @@ import "golang.org/x/sys/unix"
 
 // A memory is the maps of a Splice's programs.
 type memory struct {
-	kept   int // what has to be told apart from what the loop awaits
+	kept   int // what the sockets do not tell, or tell wrongly: see onward, noSocket and fragments
 	looped int // the last connections of TCP that have begun by the veth, to tell what answers them
 }
 

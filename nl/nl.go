@@ -41,9 +41,9 @@ type NS struct {
 	Name string // for people: "host", "pod"
 
 	fd      netns.NsHandle
-	process bool // threads that no goroutine has locked are in it
+	process bool // it is that of the process: each thread that no goroutine has locked is in it
 
-	mu      sync.Mutex      // of what is opened when first asked for:
+	mu      sync.Mutex      // held while one of these is opened, used or closed:
 	sockets map[int]*socket // by netlink family
 	nft     *nftables.Conn
 

@@ -8,11 +8,14 @@ import (
 	"net"
 )
 
-// onward is the program of a Splice for the veth. It looks whether a socket has the
-// port that an answer will come to, and if so remembers the answer; if not, it remembers a
-// connection of TCP that begins, so that its answer is not taken for one to somebody in the
-// namespace who has no socket. What does not go on
-// it marks; without a mark it is the program of those that are from before there were marks.
+// onward is the program of a Splice for the veth.
+//
+// Of what goes on it looks whether a socket of the namespace has the port that the answer
+// will come to. If one takes anything on that port, it keeps in mind that this answer is not
+// for it. If there is none, and a connection of TCP begins, it keeps that in mind, so that the
+// answer is not taken for one to somebody in the namespace who has no socket.
+//
+// All else it marks, if there is a mark.
 func (s Splice) onward(m memory, eni int) []byte {
 	hw, _ := net.ParseMAC(s.MAC)
 	a := newAsm()
@@ -35,7 +38,7 @@ func (s Splice) onward(m memory, eni int) []byte {
 	a.load(size4, r0, r7, 0)
 	a.xor(r0, int32(binary.NativeEndian.Uint32([]byte{spliceBit >> 8, 0, 0, 0})))
 	loadKey(a, 1)
-	lookup(a, "none")
+	lookup(a)
 	a.jump("known")
 	a.label("none")
 	a.when(r9, has, isSYN, "begin")

@@ -51,9 +51,9 @@ const shot = 2
 
 // What a program knows of a packet, in r9.
 const (
-	isFirst  = 1 << iota // it is the first of some fragments
-	isNew                // which is to be remembered
-	isOld                // or forgotten
+	isFirst  = 1 << iota // it is the first of several fragments
+	isNew                // these are to be remembered
+	isOld                // these are to be forgotten
 	isSYN                // it begins a connection
 	isSYNACK             // it answers one that begins
 	isLinear             // its headers are linear, as far as it has any
@@ -83,9 +83,10 @@ func begin(a *asm) {
 	within(a, r2, ethLen+ip4Len)
 }
 
-// short makes the headers of a packet linear that ended too early, and begins again; or
-// passes it, because it is as short as that. Only who has to does so: of a packet that
-// a capture sees as well, or that was sent on this host, it makes the kernel copy the head.
+// short makes the headers of a packet linear that ended too early, and begins again; or, if
+// they are linear already, passes a packet that is as short as that. A program does so only
+// where it has to, because the kernel copies the head of a packet that others have too: a
+// capture, or a sender on this host.
 func short(a *asm) {
 	a.label("short")
 	a.when(r9, has, isLinear, "pass")

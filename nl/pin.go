@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pins is where systemd, and whoever else uses BPF, has the file system of its
-// objects. Those that are kept there, by what they are, serve all pods, and nobody
-// waits again for the kernel to read a program through.
+// pins is where systemd, like whoever else uses BPF, mounts the file system for its objects.
+// Ours are there under names that tell what they are. So they serve all pods, and only the
+// first waits for the kernel to verify a program.
 const pins = "/sys/fs/bpf"
 
 // unpinned makes an object that nobody else is to have.

@@ -19,7 +19,7 @@ func unawaited(m memory, veth int) []byte {
 	place(a, 2)
 	a.load(size4, r0, r7, 0)
 	loadKey(a, 0)
-	lookup(a, "none")
+	lookup(a)
 	a.label("known")
 	a.jump("pass")
 	a.label("shared")
@@ -47,10 +47,11 @@ func unawaited(m memory, veth int) []byte {
 	return a.assemble()
 }
 
-// noSocket remembers a connection that begins although no socket listens, or that is
-// answered although the program at the veth has not seen it begin; and passes what belongs
-// to it: something in the namespace translates its port. The connections of the loop need
-// not be remembered but for a moment, until they are answered.
+// noSocket tells apart what no socket awaits: the answers to what has gone on by the ENI, and
+// what is for somebody in the namespace who has no socket, because something translates his
+// port. It passes the latter. Of TCP it knows them by their beginning: a connection that begins
+// from outside, or one that is answered and that the program at the veth has not seen begin.
+// These it remembers. Those of the veth need to be remembered only until they are answered.
 func noSocket(a *asm, m memory) {
 	a.label("none")
 	a.when(r8, unequal, unix.IPPROTO_TCP, "redirect")
@@ -69,10 +70,10 @@ func noSocket(a *asm, m memory) {
 	a.jump("pass")
 }
 
-// fragments remembers the first one of a packet and recalls the later ones. The
-// order on the way is theirs as a rule; a packet whose first one comes late is lost.
-// The first one of a packet that passes has another of its number forgotten: senders
-// count to 65535, and begin again.
+// fragments remembers the first one of a packet that is redirected, and recalls it for the
+// later ones, which have no ports. They come in their order as a rule; a packet whose first
+// one comes late is lost. The first one of a packet that passes has one of the same number
+// forgotten: senders count to 65535, and begin again.
 func fragments(a *asm, kept int) {
 	a.label("forget")
 	a.and(r9, ^isFirst)
