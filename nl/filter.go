@@ -115,7 +115,8 @@ func (f filter) hooks(n *NS) error {
 // request sends a message about the filter.
 func (f filter) request(n *NS, typ, flags int, answer uint16, more ...nl.NetlinkRequestData) ([][]byte, error) {
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
-	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: f.handle(), Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
+	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: f.handle(),
+		Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
 	data := append([]nl.NetlinkRequestData{msg, attrString(nl.TCA_KIND, "bpf")}, more...)
 	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, data...)
 	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // there is no hook

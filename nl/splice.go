@@ -47,12 +47,13 @@ const (
 )
 
 func (s Splice) String() string {
-	onward := fmt.Sprintf("%s direct-action # what is to %s: sport + %d, bpf_redirect_neigh %s", filter{}.command(s.Veth), s.MAC, spliceBit, s.ENI)
+	onward := fmt.Sprintf("%s direct-action # what is to %s: sport + %d, bpf_redirect_neigh %s",
+		filter{}.command(s.Veth), s.MAC, spliceBit, s.ENI)
 	if s.Mark != 0 {
 		onward += fmt.Sprintf("; else: mark | %#x", s.Mark)
 	}
-	return onward + "\n\t" +
-		fmt.Sprintf("%s direct-action # dport >= %d that no socket awaits: dport - %d, bpf_redirect_peer %s", filter{}.command(s.ENI), SpliceFirst, spliceBit, s.Veth)
+	return onward + "\n\t" + fmt.Sprintf("%s direct-action # dport >= %d that no socket awaits: dport - %d, bpf_redirect_peer %s",
+		filter{}.command(s.ENI), SpliceFirst, spliceBit, s.Veth)
 }
 
 // Supported says whether this kernel takes the programs. The error answers to ErrNoBPF.

@@ -178,20 +178,29 @@ func (t *trial) match(e *expr.Match) answer {
 	case *xt.Comment:
 		return yes
 	case *xt.ConntrackMtinfo3:
-		const state, established, begins, dnat = xt.ConntrackState, 1 << 1, 1 << 3, 1 << 7 // XT_CONNTRACK_STATE_BIT(IP_CT_ESTABLISHED), (IP_CT_NEW); XT_CONNTRACK_STATE_DNAT
-		bit := uint16(begins)
-		if t.packet.Answer {
-			bit = established
-		}
-		if info.MatchFlags&^uint16(state|xt.ConntrackStateAlias) != 0 {
-			return maybe
-		}
-		is := info.StateMask&bit != 0 || info.StateMask&dnat != 0 && t.packet.Rewritten
-		return answerOf(is != (info.InvertFlags&uint16(state) != 0))
+		return t.conntrack(info)
 	case *xt.Unknown:
 		if e.Name == "mark" && len(*info) >= 9 { // struct xt_mark_mtinfo1: mark, mask, invert
 			return answerOf(bytes.Equal((*info)[:4], make([]byte, 4)) != ((*info)[8] != 0))
 		}
 	}
 	return maybe
+}
+
+// conntrack is what iptables' match of that name says about the state of the connection.
+func (t *trial) conntrack(m *xt.ConntrackMtinfo3) answer {
+	const (
+		established = 1 << 1 // XT_CONNTRACK_STATE_BIT(IP_CT_ESTABLISHED)
+		begins      = 1 << 3 // XT_CONNTRACK_STATE_BIT(IP_CT_NEW)
+		dnat        = 1 << 7 // XT_CONNTRACK_STATE_DNAT
+	)
+	if m.MatchFlags&^uint16(xt.ConntrackState|xt.ConntrackStateAlias) != 0 {
+		return maybe // it asks for more than the state
+	}
+	bit := uint16(begins)
+	if t.packet.Answer {
+		bit = established
+	}
+	is := m.StateMask&bit != 0 || m.StateMask&dnat != 0 && t.packet.Rewritten
+	return answerOf(is != (m.InvertFlags&uint16(xt.ConntrackState) != 0))
 }

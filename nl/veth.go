@@ -65,37 +65,16 @@ func (v Veth) Add(n *NS) error {
 	if v.PeerNS == nil {
 		return errGone
 	}
-	data := attr(nl.IFLA_INFO_DATA, nil)
-	peer := data.AddRtAttr(nl.VETH_INFO_PEER, nil)
-	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
-	if err := v.end(peer.AddRtAttr, v.Peer, v.PeerMAC); err != nil {
+	msg, err := v.message()
+	if err != nil {
 		return err
-	}
-	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(v.PeerNS.fd)))
-	if v.PeerGroup != 0 {
-		peer.AddRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(v.PeerGroup))
-	}
-
-	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("veth"))
-	info.AddChild(data)
-	msg := []nl.NetlinkRequestData{linkMessage(), info}
-	add := func(typ int, b []byte) *nl.RtAttr {
-		msg = append(msg, attr(typ, b))
-		return nil
-	}
-	if err := v.end(add, v.Name, v.MAC); err != nil {
-		return err
-	}
-	if v.Group != 0 {
-		add(unix.IFLA_GROUP, nl.Uint32Attr(v.Group))
 	}
 	if err := n.change(unix.RTM_NEWLINK, addNew, msg...); err != nil {
 		return err
 	}
 	// The kernel takes an alias only for a link that it has, and sets an end up
 	// only when it has the other.
-	err := v.setUp(n)
+	err = v.setUp(n)
 	if err == nil {
 		err = v.PeerNS.setLink(v.Peer, 0, "")
 	}
@@ -103,6 +82,52 @@ func (v Veth) Add(n *NS) error {
 		_ = n.delLink(v.Name)
 	}
 	return err
+}
+
+// message is the pair as the kernel creates it.
+func (v Veth) message() ([]nl.NetlinkRequestData, error) {
+	near, err := v.end(v.Name, v.MAC, v.Group)
+	if err != nil {
+		return nil, err
+	}
+	far, err := v.end(v.Peer, v.PeerMAC, v.PeerGroup)
+	if err != nil {
+		return nil, err
+	}
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("veth"))
+	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	for _, a := range append(far, attr32(unix.IFLA_NET_NS_FD, uint32(v.PeerNS.fd))) {
+		peer.AddChild(a)
+	}
+	msg := []nl.NetlinkRequestData{linkMessage(), info}
+	for _, a := range near {
+		msg = append(msg, a)
+	}
+	return msg, nil
+}
+
+// end are the attributes of one end.
+func (v Veth) end(name, mac string, group uint32) ([]*nl.RtAttr, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	attrs := []*nl.RtAttr{attrString(unix.IFLA_IFNAME, name)}
+	if v.MTU > 0 {
+		attrs = append(attrs, attr32(unix.IFLA_MTU, uint32(v.MTU)))
+	}
+	if group != 0 {
+		attrs = append(attrs, attr32(unix.IFLA_GROUP, group))
+	}
+	if mac != "" {
+		hw, err := net.ParseMAC(mac)
+		if err != nil {
+			return nil, err
+		}
+		attrs = append(attrs, attr(unix.IFLA_ADDRESS, hw))
+	}
+	return attrs, nil
 }
 
 // setUp sets the near end up. The kernel takes the mode of link-local addresses, too,
@@ -130,26 +155,6 @@ func (v Veth) setUp(n *NS) error {
 // advice is what the near end makes of what routers say.
 func (v Veth) advice() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
-}
-
-// end adds what both ends have.
-func (v Veth) end(add func(int, []byte) *nl.RtAttr, name, mac string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	add(unix.IFLA_IFNAME, nl.ZeroTerminated(name))
-	if v.MTU > 0 {
-		add(unix.IFLA_MTU, nl.Uint32Attr(uint32(v.MTU)))
-	}
-	if mac == "" {
-		return nil
-	}
-	hw, err := net.ParseMAC(mac)
-	if err != nil {
-		return err
-	}
-	add(unix.IFLA_ADDRESS, hw)
-	return nil
 }
 
 // Del deletes both ends.

@@ -145,7 +145,8 @@ func (c *Config) validateRoutes(mistake func(format string, args ...any)) {
 		mistake(`defaultRoute: %q: it is "host", or "" for that, or "vpc", by the pod's ENI`, c.DefaultRoute)
 	}
 	if c.DefaultRoute == byVPC && len(c.HostCIDRs) == 0 {
-		mistake(`hostCidrs must be specified with defaultRoute "vpc": the CIDRs of the cluster's services, "172.20.0.0/16" for example, or they would leave by the ENI, which has none`)
+		mistake(`hostCidrs must be specified with defaultRoute "vpc": the CIDRs of the cluster's services, ` +
+			`"172.20.0.0/16" for example, or they would leave by the ENI, which has none`)
 	}
 	c.hostCIDRs = nil
 	for _, text := range c.HostCIDRs {

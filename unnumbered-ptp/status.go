@@ -30,7 +30,8 @@ func status(_ context.Context, r *plugin.Request[Config]) error {
 		return unavailable(err)
 	}
 	if err := r.Config.loopSupported(); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, `it needs Linux 5.10 and the modules sch_ingress and cls_bpf; without "serviceLoop" in the configuration the plugin does what the kernel can`, `serviceLoop "redirect": %w`, err)
+		return plugin.Errorf(plugin.CodeNotAvailable, "it needs Linux 5.10 and the modules sch_ingress and cls_bpf; "+
+			`without "serviceLoop" in the configuration the plugin does what the kernel can`, `serviceLoop "redirect": %w`, err)
 	}
 	if b := r.Config.BlockInstanceMetadata; b != nil && *b {
 		if err := (nl.Forbid{Addrs: metadata}).Supported(); err != nil {

@@ -61,7 +61,8 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 			return nil, r.SecondNetwork(first)
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return nil, plugin.Errorf(plugin.CodeTryAgain, "another slave of "+master+" has the address: see 'cni-tool status --diff'", "%w", err)
+			hint := "another slave of " + master + " has the address: see 'cni-tool status --diff'"
+			return nil, plugin.Errorf(plugin.CodeTryAgain, hint, "%w", err)
 		}
 		return nil, err
 	}
