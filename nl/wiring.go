@@ -84,8 +84,11 @@ func (s Step) add() (was bool, err error) {
 	case errors.Is(err, errSame):
 		return true, nil
 	case errors.Is(err, fs.ErrExist):
-		if differs := s.Object.Check(s.NS); differs != nil {
-			return true, fmt.Errorf("%w: %v", err, differs)
+		wrong := s.Object.Check(s.NS)
+		if errors.Is(wrong, fs.ErrNotExist) {
+			return true, fmt.Errorf("%w: another is in its place", err)
+		} else if wrong != nil {
+			return true, fmt.Errorf("%w: %v", err, wrong)
 		}
 		return true, nil
 	}

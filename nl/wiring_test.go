@@ -170,7 +170,7 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 		"mtu of veth.1 is 9001, not 1500":           {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 1500, Group: 72, Alias: "net id eth0"}},
 		"address of eth1 is 02:00:00:00:00:02, not": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: nearMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
 		"alias is net id eth0, not somebody's":      {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "somebody's"}},
-		"there is no such route":                    {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1"}},
+		"file exists: another is in its place":      {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1"}},
 	} {
 		err := nl.Wiring{s}.Add()
 		if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), want) {
