@@ -17,6 +17,7 @@
 //
 //	aws/            EC2 and its metadata service in our words; alone knows the AWS SDK
 //	nl/             links, addresses, routes, rules, nftables of two namespaces; alone knows netlink
+//	nl/bpf/         the programs that links run on their packets
 //	registry/       the locked directory that all processes of a node share; alone knows flock
 //
 // And on one that spares short lives the reflection of encoding/json:
@@ -37,7 +38,7 @@
 //	plugin/ipvlan -> plugin nl codec      unnumbered-ptp -> plugin nl codec
 //	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease codec
 //	plugin -> codec                       registry -> codec
-//	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl
+//	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl           nl -> nl/bpf
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 package vpc

@@ -27,7 +27,8 @@ const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 var arrows = map[string]string{
 	"":                "",
 	"aws":             "",
-	"nl":              "",
+	"nl":              "nl/bpf",
+	"nl/bpf":          "",
 	"codec":           "",
 	"codec/codectest": "codec",
 	"registry":        "codec",

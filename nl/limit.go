@@ -14,6 +14,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
 // A Limit bounds what comes in by links, or goes out by them, all of them together: the
@@ -35,7 +37,7 @@ const limitPref = filterPref + 1
 
 // name is that of the program, and tells the limit too.
 func (l Limit) name() string {
-	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst), l.counted())
+	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst), bpf.Count(l.Egress))
 }
 
 // index is that of the shared action in its namespace. Another limit has another: an
@@ -77,7 +79,7 @@ func (l Limit) filter() filter {
 
 // Add adds the filters, or replaces those that differ.
 func (l Limit) Add(n *NS) error {
-	err := addFilters(n, l.Devs, l.filter(), l.counted())
+	err := addFilters(n, l.Devs, l.filter(), bpf.Count(l.Egress))
 	if errors.Is(err, ErrNoBPF) {
 		return fmt.Errorf("a limit takes the kernel's modules sch_ingress, cls_bpf and act_police: %v", err)
 	}
@@ -90,26 +92,12 @@ func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
 // Check compares the filters with those that there are.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
-// counted is the program that matches what is counted.
-func (l Limit) counted() []byte {
-	const ingressIfindex = 36 // in struct __sk_buff: 0 if the packet was made here
-	const all, none = -1, 0   // what a filter with an action makes of it
-	a := newAsm()
-	if l.Egress {
-		a.load(size4, r0, r1, ingressIfindex)
-		a.when(r0, equals, 0, "own")
-		a.leave(none)
-		a.label("own")
-	}
-	a.leave(all)
-	return a.assemble()
-}
-
 // police is the action of the filters, struct tc_police of linux/pkt_cls.h: to drop what
 // exceeds the rate, and to let the next filter decide on the rest.
 func (l Limit) police() *nl.RtAttr {
 	const (
 		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*
+		shot                           = 2          // TC_ACT_SHOT
 		ethernet, cells                = 1, 15      // a table of rates must be there, and is not used
 	)
 	ne := binary.NativeEndian

@@ -3,24 +3,22 @@
 
 package nl
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
 
-// A memory is the maps of a Splice's programs.
-type memory struct {
-	kept   int // what the sockets do not tell, or tell wrongly: see onward, noSocket and fragments
-	looped int // the last connections of TCP that have begun by the veth, to tell what answers them
-}
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
+)
 
 // A loader loads the programs of a Splice. It opens their maps when it has to load the
 // first: a program that is kept has its own already.
 type loader struct {
-	memory
+	maps    bpf.Maps
 	keep    func(name string, open func() (int, error)) (int, error)
 	entries uint32 // of a map, each of a tenth of a kB
 }
 
 func newLoader(share bool) *loader {
-	closed := memory{-1, -1}
+	closed := bpf.Maps{Kept: -1, Looped: -1}
 	if share { // with all pods of the node
 		return &loader{closed, pinned, 16384}
 	}
@@ -28,22 +26,22 @@ func newLoader(share bool) *loader {
 }
 
 // program returns the file of the program of a name.
-func (l *loader) program(name string, code func(memory) []byte) (int, error) {
+func (l *loader) program(name string, code func(bpf.Maps) []byte) (int, error) {
 	return l.keep(name, func() (int, error) {
 		if err := l.open(); err != nil {
 			return -1, err
 		}
-		return loadBPF(code(l.memory))
+		return loadBPF(code(l.maps))
 	})
 }
 
 // open opens the maps that are not open yet.
 func (l *loader) open() (err error) {
-	if l.kept < 0 {
-		l.kept, err = l.openMap("memory")
+	if l.maps.Kept < 0 {
+		l.maps.Kept, err = l.openMap("memory")
 	}
-	if err == nil && l.looped < 0 {
-		l.looped, err = l.openMap("looped")
+	if err == nil && l.maps.Looped < 0 {
+		l.maps.Looped, err = l.openMap("looped")
 	}
 	return err
 }
@@ -51,11 +49,11 @@ func (l *loader) open() (err error) {
 // openMap opens a map by its name. Where it is kept it outlives this release, and so the
 // name has to change when the keys do.
 func (l *loader) openMap(name string) (int, error) {
-	return l.keep(fingerprint(name, nil), func() (int, error) { return createMap(keySize, l.entries) })
+	return l.keep(fingerprint(name, nil), func() (int, error) { return createMap(bpf.KeySize, l.entries) })
 }
 
 func (l *loader) close() {
-	for _, fd := range []int{l.kept, l.looped} {
+	for _, fd := range []int{l.maps.Kept, l.maps.Looped} {
 		if fd >= 0 {
 			unix.Close(fd)
 		}

@@ -5,8 +5,11 @@ package nl
 
 import (
 	"fmt"
+	"net"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
 // A Splice joins two links of a namespace, past its routing and its netfilter, by a
@@ -41,19 +44,18 @@ type Splice struct {
 // The ports from SpliceFirst to the last that there is stand for those from
 // SpliceOwn up to SpliceFirst, from which they differ by one bit.
 const (
-	SpliceOwn   = 0x8000
-	SpliceFirst = SpliceOwn | spliceBit
-	spliceBit   = 0x4000
+	SpliceOwn   = bpf.Own
+	SpliceFirst = bpf.First
 )
 
 func (s Splice) String() string {
 	onward := fmt.Sprintf("%s direct-action # what is to %s: sport + %d, bpf_redirect_neigh %s",
-		filter{}.command(s.Veth), s.MAC, spliceBit, s.ENI)
+		filter{}.command(s.Veth), s.MAC, bpf.Bit, s.ENI)
 	if s.Mark != 0 {
 		onward += fmt.Sprintf("; else: mark | %#x", s.Mark)
 	}
 	return onward + "\n\t" + fmt.Sprintf("%s direct-action # dport >= %d that no socket awaits: dport - %d, bpf_redirect_peer %s",
-		filter{}.command(s.ENI), SpliceFirst, spliceBit, s.Veth)
+		filter{}.command(s.ENI), SpliceFirst, bpf.Bit, s.Veth)
 }
 
 // Supported says whether this kernel takes the programs. The error answers to ErrNoBPF.
@@ -67,17 +69,23 @@ func (s Splice) Supported() error {
 func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaited int) error) error {
 	l := newLoader(share)
 	defer l.close()
-	first, err := l.program(atVeth.name, func(m memory) []byte { return s.onward(m, atENI.index) })
+	first, err := l.program(atVeth.name, func(m bpf.Maps) []byte { return s.onward(m, atENI.index) })
 	if err != nil {
 		return err
 	}
 	defer unix.Close(first)
-	second, err := l.program(atENI.name, func(m memory) []byte { return unawaited(m, atVeth.index) })
+	second, err := l.program(atENI.name, func(m bpf.Maps) []byte { return bpf.Unawaited(m, atVeth.index) })
 	if err != nil {
 		return err
 	}
 	defer unix.Close(second)
 	return use(first, second)
+}
+
+// onward is the program for the veth.
+func (s Splice) onward(m bpf.Maps, eni int) []byte {
+	hw, _ := net.ParseMAC(s.MAC)
+	return bpf.Onward(hw, s.Mark, m, eni)
 }
 
 // filters are the two filters, with the programs' names.
@@ -90,8 +98,8 @@ func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	if err != nil {
 		return atVeth, atENI, err
 	}
-	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index), s.onward(memory{}, atENI.index))
-	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index), unawaited(memory{}, atVeth.index))
+	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index), s.onward(bpf.Maps{}, atENI.index))
+	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index), bpf.Unawaited(bpf.Maps{}, atVeth.index))
 	return atVeth, atENI, nil
 }
 

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package nl
+package bpf
 
 import "golang.org/x/sys/unix"
 
 // direct begins a Splice's program for the ENI. It passes at once whatever cannot be for one
-// of the ports from [SpliceFirst] on, which is nearly all that a pod gets directly, and leaves
+// of the ports from [First] on, which is nearly all that a pod gets directly, and leaves
 // the rest to a function.
 //
 // That takes half of the instructions that the function would, not least because a function
 // without calls to the kernel saves no registers.
 func direct(a *asm, function string) {
 	const port4, port6 = ethLen + ip4Len + 2, ethLen + ip6Len + 2 // the first byte of the port it is for
-	const first = SpliceFirst >> 8
+	const first = First >> 8
 	until := func(n int32) {
 		a.move(r4, r2)
 		a.add(r4, n)

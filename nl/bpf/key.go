@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package nl
+package bpf
 
 import "golang.org/x/sys/unix"
 
@@ -9,8 +9,8 @@ import "golang.org/x/sys/unix"
 // and ports of the answer, as in struct bpf_sock_tuple, and then the protocol. One of fragments
 // has their identification in the place of ports.
 const (
-	keySize    = 40
-	key        = -keySize
+	KeySize    = 40
+	key        = -KeySize
 	keyProto   = key + 36
 	isFragment = 1 << 8 // added to the protocol: it is one of fragments
 	isBegun    = 1 << 9 // added to the protocol: the connection has begun without a socket

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
 // ErrNoBPF is the answer of a kernel that cannot run a program on a link's
@@ -50,7 +52,7 @@ func progLoad(code, log []byte) (int, error) {
 		logLevel, logSize uint32
 		log               *byte
 	}{
-		progType: unix.BPF_PROG_TYPE_SCHED_CLS, count: uint32(len(code) / int(unsafe.Sizeof(insn{}))),
+		progType: unix.BPF_PROG_TYPE_SCHED_CLS, count: uint32(len(code) / bpf.InsnSize),
 		code: &code[0], license: &license[0],
 	}
 	if len(log) > 0 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package nl
+package bpf
 
 import (
 	"encoding/binary"
@@ -204,7 +204,7 @@ func handshake(a *asm) {
 func ports(a *asm, base uint8, off int16) {
 	a.load(size2, r4, base, off)
 	a.store(size2, fp, oldPort, r4)
-	a.xor(r4, bytes2(spliceBit))
+	a.xor(r4, bytes2(Bit))
 	a.store(size2, fp, newPort, r4)
 }
 

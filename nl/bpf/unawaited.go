@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package nl
+package bpf
 
 import "golang.org/x/sys/unix"
 
-// unawaited is the program of a Splice for the ENI.
-func unawaited(m memory, veth int) []byte {
+// Unawaited is the program of a Splice for the ENI: what no socket of the namespace awaits goes
+// to the other end of the link veth.
+func Unawaited(m Maps, veth int) []byte {
 	a := newAsm()
 	direct(a, "whole")
 	a.label("whole")
@@ -14,7 +15,7 @@ func unawaited(m memory, veth int) []byte {
 	parse(a, "pass")
 
 	loadPort(a, 2, "pass")
-	a.when(r0, below, SpliceFirst, "pass")
+	a.when(r0, below, First, "pass")
 	handshake(a)
 	place(a, 2)
 	a.load(size4, r0, r7, 0)
@@ -24,7 +25,7 @@ func unawaited(m memory, veth int) []byte {
 	a.jump("pass")
 	a.label("shared")
 	a.when(r9, has, isSYN, "pass")
-	recall(a, m.kept, "pass")
+	recall(a, m.Kept, "pass")
 	a.jump("redirect")
 	noSocket(a, m)
 
@@ -37,7 +38,7 @@ func unawaited(m memory, veth int) []byte {
 	a.call(redirectPeer)
 	a.exit()
 
-	fragments(a, m.kept)
+	fragments(a, m.Kept)
 	icmpErrors(a)
 	short(a)
 	a.label("pass")
@@ -52,21 +53,21 @@ func unawaited(m memory, veth int) []byte {
 // port. It passes the latter. Of TCP it knows them by their beginning: a connection that begins
 // from outside, or one that is answered and that the program at the veth has not seen begin.
 // These it remembers. Those of the veth need to be remembered only until they are answered.
-func noSocket(a *asm, m memory) {
+func noSocket(a *asm, m Maps) {
 	a.label("none")
 	a.when(r8, unequal, unix.IPPROTO_TCP, "redirect")
 	begun(a)
 	a.when(r9, has, isSYN, "begin")
-	recall(a, m.kept, "unknown")
+	recall(a, m.Kept, "unknown")
 	a.jump("pass")
 	a.label("unknown")
 	a.when(r9, has, isSYNACK, "answered")
 	a.jump("redirect")
 	a.label("answered")
-	recall(a, m.looped, "begin")
+	recall(a, m.Looped, "begin")
 	a.jump("redirect")
 	a.label("begin")
-	remember(a, m.kept)
+	remember(a, m.Kept)
 	a.jump("pass")
 }
 
@@ -158,7 +159,7 @@ func innerPorts(a *asm, version string) {
 	within(a, r5, 4)
 	a.load(size2, r0, r5, 0)
 	a.host16(r0)
-	a.when(r0, below, SpliceFirst, "pass")
+	a.when(r0, below, First, "pass")
 	a.load(size4, r0, r5, 0)
 	ports(a, r5, 0)
 	a.move(r4, r5)
