@@ -7,11 +7,11 @@ import "golang.org/x/sys/unix"
 
 // direct begins a Splice's program for the ENI. It passes at once whatever cannot be for one
 // of the ports from [First] on, which is nearly all that a pod gets directly, and leaves
-// the rest to a function.
+// the rest to a function, which is what comes after it.
 //
 // That takes half of the instructions that the function would, not least because a function
 // without calls to the kernel saves no registers.
-func direct(a *asm, function string) {
+func direct(a *asm) {
 	const port4, port6 = ethLen + ip4Len + 2, ethLen + ip6Len + 2 // the first byte of the port it is for
 	const first = First >> 8
 	until := func(n int32) {
@@ -34,7 +34,7 @@ func direct(a *asm, function string) {
 	a.when(r0, below, first, "no")
 
 	a.label("ask")
-	a.invoke(function)
+	a.invoke("whole")
 	a.exit()
 
 	a.label("other")
@@ -50,4 +50,5 @@ func direct(a *asm, function string) {
 
 	a.label("no")
 	a.leave(next)
+	a.label("whole")
 }

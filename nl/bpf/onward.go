@@ -9,12 +9,7 @@ import (
 )
 
 // Onward is the program of a Splice for the veth: what is addressed to a MAC address goes on
-// by the link eni. It looks whether a socket of the namespace has the port that the
-// answer will come to. If one takes anything on that port, it keeps in mind that this answer is not
-// for it. If there is none, and a connection of TCP begins, it keeps that in mind, so that the
-// answer is not taken for one to somebody in the namespace who has no socket.
-//
-// All else gets the bits of the mark.
+// by the link eni, from the port that stands for its own. All else gets the bits of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	a := newAsm()
 	begin(a)
@@ -31,25 +26,7 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	loadPort(a, 0, "send")
 	a.and(r0, First)
 	a.when(r0, unequal, Own, "send")
-	handshake(a)
-	place(a, 0)
-	a.load(size4, r0, r7, 0)
-	a.xor(r0, int32(binary.NativeEndian.Uint32([]byte{Bit >> 8, 0, 0, 0})))
-	loadKey(a, 1)
-	lookup(a)
-	a.jump("known")
-	a.label("none")
-	a.when(r9, has, isSYN, "begin")
-	a.jump("translate")
-	a.label("begin")
-	begun(a)
-	forget(a, m.Kept)
-	remember(a, m.Looped)
-	a.jump("translate")
-	a.label("shared")
-	remember(a, m.Kept)
-	a.label("known")
-	a.label("translate")
+	expectAnswer(a, m)
 	translate(a)
 
 	a.label("send")
@@ -68,4 +45,29 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	}
 	a.leave(next)
 	return a.assemble()
+}
+
+// expectAnswer looks whether a socket of the namespace has the port that the answer will come
+// to. If one takes anything on that port, this answer is remembered as none of its. If there is
+// none, and a connection of TCP begins, that is remembered, so that the answer is not taken for
+// one to somebody in the namespace who has no socket.
+func expectAnswer(a *asm, m Maps) {
+	handshake(a)
+	place(a, 0)
+	a.load(size4, r0, r7, 0)
+	a.xor(r0, int32(binary.NativeEndian.Uint32([]byte{Bit >> 8, 0, 0, 0})))
+	loadKey(a, 1)
+	lookup(a)
+	a.jump("known")
+	a.label("none")
+	a.when(r9, has, isSYN, "begin")
+	a.jump("known")
+	a.label("begin")
+	begun(a)
+	forget(a, m.Kept)
+	remember(a, m.Looped)
+	a.jump("known")
+	a.label("shared")
+	remember(a, m.Kept)
+	a.label("known")
 }

@@ -9,8 +9,7 @@ import "golang.org/x/sys/unix"
 // to the other end of the link veth.
 func Unawaited(m Maps, veth int) []byte {
 	a := newAsm()
-	direct(a, "whole")
-	a.label("whole")
+	direct(a)
 	begin(a)
 	parse(a, "pass")
 
