@@ -18,7 +18,8 @@ import (
 )
 
 // A Table is a table of nftables that is ours alone. It is installed, compared
-// and replaced whole, each in one transaction.
+// and replaced whole, each in one transaction. It has at least one rule, because
+// it is by its rules that one in the kernel is known.
 type Table struct {
 	Family string // inet, ip or ip6
 	Name   string

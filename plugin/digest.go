@@ -29,9 +29,9 @@ func (r *Request[C]) LinkGroup() uint32 {
 // groups is the first byte of each LinkGroup.
 const groups = 72
 
-// Anothers tells of a link in the pod, by its group, whether it is another attachment's.
-// A pod has one only. So the pod has got a second network of ours; or it is another pod,
-// whose namespace has the path that the namespace of this one had.
+// Anothers tells of a link in the pod, by its group, whether it is another attachment's to a
+// network of ours. A pod has one only: so this is about a second network for it; or it is
+// another pod, whose namespace has the path by now that this one's had.
 func (r *Request[C]) Anothers(group uint32) bool {
 	return group>>24 == groups && group != r.LinkGroup()
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A caller is who calls a pod by the node, at a NodePort of a service that keeps his
-// address (externalTrafficPolicy: Local). The node makes the pod of the address that he
-// has called, and nothing else: he reaches the pod by the veth, as himself. A caller of
-// IPv4 by the internet is answered by the veth, too, by the pod's default route. To one
-// in the VPC, and to any of IPv6, the pod's routes lead by its ENI; but an answer from
-// there is from nobody that he has called. It has to go back by the node, which remembers
-// what it has translated.
+// A caller is whoever calls a pod by the node, at a NodePort of a service that keeps his
+// address (externalTrafficPolicy: Local). The node translates only the address that he has
+// called, to the pod's: he reaches the pod by the veth, as himself. A caller of IPv4 from
+// the internet is answered by the veth, too, which is the pod's default route. But to one in
+// the VPC, and to any of IPv6, the pod's routes lead by its ENI, and an answer from there is
+// from nobody that he has called. It has to go back by the node, which remembers what it has
+// translated.
 //
 // So the node gives these callers its own address, and the pod answers the node. It costs
 // the pod nothing.
@@ -25,13 +25,14 @@ import (
 // # keepCaller
 //
 // A pod that is to see them as themselves has to know what calls it by the veth. That is
-// marked (nodePortMark), the pod's sockets answer with the mark, and a rule has what bears
-// it leave by the veth. What comes by the ENI bears none. But a namespace with any rule
-// looks for each route in two tables, and again for the way back of what comes in. TCP
-// does so a few times for a connection, which makes a direct one of a single request 4 to
-// 5 % dearer, and UDP for each datagram that an unconnected socket sends or gets: 3 to 6 %. A
-// program at eth0's egress instead costs each packet that leaves directly as much as 1 %.
-// So it has to be asked for.
+// marked (nodePortMark), the pod's sockets answer with the mark, and by a rule what bears it
+// leaves by the veth. What comes by the ENI bears none.
+//
+// It has to be asked for, because of what it costs. A namespace with a rule of its own looks
+// for each route in two tables, and for the way back of what comes in as well. TCP does so a
+// few times for a connection, which makes a direct one of a single request 4 to 5 % dearer,
+// and UDP for each datagram that an unconnected socket sends or gets: 3 to 6 %. A program at
+// eth0's egress in the place of the rule would cost each packet that leaves directly up to 1 %.
 //
 // With the service loop redirect, the program at eth1 marks what does not go on by eth0,
 // and the kernel gives the mark of the packet that begins a connection of TCP to its
@@ -64,7 +65,7 @@ func podCallers(r *plugin.Request[Config], p pair, n node) (objects []nl.Object)
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/tcp_fwmark_accept", Value: "1"}) // of IPv6 too
 	}
 	if _, v4 := p.first(false); v4 {
-		// Or a check of sources, rp_filter, wants him to call by the ENI.
+		// Else a check of sources, rp_filter, wants the caller to come by the ENI.
 		objects = append(objects, nl.Sysctl{Key: conf4(veth) + "src_valid_mark", Value: "1"})
 	}
 	for _, v6 := range []bool{false, true} {

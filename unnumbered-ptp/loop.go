@@ -113,7 +113,7 @@ func loopVia(v6 bool) netip.Addr {
 	return loopVia4
 }
 
-// loops are the loops that a pod may get, the first that the kernel can.
+// loops are the loops that a pod may get, of which it gets the first that the kernel can do.
 func (c Config) loops() []string {
 	switch {
 	case !c.IPMasq:

@@ -18,7 +18,7 @@ import (
 // somebody raised it. By the ENI there is no hop between.
 var metadata = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blocked are the addresses that a pod of these addresses is to be kept from.
+// blocked are the addresses of the metadata service that the pod is to be kept from.
 func blocked(r *plugin.Request[Config], p pair) (addrs []netip.Addr) {
 	for _, a := range metadata {
 		block := slices.Contains(byENI(r, p), everywhere(a.Is6()))

@@ -90,8 +90,8 @@ func masterOf(r *plugin.Request[Config]) (string, error) {
 }
 
 // del deletes the slave, if the ptp plugin, whose DEL comes before, has not done so with
-// its own links (see [plugin.Request.LinkGroup]). What prevResult says does not matter, and what it does
-// not find somebody else has deleted.
+// its own links (see [plugin.Request.LinkGroup]). What prevResult says does not matter, and
+// what del does not find somebody else has deleted.
 //
 // A slave that cannot be deleted does not fail DEL: it ends with the namespace, and the pod,
 // which may have seen to that, would have its DEL fail for ever.
