@@ -4,7 +4,6 @@
 package nl
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/vishvananda/netlink/nl"
@@ -51,17 +50,6 @@ func (n *NS) Links() ([]Link, error) {
 		links = append(links, l)
 	}
 	return links, nil
-}
-
-// InGroup is the name of the first of some links, by their names, that is in such a group, or "". (The order in which
-// kernels list links differs.)
-func InGroup(links []Link, such func(group uint32) bool) (first string) {
-	for _, l := range links {
-		if such(l.Group) && (first == "" || l.Name < first) {
-			first = l.Name
-		}
-	}
-	return first
 }
 
 // LinkByName returns the link of that name. The error answers to fs.ErrNotExist
@@ -115,42 +103,6 @@ func checkName(name string) error {
 	return nil
 }
 
-// Up is the state of a link that is up, with an MTU if that is not 0. Deleting
-// it does nothing: a link that was set up stays up.
-type Up struct {
-	Dev string
-	MTU int
-}
-
-func (u Up) String() string {
-	return command("ip link set").word(u.Dev).number("mtu", u.MTU).word("up").String()
-}
-
-// Add sets the link up.
-func (u Up) Add(n *NS) error {
-	if u.Check(n) == nil {
-		return errSame
-	}
-	return n.setLink(u.Dev, u.MTU, "")
-}
-
-// Del does nothing.
-func (u Up) Del(*NS) error { return nil }
-
-// Check reports a link that is down or has another MTU.
-func (u Up) Check(n *NS) error {
-	l, err := n.LinkByName(u.Dev)
-	switch {
-	case err != nil:
-		return err
-	case !l.Up:
-		return errors.New("the link is down")
-	case u.MTU > 0 && l.MTU != u.MTU:
-		return differs("mtu", l.MTU, u.MTU)
-	}
-	return nil
-}
-
 // setLink sets a link up, with its MTU and alias if they are given, and what more there is.
 func (n *NS) setLink(name string, mtu int, alias string, more ...nl.NetlinkRequestData) error {
 	if err := checkName(name); err != nil {
@@ -175,44 +127,6 @@ func (n *NS) delLink(name string) error {
 	}
 	delete(n.indices, name)
 	return n.change(unix.RTM_DELLINK, 0, linkMessage(), attrString(unix.IFLA_IFNAME, name))
-}
-
-// DelGroup deletes all links of a group, and what they are one end of. The error answers
-// to fs.ErrNotExist if there is none. A link that cannot be deleted, as lo or a network
-// card, it takes out of the group: because of it the kernel would leave the others, too.
-func (n *NS) DelGroup(group uint32) error {
-	if group == 0 { // of all links that are in no other
-		return errors.New("group 0 is everybody's")
-	}
-	clear(n.indices)
-	del := func() error {
-		return n.change(unix.RTM_DELLINK, 0, linkMessage(), attr32(unix.IFLA_GROUP, group))
-	}
-	err := del()
-	if errors.Is(err, unix.EOPNOTSUPP) {
-		if err = n.ungroup(group); err == nil {
-			err = del()
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%s: ip link del group %d: %w", n.Name, group, err)
-	}
-	return nil
-}
-
-// ungroup takes those links out of a group that nobody can delete. To delete the others one
-// by one instead would take 10 ms or more for each, and a pod may have put thousands there.
-func (n *NS) ungroup(group uint32) error {
-	links, err := n.Links()
-	for _, l := range links {
-		if l.Group != group || l.Kind != realLink {
-			continue
-		}
-		msg := linkMessage()
-		msg.Index = int32(l.Index)
-		err = errors.Join(err, n.change(unix.RTM_SETLINK, 0, msg, attr32(unix.IFLA_GROUP, 0)))
-	}
-	return err
 }
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }

@@ -4,73 +4,14 @@
 package ptp
 
 import (
-	"cmp"
-	"errors"
-	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
-
-// A pair is the veth pair of a pod and the addresses behind it.
-type pair struct {
-	veth    nl.Veth
-	addrs   []netip.Addr
-	mtu     int    // of the pod's link to the VPC
-	loop    string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
-	callers bool   // who calls by the veth is answered by it
-}
-
-func newPair(r *plugin.Request[Config], s *scene) pair {
-	host, pod := macs(r.Network, r.Attachment)
-	return pair{
-		veth: nl.Veth{
-			Name: vethName(r.Network, r.Attachment), MAC: host,
-			Peer: r.Config.ContainerInterface, PeerMAC: pod, PeerNS: s.pod, PeerGroup: r.LinkGroup(),
-			MTU: cmp.Or(r.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(r),
-			NoLinkLocal: true, Deaf: !s.node.forwards6(r.Config),
-		},
-		addrs:   addrsOf(r.Prev),
-		mtu:     s.podMTU,
-		callers: r.Config.KeepCaller,
-	}
-}
-
-// pair is the pod's pair as it is to be made, or, where it is there, as it was: it keeps its
-// MTU when hostInterface's changes, unless the configuration says another.
-func (s *scene) pair(r *plugin.Request[Config]) (p pair, there bool) {
-	p = newPair(r, s)
-	l, err := s.host.LinkByName(p.veth.Name)
-	if err == nil && r.Config.MTU == 0 {
-		p.veth.MTU = l.MTU
-	}
-	return p, !errors.Is(err, fs.ErrNotExist)
-}
-
-func addrsOf(prev *types100.Result) []netip.Addr {
-	var all []netip.Addr
-	for _, c := range prev.IPs {
-		if a, ok := plugin.Addr(c.Address.IP); ok && !slices.Contains(all, a) {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
-// first is the pod's first address of a family.
-func (p pair) first(v6 bool) (netip.Addr, bool) {
-	i := slices.IndexFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() == v6 })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return p.addrs[i], true
-}
 
 // wiring is what an ADD does for one pod, once there is the veth pair.
 func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *nl.NS) nl.Wiring {
@@ -119,16 +60,6 @@ func podRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) 
 		}
 	}
 	return append(objects, defaultRoutes(r, p, n)...)
-}
-
-// byHost are the destinations in the pod's families that are reached by the node.
-func (p pair) byHost(c Config) (all []netip.Prefix) {
-	for _, dst := range c.hostCIDRs {
-		if _, has := p.first(dst.Addr().Is6()); has {
-			all = append(all, dst)
-		}
-	}
-	return all
 }
 
 // everywhere is the destination of a family's default route.
@@ -195,40 +126,6 @@ func destinations(prev *types100.Result) []netip.Prefix {
 		}
 	}
 	return all
-}
-
-// table is the number of the table for the link of an index: different for
-// different indices, and never one of the tables that every host has, 253 to 255.
-func table(start uint32, index int) uint32 {
-	t := start + uint32(index)
-	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {
-		t += unix.RT_TABLE_LOCAL - unix.RT_TABLE_DEFAULT + 1
-	}
-	return t
-}
-
-// tableOf is the table of a link on the host. A node that has made pods for long
-// comes to indices in the ten thousands, and so to numbers that others use, such
-// as 10001 and on, of amazon-ec2-net-utils: a table in which somebody has routes
-// is passed over.
-func tableOf(host *nl.NS, c Config, link string) (uint32, error) {
-	l, err := host.LinkByName(link)
-	if err != nil {
-		return 0, err
-	}
-	const step, tries = 1 << 24, 8
-	t := table(c.start, l.Index)
-	for range tries {
-		routes, err := host.Routes(nl.RouteFilter{Table: t})
-		if err != nil {
-			return 0, err
-		}
-		if !slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev != link }) {
-			return t, nil
-		}
-		t += step
-	}
-	return 0, fmt.Errorf("table %d and %d more are in use by others: set routeTableStart", table(c.start, l.Index), tries-1)
 }
 
 // result is prevResult with both ends of the pair for further interfaces.

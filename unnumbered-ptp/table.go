@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// table is the number of the table for the link of an index: different for
+// different indices, and never one of the tables that every host has, 253 to 255.
+func table(start uint32, index int) uint32 {
+	t := start + uint32(index)
+	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {
+		t += unix.RT_TABLE_LOCAL - unix.RT_TABLE_DEFAULT + 1
+	}
+	return t
+}
+
+// tableOf is the table of a link on the host. A node that has made pods for long
+// comes to indices in the ten thousands, and so to numbers that others use, such
+// as 10001 and on, of amazon-ec2-net-utils: a table in which somebody has routes
+// is passed over.
+func tableOf(host *nl.NS, c Config, link string) (uint32, error) {
+	l, err := host.LinkByName(link)
+	if err != nil {
+		return 0, err
+	}
+	const step, tries = 1 << 24, 8
+	t := table(c.start, l.Index)
+	for range tries {
+		routes, err := host.Routes(nl.RouteFilter{Table: t})
+		if err != nil {
+			return 0, err
+		}
+		if !slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev != link }) {
+			return t, nil
+		}
+		t += step
+	}
+	return 0, fmt.Errorf("table %d and %d more are in use by others: set routeTableStart", table(c.start, l.Index), tries-1)
+}
