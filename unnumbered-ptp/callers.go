@@ -64,13 +64,13 @@ func podCallers(r *plugin.Request[Config], p pair, n node) (objects []nl.Object)
 	if p.loop == redirect {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/tcp_fwmark_accept", Value: "1"}) // of IPv6 too
 	}
-	if _, v4 := p.first(false); v4 {
+	if p.has(false) {
 		// Else a check of sources, rp_filter, wants the caller to come by the ENI.
 		objects = append(objects, nl.Sysctl{Key: conf4(veth) + "src_valid_mark", Value: "1"})
 	}
-	for _, v6 := range []bool{false, true} {
+	for _, v6 := range p.families() {
 		a, ok := n.primary(v6)
-		if _, has := p.first(v6); !has || !ok {
+		if !ok {
 			continue
 		}
 		objects = append(objects,

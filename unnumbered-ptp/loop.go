@@ -156,8 +156,6 @@ func (c Config) loopSupported() error {
 // podLoop is what the pod has of the loop.
 func podLoop(r *plugin.Request[Config], p pair) (objects []nl.Object) {
 	veth := r.Config.ContainerInterface
-	_, v4 := p.first(false)
-	_, v6 := p.first(true)
 	switch p.loop {
 	case redirect:
 		s := nl.Splice{ENI: r.IfName, Veth: veth, MAC: loopMAC}
@@ -168,10 +166,10 @@ func podLoop(r *plugin.Request[Config], p pair) (objects []nl.Object) {
 			nl.Sysctl{Key: "net/ipv4/ip_local_port_range", Value: fmt.Sprintf("%d %d", nl.SpliceOwn, nl.SpliceFirst-1)}, // of IPv6 too
 			nl.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-65535", nl.SpliceFirst)})
 	case masquerade:
-		if v4 {
+		if p.has(false) {
 			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 		}
-		if v6 {
+		if p.has(true) {
 			objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
 		}
 		t := nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
@@ -211,10 +209,8 @@ func loopRoutes(r *plugin.Request[Config], p pair, table uint32) (objects []nl.O
 		}
 		objects = append(objects, route)
 	}
-	for _, v6 := range []bool{false, true} {
-		if _, ok := p.first(v6); ok {
-			objects = append(objects, nl.Rule{Pref: prefPod, IIF: p.veth.Name, Table: table, IPv6: v6, Protocol: nl.RouteProtocol})
-		}
+	for _, v6 := range p.families() {
+		objects = append(objects, nl.Rule{Pref: prefPod, IIF: p.veth.Name, Table: table, IPv6: v6, Protocol: nl.RouteProtocol})
 	}
 	for _, dst := range p.byHost(r.Config) {
 		if slices.ContainsFunc(looped, dst.Overlaps) { // the node sends it on itself
@@ -227,10 +223,8 @@ func loopRoutes(r *plugin.Request[Config], p pair, table uint32) (objects []nl.O
 // redirectRoutes are the next hops of the loop, and the way to the pod itself, which
 // is none of them.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
-	for _, v6 := range []bool{false, true} {
-		if _, ok := p.first(v6); ok {
-			objects = append(objects, nl.Neigh{Addr: loopVia(v6), MAC: loopMAC, Dev: p.veth.Name})
-		}
+	for _, v6 := range p.families() {
+		objects = append(objects, nl.Neigh{Addr: loopVia(v6), MAC: loopMAC, Dev: p.veth.Name})
 	}
 	for _, a := range p.addrs {
 		objects = append(objects, nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: p.veth.Name, Table: table, Protocol: nl.RouteProtocol})

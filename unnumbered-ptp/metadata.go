@@ -25,7 +25,7 @@ func blocked(r *plugin.Request[Config], p pair) (addrs []netip.Addr) {
 		if r.Config.BlockInstanceMetadata != nil {
 			block = *r.Config.BlockInstanceMetadata
 		}
-		if _, has := p.first(a.Is6()); has && block {
+		if block && p.has(a.Is6()) {
 			addrs = append(addrs, a)
 		}
 	}

@@ -61,6 +61,17 @@ func addrsOf(prev *types100.Result) []netip.Addr {
 	return all
 }
 
+// has tells whether the pod has addresses of a family.
+func (p pair) has(v6 bool) bool {
+	_, is := p.first(v6)
+	return is
+}
+
+// families are those of the pod's addresses: of IPv4 false, of IPv6 true.
+func (p pair) families() []bool {
+	return slices.DeleteFunc([]bool{false, true}, func(v6 bool) bool { return !p.has(v6) })
+}
+
 // first is the pod's first address of a family.
 func (p pair) first(v6 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() == v6 })
@@ -73,7 +84,7 @@ func (p pair) first(v6 bool) (netip.Addr, bool) {
 // byHost are the destinations in the pod's families that are reached by the node.
 func (p pair) byHost(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
-		if _, has := p.first(dst.Addr().Is6()); has {
+		if p.has(dst.Addr().Is6()) {
 			all = append(all, dst)
 		}
 	}

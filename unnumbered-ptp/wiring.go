@@ -34,7 +34,7 @@ func wiring(r *plugin.Request[Config], p pair, n node, table uint32, host, pod *
 }
 
 func podSysctls(c Config, p pair) (objects []nl.Object) {
-	if _, v6 := p.first(true); v6 {
+	if p.has(true) {
 		objects = append(objects, nl.Sysctl{Key: conf6(c.ContainerInterface) + "disable_ipv6", Value: "0"})
 	}
 	return objects
@@ -47,7 +47,7 @@ func podRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) 
 	for _, a := range n.addrs {
 		// An address of the pod's own may be there: amazon-ec2-net-utils gives a link all
 		// addresses of its ENI.
-		if _, has := p.first(a.Is6()); has && !slices.Contains(p.addrs, a) {
+		if p.has(a.Is6()) && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
 				nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: dev, Protocol: nl.RouteProtocol})
@@ -72,8 +72,8 @@ func everywhere(v6 bool) netip.Prefix {
 
 // defaultRoutes are those that prevResult lacks. Of IPv6 it has one, by the ENI.
 func defaultRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Object) {
-	for _, v6 := range []bool{false, true} {
-		if _, has := p.first(v6); !has || slices.Contains(destinations(r.Prev), everywhere(v6)) {
+	for _, v6 := range p.families() {
+		if slices.Contains(destinations(r.Prev), everywhere(v6)) {
 			continue
 		}
 		route := nl.Route{Dst: everywhere(v6), Protocol: nl.RouteProtocol}
@@ -93,8 +93,8 @@ func defaultRoutes(r *plugin.Request[Config], p pair, n node) (objects []nl.Obje
 // byENI are the destinations that the pod reaches by its ENI.
 func byENI(r *plugin.Request[Config], p pair) []netip.Prefix {
 	all := destinations(r.Prev)
-	for _, v6 := range []bool{false, true} {
-		if _, has := p.first(v6); has && r.Config.DefaultRoute == byVPC && !slices.Contains(all, everywhere(v6)) {
+	for _, v6 := range p.families() {
+		if r.Config.DefaultRoute == byVPC && !slices.Contains(all, everywhere(v6)) {
 			all = append(all, everywhere(v6))
 		}
 	}
@@ -105,7 +105,7 @@ func byENI(r *plugin.Request[Config], p pair) []netip.Prefix {
 // the kernel would take the first that it finds on any link.
 func hostRoutes(p pair, n node) (objects []nl.Object) {
 	objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
-	if _, v6 := p.first(true); v6 {
+	if p.has(true) {
 		objects = append(objects, nl.Sysctl{Key: conf6(p.veth.Name) + "disable_ipv6", Value: "0"})
 	}
 	for _, a := range p.addrs {
