@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"sync"
 
 	"github.com/google/nftables"
@@ -139,17 +140,30 @@ func (n *NS) Close() error {
 // write a sysctl, to open a socket that then stays there. f runs on a thread of
 // its own, and goroutines that it starts do not run in the namespace.
 func (n *NS) Do(f func() error) error {
+	if n.process {
+		return apart(f) // a thread that no goroutine has locked is there already
+	}
+	return apart(func() error { return n.enter(f) })
+}
+
+// apart runs f in another goroutine. If it panics so does apart: nobody could recover there.
+func apart(f func() error) error {
 	err := errors.New("interrupted") // f called runtime.Goexit
+	var fault any
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if n.process {
-			err = f() // this thread, which no goroutine has locked, is there already
-			return
-		}
-		err = n.enter(f)
+		defer func() {
+			if p := recover(); p != nil {
+				fault = fmt.Sprintf("%v\n%s", p, debug.Stack())
+			}
+		}()
+		err = f()
 	}()
 	<-done
+	if fault != nil {
+		panic(fault)
+	}
 	return err
 }
 

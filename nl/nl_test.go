@@ -6,10 +6,12 @@ package nl_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,6 +89,23 @@ func TestDo(t *testing.T) {
 	}
 	if after, err := os.Readlink("/proc/thread-self/ns/net"); err != nil || after != before {
 		t.Errorf("this thread is in %s, was in %s", after, before)
+	}
+}
+
+// TestDoPanics: what panics in a namespace can be recovered by who has asked for it.
+func TestDoPanics(t *testing.T) {
+	host, pod := two(t)
+	for what, do := range map[string]func(func() error) error{
+		"host": host.Do, "pod": pod.Do, "scratch": func(f func() error) error { return nl.Scratch(func(*nl.NS) error { return f() }) },
+	} {
+		func() {
+			defer func() {
+				if p := fmt.Sprint(recover()); !strings.HasPrefix(p, "boom") || !strings.Contains(p, "TestDoPanics") {
+					t.Errorf("%s: panics with %.200s", what, p)
+				}
+			}()
+			t.Errorf("%s: returned %v", what, do(func() error { panic("boom") }))
+		}()
 	}
 }
 

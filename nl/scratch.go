@@ -4,7 +4,6 @@
 package nl
 
 import (
-	"errors"
 	"os"
 	"runtime"
 
@@ -14,18 +13,16 @@ import (
 // Scratch runs f in a namespace that nobody else sees and that ends with it: to find out
 // what the kernel can. Modules that it loads for that stay loaded.
 func Scratch(f func(*NS) error) error {
-	done := make(chan error)
-	go func() {
+	return apart(func() error {
 		runtime.LockOSThread() // and never unlocked: the thread, and the namespace, end with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			done <- os.NewSyscallError("unshare", err)
-			return
+			return os.NewSyscallError("unshare", err)
 		}
 		n, err := Host()
-		if err == nil {
-			err = errors.Join(f(n), n.Close())
+		if err != nil {
+			return err
 		}
-		done <- err
-	}()
-	return <-done
+		defer n.Close()
+		return f(n)
+	})
 }
