@@ -137,8 +137,9 @@ func (c Config) anyLoop() []string {
 
 // anyPair are the pod as it may be: with any loop, and with callers or without.
 func (c Config) anyPair(p pair) (all []pair) {
-	for _, p.loop = range c.anyLoop() {
-		for _, p.callers = range []bool{c.KeepCaller, !c.KeepCaller} {
+	for _, loop := range c.anyLoop() {
+		for _, callers := range []bool{c.KeepCaller, !c.KeepCaller} {
+			p.loop, p.callers = loop, callers
 			all = append(all, p)
 		}
 	}

@@ -20,8 +20,9 @@ import (
 // delOriginal deletes what the original plugin has made for a pod that is deleted
 // after an upgrade: a veth of a random name with its rule, and what masquerades.
 //
-// That goes first, because by the veth we know such a pod. If it cannot go it stays:
-// it does to the next pod of that address what that needs anyhow.
+// What masquerades goes first: should we be killed in between, the veth still tells that
+// there is such a pod. Where it cannot be deleted the veth goes all the same, and no harm
+// is left: the next pod of that address is to be masqueraded, too.
 func delOriginal(ctx context.Context, host, pod *nl.NS, r *plugin.Request[Config]) error {
 	rules, err := host.Rules()
 	if err != nil {
