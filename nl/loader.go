@@ -4,13 +4,16 @@
 package nl
 
 import (
+	"fmt"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A loader loads the programs of a Splice. It opens their maps when it has to load the
-// first: a program that is kept has its own already.
+// A loader loads the programs of a Splice, or gets those that are kept with the same maps.
+// If somebody has removed some of what is kept, two programs with maps of different age
+// would not know of each other what they remember, and no service would answer.
 type loader struct {
 	maps    bpf.Maps
 	keep    func(name string, open func() (int, error)) (int, error)
@@ -27,12 +30,11 @@ func newLoader(share bool) *loader {
 
 // program returns the file of the program of a name.
 func (l *loader) program(name string, code func(bpf.Maps) []byte) (int, error) {
-	return l.keep(name, func() (int, error) {
-		if err := l.open(); err != nil {
-			return -1, err
-		}
-		return loadBPF(code(l.maps))
-	})
+	if err := l.open(); err != nil {
+		return -1, err
+	}
+	name = fmt.Sprintf("%s:%d:%d", name, mapID(l.maps.Kept), mapID(l.maps.Looped))
+	return l.keep(name, func() (int, error) { return loadBPF(code(l.maps)) })
 }
 
 // open opens the maps that are not open yet.

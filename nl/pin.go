@@ -68,3 +68,15 @@ func objCommand(command uintptr, name string, fd int) (int, error) {
 	}
 	return int(r), nil
 }
+
+// mapID is the kernel's number of a map, which no other has at the same time; 0 if the
+// kernel does not say.
+func mapID(fd int) uint32 {
+	var info struct{ mapType, id uint32 } // the beginning of struct bpf_map_info
+	attr := struct {
+		fd, size uint32
+		info     unsafe.Pointer
+	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
+	unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET_INFO_BY_FD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	return info.id
+}
