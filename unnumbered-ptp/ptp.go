@@ -58,7 +58,7 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		return nil, unavailable(err)
 	}
 	p, there := s.pair(r)
-	made, err := s.connect(r, p)
+	made, err := s.connect(r, p, there)
 	if err == nil {
 		return result(r, p), nil
 	}
@@ -68,18 +68,18 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 	return nil, unavailable(err)
 }
 
-// connect makes the veth pair and all that goes with it. If that fails, made tells whether
-// the pair may be there.
-func (s *scene) connect(r *plugin.Request[Config], p pair) (made bool, err error) {
+// connect makes the veth pair, unless it is there, and all that goes with it. If that fails,
+// made tells whether the pair may be there.
+func (s *scene) connect(r *plugin.Request[Config], p pair, there bool) (made bool, err error) {
 	if err := (nl.Wiring{{NS: s.host, Object: p.veth}}).Add(); err != nil {
 		return errors.Is(err, nl.ErrUnanswered), err
 	}
-	return true, s.wire(r, p)
+	return true, s.wire(r, p, there)
 }
 
 // wire adds all but the veth pair, on whose index the number of the table depends.
-func (s *scene) wire(r *plugin.Request[Config], p pair) error {
-	table, err := tableOf(s.host, r.Config, p.veth.Name)
+func (s *scene) wire(r *plugin.Request[Config], p pair, there bool) error {
+	table, err := tableOf(s.host, r.Config, p.veth.Name, there)
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	if err := (nl.Wiring{{NS: s.host, Object: p.veth}}).Check(); err != nil {
 		return err
 	}
-	table, err := tableOf(s.host, r.Config, p.veth.Name)
+	table, err := tableOf(s.host, r.Config, p.veth.Name, true)
 	if err != nil {
 		return err
 	}

@@ -285,6 +285,28 @@ func TestForeignTable(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node))
 }
 
+// TestForeignRoutes: a pod keeps its table when the routes of others go that were in the way,
+// and when there come some into its own.
+func TestForeignRoutes(t *testing.T) {
+	f, p := prepared(t)
+	routes := func(first uint32) (w nl.Wiring) {
+		for i := range uint32(100) {
+			w = append(w, nl.Step{NS: f.node, Object: nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"), Dev: "eth0", Table: first + i}})
+		}
+		return w
+	}
+	inTheWay, later := routes(257), routes(1<<24+257)
+	must(t, inTheWay.Add())
+	must(t, f.ADD(p))
+	for _, change := range []func() error{inTheWay.Del, later.Add} {
+		must(t, change())
+		before := nltest.Dump(t, f.node)
+		must(t, f.CHECK(p))
+		must(t, f.ADD(p))
+		same(t, "the second ADD changed something", before, nltest.Dump(t, f.node))
+	}
+}
+
 func TestStatus(t *testing.T) {
 	f := newFabric(t)
 	status := func(link string) error {

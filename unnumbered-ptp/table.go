@@ -4,6 +4,7 @@
 package ptp
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -22,26 +23,31 @@ func table(start uint32, index int) uint32 {
 	return t
 }
 
-// tableOf is the table of a link on the host. A node that has made pods for long
-// comes to indices in the ten thousands, and so to numbers that others use, such
-// as 10001 and on, of amazon-ec2-net-utils: a table in which somebody has routes
-// is passed over.
-func tableOf(host *nl.NS, c Config, link string) (uint32, error) {
+// tableOf is the table of a link on the host: that in which it has routes, which a link that
+// was there before may have, or else the first in which nobody has any. A node that has
+// made pods for long comes to indices in the ten thousands, and so to numbers that others
+// use, such as 10001 and on, of amazon-ec2-net-utils, whose routes come and go.
+func tableOf(host *nl.NS, c Config, link string, before bool) (uint32, error) {
 	l, err := host.LinkByName(link)
 	if err != nil {
 		return 0, err
 	}
 	const step, tries = 1 << 24, 8
-	t := table(c.start, l.Index)
+	t, free := table(c.start, l.Index), uint32(0)
 	for range tries {
 		routes, err := host.Routes(nl.RouteFilter{Table: t})
-		if err != nil {
+		switch {
+		case err != nil:
 			return 0, err
-		}
-		if !slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev != link }) {
+		case slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == link }), len(routes) == 0 && !before:
 			return t, nil
+		case len(routes) == 0:
+			free = cmp.Or(free, t)
 		}
 		t += step
+	}
+	if free != 0 {
+		return free, nil
 	}
 	return 0, fmt.Errorf("table %d and %d more are in use by others: set routeTableStart", table(c.start, l.Index), tries-1)
 }
