@@ -38,7 +38,13 @@ func (p *patient) lost() ([]ailment, error) {
 func (p *patient) lostOne(n paired, s nl.Step) ailment {
 	a := ailment{Severity: severe, About: brieflyOf(s.Object), Means: "it is gone, or is not so any more: pods reach some of the cluster, and not all",
 		Do: "put it back, as cni-gc.timer does, and the next ADD", fix: p.mendNetwork(n, s)}
-	if _, is := s.Object.(nl.Table); !is {
+	switch s.Object.(type) {
+	case nl.Route:
+		a.Means = "the node's route to a pod went with the node's address, which has come again since: services do not answer the pod, nor does it see who calls it by the node"
+		a.Do = "put it back, as cni-gc.timer does"
+		return a
+	case nl.Table:
+	default:
 		return a
 	}
 	if err := s.Check(s.NS); errors.Is(err, fs.ErrNotExist) {

@@ -4,8 +4,10 @@
 package ptp
 
 import (
+	"cmp"
 	"errors"
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -17,8 +19,10 @@ import (
 
 // Lost lists what the node has lost of what serves all pods of a network, if a CHECK of
 // them would miss any of it: "nft flush ruleset", which is what many a firewall begins
-// with, takes the table, and with it services and the internet of every pod. A node without
-// pods of the network has lost nothing. The configuration is to be validated.
+// with, takes the table, and with it services and the internet of every pod. And it lists
+// the routes to pods that have gone with the node's address, as DHCP may take that and give
+// it again. A node without pods of the network has lost nothing. The configuration is to be
+// validated.
 func Lost(host *nl.NS, network string, c Config) (nl.Wiring, error) {
 	links, err := host.Links()
 	if err != nil {
@@ -37,15 +41,22 @@ func Lost(host *nl.NS, network string, c Config) (nl.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	prev, err := known(host, veths)
+	routes, err := host.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
 	if err != nil {
 		return nil, err
 	}
-	r := &plugin.Request[Config]{Network: network, Config: c, Prev: prev}
-	if serves(r, n, host) == nil {
-		return nil, nil
+	var lost nl.Wiring
+	r := &plugin.Request[Config]{Network: network, Config: c, Prev: known(routes, veths)}
+	if serves(r, n, host) != nil {
+		lost = slices.DeleteFunc(nodeWiring(r, n, host), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
-	return slices.DeleteFunc(nodeWiring(r, n, host), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil }), nil
+	for _, route := range withoutSource(routes, veths, n) {
+		// Pods may have come and gone while the routes were listed.
+		if _, err := host.LinkByName(route.Dev); err == nil && route.Check(host) != nil {
+			lost = append(lost, nl.Step{NS: host, Object: route})
+		}
+	}
+	return lost, nil
 }
 
 // Mend puts back what is [Lost], as the next ADD would, and returns what it has put back,
@@ -86,16 +97,43 @@ func serves(r *plugin.Request[Config], n node, host *nl.NS) error {
 
 // known is what the node still knows of the results by which its pods were made: the
 // destinations of their routes, which are those that it sends back to them.
-func known(host *nl.NS, veths map[string]bool) (*types100.Result, error) {
-	routes, err := host.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
-	if err != nil {
-		return nil, err
-	}
+func known(routes []nl.Route, veths map[string]bool) *types100.Result {
 	var r types100.Result
 	for _, route := range routes {
 		if a := route.Dst.Addr(); route.Via.IsValid() && veths[route.Dev] {
 			r.Routes = append(r.Routes, &types.Route{Dst: net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(route.Dst.Bits(), a.BitLen())}})
 		}
 	}
-	return &r, nil
+	return &r
+}
+
+// withoutSource returns the routes to pods that the kernel took when the node lost the
+// address that they are from, be it that DHCP has given it again at once, and those of IPv6
+// of which it took that address (fib_sync_down_addr, rt6_remove_prefsrc). Those in a pod's
+// own table stay, and tell the pod's addresses. Of two pods that had the same one the later
+// has it, whose table has the higher number.
+func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.Route) {
+	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
+	main := map[netip.Prefix]nl.Route{}
+	for _, r := range routes {
+		if r.Table == nl.MainTable {
+			main[r.Dst] = r
+		}
+	}
+	for _, r := range routes {
+		a := r.Via
+		if !a.IsValid() {
+			a = r.Dst.Addr()
+		}
+		src, ok := n.primary(a.Is6())
+		if !veths[r.Dev] || r.Table == nl.MainTable || a == loopVia(a.Is6()) || !ok {
+			continue
+		}
+		dst := netip.PrefixFrom(a, a.BitLen())
+		if is, there := main[dst]; !there || !is.Src.IsValid() {
+			main[dst] = nl.Route{Dst: dst, Dev: r.Dev, Src: src, Protocol: nl.RouteProtocol, Replace: there}
+			lost = append(lost, main[dst])
+		}
+	}
+	return lost
 }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// TestAddressFlaps: with an address of the node the kernel takes the routes from it, and of
+// IPv6 their source. When the address has come again, so do they.
+func TestAddressFlaps(t *testing.T) {
+	for _, loop := range loopsOfAll {
+		t.Run(loop, func(t *testing.T) {
+			s := newScene(t, [2]string{loop, loop})
+			p := s.pods[0]
+			for name, repair := range map[string]func() error{
+				"Mend": func() error { _, err := ptp.Mend(s.node, "net", p.request.Config); return err },
+				"GC": func() error {
+					return s.GC(p, p.request.Attachment, s.pods[1].request.Attachment, s.pods[2].request.Attachment)
+				},
+			} {
+				before := nltest.Dump(t, s.node, p.NS)
+				iproute(t, s.node, again[1:])
+				if s.CHECK(p) == nil {
+					t.Error("CHECK is content, and so this test cannot tell")
+				}
+				must(t, repair())
+				same(t, name, before, nltest.Dump(t, s.node, p.NS))
+				must(t, s.CHECK(p))
+				for _, network := range []string{"tcp4", "tcp6"} {
+					seen, err := call(p.NS, network, dialled(network, "172.20.0.10:80"))
+					if want := seenAs(network, pod1Addr); err != nil || seen != want {
+						t.Errorf("%s: the service sees %q, want %q; %v", network, seen, want, err)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestAddressFlapsOfHeirs: an address of the node flaps, and a pod that was never deleted had
+// the address of a later one. The route is the later one's.
+func TestAddressFlapsOfHeirs(t *testing.T) {
+	f := newFabric(t)
+	var heir *pod
+	for i := range 4 {
+		heir = f.unconnected(fmt.Sprint("pod", i), pod1Addr)
+		f.add(f.router, nl.Veth{Name: heir.Name, Peer: "eth0", PeerNS: heir.NS})
+		heir.request.Prev = heir.ipam
+		must(t, f.ADD(heir))
+	}
+	before := nltest.Dump(t, f.node)
+	iproute(t, f.node, again[1:])
+	_, err := ptp.Mend(f.node, "net", heir.request.Config)
+	must(t, err)
+	same(t, "Mend", before, nltest.Dump(t, f.node))
+}
