@@ -16,6 +16,7 @@ import (
 // would not know of each other what they remember, and no service would answer.
 type loader struct {
 	maps    bpf.Maps
+	which   string // the maps, in a program's name
 	keep    func(name string, open func() (int, error)) (int, error)
 	entries uint32 // of a map, each of a tenth of a kB
 }
@@ -23,9 +24,9 @@ type loader struct {
 func newLoader(share bool) *loader {
 	closed := bpf.Maps{Kept: -1, Looped: -1}
 	if share { // with all pods of the node
-		return &loader{closed, pinned, 16384}
+		return &loader{maps: closed, keep: pinned, entries: 16384}
 	}
-	return &loader{closed, unpinned, 1024}
+	return &loader{maps: closed, keep: unpinned, entries: 1024}
 }
 
 // program returns the file of the program of a name.
@@ -33,19 +34,22 @@ func (l *loader) program(name string, code func(bpf.Maps) []byte) (int, error) {
 	if err := l.open(); err != nil {
 		return -1, err
 	}
-	name = fmt.Sprintf("%s:%d:%d", name, mapID(l.maps.Kept), mapID(l.maps.Looped))
-	return l.keep(name, func() (int, error) { return loadBPF(code(l.maps)) })
+	return l.keep(name+l.which, func() (int, error) { return loadBPF(code(l.maps)) })
 }
 
-// open opens the maps that are not open yet.
+// open opens the maps, if they are not open yet.
 func (l *loader) open() (err error) {
-	if l.maps.Kept < 0 {
-		l.maps.Kept, err = l.openMap("memory")
+	if l.which != "" {
+		return nil
 	}
-	if err == nil && l.maps.Looped < 0 {
-		l.maps.Looped, err = l.openMap("looped")
+	if l.maps.Kept, err = l.openMap("memory"); err != nil {
+		return err
 	}
-	return err
+	if l.maps.Looped, err = l.openMap("looped"); err != nil {
+		return err
+	}
+	l.which = fmt.Sprintf(":%d:%d", mapID(l.maps.Kept), mapID(l.maps.Looped))
+	return nil
 }
 
 // openMap opens a map by its name. Where it is kept it outlives this release, and so the
