@@ -40,7 +40,7 @@ func (p *patient) lostOne(n paired, s nl.Step) ailment {
 		Do: "put it back, as cni-gc.timer does, and the next ADD", fix: p.mendNetwork(n, s)}
 	switch s.Object.(type) {
 	case nl.Route:
-		a.Means = "the node's route to a pod went with the node's address, which has come again since: services do not answer the pod, nor does it see who calls it by the node"
+		a.Means = "the node's route to a pod went with the node's address, which has come again since: by the spare one it is called from any address; where there is none, of a pod of an older release, services do not answer it"
 		a.Do = "put it back, as cni-gc.timer does"
 		return a
 	case nl.Table:

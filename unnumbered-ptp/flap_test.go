@@ -13,7 +13,7 @@ import (
 )
 
 // TestAddressFlaps: with an address of the node the kernel takes the routes from it, and of
-// IPv6 their source. When the address has come again, so do they.
+// IPv6 their source. When the address has come again, so do they; and services answer before.
 func TestAddressFlaps(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		t.Run(loop, func(t *testing.T) {
@@ -30,17 +30,24 @@ func TestAddressFlaps(t *testing.T) {
 				if s.CHECK(p) == nil {
 					t.Error("CHECK is content, and so this test cannot tell")
 				}
+				s.serves(t, p)
 				must(t, repair())
 				same(t, name, before, nltest.Dump(t, s.node, p.NS))
 				must(t, s.CHECK(p))
-				for _, network := range []string{"tcp4", "tcp6"} {
-					seen, err := call(p.NS, network, dialled(network, "172.20.0.10:80"))
-					if want := seenAs(network, pod1Addr); err != nil || seen != want {
-						t.Errorf("%s: the service sees %q, want %q; %v", network, seen, want, err)
-					}
-				}
+				s.serves(t, p)
 			}
 		})
+	}
+}
+
+// serves wants a service to answer a pod, by either family.
+func (s *scene) serves(t *testing.T, p *pod) {
+	t.Helper()
+	for _, network := range []string{"tcp4", "tcp6"} {
+		seen, err := call(p.NS, network, dialled(network, "172.20.0.10:80"))
+		if want := seenAs(network, pod1Addr); err != nil || seen != want {
+			t.Errorf("%s: the service sees %q, want %q; %v", network, seen, want, err)
+		}
 	}
 }
 

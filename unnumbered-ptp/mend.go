@@ -116,7 +116,7 @@ func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}
 	for _, r := range routes {
-		if r.Table == nl.MainTable {
+		if r.Table == nl.MainTable && !main[r.Dst].Src.IsValid() { // else r is the spare one
 			main[r.Dst] = r
 		}
 	}

@@ -168,11 +168,16 @@ func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node, table uint32
 	return slices.DeleteFunc(w, minor).Check()
 }
 
-// minor tells of a step whether it is a sysctl that a pod does without, though not as well:
-// any but those that forward.
+// minor tells of a step whether a pod does without it, though not as well: it is a sysctl, but
+// none that forwards, or a spare route, which pods of older releases have not.
 func minor(s nl.Step) bool {
-	k, is := s.Object.(nl.Sysctl)
-	return is && !strings.HasSuffix(k.Key, "forward") && !strings.HasSuffix(k.Key, "forwarding")
+	switch o := s.Object.(type) {
+	case nl.Sysctl:
+		return !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
+	case nl.Route:
+		return o.Metric > 0
+	}
+	return false
 }
 
 // A scene is what an ADD and a CHECK find.

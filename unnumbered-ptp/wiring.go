@@ -110,11 +110,22 @@ func hostRoutes(p pair, n node) (objects []nl.Object) {
 	}
 	for _, a := range p.addrs {
 		src, _ := n.primary(a.Is6())
-		objects = append(objects,
-			nl.Neigh{Addr: a, MAC: p.veth.PeerMAC, Dev: p.veth.Name},
-			nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true})
+		route := nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true}
+		objects = append(objects, nl.Neigh{Addr: a, MAC: p.veth.PeerMAC, Dev: p.veth.Name}, route)
+		if a.Is4() {
+			objects = append(objects, spare(route))
+		}
 	}
 	return objects
+}
+
+// spare is the route to a pod for when the first has gone: with an address the kernel takes
+// the routes of IPv4 that are from it, and DHCP, or a restart of what configures the link,
+// may take the node's address and give it again. Until the first is put back (see [Mend])
+// the kernel chooses the source.
+func spare(route nl.Route) nl.Route {
+	route.Src, route.Metric = netip.Addr{}, 4096
+	return route
 }
 
 // destinations are those of a result's routes, each once.
