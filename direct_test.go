@@ -69,7 +69,7 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 	if !untracked && (inPod <= 0 || len(hooks) == 0) {
 		t.Error("a pod that masquerades tracks nothing: this test cannot tell")
 	}
-	call(t, pod, requests/4)
+	call(t, d.Scene, requests/4)
 	t.Logf("%d requests to a Service: the pod tracks %d, the node %d more, and %d packets met netfilter there",
 		requests/4, nltest.Tracked(t, pod.NS), nltest.Tracked(t, node.NS)-nodeBefore, d.met(t))
 	if now := nltest.Tracked(t, node.NS); now < requests/4 || d.met(t) == 0 {
@@ -84,7 +84,7 @@ func manyConnections(t *testing.T, s *paths.Scene) {
 	const count = 2000
 	pod, start := s.Nodes[0].Pods[0], time.Now()
 	before := counter(t, pod.NS, "TcpRetransSegs")
-	call(t, pod, count)
+	call(t, s, count)
 	more := counter(t, pod.NS, "TcpRetransSegs") - before
 	t.Logf("%d connections to one backend of a Service, one after the other, in %s: %d segments were sent again", count, time.Since(start).Round(time.Second), more)
 	if more > count/100 {
@@ -108,13 +108,18 @@ func counter(t *testing.T, n *nl.NS, name string) (count int) {
 	return count
 }
 
-// call has a pod call a Service by TCP so many times.
-func call(t *testing.T, pod *paths.Pod, times int) {
+// call has the first pod call a Service by TCP so many times.
+func call(t *testing.T, s *paths.Scene, times int) {
 	t.Helper()
 	to := netip.AddrPortFrom(kubeproxy.Services()[0].ClusterIP.V4, kubeproxy.Services()[0].Port)
+	p, pod := paths.Services[0], s.Nodes[0].Pods[0]
+	want, err := p.Seen(s, paths.IPv4, paths.End{Addr: netip.AddrPortFrom(pod.Addr(paths.IPv4), 0)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := range times {
 		seen, err := pod.Call("tcp", to)
-		if err != nil || seen.Addr() != pod.Addr(paths.IPv4) {
+		if err != nil || seen.Addr() != want {
 			t.Fatalf("call %d of %d to Service %s: seen as %s; %v", i+1, times, kubeproxy.Services()[0].Name, seen, err)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 var loops6 = []mode{
 	{redirect, both(onlyIPv6, withServices), v6},
 	{"redirect, keepCaller", both(onlyIPv6, keepCaller(withServices)), paths.Options{Families: v6.Families, Kept: true}},
-	{"masquerade", both(onlyIPv6, masqueradeLoop), paths.Options{Families: v6.Families, Tracking: true}},
+	{"masquerade", both(onlyIPv6, loopBy("masquerade")), paths.Options{Families: v6.Families, Tracking: true}},
 }
 
 // both makes the changes of one, and then those of another.

@@ -18,15 +18,18 @@ const redirect = "redirect" // the default
 var loops = []mode{
 	{redirect, withServices, dual},
 	{"redirect, keepCaller", keepCaller(withServices), paths.Options{Families: dual.Families, Kept: true}},
-	{"masquerade, keepCaller", keepCaller(masqueradeLoop), paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
+	{"masquerade, keepCaller", keepCaller(loopBy("masquerade")), paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
+	{"none", loopBy("none"), paths.Options{Families: dual.Families, Loopless: true}},
 }
 
 // withServices says where Services are: by IPv6 the default route is by the ENI.
 func withServices(_, ptp map[string]any) { ptp["hostCidrs"] = kubeproxy.ServiceCIDRs() }
 
-func masqueradeLoop(ipam, ptp map[string]any) {
-	withServices(ipam, ptp)
-	ptp["serviceLoop"] = "masquerade"
+func loopBy(way string) func(ipam, ptp map[string]any) {
+	return func(ipam, ptp map[string]any) {
+		withServices(ipam, ptp)
+		ptp["serviceLoop"] = way
+	}
 }
 
 func keepCaller(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {

@@ -223,6 +223,9 @@ func (r *review) neighbours(dir string) error {
 		if mine.KeepCaller && !theirs.KeepCaller {
 			r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so for the pods of this one, too", f)
 		}
+		if !mine.Loopless() && theirs.Loopless() {
+			r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that network, and does so for the pods of this one, too`, f)
+		}
 	}
 	return nil
 }

@@ -124,7 +124,7 @@ func callers(r *plugin.Request[Config], n node) nl.Chain {
 		rule = append(rule, nl.L4Proto("udp"))
 	}
 	vpc := slices.DeleteFunc(destinations(r.Prev), func(dst netip.Prefix) bool { return dst.Addr().Is6() })
-	if c.DefaultRoute == byVPC {
+	if c.DefaultRoute == byVPC || c.Loopless() {
 		vpc = []netip.Prefix{everywhere(false)}
 	}
 	if a, ok := n.primary(false); ok && len(vpc) > 0 {

@@ -29,7 +29,7 @@ type Config struct {
 
 	KeepCaller bool `json:"keepCaller"` // a pod sees who calls it at a NodePort by his own address, wherever he is, if the service says so
 
-	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a backend of a service in the VPC: redirect or masquerade; "": what the kernel can
+	ServiceLoop string `json:"serviceLoop"` // how a pod reaches a backend of a service in the VPC: redirect, masquerade or none; "": what the kernel can of the first two
 
 	DefaultRoute string   `json:"defaultRoute"` // where what is nobody's goes: host, by the node, or vpc, by the pod's ENI; "": host
 	HostCIDRs    []string `json:"hostCidrs"`    // destinations that are reached by the node, whatever else says
@@ -120,8 +120,11 @@ func (c *Config) Validate() error {
 	if c.KeepCaller && err == nil && c.ports.last == 0 {
 		mistake(`keepCaller: it is for NodePorts, and nodePorts "" has none`)
 	}
-	if !slices.Contains([]string{"", redirect, masquerade}, c.ServiceLoop) {
-		mistake(`serviceLoop: %q: it is "redirect" or "masquerade", or "" for the first of them that the kernel can do`, c.ServiceLoop)
+	if !slices.Contains([]string{"", redirect, masquerade, none}, c.ServiceLoop) {
+		mistake(`serviceLoop: %q: it is "redirect" or "masquerade", or "" for the first of them that the kernel can do, or "none"`, c.ServiceLoop)
+	}
+	if c.KeepCaller && c.Loopless() {
+		mistake(`keepCaller: with serviceLoop "none" pods see the node, whoever calls`)
 	}
 	c.validateRoutes(mistake)
 	return errors.Join(mistakes...)

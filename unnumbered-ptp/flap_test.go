@@ -45,7 +45,7 @@ func (s *scene) serves(t *testing.T, p *pod) {
 	t.Helper()
 	for _, network := range []string{"tcp4", "tcp6"} {
 		seen, err := call(p.NS, network, dialled(network, "172.20.0.10:80"))
-		if want := seenAs(network, pod1Addr); err != nil || seen != want {
+		if want := seenAs(network, p.asCaller()); err != nil || seen != want {
 			t.Errorf("%s: the service sees %q, want %q; %v", network, seen, want, err)
 		}
 	}

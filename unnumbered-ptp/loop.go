@@ -86,18 +86,29 @@ import (
 // the pod's ENI. It works for every port and protocol, and makes every pod track all
 // of its connections.
 //
-// # Both
+// # None
+//
+// The node does not send the packet back, but on to the backend itself, from its own
+// address. So the backend and the security groups see the node, and so do the pods that
+// are called at a NodePort, whoever calls. In return there is nothing to tell at eth0: a
+// direct packet costs what it does by any ipvlan, and one to a service, which does not pass
+// through the pod a second time, 5 % less. It is for those whose services do not ask who calls,
+// or who have something else in the place of services.
+//
+// # All
 //
 // A backend that is the very pod that calls gets the packet with the node's address,
 // because a pod does not take one from another with its own.
 //
-// What serves all pods serves both kinds, told apart by the next hop, so that pods
-// from before an upgrade or a change of the configuration go on.
+// What serves all pods serves all kinds, told apart by the next hop and the way out, so
+// that pods from before an upgrade or a change of the configuration go on. But CHECK does
+// not take one without a loop for what it is to be where the configuration wants one.
 //
 // Who calls a pod by the node is another matter, see callers.go.
 const (
 	redirect   = "redirect"
 	masquerade = "masquerade"
+	none       = "none"
 )
 
 // loopMAC is to the node the MAC address of the loop's next hops, on every veth.
@@ -123,6 +134,10 @@ func (c Config) loops() []string {
 	}
 	return []string{redirect, masquerade}
 }
+
+// Loopless says whether services see the node in the place of its pods, and pods the node in
+// the place of who calls them by a service.
+func (c Config) Loopless() bool { return c.ServiceLoop == none }
 
 // anyLoop are the loops that a pod may have, first those that it would get today.
 func (c Config) anyLoop() []string {
@@ -185,14 +200,18 @@ func podLoop(r *plugin.Request[Config], p pair) (objects []nl.Object) {
 	return objects
 }
 
-// loopRoutes send what came from the pod, and is for the VPC, back to the pod.
+// loopRoutes send what came from the pod, and is for the VPC, back to the pod, if it has a
+// loop.
 //
 // The rule also satisfies a node that checks sources (rp_filter, which systemd
 // sets): the answer comes from the pod with the backend's address for its source,
 // and of a packet to forward the kernel asks for the way back as if it had come in
 // by the link that it is to go out by (fib_validate_source), which is the veth.
 func loopRoutes(r *plugin.Request[Config], p pair, table uint32) (objects []nl.Object) {
-	if p.loop == redirect {
+	switch p.loop {
+	case none:
+		return nil
+	case redirect:
 		objects = redirectRoutes(p, table)
 	}
 	looped := byENI(r, p)
@@ -236,13 +255,15 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 // loopRules are the node's part for all pods of a family, of which it has address a.
 //
 // What is not sent on by a next hop of the loop, and was rewritten, goes to a pod
-// that masquerades, or back to the pod that it is from. A masquerade would look for an
-// address on the veth, which has none, and take that of any link.
-func loopRules(a netip.Addr) []nl.NFRule {
+// that masquerades, or back to the pod that it is from, or from one that has no loop to
+// another, which may have one and is not to loop its answers: so they are marked, see
+// [nodeTable]. A masquerade would look for an address on the veth, which has none, and take
+// that of any link.
+func loopRules(c Config, a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(a.Is6()))
 	return []nl.NFRule{
 		{via, nl.L4Proto("tcp"), nl.SNATPorts(nl.SpliceOwn, nl.SpliceFirst-1)},
 		{via, nl.L4Proto("udp"), nl.SNATPorts(nl.SpliceOwn, nl.SpliceFirst-1)},
-		{nl.IIFGroup(nl.OwnGroup), nl.OIFGroup(nl.OwnGroup), nl.CTStatusDNAT(), nl.SNAT(a)},
+		{nl.IIFGroup(nl.OwnGroup), nl.OIFGroup(nl.OwnGroup), nl.CTStatusDNAT(), nl.SetCTMark(c.mark), nl.SNAT(a)},
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // loopsOfAll are the loops that all pods of a scene have.
-var loopsOfAll = []string{"redirect", "masquerade"}
+var loopsOfAll = []string{"redirect", "masquerade", "none"}
 
 // TestPathMTU sends more than fits through the router's link to another host: its
 // errors find the connection, by way of a service too.

@@ -97,12 +97,14 @@ func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
 		add(t)
 	}
-	if c.ports.last == 0 {
+	if !c.marks() {
 		return w
 	}
-	// A strict check would ask for the way back of a packet to a NodePort as if it
-	// came from the pod, and find the pod's table.
-	add(nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
+	if c.ports.last != 0 {
+		// A strict check would ask for the way back of a packet to a NodePort as if it
+		// came from the pod, and find the pod's table.
+		add(nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
+	}
 	marked := nl.Rule{Pref: prefNodePort, Mark: c.mark, Mask: c.mark, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol}
 	add(marked)
 	if v6 {
@@ -112,24 +114,20 @@ func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
 	return w
 }
 
+// marks says whether the node marks connections.
+func (c Config) marks() bool { return c.IPMasq || c.ports.last != 0 }
+
 // nodeTable is the node's netfilter rules, for one network. What two networks have in
 // common is there twice, which is as good as once.
 //
 // A connection from outside to a NodePort gets a mark, because its answers must
-// leave as it came. To the pod's rule they are packets to the VPC like others,
-// which it would send back into the pod; the rule for marked packets comes first.
+// leave as it came, and so does one to a service that the node sends on to a pod as its
+// own. To the pod's rule its answers are packets to the VPC like others, which it would
+// send back into the pod; the rule for marked packets comes first.
 func nodeTable(r *plugin.Request[Config], n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
-	if p := c.ports; p.last != 0 {
-		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
-		t.Chains = append(t.Chains, nl.Chain{
-			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
-			Rules: []nl.NFRule{
-				{in, nl.DPort("tcp", p.first, p.last), mark},
-				{in, nl.DPort("udp", p.first, p.last), mark},
-				{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.SetMark(c.mark)},
-			},
-		})
+	if c.marks() {
+		t.Chains = append(t.Chains, marking(c))
 	}
 	if c.IPMasq {
 		t.Chains = append(t.Chains, senders(), postrouting(c, n.primaries().addrs...))
@@ -140,6 +138,20 @@ func nodeTable(r *plugin.Request[Config], n node) nl.Table {
 	return t
 }
 
+// marking is the node's chain that marks what comes for NodePorts, and what pods answer to
+// connections that bear the mark.
+func marking(c Config) nl.Chain {
+	chain := nl.Chain{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle}
+	if p := c.ports; p.last != 0 {
+		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
+		chain.Rules = append(chain.Rules,
+			nl.NFRule{in, nl.DPort("tcp", p.first, p.last), mark},
+			nl.NFRule{in, nl.DPort("udp", p.first, p.last), mark})
+	}
+	chain.Rules = append(chain.Rules, nl.NFRule{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.CTReply(), nl.SetMark(c.mark)})
+	return chain
+}
+
 // postrouting is the node's chain for what it sends on for pods, by these addresses of its
 // own. It comes before kube-proxy, at 100, which would give what goes back into a pod the
 // node's address where it masquerades.
@@ -148,7 +160,7 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
 	}}
 	for _, a := range addrs {
-		chain.Rules = append(chain.Rules, loopRules(a)...)
+		chain.Rules = append(chain.Rules, loopRules(c, a)...)
 	}
 	return chain
 }

@@ -79,12 +79,13 @@ func (s *scene) connect(r *plugin.Request[Config], p pair, there bool) (made boo
 
 // wire adds all but the veth pair, on whose index the number of the table depends.
 func (s *scene) wire(r *plugin.Request[Config], p pair, there bool) error {
-	table, err := tableOf(s.host, r.Config, p.veth.Name, there)
-	if err != nil {
-		return err
-	}
+	var err error
 	for _, loop := range r.Config.loops() {
 		p.loop = loop
+		table, failed := s.table(r, p, there)
+		if failed != nil {
+			return failed
+		}
 		err = wiring(r, p, s.node, table, s.host, s.pod).Add()
 		if !errors.Is(err, nl.ErrNoBPF) {
 			break
@@ -129,10 +130,6 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	if err := (nl.Wiring{{NS: s.host, Object: p.veth}}).Check(); err != nil {
 		return err
 	}
-	table, err := tableOf(s.host, r.Config, p.veth.Name, true)
-	if err != nil {
-		return err
-	}
 	if err := serves(r, s.node, s.host); err != nil {
 		return err
 	}
@@ -142,7 +139,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 	}
 	// A pod that was made before an upgrade, or under another configuration, has
 	// the other loop, which is as good, and may not know callers from others.
-	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(r, p, n, table) })
+	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(r, p, n) })
 }
 
 // anyRight returns nil if one of the ways that a pod may be is right, and otherwise what is
@@ -158,7 +155,11 @@ func anyRight(ways []pair, wrong func(pair) error) (first error) {
 	return first
 }
 
-func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node, table uint32) error {
+func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node) error {
+	table, err := s.table(r, p, true)
+	if err != nil {
+		return err
+	}
 	var w nl.Wiring
 	for _, step := range wiring(r, p, n.primaries(), table, s.host, s.pod) {
 		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && route.Table == 0 {

@@ -138,7 +138,7 @@ func TestAddRefusesForeignInterface(t *testing.T) {
 func TestUpgrade(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)
-	for made, now := range map[string]string{"masquerade": "", "redirect": "masquerade"} {
+	for made, now := range map[string]string{"masquerade": "", "redirect": "masquerade", "": "none"} {
 		p.request.Config.ServiceLoop = made
 		must(t, f.ADD(p))
 		p.request.Config.ServiceLoop = now
@@ -146,6 +146,28 @@ func TestUpgrade(t *testing.T) {
 		must(t, f.DEL(p))
 		same(t, "DEL of a pod made with "+made, before, nltest.Dump(t, f.node, p.NS))
 	}
+}
+
+// TestLoopWanted: a pod without a loop is not what a configuration wants that has one. Another ADD
+// gives it one.
+func TestLoopWanted(t *testing.T) {
+	f, p := prepared(t)
+	before := nltest.Dump(t, f.node, p.NS)
+	p.request.Config.ServiceLoop = "none"
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	p.request.Config.ServiceLoop = ""
+	if f.CHECK(p) == nil {
+		t.Error("CHECK is content")
+	}
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	p.request.Config.ServiceLoop = "none"
+	if err := f.ADD(p); err == nil || !strings.Contains(err.Error(), "has a service loop") {
+		t.Errorf("ADD without a loop to a pod that has one: %v", err)
+	}
+	must(t, f.DEL(p))
+	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
 }
 
 // TestStaleRoute gives a pod the address of one that was never deleted.

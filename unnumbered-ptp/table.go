@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // table is the number of the table for the link of an index: different for
@@ -21,6 +22,24 @@ func table(start uint32, index int) uint32 {
 		t += unix.RT_TABLE_LOCAL - unix.RT_TABLE_DEFAULT + 1
 	}
 	return t
+}
+
+// table is that of a pod, which may have been there before. One without a loop has none, and
+// is not to have one: what it gets back it would put out by its ENI, and miss the answer.
+func (s *scene) table(r *plugin.Request[Config], p pair, before bool) (uint32, error) {
+	switch {
+	case p.loop != none:
+		return tableOf(s.host, r.Config, p.veth.Name, before)
+	case !before:
+		return 0, nil
+	}
+	routes, err := s.host.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
+	for _, r := range routes {
+		if r.Table != nl.MainTable {
+			return 0, fmt.Errorf("%s has a service loop, by table %d: it is from before serviceLoop was %q", p.veth.Name, r.Table, none)
+		}
+	}
+	return 0, err
 }
 
 // tableOf is the table of a link on the host: that in which it has routes, which a link that

@@ -90,6 +90,7 @@ func TestWiring(t *testing.T) {
 		{"masquerade", `{` + keys + `, "ipMasq": true, "serviceLoop": "masquerade"}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"keep-caller", `{` + keys + `, "ipMasq": true, "keepCaller": true}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
 		{"keep-caller-masquerade", `{` + keys + `, "ipMasq": true, "keepCaller": true, "serviceLoop": "masquerade"}`, v4, []string{"10.0.1.20/24"}, vpc},
+		{"no-loop", `{` + keys + `, "ipMasq": true, "serviceLoop": "none"}`, dual, []string{"10.0.1.20/24", "2600:1f18:0:1::20/64"}, append(vpc, "2600:1f18::/56")},
 		{"plain", `{` + keys + `, "mtu": 1500}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"no-nodeports", `{` + keys + `, "ipMasq": true, "nodePorts": "", "routeTableStart": 1000}`, v4, []string{"10.0.1.20/24"}, vpc},
 		{"dotted", `{"hostInterface": "bond0.100", "containerInterface": "eth.1", "ipMasq": true, "nodePorts": "80", "nodePortMark": 1}`, v4, []string{"10.0.1.20/24"}, vpc},
@@ -200,7 +201,7 @@ func TestValidate(t *testing.T) {
 			"routeTableStart: 0: it is 1 to 1073741824\n" +
 			"nodePortMark: 0: it is the bits that mark a connection, at least one; 8192 is 0x2000\n" +
 			"nodePorts: \"9:8\": it is a range as \"30000:32767\", or \"\" for none\n" +
-			"serviceLoop: \"ports\": it is \"redirect\" or \"masquerade\", or \"\" for the first of them that the kernel can do",
+			"serviceLoop: \"ports\": it is \"redirect\" or \"masquerade\", or \"\" for the first of them that the kernel can do, or \"none\"",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": it is \"host\", or \"\" for that, or \"vpc\", by the pod's ENI\n" +
 			"hostCidrs: \"10.0.0.0/33\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10\n" +
 			"hostCidrs: \"0.0.0.0/0\": that is the default route: see defaultRoute\n" +
@@ -209,8 +210,9 @@ func TestValidate(t *testing.T) {
 			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: a link's has 1 to 15 bytes without blanks, / and :",
 		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: a link's has 1 to 15 bytes without blanks, / and :\n" +
 			"containerInterface: \"lo\": that is the loopback link, which each namespace has",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`: `keepCaller: it is for NodePorts, and nodePorts "" has none`,
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:               "hostCidrs must be specified with defaultRoute \"vpc\": the CIDRs of the cluster's services, \"172.20.0.0/16\" for example, or they would leave by the ENI, which has none",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: it is for NodePorts, and nodePorts "" has none`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: with serviceLoop "none" pods see the node, whoever calls`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": the CIDRs of the cluster's services, \"172.20.0.0/16\" for example, or they would leave by the ENI, which has none",
 	} {
 		var c Config
 		if err := json.Unmarshal([]byte(config), &c); err != nil {

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"unsafe"
@@ -24,7 +25,8 @@ type layout struct {
 
 var layouts = []layout{
 	{name: "ipvlan, bare", connect: ipvlan},
-	{name: ours, connect: chained, service: true},
+	{name: ours, connect: chained(""), service: true},
+	{name: "ours, serviceLoop none", connect: chained("none"), finish: routeByNode, service: true},
 	{name: "bridge on the ENI", connect: bridged},
 	{name: "veth, routed", connect: routed},
 	{name: "veth, routed, conntrack", connect: routed, finish: track, service: true},
@@ -133,25 +135,31 @@ func (p *pair) proxy() nl.Table {
 	}}}
 }
 
-// plug gives a host its ENIs: eth0, of the node, and eth1, of the pods, which is a port of the VPC.
+// plug gives a host its ENIs, ports of the VPC: eth0, of the node, and eth1, of the pods.
 func (h *host) plug(vpc *nl.NS, number int) error {
 	w := nl.Wiring{
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}}, // who asks for eth0's address is not to get eth1's
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number), PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
-		{NS: h.NS, Object: nl.Addr{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 168, 0, byte(number + 1)}), 24), Dev: "eth0"}},
+		{NS: h.NS, Object: nl.Addr{Prefix: single(netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + number)})), Dev: "eth0"}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number), PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
 	}
 	if err := w.Add(); err != nil {
 		return err
 	}
-	return port(vpc, "br0", fmt.Sprint("e1-", number))
+	return errors.Join(port(vpc, "br0", fmt.Sprint("e0-", number)), port(vpc, "br0", fmt.Sprint("e1-", number)))
 }
 
 func mac(host, link int) string          { return fmt.Sprintf("02:00:00:00:%02x:%02x", host+1, link) }
 func single(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
 func inSubnet(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
+
+// routeByNode has the node reach the VPC by its own ENI.
+func routeByNode(h *host) error {
+	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
+}
 
 // ipvlan is a slave of the ENI, and nothing else.
 func ipvlan(h *host, g *guest) error {

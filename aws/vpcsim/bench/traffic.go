@@ -179,11 +179,15 @@ func (g *guest) serve(ctx context.Context) (wait func(), err error) {
 	return wait, err
 }
 
-// chained is our pod: by our plugins, but for the first, which knows EC2.
-func chained(h *host, g *guest) error {
+// chained makes our pods with a service loop: by our plugins, but for the first, which knows EC2.
+func chained(loop string) func(*host, *guest) error {
+	return func(h *host, g *guest) error { return execChain(h, g, loop) }
+}
+
+func execChain(h *host, g *guest, loop string) error {
 	conf := map[string]any{
 		"cniVersion": "1.0.0", "name": "traffic", "master": "eth1",
-		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true,
+		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "serviceLoop": loop,
 		"prevResult": map[string]any{
 			"cniVersion": "1.0.0",
 			"interfaces": []any{map[string]any{"name": "eth1"}},

@@ -48,9 +48,10 @@ func several(network string, times int, judge func(reached, of int) error) func(
 				if err != nil {
 					return err
 				}
-				if seen = as.Addr(); seen != from.Addr.Addr() {
-					return fmt.Errorf("seen as %s", seen)
+				if seen.IsValid() && as.Addr() != seen {
+					return fmt.Errorf("seen as %s, and before as %s", as.Addr(), seen)
 				}
+				seen = as.Addr()
 			}
 			return nil
 		})

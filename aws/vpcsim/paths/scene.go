@@ -73,6 +73,7 @@ type Options struct {
 	NAT      bool     // pods go to the internet by their ENIs, whose subnets have a NAT gateway, and not by the node
 	Kept     bool     // who calls a NodePort keeps his address where the Service says so: keepCaller
 	Tracking bool     // pods track their connections: their serviceLoop is masquerade
+	Loopless bool     // pods have no service loop, and go to Services as the node: their serviceLoop is none
 }
 
 // A Scene is what the paths are in.

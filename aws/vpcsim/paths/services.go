@@ -19,23 +19,23 @@ type Service struct {
 }
 
 // Services are there while the scene has [Scene.Serve] of them. They are those of package kubeproxy: of the same name on
-// both nodes, and on each with backends of its own, as the node sees them. Backends see a pod as itself; those of a
-// NodePort see whoever comes from outside as the node; with externalTrafficPolicy Local as himself, if they answer him by
-// the node, or if the Options say so.
+// both nodes, and on each with backends of its own, as the node sees them. Backends see a pod as itself, if pods have a
+// service loop, or else as its node; those of a NodePort see whoever comes from outside as the node; with
+// externalTrafficPolicy Local as himself, if they answer him by the node, or if the Options say so.
 var Services = []Service{
-	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
-	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), Itself, jumbo, 0}, calls},
-	{Path{"pod to a Service on another ENI of the node", pod1, clusterIP(0, "local"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service on another ENI of the node", pod1, clusterIP(0, "local"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service that it is itself", pod1, clusterIP(0, "hairpin"), as(node1), jumbo, 0}, calls},
-	{Path{"pod to the DNS", pod1, clusterIP(0, "dns"), Itself, jumbo, 0}, calls},
+	{Path{"pod to the DNS", pod1, clusterIP(0, "dns"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service of its node's network", pod1, clusterIP(0, "node"), Itself, jumbo, 0}, calls},
-	{Path{"pod to a Service of a host in the VPC", pod1, clusterIP(0, "vpc-host"), Itself, jumbo, 0}, calls},
-	{Path{"pod to a Service, all backends in turn", pod1, clusterIP(0, "spread"), Itself, jumbo, 0}, spread},
-	{Path{"pod to a Service with session affinity", pod1, clusterIP(0, "sticky"), Itself, jumbo, 0}, sticky},
+	{Path{"pod to a Service of a host in the VPC", pod1, clusterIP(0, "vpc-host"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service, all backends in turn", pod1, clusterIP(0, "spread"), looped(node1), jumbo, 0}, spread},
+	{Path{"pod to a Service with session affinity", pod1, clusterIP(0, "sticky"), looped(node1), jumbo, 0}, sticky},
 	{Path{"pod to a Service without backends", pod1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
-	{Path{"pod of the other ENI to a Service on another node", cousin, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
-	{Path{"pod of the other ENI to a Service of another ENI", cousin, clusterIP(0, "sibling"), Itself, jumbo, 0}, calls},
-	{Path{"pod of the second node to a Service on the first", remote, clusterIP(1, "remote"), Itself, jumbo, 0}, calls},
+	{Path{"pod of the other ENI to a Service on another node", cousin, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod of the other ENI to a Service of another ENI", cousin, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod of the second node to a Service on the first", remote, clusterIP(1, "remote"), looped(node2), jumbo, 0}, calls},
 	{Path{"node to a Service on another node", node1, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
 	{Path{"node to a Service of its pod", node1, clusterIP(0, "local"), Itself, jumbo, 0}, calls},
 	{Path{"node to the DNS", node1, clusterIP(0, "dns"), Itself, jumbo, 0}, calls},
@@ -48,18 +48,28 @@ var Services = []Service{
 	{Path{"host in the VPC to a NodePort, Local, by UDP", host, nodePort(0, "nodeport-local"), datagrams(node1), jumbo, 0}, calls[1:2]},
 	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), as(node1), ethernet, 0}, calls},
 	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), as(node1), ethernet, 0}, calls},
-	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), Itself, ethernet, IPv4}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), looped(node1), ethernet, IPv4}, calls},
 	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), caller(node1), ethernet, IPv6}, connections},
 	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), datagrams(node1), ethernet, IPv6}, calls[1:2]},
 	// Cluster would have the node in the pod's place: by the service loop it is the pod itself.
-	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), Itself, jumbo, 0}, calls},
-	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a NodePort of another node", pod1, nodePort(1, "nodeport-cluster"), as(node2), jumbo, 0}, calls},
 	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), caller(node2), jumbo, 0}, connections},
 	{Path{"pod to a NodePort of another node, Local, by UDP", pod1, nodePort(1, "nodeport-local"), datagrams(node2), jumbo, 0}, calls[1:2]},
 	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
 
 	{Path{"pod to a proxy of the metadata service", pod1, metadata, Itself, jumbo, IPv4}, calls[:1]},
+}
+
+// looped is who calls, where pods have a service loop, or else the node.
+func looped(node Place) Sight {
+	return func(s *Scene, f Family, from End) (netip.Addr, error) {
+		if s.options.Loopless {
+			return as(node)(s, f, from)
+		}
+		return Itself(s, f, from)
+	}
 }
 
 // caller is who calls a NodePort of a node, if he keeps his address, or else the node.
