@@ -47,14 +47,15 @@ func TestSmallENI(t *testing.T) {
 func TestFragments(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		s := newScene(t, [2]string{loop, loop})
-		for _, to := range []string{
-			otherAddr + ":8080", pod2Addr + ":8080", pod2Addr + ":50000", pod3Addr + ":50000",
-			"172.20.0.10:80", "172.20.0.11:80", "172.20.0.14:80", "172.20.0.15:80",
+		service := s.pods[0].asCaller()
+		for _, c := range []struct{ to, seen string }{
+			{otherAddr + ":8080", pod1Addr}, {pod2Addr + ":8080", pod1Addr}, {pod2Addr + ":50000", pod1Addr}, {pod3Addr + ":50000", pod1Addr},
+			{"172.20.0.10:80", service}, {"172.20.0.11:80", service}, {"172.20.0.14:80", service}, {"172.20.0.15:80", service},
 		} {
 			for _, network := range []string{"udp4", "udp6"} {
-				seen, err := send(s.pods[0].NS, network, dialled(network, to), 20000)
-				if want := seenAs(network, pod1Addr); err != nil || seen != want {
-					t.Errorf("%s, %s (%s): seen as %q, want %q; %v", loop, to, network, seen, want, err)
+				seen, err := send(s.pods[0].NS, network, dialled(network, c.to), 20000)
+				if want := seenAs(network, c.seen); err != nil || seen != want {
+					t.Errorf("%s, %s (%s): seen as %q, want %q; %v", loop, c.to, network, seen, want, err)
 				}
 			}
 		}
