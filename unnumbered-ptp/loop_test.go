@@ -142,11 +142,9 @@ func TestTraffic(t *testing.T) {
 		"masquerade, strict rp_filter":        {[2]string{"masquerade", "masquerade"}, strict},
 		"redirect among pods that masquerade": {loops: [2]string{"redirect", "masquerade"}},
 		"masquerade among pods that redirect": {loops: [2]string{"masquerade", "redirect"}},
-		"none":                                {loops: [2]string{"none", "none"}},
 		"none, strict rp_filter":              {[2]string{"none", "none"}, strict},
 		"none among pods that redirect":       {loops: [2]string{"none", "redirect"}},
 		"none among pods that masquerade":     {loops: [2]string{"none", "masquerade"}},
-		"redirect among pods that have none":  {loops: [2]string{"redirect", "none"}},
 	} {
 		t.Run(name, func(t *testing.T) { traffic(t, newScene(t, c.loops, c.sysctls...)) })
 	}

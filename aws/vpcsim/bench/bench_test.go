@@ -99,3 +99,31 @@ func TestCandidates(t *testing.T) {
 		}
 	}
 }
+
+// TestBudgets: a packet that costs more than its budget fails the benchmark, and is named.
+func TestBudgets(t *testing.T) {
+	cost := map[string]time.Duration{bare: 1000, ours: 1015, loopless: 1003, routedVeth: 1400}
+	measured := func() *flows {
+		fs := &flows{}
+		for name, d := range cost {
+			for _, r := range routes {
+				fs.all = append(fs.all, &flow{pair: &pair{layout: layout{name: name}}, route: r, load: loads[0], took: []time.Duration{2 * d, d / 2, d}})
+			}
+		}
+		return fs
+	}
+	if err := measured().kept(); err != nil {
+		t.Error(err)
+	}
+	cost[loopless] = 1030
+	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020\n" +
+		"ours, serviceLoop none, pod, same node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020"
+	if err := measured().kept(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	cost[loopless], cost[routedVeth] = 1000, 1310
+	want = "ours, pod, other node: a request costs 0.775 times that of veth, routed; the budget is 0.769"
+	if err := measured().kept(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -23,12 +23,19 @@ type layout struct {
 	service bool                      // pods reach Services: the host has kube-proxy's translation, and so tracks connections
 }
 
+// The layouts that budgets are about, besides ours.
+const (
+	bare       = "ipvlan, bare"
+	loopless   = "ours, serviceLoop none"
+	routedVeth = "veth, routed"
+)
+
 var layouts = []layout{
-	{name: "ipvlan, bare", connect: ipvlan},
+	{name: bare, connect: ipvlan},
 	{name: ours, connect: chained(""), service: true},
-	{name: "ours, serviceLoop none", connect: chained("none"), finish: routeByNode, service: true},
+	{name: loopless, connect: chained("none"), finish: routeByNode, service: true},
 	{name: "bridge on the ENI", connect: bridged},
-	{name: "veth, routed", connect: routed},
+	{name: routedVeth, connect: routed},
 	{name: "veth, routed, conntrack", connect: routed, finish: track, service: true},
 }
 
