@@ -19,6 +19,7 @@ import (
 type Rule struct {
 	Pref     int
 	IPv6     bool // only asked for where neither From nor To tells
+	Not      bool // for what does not match
 	From, To netip.Prefix
 	IIF      string // "lo" for what the host itself sends, and for the check of sources, rp_filter
 	Mark     uint32
@@ -32,7 +33,7 @@ func (r Rule) String() string {
 	if r.v6() {
 		name = "ip -6 rule add"
 	}
-	c := command(name).option("pref", strconv.Itoa(r.Pref))
+	c := command(name).flag("not", r.Not).option("pref", strconv.Itoa(r.Pref))
 	if r.From.IsValid() {
 		c.option("from", r.From.String())
 	}
@@ -105,6 +106,9 @@ func (r Rule) message(action uint8) []nl.NetlinkRequestData {
 	msg.Family, msg.Type = unix.AF_INET, action
 	if r.v6() {
 		msg.Family = unix.AF_INET6
+	}
+	if r.Not {
+		msg.Flags = unix.FIB_RULE_INVERT
 	}
 	data := []nl.NetlinkRequestData{msg, attr32(nl.FRA_PRIORITY, uint32(r.Pref))}
 	if r.Table < unix.RT_TABLE_COMPAT {
@@ -191,7 +195,7 @@ func (n *NS) rules(family int) ([]Rule, error) {
 
 func parseRule(m []byte) (Rule, error) {
 	msg := nl.DeserializeRtMsg(m)
-	r := Rule{IPv6: msg.Family == unix.AF_INET6, Table: uint32(msg.Table)}
+	r := Rule{IPv6: msg.Family == unix.AF_INET6, Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table)}
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
 	if err != nil {
 		return r, err

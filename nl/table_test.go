@@ -24,7 +24,7 @@ func vocabulary() nl.Table {
 	return nl.Table{Family: "inet", Name: "words", Chains: []nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{
 			{nl.IIFName("eth0"), nl.DPort("tcp", 30000, 32767), nl.SetCTMark(0x2000)},
-			{nl.IIFName("veth*"), nl.CTMark(0x2000), nl.CTReply(), nl.SetMark(0x2000)},
+			{nl.IIFName("veth*"), nl.CTMark(0x2000), nl.SetMark(0x2000)},
 			{nl.IIFGroup(72), nl.ToLocal(), nl.Count()},
 			{nl.NoRouteBack(), nl.Count(), nl.Drop()},
 			{nl.NotSAddr(p("10.0.0.0/16"), p("10.0.1.0/24"), p("10.2.0.0/16"), p("255.0.0.0/8")), nl.IIFName("eth0"), nl.Drop()},

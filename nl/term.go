@@ -138,14 +138,6 @@ func CTMark(mark uint32) Term {
 		&expr.Ct{Key: expr.CtKeyMARK, Register: 1}, masked(mark), equal(binaryutil.NativeEndian.PutUint32(mark)))
 }
 
-// CTReply matches what goes against the direction of the packet that began its connection.
-func CTReply() Term {
-	return term("ct direction reply", &expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{ctDirReply}))
-}
-
-// ctDirReply is IP_CT_DIR_REPLY of linux/netfilter/nf_conntrack_tuple_common.h.
-const ctDirReply = 1
-
 // SetCTMark sets the bits of the mark on the connection and leaves the others.
 func SetCTMark(mark uint32) Term {
 	return term(fmt.Sprintf("ct mark set ct mark | %#x", mark),

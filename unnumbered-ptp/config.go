@@ -123,7 +123,7 @@ func (c *Config) Validate() error {
 	if !slices.Contains([]string{"", redirect, masquerade, none}, c.ServiceLoop) {
 		mistake(`serviceLoop: %q: it is "redirect" or "masquerade", or "" for the first of them that the kernel can do, or "none"`, c.ServiceLoop)
 	}
-	if c.KeepCaller && c.Loopless() {
+	if c.KeepCaller && c.ServiceLoop == none {
 		mistake(`keepCaller: with serviceLoop "none" pods see the node, whoever calls`)
 	}
 	c.validateRoutes(mistake)

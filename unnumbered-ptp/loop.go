@@ -100,8 +100,9 @@ import (
 // A backend that is the very pod that calls gets the packet with the node's address,
 // because a pod does not take one from another with its own.
 //
-// What serves all pods serves all kinds, told apart by the next hop and the way out, so
-// that pods from before an upgrade or a change of the configuration go on. But CHECK does
+// What serves all pods serves all kinds, told apart by the next hop and a table, so that
+// pods from before an upgrade or a change of the configuration go on; only, between one that
+// has a loop and one on the same node that has none, services see the node. But CHECK does
 // not take one without a loop for what it is to be where the configuration wants one.
 //
 // Who calls a pod by the node is another matter, see callers.go.
@@ -137,7 +138,7 @@ func (c Config) loops() []string {
 
 // Loopless says whether services see the node in the place of its pods, and pods the node in
 // the place of who calls them by a service.
-func (c Config) Loopless() bool { return c.ServiceLoop == none }
+func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
 // anyLoop are the loops that a pod may have, first those that it would get today.
 func (c Config) anyLoop() []string {
@@ -210,7 +211,7 @@ func podLoop(r *plugin.Request[Config], p pair) (objects []nl.Object) {
 func loopRoutes(r *plugin.Request[Config], p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
-		return nil
+		return looplessRoutes(p)
 	case redirect:
 		objects = redirectRoutes(p, table)
 	}
@@ -252,18 +253,30 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
+// tableLoopless is the node's table of the pods that have no loop: what is for them goes
+// straight to them, whoever it comes from. Else the answers of a pod that has one would be
+// looped; and a node that checks sources would ask for the way back as if the packet had come
+// in by that pod's veth (see [loopRoutes]), and drop it. No pod's own table has its number.
+const tableLoopless = 1<<31 + 72
+
+// looplessRoutes lead to a pod without a loop.
+func looplessRoutes(p pair) (objects []nl.Object) {
+	for _, a := range p.addrs {
+		objects = append(objects, nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: p.veth.Name, Table: tableLoopless, Protocol: nl.RouteProtocol, Replace: true})
+	}
+	return objects
+}
+
 // loopRules are the node's part for all pods of a family, of which it has address a.
 //
 // What is not sent on by a next hop of the loop, and was rewritten, goes to a pod
-// that masquerades, or back to the pod that it is from, or from one that has no loop to
-// another, which may have one and is not to loop its answers: so they are marked, see
-// [nodeTable]. A masquerade would look for an address on the veth, which has none, and take
-// that of any link.
-func loopRules(c Config, a netip.Addr) []nl.NFRule {
+// that masquerades, or back to the pod that it is from, or from or to one that has no loop. A
+// masquerade would look for an address on the veth, which has none, and take that of any link.
+func loopRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(a.Is6()))
 	return []nl.NFRule{
 		{via, nl.L4Proto("tcp"), nl.SNATPorts(nl.SpliceOwn, nl.SpliceFirst-1)},
 		{via, nl.L4Proto("udp"), nl.SNATPorts(nl.SpliceOwn, nl.SpliceFirst-1)},
-		{nl.IIFGroup(nl.OwnGroup), nl.OIFGroup(nl.OwnGroup), nl.CTStatusDNAT(), nl.SetCTMark(c.mark), nl.SNAT(a)},
+		{nl.IIFGroup(nl.OwnGroup), nl.OIFGroup(nl.OwnGroup), nl.CTStatusDNAT(), nl.SNAT(a)},
 	}
 }

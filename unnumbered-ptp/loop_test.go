@@ -138,29 +138,31 @@ func TestTraffic(t *testing.T) {
 			{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}, {Key: "net/ipv4/conf/all/arp_announce", Value: "2"},
 			{Key: "net/ipv4/conf/all/rp_filter", Value: "2"},
 		}},
-		"masquerade":                          {loops: [2]string{"masquerade", "masquerade"}},
-		"masquerade, strict rp_filter":        {[2]string{"masquerade", "masquerade"}, strict},
-		"redirect among pods that masquerade": {loops: [2]string{"redirect", "masquerade"}},
-		"masquerade among pods that redirect": {loops: [2]string{"masquerade", "redirect"}},
-		"none, strict rp_filter":              {[2]string{"none", "none"}, strict},
-		"none among pods that redirect":       {loops: [2]string{"none", "redirect"}},
-		"none among pods that masquerade":     {loops: [2]string{"none", "masquerade"}},
+		"masquerade":                                        {loops: [2]string{"masquerade", "masquerade"}},
+		"masquerade, strict rp_filter":                      {[2]string{"masquerade", "masquerade"}, strict},
+		"redirect among pods that masquerade":               {loops: [2]string{"redirect", "masquerade"}},
+		"masquerade among pods that redirect":               {loops: [2]string{"masquerade", "redirect"}},
+		"none, strict rp_filter":                            {[2]string{"none", "none"}, strict},
+		"none among pods that masquerade, strict rp_filter": {[2]string{"none", "masquerade"}, strict},
+		"none among pods that redirect, strict rp_filter":   {[2]string{"none", "redirect"}, strict},
 	} {
 		t.Run(name, func(t *testing.T) { traffic(t, newScene(t, c.loops, c.sysctls...)) })
 	}
 }
 
-// asCaller is as whom a pod is seen by a backend of a service.
-func (p *pod) asCaller() string {
-	if p.request.Config.ServiceLoop == "none" {
-		return nodeAddr
+// asCaller is as whom a pod is seen by a backend of a service, elsewhere or one of these pods.
+func (p *pod) asCaller(backends ...*pod) string {
+	for _, b := range append(backends, p) {
+		if b.request.Config.ServiceLoop == "none" {
+			return nodeAddr
+		}
 	}
 	return p.request.Prev.IPs[0].Address.IP.String()
 }
 
 func traffic(t *testing.T, s scene) {
 	pod1, pod2, pod3 := s.pods[0].NS, s.pods[1].NS, s.pods[2].NS
-	caller1, caller2, caller3 := s.pods[0].asCaller(), s.pods[1].asCaller(), s.pods[2].asCaller()
+	p1, p2, p3 := s.pods[0], s.pods[1], s.pods[2]
 	for _, c := range []struct {
 		name     string
 		from     *nl.NS
@@ -176,15 +178,15 @@ func traffic(t *testing.T, s scene) {
 		{"node to pod", s.node, pod1Addr + ":8080", nodeAddr},
 		{"node to a port of the loop's", s.node, pod1Addr + ":50000", nodeAddr},
 		{"pod to internet", pod1, internet + ":443", nodeAddr},
-		{"service on other host", pod1, "172.20.0.10:80", caller1},
-		{"service on sibling", pod1, "172.20.0.11:80", caller1},
-		{"service on sibling, back", pod2, "172.20.0.12:80", caller2},
+		{"service on other host", pod1, "172.20.0.10:80", p1.asCaller()},
+		{"service on sibling", pod1, "172.20.0.11:80", p1.asCaller(p2)},
+		{"service on sibling, back", pod2, "172.20.0.12:80", p2.asCaller(p1)},
 		{"service on itself", pod1, "172.20.0.12:80", nodeAddr},
 		{"service on node", pod1, "172.20.0.13:80", pod1Addr},
-		{"service on another ENI", pod1, "172.20.0.14:80", caller1},
-		{"service on another ENI, back", pod3, "172.20.0.12:80", caller3},
-		{"service on a port of the loop's", pod1, "172.20.0.15:80", caller1},
-		{"NodePort from a pod", pod1, nodeAddr + ":30081", caller1},
+		{"service on another ENI", pod1, "172.20.0.14:80", p1.asCaller(p3)},
+		{"service on another ENI, back", pod3, "172.20.0.12:80", p3.asCaller(p1)},
+		{"service on a port of the loop's", pod1, "172.20.0.15:80", p1.asCaller(p2)},
+		{"NodePort from a pod", pod1, nodeAddr + ":30081", p1.asCaller()},
 		{"NodePort from VPC", s.other, nodeAddr + ":30080", nodeAddr},
 		{"NodePort from internet", s.router, nodeAddr + ":30080", nodeAddr},
 	} {

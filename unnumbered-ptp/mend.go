@@ -110,8 +110,8 @@ func known(routes []nl.Route, veths map[string]bool) *types100.Result {
 // withoutSource returns the routes to pods that the kernel took when the node lost the
 // address that they are from, be it that DHCP has given it again at once, and those of IPv6
 // of which it took that address (fib_sync_down_addr, rt6_remove_prefsrc). Those in a pod's
-// own table stay, as spare ones do, and tell the pod's addresses. Of two pods that had the
-// same one the later has it, whose table has the higher number.
+// own table stay, and tell the pod's addresses. Of two pods that had the same one the later
+// has it, whose table has the higher number.
 func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.Route) {
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}
@@ -126,7 +126,7 @@ func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.
 			a = r.Dst.Addr()
 		}
 		src, ok := n.primary(a.Is6())
-		if !veths[r.Dev] || a == loopVia(a.Is6()) || !ok {
+		if !veths[r.Dev] || r.Table == nl.MainTable || a == loopVia(a.Is6()) || !ok {
 			continue
 		}
 		dst := netip.PrefixFrom(a, a.BitLen())

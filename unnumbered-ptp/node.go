@@ -68,6 +68,7 @@ const (
 
 const (
 	prefNodePort = 512
+	prefLoopless = 1022
 	prefHost     = 1023 // what a pod has the node send on, and is not looped
 	prefPod      = 1024
 )
@@ -97,14 +98,21 @@ func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
 		add(t)
 	}
-	if !c.marks() {
+	if c.Loopless() {
+		// What the node sends itself goes by the main table, which says from which address.
+		loopless := nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless, Protocol: nl.RouteProtocol}
+		add(loopless)
+		if v6 {
+			loopless.IPv6 = true
+			add(loopless)
+		}
+	}
+	if c.ports.last == 0 {
 		return w
 	}
-	if c.ports.last != 0 {
-		// A strict check would ask for the way back of a packet to a NodePort as if it
-		// came from the pod, and find the pod's table.
-		add(nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
-	}
+	// A strict check would ask for the way back of a packet to a NodePort as if it
+	// came from the pod, and find the pod's table.
+	add(nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
 	marked := nl.Rule{Pref: prefNodePort, Mark: c.mark, Mask: c.mark, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol}
 	add(marked)
 	if v6 {
@@ -114,20 +122,24 @@ func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
 	return w
 }
 
-// marks says whether the node marks connections.
-func (c Config) marks() bool { return c.IPMasq || c.ports.last != 0 }
-
 // nodeTable is the node's netfilter rules, for one network. What two networks have in
 // common is there twice, which is as good as once.
 //
 // A connection from outside to a NodePort gets a mark, because its answers must
-// leave as it came, and so does one to a service that the node sends on to a pod as its
-// own. To the pod's rule its answers are packets to the VPC like others, which it would
-// send back into the pod; the rule for marked packets comes first.
+// leave as it came. To the pod's rule they are packets to the VPC like others,
+// which it would send back into the pod; the rule for marked packets comes first.
 func nodeTable(r *plugin.Request[Config], n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
-	if c.marks() {
-		t.Chains = append(t.Chains, marking(c))
+	if p := c.ports; p.last != 0 {
+		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
+		t.Chains = append(t.Chains, nl.Chain{
+			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
+			Rules: []nl.NFRule{
+				{in, nl.DPort("tcp", p.first, p.last), mark},
+				{in, nl.DPort("udp", p.first, p.last), mark},
+				{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.SetMark(c.mark)},
+			},
+		})
 	}
 	if c.IPMasq {
 		t.Chains = append(t.Chains, senders(), postrouting(c, n.primaries().addrs...))
@@ -138,20 +150,6 @@ func nodeTable(r *plugin.Request[Config], n node) nl.Table {
 	return t
 }
 
-// marking is the node's chain that marks what comes for NodePorts, and what pods answer to
-// connections that bear the mark.
-func marking(c Config) nl.Chain {
-	chain := nl.Chain{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle}
-	if p := c.ports; p.last != 0 {
-		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
-		chain.Rules = append(chain.Rules,
-			nl.NFRule{in, nl.DPort("tcp", p.first, p.last), mark},
-			nl.NFRule{in, nl.DPort("udp", p.first, p.last), mark})
-	}
-	chain.Rules = append(chain.Rules, nl.NFRule{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.CTReply(), nl.SetMark(c.mark)})
-	return chain
-}
-
 // postrouting is the node's chain for what it sends on for pods, by these addresses of its
 // own. It comes before kube-proxy, at 100, which would give what goes back into a pod the
 // node's address where it masquerades.
@@ -160,7 +158,7 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
 	}}
 	for _, a := range addrs {
-		chain.Rules = append(chain.Rules, loopRules(c, a)...)
+		chain.Rules = append(chain.Rules, loopRules(a)...)
 	}
 	return chain
 }

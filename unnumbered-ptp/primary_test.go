@@ -79,13 +79,13 @@ func knows(t *testing.T, f *fabric, p *pod, addr string) {
 		{strings.Clone, []string{
 			"default via %s dev eth1 proto 72", // of the pod: of IPv6 it may have one by its ENI
 			"ip route add " + p.addr + "/32 dev " + veth + " scope link src %s proto 72",
-			"ct status dnat ct mark set ct mark | 0x00002000 snat ip to %s ", // what goes back to the pod that it is from
+			"ct status dnat snat ip to %s ", // what goes back to the pod that it is from
 			"ip saddr 10.0.0.0/16 snat ip to %s ",
 		}},
 		{sixth, []string{
 			"ip -6 route add " + sixth(p.addr) + "/128 dev " + veth + " src %s ",
-			"ct status dnat ct mark set ct mark | 0x00002000 snat ip6 to %s ",
-			"== 0x00002000 snat ip6 to %s ",
+			"ct status dnat snat ip6 to %s ",
+			"0x00002000 snat ip6 to %s ",
 		}},
 	} {
 		for _, text := range c.texts {

@@ -162,7 +162,7 @@ func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node) error {
 	}
 	var w nl.Wiring
 	for _, step := range wiring(r, p, n.primaries(), table, s.host, s.pod) {
-		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && route.Table == 0 {
+		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && (route.Table == 0 || route.Table == tableLoopless) {
 			w = append(w, step)
 		}
 	}

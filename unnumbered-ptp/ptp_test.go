@@ -138,7 +138,7 @@ func TestAddRefusesForeignInterface(t *testing.T) {
 func TestUpgrade(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)
-	for made, now := range map[string]string{"masquerade": "", "redirect": "masquerade", "": "none"} {
+	for made, now := range map[string]string{"masquerade": "", "redirect": "masquerade"} {
 		p.request.Config.ServiceLoop = made
 		must(t, f.ADD(p))
 		p.request.Config.ServiceLoop = now
@@ -152,8 +152,10 @@ func TestUpgrade(t *testing.T) {
 // gives it one.
 func TestLoopWanted(t *testing.T) {
 	f, p := prepared(t)
-	before := nltest.Dump(t, f.node, p.NS)
 	p.request.Config.ServiceLoop = "none"
+	must(t, f.ADD(p))
+	must(t, f.DEL(p))
+	before := nltest.Dump(t, f.node, p.NS)
 	must(t, f.ADD(p))
 	must(t, f.CHECK(p))
 	p.request.Config.ServiceLoop = ""

@@ -24,8 +24,8 @@ func table(start uint32, index int) uint32 {
 	return t
 }
 
-// table is that of a pod, which may have been there before. One without a loop has none, and
-// is not to have one: what it gets back it would put out by its ENI, and miss the answer.
+// table is that of a pod, which may have been there before. One without a loop has none of its
+// own, and is not to have one: what it gets back it would put out by its ENI, and miss the answer.
 func (s *scene) table(r *plugin.Request[Config], p pair, before bool) (uint32, error) {
 	switch {
 	case p.loop != none:
@@ -35,7 +35,7 @@ func (s *scene) table(r *plugin.Request[Config], p pair, before bool) (uint32, e
 	}
 	routes, err := s.host.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	for _, r := range routes {
-		if r.Table != nl.MainTable {
+		if r.Table != nl.MainTable && r.Table != tableLoopless {
 			return 0, fmt.Errorf("%s has a service loop, by table %d: it is from before serviceLoop was %q", p.veth.Name, r.Table, none)
 		}
 	}
