@@ -7,11 +7,36 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"log/slog"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
+
+func mend() *cli.Command {
+	return &cli.Command{
+		Name:  "mend",
+		Usage: "Put back what serves all pods of the node, and was removed",
+		Description: `For whatever flushes the ruleset of nftables: nftables.service calls it, by a
+drop-in. It puts back what the next ADD would: the table of nftables, the rules
+and sysctls, and the routes to pods that have gone with the node's address;
+only where there are pods of a network that the configuration names. It says
+what that was, answers nothing, and asks neither EC2 nor metadata. registry-gc
+begins with the same. If it could not put back all, the exit status is 1.`,
+		Flags: []cli.Flag{configFlag()},
+		Action: func(c *cli.Context) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			mended, err := mendNode(c.String("config"))
+			return errors.Join(err, answer(c, map[string]any{"mended": mended}, func(io.Writer) {}))
+		},
+	}
+}
 
 // A paired network is one whose pods get a veth pair of ours.
 type paired struct {
@@ -49,11 +74,16 @@ func pairedNetworks(path string) ([]paired, error) {
 	return all, failed
 }
 
-// mend puts back what the node has lost of what serves all pods of these networks, and
-// says what that was.
-func mend(host *nl.NS, path string) ([]string, error) {
-	networks, failed := pairedNetworks(path)
+// mendNode puts back what the node has lost of what serves all pods, and says what that
+// was. It waits for nobody.
+func mendNode(config string) ([]string, error) {
 	did := []string{}
+	host, err := nl.Host()
+	if err != nil {
+		return did, err
+	}
+	defer host.Close()
+	networks, failed := pairedNetworks(config)
 	for _, n := range networks {
 		w, err := ptp.Mend(host, n.name, n.pair)
 		if err != nil {
@@ -61,6 +91,7 @@ func mend(host *nl.NS, path string) ([]string, error) {
 		}
 		for _, s := range w {
 			did = append(did, brieflyOf(s.Object))
+			slog.Info("put back what serves all pods, and was removed", "object", did[len(did)-1])
 		}
 	}
 	return did, failed
