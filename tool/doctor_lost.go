@@ -47,12 +47,15 @@ func (p *patient) lostOne(n paired, s nl.Step) ailment {
 	default:
 		return a
 	}
-	if err := s.Check(s.NS); errors.Is(err, fs.ErrNotExist) {
+	switch err := s.Check(s.NS); {
+	case errors.Is(err, fs.ErrNotExist):
 		a.Means = "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet"
 		a.Do += ". Let firewalld or nftables.service flush only what is theirs"
-		return a
+	case err == nil || errors.Is(err, nl.ErrOtherRules):
+		a.Severity, a.Means = doubted, "the table is not what the configuration asks for: that, or the release, has changed since the last ADD, or somebody has been at it"
+	default:
+		a.Means = fmt.Sprintf("%v: its rules are there, and somebody has been at the rest. Pods may reach neither services nor the internet", err)
 	}
-	a.Severity, a.Means = doubted, "the table is not what the configuration asks for: that, or the release, has changed since the last ADD, or somebody has been at it"
 	return a
 }
 
