@@ -30,7 +30,7 @@ func TestUnits(t *testing.T) {
 	for _, unit := range []string{"sysinit", "basic", "shutdown", "network-online", "network", "multi-user", "timers", "paths"} {
 		copyFile(t, "/lib/systemd/system/"+unit+".target", root+"/usr/lib/systemd/system/"+unit+".target", 0o644)
 	}
-	for _, program := range []string{"rm", "mkdir"} {
+	for _, program := range []string{"rm", "mkdir", "find"} {
 		copyFile(t, "/bin/"+program, root+"/usr/bin/"+program, 0o755)
 	}
 	units, err := filepath.Glob("../systemd/system/cni-*")
