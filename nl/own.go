@@ -17,18 +17,29 @@ const (
 
 // OwnTableOf is the node's table of a network: [OwnTable] for the network that the shipped
 // configurations name, which is called like it. Each network has its own, so that two
-// whose configurations differ do not replace each other's.
+// whose configurations differ do not replace each other's: a name with a dash gets
+// underscores, and one that has those, or dots, stays as it is, behind a dot.
 func OwnTableOf(network string) string {
-	name := strings.Map(func(r rune) rune {
-		if r == '-' || r == '.' { // nft(8) takes them for something else
-			return '_'
-		}
-		return r
-	}, network)
+	if strings.ContainsAny(network, "_.") {
+		return OwnTable + "." + network
+	}
+	return FoldedTableOf(network)
+}
+
+// FoldedTableOf is the node's table of a network in earlier releases, where those whose names
+// differ in a dash, a dot or an underscore had the same.
+func FoldedTableOf(network string) string {
+	name := strings.ReplaceAll(strings.ReplaceAll(network, "-", "_"), ".", "_")
 	if name == OwnTable {
 		return OwnTable
 	}
 	return OwnTable + "_" + name
+}
+
+// isOwnTable tells the table of a network, of this release or an earlier one, by its name.
+func isOwnTable(name string) bool {
+	rest, own := strings.CutPrefix(name, OwnTable)
+	return own && (rest == "" || rest[0] == '_' || rest[0] == '.')
 }
 
 // RemoveOwn removes from the namespace all that bears our marks: veth pairs, rules,
@@ -63,7 +74,7 @@ func (n *NS) own() (Wiring, error) {
 		}
 	}
 	for _, t := range tables {
-		if name, inet := strings.CutPrefix(t, "inet "); inet && (name == OwnTable || strings.HasPrefix(name, OwnTable+"_")) {
+		if name, inet := strings.CutPrefix(t, "inet "); inet && isOwnTable(name) {
 			w = append(w, Step{n, Table{Family: "inet", Name: name}})
 		}
 	}

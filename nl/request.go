@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
@@ -116,6 +117,27 @@ func number(b []byte) uint32 {
 		return binary.NativeEndian.Uint32(b)
 	}
 	return 0
+}
+
+// ordered reads a number of four bytes in the order of the network, as nftables has them.
+func ordered(b []byte) uint32 {
+	if len(b) != 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// attrsOf are the attributes in a message by their types, up to one that is cut off.
+func attrsOf(b []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		for len(b) >= unix.SizeofNlAttr {
+			size, typ := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
+			if size < unix.SizeofNlAttr || size > len(b) || !yield(int(typ&nl.NLA_TYPE_MASK), b[unix.SizeofNlAttr:size]) {
+				return
+			}
+			b = b[min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b)):]
+		}
+	}
 }
 
 func addrFrom(b []byte) netip.Addr {

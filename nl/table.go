@@ -6,7 +6,6 @@ package nl
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"slices"
 	"strings"
@@ -27,16 +26,6 @@ type Table struct {
 	More   bool // Check passes over chains that are not among these
 }
 
-// A Chain is a chain of a table, with the hook of netfilter that it is called from.
-type Chain struct {
-	Name     string
-	Type     string // filter, nat or route
-	Hook     string // prerouting, input, forward, output or postrouting
-	Priority int
-	Policy   string // accept or drop; "" is accept
-	Rules    []NFRule
-}
-
 // An NFRule is a rule of netfilter: what all its terms match, the last of them act on.
 type NFRule []Term
 
@@ -46,14 +35,6 @@ func (r NFRule) String() string {
 		words[i] = t.text
 	}
 	return strings.Join(words, " ")
-}
-
-func (c Chain) header() string {
-	policy := c.Policy
-	if policy == "" {
-		policy = "accept"
-	}
-	return fmt.Sprintf("type %s hook %s priority %d; policy %s;", c.Type, c.Hook, c.Priority, policy)
 }
 
 // String is the table as nft(8) takes it for a command, quoted for the shell.
@@ -164,50 +145,10 @@ func (n *NS) nftables() (*nftables.Conn, error) {
 	return c, nil
 }
 
-func (c Chain) add(conn *nftables.Conn, t *nftables.Table) error {
-	hook, ok := hooks[c.Hook]
-	if !ok {
-		return fmt.Errorf("chain %s: unknown hook %q", c.Name, c.Hook)
-	}
-	policy := nftables.ChainPolicyAccept
-	if c.Policy == "drop" {
-		policy = nftables.ChainPolicyDrop
-	}
-	k := conn.AddChain(&nftables.Chain{
-		Table: t, Name: c.Name, Type: nftables.ChainType(c.Type), Hooknum: hook,
-		Priority: new(nftables.ChainPriority(c.Priority)), Policy: &policy,
-	})
-	for _, r := range c.Rules {
-		rule := &nftables.Rule{Table: t, Chain: k, UserData: userdata.AppendString(nil, userdata.TypeComment, c.comment(r))}
-		for _, term := range r {
-			code, err := term.code(conn, t)
-			if err != nil {
-				return fmt.Errorf("rule %s: %s: %w", r, term.text, err)
-			}
-			rule.Exprs = append(rule.Exprs, code...)
-		}
-		conn.AddRule(rule)
-	}
-	return nil
-}
-
-// revision belongs to the comment of a rule: to be counted up when the same text
-// is to compile to something else.
-const revision = "1"
-
-// comment is the fingerprint by which Check knows a rule and the chain around it.
-func (c Chain) comment(r NFRule) string {
-	h := fnv.New64a()
-	fmt.Fprintln(h, revision, c.Name, c.header(), r)
-	return fmt.Sprintf("%x", h.Sum(nil))
-}
-
 // Del deletes the table. It asks first: a transaction that fails, because there is none,
 // has the kernel wait for everybody (__nf_tables_abort: synchronize_rcu, 10 ms).
 func (t Table) Del(n *NS) error {
-	_, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE, 0, 0,
-		&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}, attrString(unix.NFTA_TABLE_NAME, t.Name))
-	if absent(err) {
+	if _, err := t.itself(n); absent(err) {
 		return err
 	}
 	c, err := n.nftables()
@@ -219,31 +160,71 @@ func (t Table) Del(n *NS) error {
 }
 
 // Check compares the rules in the kernel with those of the table by their
-// fingerprints: one question, about this table only, and no decoding.
+// fingerprints: one question, about this table only, and no decoding. Of a table that has
+// them it asks whether anything comes to them, and what becomes of what matches none.
 func (t Table) Check(n *NS) error {
 	got, err := t.fingerprints(n)
 	if err != nil {
 		return err
 	}
-	var want []string
+	var want []fingerprinted
 	if t.More {
-		got = slices.DeleteFunc(got, func(s string) bool {
-			chain, _, _ := strings.Cut(s, " ")
-			return !slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Name == chain })
+		got = slices.DeleteFunc(got, func(f fingerprinted) bool {
+			return !slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Name == f.chain })
 		})
 	}
 	for _, c := range t.Chains {
-		for _, r := range c.Rules {
-			want = append(want, c.Name+" "+c.comment(r))
-		}
+		want = append(want, c.fingerprints()...)
 	}
 	switch {
 	case slices.Equal(got, want):
-		return nil
+		return t.works(n)
 	case len(got) == 0:
 		return fmt.Errorf("there are no such rules: %w", fs.ErrNotExist)
 	}
-	return errors.New("the rules differ")
+	return ErrOtherRules
+}
+
+// ErrOtherRules is what Check says of a table with other rules than it should have.
+var ErrOtherRules = errors.New("the rules differ")
+
+// works reports a table that is dormant, whose chains nothing calls, and a chain that somebody
+// has changed without its rules.
+func (t Table) works(n *NS) error {
+	msg, err := t.itself(n)
+	if err != nil {
+		return err
+	}
+	for typ, value := range attrsOf(msg) {
+		if typ == unix.NFTA_TABLE_FLAGS && ordered(value)&unix.NFT_TABLE_F_DORMANT != 0 {
+			return errors.New("the table is dormant")
+		}
+	}
+	for _, c := range t.Chains {
+		if err := c.check(n, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// itself asks for the table.
+func (t Table) itself(n *NS) ([]byte, error) {
+	return t.get(n, unix.NFT_MSG_GETTABLE, attrString(unix.NFTA_TABLE_NAME, t.Name))
+}
+
+// get asks for the one thing of the table's family that some attributes name, and returns
+// its own.
+func (t Table) get(n *NS, typ int, which ...nl.NetlinkRequestData) ([]byte, error) {
+	data := append([]nl.NetlinkRequestData{&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}}, which...)
+	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0, data...)
+	if err == nil && (len(msgs) != 1 || len(msgs[0]) < nl.SizeofNfgenmsg) {
+		err = fmt.Errorf("%d answers about one thing", len(msgs))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
 // Has returns what tells of a chain whether all its rules are in the kernel's table of this
@@ -254,33 +235,30 @@ func (t Table) Has(n *NS) (func(Chain) bool, error) {
 		return nil, err
 	}
 	return func(c Chain) bool {
-		return !slices.ContainsFunc(c.Rules, func(r NFRule) bool { return !slices.Contains(got, c.Name+" "+c.comment(r)) })
+		return !slices.ContainsFunc(c.fingerprints(), func(f fingerprinted) bool { return !slices.Contains(got, f) })
 	}, nil
 }
 
 // fingerprints reads the chain and the comment of each rule of the table.
-func (t Table) fingerprints(n *NS) ([]string, error) {
+func (t Table) fingerprints(n *NS) ([]fingerprinted, error) {
 	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, 0,
 		&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}, attrString(unix.NFTA_RULE_TABLE, t.Name))
 	if err != nil {
 		return nil, err
 	}
-	var found []string
-	for _, m := range msgs {
-		attrs, err := nl.ParseRouteAttr(m[nl.SizeofNfgenmsg:])
-		if err != nil {
-			return nil, err
+	found := make([]fingerprinted, len(msgs))
+	for i, m := range msgs {
+		if len(m) < nl.SizeofNfgenmsg {
+			return nil, fmt.Errorf("%d bytes are no rule", len(m))
 		}
-		var chain, comment string
-		for _, a := range attrs {
-			switch a.Attr.Type {
+		for typ, value := range attrsOf(m[nl.SizeofNfgenmsg:]) {
+			switch typ {
 			case unix.NFTA_RULE_CHAIN:
-				chain = unix.ByteSliceToString(a.Value)
+				found[i].chain = unix.ByteSliceToString(value)
 			case unix.NFTA_RULE_USERDATA:
-				comment, _ = userdata.GetString(a.Value, userdata.TypeComment)
+				found[i].comment, _ = userdata.GetString(value, userdata.TypeComment)
 			}
 		}
-		found = append(found, chain+" "+comment)
 	}
 	return found, nil
 }
@@ -315,9 +293,4 @@ func nftName(t *nftables.Table) string {
 
 var tableFamilies = map[string]nftables.TableFamily{
 	"inet": nftables.TableFamilyINet, "ip": nftables.TableFamilyIPv4, "ip6": nftables.TableFamilyIPv6,
-}
-
-var hooks = map[string]*nftables.ChainHook{
-	"prerouting": nftables.ChainHookPrerouting, "input": nftables.ChainHookInput, "forward": nftables.ChainHookForward,
-	"output": nftables.ChainHookOutput, "postrouting": nftables.ChainHookPostrouting,
 }

@@ -98,6 +98,49 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// TestTableAsleep: rules that are all there may yet do nothing, or not decide.
+func TestTableAsleep(t *testing.T) {
+	nft, err := exec.LookPath("nft")
+	if err != nil && os.Getenv("CI") != "" {
+		t.Fatal(err)
+	}
+	if err != nil {
+		t.Skip("there is no nft here to change the table: install nftables")
+	}
+	n, _ := nltest.NS(t, "host")
+	nltest.Need(t, "nftables")
+	table := vocabulary()
+	if err := (nl.Wiring{{n, table}}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{
+		"add table inet words { flags dormant; }":           "dormant",
+		"add chain inet words forward { policy accept; }":   "chain forward is type filter hook forward priority 0; policy accept;, not type filter hook forward priority 0; policy drop;",
+		"add chain inet words postrouting { policy drop; }": "chain postrouting is",
+		"add chain inet words prerouting { policy drop; }":  "chain prerouting is",
+	} {
+		if err := n.Do(func() error { return exec.Command(nft, command).Run() }); err != nil {
+			t.Fatalf("nft %s: %v", command, err)
+		}
+		if err := table.Check(n); err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), want) {
+			t.Errorf("nft %s: %v, want %q", command, err, want)
+		}
+		if err := (nl.Wiring{{n, table}}).Add(); err != nil {
+			t.Errorf("nft %s: Add: %v", command, err)
+		}
+		if err := table.Check(n); err != nil {
+			t.Errorf("nft %s: after Add: %v", command, err)
+		}
+	}
+	fewer := nl.Table{Family: table.Family, Name: table.Name, Chains: table.Chains[2:], More: true}
+	if err := n.Do(func() error { return exec.Command(nft, "add chain inet words forward { policy accept; }").Run() }); err != nil {
+		t.Fatal(err)
+	}
+	if err := fewer.Check(n); err != nil {
+		t.Errorf("the policy of a chain that is none of these: %v", err)
+	}
+}
+
 // TestTableString compares what a table says of itself with what nft(8) reads in the kernel.
 func TestTableString(t *testing.T) {
 	nft, err := exec.LookPath("nft")

@@ -112,6 +112,7 @@ func container(t *testing.T, files string, env []string) {
 	for name, text := range map[string]string{
 		"story": string(story),
 		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist":     string(conflist),
+		"etc/nftables.conf":                                "flush ruleset\ntable inet filter {\n}\n",
 		"etc/systemd/system.conf.d/ec2.conf":               "[Manager]\nDefaultEnvironment=" + quoted.String() + "\n",
 		"etc/systemd/system/story.target":                  "[Unit]\nRequires=sockets.target story.service\nAfter=sockets.target\n",
 		"etc/systemd/system/story.service":                 storyService,

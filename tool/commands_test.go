@@ -31,8 +31,8 @@ import (
 // TestTranscripts wants a transcript of every command in testdata, in which it has good
 // input and bad, as text and as JSON, without root, without EC2, and while EC2 throttles.
 func TestTranscripts(t *testing.T) {
-	noEC2 := []string{"addr", "registry-list", "validate", "iam-policy", "completion", "man"} // they ask nobody
-	noCalls := append([]string{"eniif", "free-ips"}, noEC2...)                                // they ask metadata alone
+	noEC2 := []string{"addr", "registry-list", "mend", "validate", "iam-policy", "completion", "man"} // they ask nobody
+	noCalls := append([]string{"eniif", "free-ips"}, noEC2...)                                        // they ask metadata alone
 	for _, c := range tool.New(io.Discard).Commands {
 		b := transcripts(t, c.Name)
 		want := []string{

@@ -31,8 +31,29 @@ func (p *patient) lost() ([]ailment, error) {
 				found = append(found, p.lostOne(n, s))
 			}
 		}
+		severed, err := ptp.Severed(p.pool.Host, n.name)
+		failed = errors.Join(failed, err)
+		for _, l := range severed {
+			found = append(found, p.severed(n, l))
+		}
 	}
 	return found, failed
+}
+
+// severed is about a pod without IPv6 by the node, whose link this is.
+func (p *patient) severed(n paired, l nl.Link) ailment {
+	return ailment{Severity: severe, About: l.Name + " (" + l.Alias + ")",
+		Means: "the node has no way to the pod by IPv6 any more: somebody has disabled IPv6 on the node, and the kernel has taken all routes. Probes, services and NodePorts fail by IPv6",
+		Do: "have net.ipv6.conf.all.disable_ipv6 0, and an IPv6 address on " + n.pair.HostInterface + "; then put it back from the registry, as cni-gc.timer does; " +
+			"a pod that the registry does not know is to be deleted",
+		fix: func(context.Context) (string, error) {
+			_, err := rejoin(p.pool.Host, n)
+			left, err2 := ptp.Severed(p.pool.Host, n.name)
+			if err2 == nil && !slices.ContainsFunc(left, func(o nl.Link) bool { return o.Name == l.Name }) {
+				err = nil
+			}
+			return "put back IPv6", err
+		}}
 }
 
 func (p *patient) lostOne(n paired, s nl.Step) ailment {
@@ -47,12 +68,15 @@ func (p *patient) lostOne(n paired, s nl.Step) ailment {
 	default:
 		return a
 	}
-	if err := s.Check(s.NS); errors.Is(err, fs.ErrNotExist) {
+	switch err := s.Check(s.NS); {
+	case errors.Is(err, fs.ErrNotExist):
 		a.Means = "the table is gone, with all masquerading: somebody has flushed the ruleset. Pods reach neither services nor the internet"
 		a.Do += ". Let firewalld or nftables.service flush only what is theirs"
-		return a
+	case err == nil || errors.Is(err, nl.ErrOtherRules):
+		a.Severity, a.Means = doubted, "the table is not what the configuration asks for: that, or the release, has changed since the last ADD, or somebody has been at it"
+	default:
+		a.Means = fmt.Sprintf("%v: its rules are there, and somebody has been at the rest. Pods may reach neither services nor the internet", err)
 	}
-	a.Severity, a.Means = doubted, "the table is not what the configuration asks for: that, or the release, has changed since the last ADD, or somebody has been at it"
 	return a
 }
 

@@ -25,6 +25,7 @@ var fields = map[string]string{
 	"limits":           "adapters ipv4 ipv6",
 	"man":              "page",
 	"maxpods":          "max_pods",
+	"mend":             "mended",
 	"metrics":          "[] name help samples[] {labels value}",
 	"new-interface":    "iface mac id index card subnet subnet_cidr secgrps vpc ips vpc_cidrs",
 	"registry-gc":      "deleted ended mended prefixes rules unassigned",

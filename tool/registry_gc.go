@@ -50,9 +50,12 @@ What a firewall that was restarted has flushed it puts back, and says so.`,
 			if after <= 0 {
 				return misuse(c, "invalid duration %v: --free-after must be more than 0", after)
 			}
-			mended, err := mendFirst(c.String("config"))
-			if err != nil {
+			if err := needRoot(); err != nil {
 				return err
+			}
+			mended, err := mendNode(c.String("config"))
+			if err != nil { // in the way of nothing
+				slog.Warn("look after what serves all pods", "error", err)
 			}
 			p, err := openPool(lease.Policy{})
 			if err != nil {
@@ -78,27 +81,6 @@ What a firewall that was restarted has flushed it puts back, and says so.`,
 			}, func(io.Writer) {}))
 		},
 	}
-}
-
-// mendFirst mends without waiting for EC2, or for the registry, and is in the way of nothing:
-// what it cannot do is a warning.
-func mendFirst(config string) ([]string, error) {
-	if err := needRoot(); err != nil {
-		return nil, err
-	}
-	host, err := nl.Host()
-	if err != nil {
-		return nil, err
-	}
-	defer host.Close()
-	mended, err := mend(host, config)
-	for _, what := range mended {
-		slog.Info("put back what serves all pods, and was removed", "object", what)
-	}
-	if err != nil {
-		slog.Warn("look after what serves all pods", "error", err)
-	}
-	return mended, nil
 }
 
 // collectedMark is the file whose time tells when a collection has last done all that it

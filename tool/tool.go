@@ -9,6 +9,7 @@
 //	allocate-first-available  get more addresses for an ENI that has room
 //	deallocate                give addresses back
 //	registry-gc               give back what has been free for long (cni-gc.timer)
+//	mend                      put back what a firewall has flushed (nftables.service)
 //	warm                      get what a pool wants to have free (cni-warm.path)
 //	eni-gc                    delete what instances that are gone have left behind
 //
@@ -81,7 +82,7 @@ func New(stdout io.Writer) *cli.App {
 		newInterface(), removeInterface(), deallocate(), allocate(),
 		freeIPs(), eniif(), addr(), subnets(), limits(), maxPods(),
 		bugs(), vpcCIDR(), vpcPeerCIDR(), registryList(), registryGC(),
-		status(), warm(), validate(), eniGC(), metrics(),
+		status(), warm(), mend(), validate(), eniGC(), metrics(),
 		doctor(), iamPolicy(), launchTemplate(), completion(), man(),
 	}
 	for _, c := range commands {

@@ -71,7 +71,33 @@ func Mend(host *nl.NS, network string, c Config) (done nl.Wiring, failed error) 
 		}
 		done = append(done, step)
 	}
+	if failed == nil {
+		failed = delFolded(host, network)
+	}
 	return done, failed
+}
+
+// delFolded deletes the table that an earlier release has made for a network whose table is
+// called otherwise by now, and is there; unless it is, or was, that of another network with
+// pods. One that is about to get its first has to be mended, should it have found the older
+// table to be right.
+func delFolded(host *nl.NS, network string) error {
+	folded, own := nl.FoldedTableOf(network), nl.OwnTableOf(network)
+	if folded == own {
+		return nil
+	}
+	tables, err := host.Tables()
+	if err != nil || !slices.Contains(tables, "inet "+own) || !slices.Contains(tables, "inet "+folded) {
+		return err
+	}
+	links, err := host.Links()
+	if err != nil || slices.ContainsFunc(links, func(l nl.Link) bool {
+		other := networkOf(l.Alias)
+		return other != "" && other != network && nl.FoldedTableOf(other) == folded
+	}) {
+		return err
+	}
+	return nl.Wiring{{NS: host, Object: nl.Table{Family: "inet", Name: folded}}}.Del()
 }
 
 // install adds what serves all pods, one by one, because what one has done stays when

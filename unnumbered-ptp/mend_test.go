@@ -45,12 +45,14 @@ func TestMend(t *testing.T) {
 		must(t, nl.Wiring{{NS: f.node, Object: nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}}}.Del())
 		f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	}
+	asleep := func() { f.nft("add", "table", "inet", "cni_ipvlan_vpc_k8s_net", "{ flags dormant; }") }
+	drops := func() { f.nft("add", "chain", "inet", "cni_ipvlan_vpc_k8s_net", "prerouting", "{ policy drop; }") }
 	before := state()
 	for name, repair := range map[string]func() error{
 		"Mend": func() error { _, err := mend(); return err },
 		"GC":   func() error { return f.GC(p, p.request.Attachment) },
 	} {
-		for _, lose := range []func(){table, rest} {
+		for _, lose := range []func(){table, rest, asleep, drops} {
 			lose()
 			if f.CHECK(p) == nil {
 				t.Error("CHECK is content with what a firewall has left")

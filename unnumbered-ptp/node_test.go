@@ -4,6 +4,7 @@
 package ptp_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -90,4 +91,57 @@ func TestTwoNetworks(t *testing.T) {
 	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
 		t.Errorf("RemoveOwn left %v", tables)
 	}
+}
+
+// TestAlikeNetworks have names that earlier releases folded into one, and with it one table,
+// which each took from the other.
+func TestAlikeNetworks(t *testing.T) {
+	f := newFabric(t)
+	const folded = "inet cni_ipvlan_vpc_k8s_a_b"
+	var pods []*pod
+	for i, network := range []string{"a-b", "a.b", "a_b"} {
+		p := f.configured(f.pod(fmt.Sprint("pod", i), fmt.Sprint("10.0.1.", 48+i)), func(c *ptp.Config) { c.NodePorts = new(fmt.Sprint(31000 + i)) })
+		p.request.Network = network
+		pods = append(pods, p)
+		must(t, f.ADD(p))
+	}
+	for _, p := range pods {
+		must(t, f.CHECK(p))
+		must(t, f.GC(p, p.request.Attachment))
+	}
+	want := []string{"inet cni_ipvlan_vpc_k8s.a.b", "inet cni_ipvlan_vpc_k8s.a_b", folded}
+	if tables := nltest.Hooked(t, f.node); !slices.Equal(slices.Sorted(slices.Values(tables)), want) {
+		t.Errorf("tables %v, want %v", tables, want)
+	}
+	must(t, f.node.RemoveOwn())
+	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
+		t.Errorf("RemoveOwn left %v", tables)
+	}
+}
+
+// TestFolded: GC deletes the table that an earlier release had made for the network, once
+// there is the one of this release, and if no other network may need it.
+func TestFolded(t *testing.T) {
+	f := newFabric(t)
+	p, q := f.pod("pod1", pod1Addr), f.pod("pod2", pod2Addr)
+	p.request.Network, q.request.Network = "a.b", "a-b"
+	older := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_a_b", Chains: []nl.Chain{
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
+	left := func(why string, want ...string) {
+		t.Helper()
+		if tables := nltest.Hooked(t, f.node); !slices.Equal(slices.Sorted(slices.Values(tables)), want) {
+			t.Errorf("%s: tables %v, want %v", why, tables, want)
+		}
+	}
+	f.add(f.node, older)
+	must(t, f.GC(p))
+	left("without pods", "inet cni_ipvlan_vpc_k8s_a_b")
+	must(t, f.ADD(p))
+	must(t, f.GC(p, p.request.Attachment))
+	left("with a pod", "inet cni_ipvlan_vpc_k8s.a.b")
+	must(t, f.CHECK(p))
+	must(t, f.ADD(q))
+	must(t, f.GC(p, p.request.Attachment))
+	left("with another network's pod", "inet cni_ipvlan_vpc_k8s.a.b", "inet cni_ipvlan_vpc_k8s_a_b")
+	must(t, f.CHECK(q))
 }

@@ -6,25 +6,85 @@ package ptp_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
+
+// bpffs mounts the file system for BPF, and returns what lists the files of ours.
+func bpffs(t *testing.T) (kept func() []string) {
+	const dir = "/sys/fs/bpf"
+	must(t, unix.Mount("bpf", dir, "bpf", unix.MS_RELATIME, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	return func() []string {
+		files, _ := filepath.Glob(dir + "/cni_ipvlan_vpc_k8s:*")
+		return files
+	}
+}
+
+// TestPinsUnused: by cni-gc.service goes what no ADD has opened for a week, as what another
+// release has made; what ADDs open stays, however old it is, and so does what is not ours.
+func TestPinsUnused(t *testing.T) {
+	f := newFabric(t)
+	kept := bpffs(t)
+	unit, err := os.ReadFile("../systemd/system/cni-gc.service")
+	must(t, err)
+	line := regexp.MustCompile(`(?m)^ExecStartPre=-\+(.*)$`).FindSubmatch(unit)
+	if line == nil {
+		t.Fatal("cni-gc.service gives up nothing")
+	}
+	words := strings.Fields(string(line[1]))
+	clean := func() { must(t, exec.Command(words[0], words[1:]...).Run()) }
+	added := func(name, addr string, block bool) *pod {
+		p := f.configured(f.pod(name, addr), func(c *ptp.Config) { c.BlockInstanceMetadata = &block })
+		must(t, f.ADD(p))
+		return p
+	}
+	p := added("pod1", pod1Addr, false)
+	shared := kept()
+	gone := added("pod2", pod2Addr, true)
+	all := kept()
+	if len(all) != len(shared)+1 {
+		t.Fatalf("%q are kept, and with another program %q", shared, all)
+	}
+	must(t, f.DEL(gone))
+	clean()
+	if d := cmp.Diff(all, kept()); d != "" {
+		t.Errorf("it has given up what is young (-all +kept):\n%s", d)
+	}
+	const others = "/sys/fs/bpf/others"
+	must(t, os.Symlink("nowhere", others))
+	for _, file := range append(kept(), others) {
+		long := unix.NsecToTimespec(time.Now().Add(-8 * 24 * time.Hour).UnixNano())
+		must(t, unix.UtimesNanoAt(unix.AT_FDCWD, file, []unix.Timespec{long, long}, unix.AT_SYMLINK_NOFOLLOW))
+	}
+	q := added("pod3", "10.0.1.52", false)
+	clean()
+	if d := cmp.Diff(shared, kept()); d != "" {
+		t.Errorf("-what the last pod has asked for +kept:\n%s", d)
+	}
+	if _, err := os.Lstat(others); err != nil {
+		t.Error(err)
+	}
+	must(t, f.CHECK(p))
+	must(t, f.CHECK(q))
+}
 
 // TestPinsLost removes some of what pods share, in each way: the two programs of the next pod have
 // to know of each other what they remember, or its services never answer.
 func TestPinsLost(t *testing.T) {
-	const dir = "/sys/fs/bpf"
 	f := newFabric(t)
-	must(t, unix.Mount("bpf", dir, "bpf", 0, ""))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) })
+	kept := bpffs(t)
 	f.add(f.node, kubeProxy("tcp4"))
 	serve(t, f.other, ":8080")
-	kept := func() []string {
-		files, _ := filepath.Glob(dir + "/cni_ipvlan_vpc_k8s:*")
-		return files
-	}
 	pods := 0
 	next := func(name string) {
 		pods++

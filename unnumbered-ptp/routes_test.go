@@ -98,3 +98,25 @@ func TestRoutesLifecycle(t *testing.T) {
 	must(t, f.DEL(p))
 	same(t, "DEL without prevResult", before, nltest.Dump(t, f.node, p.NS))
 }
+
+// TestRoutesChanged: an ADD of a pod that is there, whose default route is to be another by
+// now, is refused and changes nothing. Runtimes call none (CNI specification, section 2: not
+// twice without a DEL), and whoever does by hand must not take a running pod its routes.
+func TestRoutesChanged(t *testing.T) {
+	for was, is := range map[string]string{"host": "vpc", "vpc": "host"} {
+		t.Run(was+" to "+is, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) { atNode(c); c.DefaultRoute = was })
+			must(t, f.ADD(p))
+			before, result := nltest.Dump(t, f.node, p.NS), p.result
+			f.configured(p, func(c *ptp.Config) { c.DefaultRoute = is })
+			if f.ADD(p) == nil {
+				t.Error("it has another default route now")
+			}
+			same(t, "the refused ADD", before, nltest.Dump(t, f.node, p.NS))
+			f.configured(p, func(c *ptp.Config) { c.DefaultRoute = was })
+			p.result = result
+			must(t, f.CHECK(p))
+		})
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -44,6 +45,17 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 		r.DNS.Nameservers = []string{a.VPC.CIDRs[0].Masked().Addr().Next().Next().String()}
 	}
 	return r
+}
+
+// Recall is what the plugin has answered to the ADD of a lease's owner, as far as the
+// registry and the configuration tell: not what the pod's annotations asked for.
+func Recall(s *registry.State, l registry.Lease, c *Config) (*types100.Result, error) {
+	policy, err := c.Choose(plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName})
+	if err != nil {
+		return nil, err
+	}
+	e := s.ENIs[l.ENI]
+	return Allocation{Addrs: s.Held(l.Key), ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
 }
 
 // subnet is the subnet of an address.

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"cmp"
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/userdata"
+	"golang.org/x/sys/unix"
+)
+
+// A Chain is a chain of a table, with the hook of netfilter that it is called from.
+type Chain struct {
+	Name     string
+	Type     string // filter, nat or route
+	Hook     string // prerouting, input, forward, output or postrouting
+	Priority int
+	Policy   string // accept or drop; "" is accept
+	Rules    []NFRule
+}
+
+func (c Chain) header() string {
+	return "type " + c.Type + " hook " + c.Hook + " priority " + strconv.Itoa(c.Priority) + "; policy " + cmp.Or(c.Policy, "accept") + ";"
+}
+
+func (c Chain) add(conn *nftables.Conn, t *nftables.Table) error {
+	hook, ok := hooks[c.Hook]
+	if !ok {
+		return fmt.Errorf("chain %s: unknown hook %q", c.Name, c.Hook)
+	}
+	policy := nftables.ChainPolicyAccept
+	if c.Policy == "drop" {
+		policy = nftables.ChainPolicyDrop
+	}
+	prints := c.fingerprints()
+	k := conn.AddChain(&nftables.Chain{
+		Table: t, Name: c.Name, Type: nftables.ChainType(c.Type), Hooknum: hook,
+		Priority: new(nftables.ChainPriority(c.Priority)), Policy: &policy,
+	})
+	for i, r := range c.Rules {
+		rule := &nftables.Rule{Table: t, Chain: k, UserData: userdata.AppendString(nil, userdata.TypeComment, prints[i].comment)}
+		for _, term := range r {
+			code, err := term.code(conn, t)
+			if err != nil {
+				return fmt.Errorf("rule %s: %s: %w", r, term.text, err)
+			}
+			rule.Exprs = append(rule.Exprs, code...)
+		}
+		conn.AddRule(rule)
+	}
+	return nil
+}
+
+// revision belongs to the comment of a rule: to be counted up when the same text
+// is to compile to something else.
+const revision = "1"
+
+// A fingerprinted is what Check knows a rule by: its chain, and the comment, which tells what
+// the rule is and how that chain is called.
+type fingerprinted struct{ chain, comment string }
+
+// fingerprints are those of the rules.
+func (c Chain) fingerprints() []fingerprinted {
+	chain := []byte(revision + " " + c.Name + " " + c.header())
+	all := make([]fingerprinted, len(c.Rules))
+	h := fnv.New64a()
+	var sum [8]byte
+	for i, r := range c.Rules {
+		text := chain
+		for _, t := range r {
+			text = append(append(text, ' '), t.text...)
+		}
+		h.Reset()
+		h.Write(append(text, '\n'))
+		all[i] = fingerprinted{c.Name, hex.EncodeToString(h.Sum(sum[:0]))}
+	}
+	return all
+}
+
+// check compares the chain itself with that of a table in the kernel: its rules' comments do
+// not change when somebody gives it another policy.
+func (c Chain) check(n *NS, t Table) error {
+	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name), attrString(unix.NFTA_CHAIN_NAME, c.Name))
+	if err != nil {
+		return err
+	}
+	if got, want := parseChain(msg).header(), c.header(); got != want {
+		return differs("chain "+c.Name, got, want)
+	}
+	return nil
+}
+
+// parseChain reads what the kernel says of a chain; all but its name, and its rules.
+func parseChain(msg []byte) (c Chain) {
+	for typ, value := range attrsOf(msg) {
+		switch typ {
+		case unix.NFTA_CHAIN_TYPE:
+			c.Type = unix.ByteSliceToString(value)
+		case unix.NFTA_CHAIN_POLICY:
+			if ordered(value) == uint32(nftables.ChainPolicyDrop) {
+				c.Policy = "drop"
+			}
+		case unix.NFTA_CHAIN_HOOK:
+			c.parseHook(value)
+		}
+	}
+	return c
+}
+
+func (c *Chain) parseHook(msg []byte) {
+	for typ, value := range attrsOf(msg) {
+		switch typ {
+		case unix.NFTA_HOOK_HOOKNUM:
+			for name, number := range hooks {
+				if uint32(*number) == ordered(value) {
+					c.Hook = name
+				}
+			}
+		case unix.NFTA_HOOK_PRIORITY:
+			c.Priority = int(int32(ordered(value)))
+		}
+	}
+}
+
+var hooks = map[string]*nftables.ChainHook{
+	"prerouting": nftables.ChainHookPrerouting, "input": nftables.ChainHookInput, "forward": nftables.ChainHookForward,
+	"output": nftables.ChainHookOutput, "postrouting": nftables.ChainHookPostrouting,
+}
