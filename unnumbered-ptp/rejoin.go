@@ -6,6 +6,7 @@ package ptp
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -19,7 +20,8 @@ import (
 // the node has no way by it any more. Where somebody disables IPv6 on a node
 // (net.ipv6.conf.all.disable_ipv6) the kernel takes the routes of all links, in all tables, and
 // their neighbours (addrconf_ifdown), and it brings none back when IPv6 is enabled again. It
-// leaves the pods' rules. By these the loss is known; what is lost they do not tell.
+// leaves the pods' rules. By these the loss is known; what is lost they do not tell. A pod
+// without a service loop has no rule, and nobody knows.
 func Severed(host *nl.NS, network string) ([]nl.Link, error) {
 	links, err1 := host.Links()
 	rules, err2 := host.Rules()
@@ -75,6 +77,9 @@ func Rejoin(network string, a plugin.Attachment, netns string, c Config, added *
 	err = anyRight(r.Config.anyPair(p), func(p pair) error {
 		w := wiring(r, p, s.node.primaries(), tableOf6(rules, p.veth.Name), s.host, s.pod)
 		lost = slices.DeleteFunc(w, func(step nl.Step) bool { return step.NS != s.host || !ofIPv6(step.Object) })
+		if p.loop == none { // it has a rule
+			return fs.ErrNotExist
+		}
 		return s.hasLoop(r, p)
 	})
 	if err != nil {
