@@ -4,7 +4,7 @@ KERNEL  := ./nl/... ./plugin/ipvlan/... ./plugin/chain/... ./unnumbered-ptp/... 
 VM      := $(CURDIR)/nl/nltest/vm
 RACE    := $(if $(shell command -v gcc),-race)
 PEERS   := $(CURDIR)/.cache/peers
-RUNTIME := $(CURDIR)/.cache/containerd
+RUNTIME := $(CURDIR)/.cache/cri
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
@@ -19,7 +19,7 @@ SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 build:
 	$(GOBUILD) -o bin/ ./...
 
-test: build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd
+test: build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio
 	$(VM)/setup iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck
 	go test $(RACE) -run 'TestRepo' .
 	go test $(RACE) -skip TestKillEverywhere $$(go list ./... | grep -vxF "$$(go list $(KERNEL) .)")
@@ -49,9 +49,17 @@ $(PEERS)/firewall:
 	GOBIN=$(PEERS) CGO_ENABLED=0 go install -trimpath -ldflags '-s -w' $(addprefix github.com/containernetworking/plugins/plugins/meta/,tuning@v1.9.1 firewall@v1.9.1)
 
 # containerd, runc, which is C too, and what asks them as kubelet does. No peers: the benchmarks carry those along.
-$(RUNTIME)/containerd: aws/vpcsim/containerd/programs/go.sum $(wildcard aws/vpcsim/containerd/programs/*/*.go)
+CRI     := aws/vpcsim/cri/programs
+$(RUNTIME)/containerd: $(CRI)/go.sum $(wildcard $(CRI)/*/*.go)
 	$(VM)/setup gcc libc6-dev
 	CGO_ENABLED=1 go build -C $(<D) -tags no_btrfs,no_devmapper,no_zfs -ldflags '-s -w' -o $(RUNTIME)/ tool ./...
+
+# CRI-O, and pinns, its program that makes a pod's namespaces, from its module, too.
+CRIO    := containers_image_openpgp,containers_image_ostree_stub,containers_image_rekor_stub,exclude_graphdriver_btrfs,exclude_graphdriver_zfs,libsqlite3
+$(RUNTIME)/crio: $(CRI)/crio/go.sum
+	$(VM)/setup gcc libc6-dev libsqlite3-dev conmon
+	mkdir -p $(RUNTIME) && gcc -Os -o $(RUNTIME)/pinns $$(go list -C $(<D) -m -f '{{.Dir}}' github.com/cri-o/cri-o)/pinns/src/*.c
+	CGO_ENABLED=1 go build -C $(<D) -tags $(CRIO) -ldflags '-s -w' -o $(RUNTIME)/ tool
 
 bench: build $(PEERS)/ptp
 	$(VM)/setup iptables nftables

@@ -27,7 +27,7 @@
 // And they are proven on a simulated cloud with a real kernel:
 //
 //	aws/ec2sim/     EC2 and metadata over HTTP, from one VPC in memory
-//	aws/vpcsim/     its data plane: namespaces as instances, veths as ENIs; paths of packets; the demo; kube-proxy's rules; containerd
+//	aws/vpcsim/     its data plane: namespaces as instances, veths as ENIs; paths of packets; the demo; kube-proxy's rules; containerd and CRI-O
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a kernel with ipvlan where the machine's has none
 //
 // Arrows, and no others (repo_test.go holds them):

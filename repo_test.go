@@ -57,7 +57,7 @@ var arrows = map[string]string{
 	"aws/vpcsim/bench/noop":                            "",
 	"aws/vpcsim/sim":                                   "aws/vpcsim aws/vpcsim/paths",
 	"aws/vpcsim/kubeproxy":                             "nl",
-	"aws/vpcsim/containerd":                            "",
+	"aws/vpcsim/cri":                                   "",
 }
 
 // owners are the sole importers of a dependency, by the beginning of its path.

@@ -28,7 +28,10 @@ import (
 const patience = 2 * time.Minute
 
 // again is when it looks again whether somebody listens.
-var again = grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond}}
+var again = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
+	MinConnectTimeout: patience, // for who listens, and is busy
+}
 
 func main() {
 	if len(os.Args) != 4 {

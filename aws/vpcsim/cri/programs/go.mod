@@ -1,11 +1,10 @@
-module github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/containerd/programs
+module github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/cri/programs
 
 go 1.26.6
 
 tool (
 	github.com/containerd/containerd/v2/cmd/containerd
 	github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
-	github.com/containerd/containerd/v2/cmd/ctr
 	github.com/containernetworking/plugins/plugins/main/loopback
 	github.com/opencontainers/runc
 )

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package containerd_test
+package cri_test
 
 import (
 	"net/netip"
@@ -44,7 +44,7 @@ func newVPC(t *testing.T, families int) *vpc {
 	})
 	v := &vpc{fabric: f, families: families}
 	for name, i := range map[string]**vpcsim.Instance{"node": &v.node, "host": &v.host} {
-		if *i, err = f.RunInstance(name, ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node", IPv6: families - 1}); err != nil {
+		if *i, err = f.RunInstance(name, ec2sim.RunInstance{Type: "m5.4xlarge", Subnet: "subnet-node", IPv6: families - 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
