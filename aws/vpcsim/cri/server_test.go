@@ -47,14 +47,14 @@ type server struct {
 // shipped is the network that has nothing changed.
 const shipped = "shipped"
 
-// newServer starts a container runtime with a network for each conflist, of which shipped is the first.
+// newServer starts a container runtime with a network for each conflist; one is shipped.
 func newServer(t *testing.T, k kind, v *vpc, conflists map[string][]byte) *server {
 	t.Helper()
 	s := &server{kind: k, vpc: v, dir: v.node.StateDir + "." + k.program, network: shipped,
 		plugins: must(filepath.Abs(pluginDir)), programs: must(filepath.Abs(programDir))}
 	pause, err := os.ReadFile(filepath.Join(s.programs, "pause"))
 	if err != nil {
-		t.Fatalf("%v: run make %s/%s", err, s.programs, k.program)
+		t.Fatalf("%v: run make %[2]s/containerd %[2]s/crio", err, s.programs)
 	}
 	for network, list := range conflists {
 		s.write(t, network+"/10.conflist", list)
