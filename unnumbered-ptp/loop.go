@@ -267,6 +267,19 @@ func looplessRoutes(p pair) (objects []nl.Object) {
 	return objects
 }
 
+// supersede deletes from [tableLoopless] what leads to the addresses of a pod that has a loop: a
+// pod that had them before, and was never deleted, or this one from before it had a loop.
+func (s *scene) supersede(p pair) error {
+	if p.loop == none {
+		return nil
+	}
+	var w nl.Wiring
+	for _, a := range p.addrs {
+		w = append(w, nl.Step{NS: s.host, Object: nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Table: tableLoopless, Protocol: nl.RouteProtocol}})
+	}
+	return w.Del()
+}
+
 // loopRules are the node's part for all pods of a family, of which it has address a.
 //
 // What is not sent on by a next hop of the loop, and was rewritten, goes to a pod

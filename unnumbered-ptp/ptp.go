@@ -83,7 +83,7 @@ func (s *scene) wire(r *plugin.Request[Config], p pair, there bool) error {
 	for _, loop := range r.Config.loops() {
 		p.loop = loop
 		table, failed := s.table(r, p, there)
-		if failed != nil {
+		if failed = errors.Join(failed, s.supersede(p)); failed != nil {
 			return failed
 		}
 		err = wiring(r, p, s.node, table, s.host, s.pod).Add()

@@ -6,7 +6,6 @@ package ptp_test
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 
@@ -170,25 +169,6 @@ func TestLoopWanted(t *testing.T) {
 	}
 	must(t, f.DEL(p))
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
-}
-
-// TestStaleRoute gives a pod the address of one that was never deleted.
-func TestStaleRoute(t *testing.T) {
-	f, p := prepared(t)
-	must(t, f.ADD(p))
-	heir := *p
-	heir.NS, heir.request.NetNS = nltest.NS(t, "heir")
-	heir.request.ContainerID = "heir"
-	f.add(f.router, nl.Veth{Name: "heir", Peer: "eth0", PeerNS: heir.NS})
-	must(t, f.ADD(&heir))
-	routes, err := f.node.Routes(nl.RouteFilter{Table: 254, Protocol: nl.RouteProtocol})
-	must(t, err)
-	others := func(r nl.Route) bool { return r.Dev != heir.result.Interfaces[1].Name }
-	if len(routes) != 2 || slices.ContainsFunc(routes, others) {
-		t.Errorf("want the heir's route and its spare one alone: %v", routes)
-	}
-	must(t, f.DEL(p))
-	must(t, f.CHECK(&heir))
 }
 
 // TestNodeRepairs puts back what somebody has flushed or reset, with the next ADD; CHECK tells.
