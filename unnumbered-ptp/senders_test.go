@@ -136,6 +136,24 @@ func TestForgedAnswer(t *testing.T) {
 	}
 }
 
+// TestByVeth: any program may have its socket send by the veth. With a loop the VPC sees the pod
+// all the same, or nobody; without one it sees the node, and security groups judge by the boot ENI.
+func TestByVeth(t *testing.T) {
+	for loop, as := range map[string]string{"redirect": pod1Addr, "masquerade": "", "none": nodeAddr} {
+		s := newScene(t, [2]string{loop, loop})
+		server := bind(t, s.other, "udp4", ":9053")
+		bind(t, s.pods[0].NS, "udp4", ":40000", byVeth).send("?", otherAddr+":9053")
+		must(t, server.SetReadDeadline(time.Now().Add(2*time.Second)))
+		seen := ""
+		if _, from, err := server.ReadFrom(make([]byte, 1)); err == nil {
+			seen = from.(*net.UDPAddr).IP.String()
+		}
+		if seen != as {
+			t.Errorf("%s: seen as %q, want %q", loop, seen, as)
+		}
+	}
+}
+
 // A box sends and gets datagrams.
 type box struct {
 	*testing.T
