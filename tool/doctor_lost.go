@@ -31,7 +31,7 @@ func (p *patient) lost() ([]ailment, error) {
 				found = append(found, p.lostOne(n, s))
 			}
 		}
-		severed, err := ptp.Severed(p.pool.Host, n.name)
+		severed, err := n.severed(p.pool.Host, p.state)
 		failed = errors.Join(failed, err)
 		for _, l := range severed {
 			found = append(found, p.severed(n, l))
@@ -48,7 +48,7 @@ func (p *patient) severed(n paired, l nl.Link) ailment {
 			"a pod that the registry does not know is to be deleted",
 		fix: func(context.Context) (string, error) {
 			_, err := rejoin(p.pool.Host, n)
-			left, err2 := ptp.Severed(p.pool.Host, n.name)
+			left, err2 := n.severed(p.pool.Host, p.state)
 			if err2 == nil && !slices.ContainsFunc(left, func(o nl.Link) bool { return o.Name == l.Name }) {
 				err = nil
 			}

@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -23,8 +24,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
+// rejoinConflist takes a serviceLoop.
 const rejoinConflist = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "secGroupIds": [],
-	"ipFamilies": ["IPv4", "IPv6"], "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}]}`
+	"ipFamilies": ["IPv4", "IPv6"], "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "serviceLoop": %q}]}`
 
 // A dual is a node with a pod that has an address of each family.
 type dual struct {
@@ -38,7 +40,7 @@ type dual struct {
 // own is the node's address of IPv6.
 var own = nl.Addr{Prefix: netip.MustParsePrefix("fd00::10/64"), Dev: "eth0", NoDAD: true}
 
-func newDual(t *testing.T) *dual {
+func newDual(t *testing.T, loop string) *dual {
 	nltest.Need(t, "nftables")
 	d := &dual{t: t, conflist: filepath.Join(t.TempDir(), "10.conflist")}
 	d.node, _ = nltest.NS(t, "node")
@@ -52,7 +54,7 @@ func newDual(t *testing.T) *dual {
 	}) {
 		want(t, (nl.Wiring{s}).Add())
 	}
-	want(t, os.WriteFile(d.conflist, []byte(rejoinConflist), 0o600))
+	want(t, os.WriteFile(d.conflist, fmt.Appendf(nil, rejoinConflist, loop), 0o600))
 	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", t.TempDir())
 	var err error
 	d.registry, err = registry.Open(registry.Dir())
@@ -110,9 +112,22 @@ func (d *dual) mend() (did []string, err error) {
 // TestRejoin: IPv6 is disabled on a node and enabled again. mend puts back from the registry
 // what the kernel has taken of a pod's, and so does doctor --fix; without a lease they say so.
 func TestRejoin(t *testing.T) {
-	d := newDual(t)
+	for _, loop := range []string{"", "none"} {
+		t.Run(loop, func(t *testing.T) { testRejoin(t, newDual(t, loop)) })
+	}
+	d := newDual(t, "")
+	d.offAndOn()
+	want(t, d.registry.Update(t.Context(), func(s *registry.State) error { s.ReleaseOf(d.owner.Key, time.Now()); return nil }))
+	if did, err := d.mend(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "no lease tells the address") {
+		t.Errorf("without a lease: %v, %v", did, err)
+	}
+}
+
+func testRejoin(t *testing.T, d *dual) {
 	before := nltest.Dump(t, d.node)
-	p := &patient{given: d.conflist, pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}}
+	state, err := leases()
+	want(t, err)
+	p := &patient{given: d.conflist, pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}, state: state}
 	for name, repair := range map[string]func(){
 		"mend": func() {
 			if did, err := d.mend(); err != nil || !slices.Equal(did, []string{"IPv6 of default/web"}) {
@@ -135,11 +150,6 @@ func TestRejoin(t *testing.T) {
 	}
 	if did, err := d.mend(); len(did) > 0 || err != nil {
 		t.Errorf("of what is there it has put back %v; %v", did, err)
-	}
-	d.offAndOn()
-	want(t, d.registry.Update(t.Context(), func(s *registry.State) error { s.ReleaseOf(d.owner.Key, time.Now()); return nil }))
-	if did, err := d.mend(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "no lease tells the address") {
-		t.Errorf("without a lease: %v, %v", did, err)
 	}
 }
 

@@ -6,7 +6,6 @@ package ptp
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 
@@ -21,8 +20,9 @@ import (
 // (net.ipv6.conf.all.disable_ipv6) the kernel takes the routes of all links, in all tables, and
 // their neighbours (addrconf_ifdown), and it brings none back when IPv6 is enabled again. It
 // leaves the pods' rules. By these the loss is known; what is lost they do not tell. A pod
-// without a service loop has no rule, and nobody knows.
-func Severed(host *nl.NS, network string) ([]nl.Link, error) {
+// without a service loop has no rule: leased says of the host end whether the pod is known
+// to have an address of IPv6.
+func Severed(host *nl.NS, network string, leased func(veth string) bool) ([]nl.Link, error) {
 	links, err1 := host.Links()
 	rules, err2 := host.Rules()
 	routes, err3 := host.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
@@ -30,9 +30,13 @@ func Severed(host *nl.NS, network string) ([]nl.Link, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(links, func(l nl.Link) bool {
-		return l.Kind != "veth" || l.Group != nl.OwnGroup || networkOf(l.Alias) != network ||
-			tableOf6(rules, l.Name) == 0 ||
-			slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == l.Name && r.Dst.Addr().Is6() })
+		if l.Kind != "veth" || l.Group != nl.OwnGroup || networkOf(l.Alias) != network ||
+			tableOf6(rules, l.Name) == 0 && !leased(l.Name) ||
+			slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == l.Name && r.Dst.Addr().Is6() }) {
+			return true
+		}
+		_, err := host.LinkByName(l.Name) // it may have gone while the routes were listed
+		return err != nil
 	}), nil
 }
 
@@ -74,12 +78,13 @@ func Rejoin(network string, a plugin.Attachment, netns string, c Config, added *
 		return nil, fmt.Errorf("the namespace %s has not the other end of %s: %w", r.NetNS, p.veth.Name, errors.Join(err1, err2))
 	}
 	var lost nl.Wiring
+	table := tableOf6(rules, p.veth.Name)
 	err = anyRight(r.Config.anyPair(p), func(p pair) error {
-		w := wiring(r, p, s.node.primaries(), tableOf6(rules, p.veth.Name), s.host, s.pod)
-		lost = slices.DeleteFunc(w, func(step nl.Step) bool { return step.NS != s.host || !ofIPv6(step.Object) })
-		if p.loop == none { // it has a rule
-			return fs.ErrNotExist
+		if (p.loop == none) != (table == 0) {
+			return fmt.Errorf("its service loop is not %q", p.loop)
 		}
+		w := wiring(r, p, s.node.primaries(), table, s.host, s.pod)
+		lost = slices.DeleteFunc(w, func(step nl.Step) bool { return step.NS != s.host || !ofIPv6(step.Object) })
 		return s.hasLoop(r, p)
 	})
 	if err != nil {
