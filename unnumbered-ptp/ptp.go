@@ -21,7 +21,6 @@
 package ptp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -143,14 +142,16 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 }
 
 // anyRight returns nil if one of the ways that a pod may be is right, and otherwise what is
-// wrong with the first.
+// wrong with the first, unless that is only that the pod has a loop.
 func anyRight(ways []pair, wrong func(pair) error) (first error) {
 	for _, p := range ways {
 		err := wrong(p)
 		if err == nil {
 			return nil
 		}
-		first = cmp.Or(first, err)
+		if first == nil || errors.Is(first, errLooped) {
+			first = err
+		}
 	}
 	return first
 }

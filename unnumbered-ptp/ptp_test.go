@@ -164,8 +164,15 @@ func TestLoopWanted(t *testing.T) {
 	must(t, f.ADD(p))
 	must(t, f.CHECK(p))
 	p.request.Config.ServiceLoop = "none"
+	result := p.result
 	if err := f.ADD(p); err == nil || !strings.Contains(err.Error(), "has a service loop") {
 		t.Errorf("ADD without a loop to a pod that has one: %v", err)
+	}
+	p.result = result
+	must(t, f.CHECK(p))
+	must(t, nl.Splice{ENI: "eth0", Veth: "eth1"}.Del(p.NS))
+	if err := f.CHECK(p); err == nil || strings.Contains(err.Error(), "has a service loop") {
+		t.Errorf("CHECK of a pod whose loop is broken, which is to have none by now: %v", err)
 	}
 	must(t, f.DEL(p))
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))

@@ -80,8 +80,11 @@ func Rejoin(network string, a plugin.Attachment, netns string, c Config, added *
 	var lost nl.Wiring
 	table := tableOf6(rules, p.veth.Name)
 	err = anyRight(r.Config.anyPair(p), func(p pair) error {
-		if (p.loop == none) != (table == 0) {
-			return fmt.Errorf("its service loop is not %q", p.loop)
+		switch {
+		case p.loop == none && table != 0:
+			return errLooped
+		case p.loop != none && table == 0:
+			return fmt.Errorf("%s has no rule for service loop %q", p.veth.Name, p.loop)
 		}
 		w := wiring(r, p, s.node.primaries(), table, s.host, s.pod)
 		lost = slices.DeleteFunc(w, func(step nl.Step) bool { return step.NS != s.host || !ofIPv6(step.Object) })

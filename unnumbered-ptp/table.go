@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -36,11 +37,14 @@ func (s *scene) table(r *plugin.Request[Config], p pair, before bool) (uint32, e
 	routes, err := s.host.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	for _, r := range routes {
 		if r.Table != nl.MainTable && r.Table != tableLoopless {
-			return 0, fmt.Errorf("%s has a service loop, by table %d: it is from before serviceLoop was %q", p.veth.Name, r.Table, none)
+			return 0, fmt.Errorf("%s has a service loop, by table %d: %w", p.veth.Name, r.Table, errLooped)
 		}
 	}
 	return 0, err
 }
+
+// errLooped is about a pod that is not to have a service loop any more, and has one.
+var errLooped = errors.New(`it is from before serviceLoop was "none"`)
 
 // tableOf is the table of a link on the host: that in which it has routes, which a link that
 // was there before may have, or else the first in which nobody has any. A node that has
