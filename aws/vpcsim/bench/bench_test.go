@@ -126,4 +126,11 @@ func TestBudgets(t *testing.T) {
 	if err := measured().kept(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
+	none := measured()
+	for _, f := range none.all {
+		f.took = nil
+	}
+	if none.kept() == nil {
+		t.Error("where nothing was counted all budgets are kept")
+	}
 }

@@ -31,6 +31,10 @@ func (fs *flows) kept() error {
 	for _, b := range budgets {
 		mine := quantile(fs.took(b.layout, b.route, loads[0]), 0.5)
 		its := quantile(fs.took(b.than, b.route, loads[0]), 0.5)
+		if mine == 0 || its == 0 {
+			errs = append(errs, fmt.Errorf("%s or %s, %s: nothing was counted", b.layout, b.than, b.route))
+			continue
+		}
 		if got := float64(mine) / float64(its); got > b.times {
 			errs = append(errs, fmt.Errorf("%s, %s: a request costs %.3f times that of %s; the budget is %.3f", b.layout, b.route, got, b.than, b.times))
 		}
