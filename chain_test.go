@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -19,6 +20,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -26,33 +28,58 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
-	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestMain installs the test binary under the names of the programs, so that
-// the chain runs as it does on a node: as processes.
-func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"cni-ipvlan-vpc-k8s":                func() { plugin.Main("cni-ipvlan-vpc-k8s", chain.Commands()) },
-		"cni-ipvlan-vpc-k8s-ipam":           func() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", ipam.Commands()) },
-		"cni-ipvlan-vpc-k8s-ipvlan":         func() { plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", ipvlan.Commands()) },
-		"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() { plugin.Main("cni-ipvlan-vpc-k8s-unnumbered-ptp", ptp.Commands()) },
-		"cni-ipvlan-vpc-k8s-tool":           tool.Main,
-	})
+// programs is the folder of ours, as make builds them: the chain runs as it does on a node, by processes that start as fast as
+// there. Go takes no result for that of other programs: it remembers which files a test has opened. They are read, as this one
+// is: a VM gets a program from its host page by page, and on a busy machine that took longer than a plugin has.
+func programs(t testing.TB) string {
+	t.Helper()
+	dir, err := inMemory()
+	if err != nil {
+		t.Fatalf("%v: run make build", err)
+	}
+	return dir
 }
 
-// The forms that a conflist of ours can have: as it is, with three plugins, or with the one that is all three.
-var forms = map[string]func(list []byte) []byte{
-	"three plugins": func(list []byte) []byte { return list },
-	"one plugin":    merged,
+var inMemory = sync.OnceValues(func() (dir string, err error) {
+	dir, err = filepath.Abs("bin")
+	files := []string{"/proc/self/exe"}
+	for _, part := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp", "-tool"} {
+		files = append(files, filepath.Join(dir, "cni-ipvlan-vpc-k8s"+part))
+	}
+	for _, file := range files {
+		_, e := os.ReadFile(file)
+		err = errors.Join(err, e)
+	}
+	return dir, err
+})
+
+// every has tests go through every combination of what they vary. Otherwise each value is met, in one combination or more:
+//
+//	go test -exec "$PWD/nl/nltest/vm/exec" . -args -every
+var every = flag.Bool("every", false, "test every combination, not each value once")
+
+// A form is one that a conflist of ours can have: as it is, with three plugins, or with the one that is all three.
+type form struct {
+	name string
+	of   func(list []byte) []byte
+}
+
+var forms = []form{
+	{"three plugins", func(list []byte) []byte { return list }},
+	{"one plugin", merged},
+}
+
+// formsOf are those for the nth value of something else: one in turn, or every.
+func formsOf(nth int) []form {
+	if *every {
+		return forms
+	}
+	return forms[nth%len(forms):][:1]
 }
 
 // TestChain runs the transcripts in testdata on a simulated instance, in either form.
@@ -67,8 +94,8 @@ var forms = map[string]func(list []byte) []byte{
 //	ping POD ADDRESS      send an echo request from a pod, from the node, or from the host
 func TestChain(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
-	for name, form := range forms {
-		t.Run(name, func(t *testing.T) { testChain(t, form) })
+	for _, form := range forms {
+		t.Run(form.name, func(t *testing.T) { testChain(t, form.of) })
 	}
 }
 
@@ -85,12 +112,12 @@ func testChain(t *testing.T, form func([]byte) []byte) {
 			"node":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).run(ts, args)) },
 			"ec2":   func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).ec2(strings.Join(args, " "))) },
 			"fail":  func(ts *testscript.TestScript, _ bool, args []string) { ts.Check(on(ts).fail(args)) },
-			"ping":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, neg, on(ts).ping(args)) },
+			"ping":  func(ts *testscript.TestScript, neg bool, args []string) { verdict(ts, false, on(ts).ping(!neg, args)) },
 		},
 	})
 }
 
-// verdict wants an error if the command is negated, and none if it is not.
+// verdict expects an error if the command is negated, and otherwise none.
 func verdict(ts *testscript.TestScript, neg bool, err error) {
 	if neg && err == nil {
 		ts.Fatalf("no error")
@@ -100,7 +127,7 @@ func verdict(ts *testscript.TestScript, neg bool, err error) {
 	}
 }
 
-// A world is what a transcript plays on: a VPC with one node and one other host.
+// A world is where a transcript runs: a VPC with one node and one other host.
 type world struct {
 	fabric     *vpcsim.Fabric
 	node, host *vpcsim.Instance
@@ -111,7 +138,7 @@ type world struct {
 	conf       func(name string) (*libcni.NetworkConfigList, error)
 
 	kubernetes   string         // the namespace of the pods; "": shop
-	capabilities map[string]any // what the runtime tells plugins that ask for it
+	capabilities map[string]any // what the runtime passes to plugins with the capability
 }
 
 type worldKey struct{}
@@ -128,7 +155,7 @@ func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
 			t.Error(err)
 		}
 	})
-	w.path = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam")))
+	w.path = programs(t)
 	w.cache, w.stderr = filepath.Join(e.WorkDir, ".cache"), t.Output()
 	w.conf = func(name string) (*libcni.NetworkConfigList, error) {
 		b, err := os.ReadFile(filepath.Join(e.WorkDir, name))
@@ -187,15 +214,14 @@ func (w *world) newPod(name string) error {
 	return err
 }
 
-// removePod removes the namespace of a pod, as a runtime does whose DEL comes later.
+// removePod removes the namespace of a pod, like a runtime that calls DEL later.
 func (w *world) removePod(name string) error {
 	n := w.pods[name]
 	delete(w.pods, name)
 	return n.Close()
 }
 
-// cni runs VERB POD CONFLIST. Its output is the result, with what differs from
-// run to run replaced.
+// cni runs VERB POD CONFLIST. It prints the result, with the parts that differ from run to run replaced.
 func (w *world) cni(ts *testscript.TestScript, args []string) error {
 	verb, pod, file := args[0], args[1], args[2]
 	list, err := w.conf(file)
@@ -247,7 +273,7 @@ func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result t
 	return result, err
 }
 
-// netns is the path of a pod's namespace, empty if there is none.
+// netns returns the path of a pod's namespace, or "" if there is none.
 func (w *world) netns(pod string) string {
 	if n, ok := w.pods[pod]; ok {
 		return n.Path
@@ -275,7 +301,7 @@ var (
 	netns = regexp.MustCompile(`"[^"]*/netns/[^"]*"`)
 )
 
-// normal replaces what differs from run to run.
+// normal replaces the parts that differ from run to run.
 func normal(s string) string {
 	s = mac.ReplaceAllString(s, `"MAC"`)
 	s = veth.ReplaceAllString(s, `"VETH"`)
@@ -320,15 +346,18 @@ func (w *world) fail(args []string) error {
 	return nil
 }
 
-func (w *world) ping(args []string) error {
+func (w *world) ping(answers bool, args []string) error {
 	a, err := netip.ParseAddr(args[1])
 	if err != nil {
 		return err
 	}
+	if !answers {
+		return w.pods[args[0]].Silent(a)
+	}
 	return w.pods[args[0]].Ping(a)
 }
 
-// testWorld is a world that ends with the test, for libcni called from here.
+// testWorld is a world that ends with the test. The test process calls libcni itself.
 func testWorld(t *testing.T) *world {
 	t.Helper()
 	w, err := newWorld()
@@ -340,12 +369,11 @@ func testWorld(t *testing.T) *world {
 			t.Error(err)
 		}
 	})
-	w.path, w.cache, w.stderr = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam"))), t.TempDir(), t.Output()
+	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
 	return w
 }
 
-// The original's own example works unchanged, and so it does in every version that
-// the specification has had since plugins can be chained.
+// The original's example works unchanged, in every version of the specification that supports chains.
 func TestEveryVersion(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	original, err := os.ReadFile("conflist-examples/original.conflist")
@@ -356,10 +384,10 @@ func TestEveryVersion(t *testing.T) {
 	if err := w.newPod("pod"); err != nil {
 		t.Fatal(err)
 	}
-	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-		for name, form := range forms {
-			t.Run(version+" "+name, func(t *testing.T) {
-				list, err := libcni.ConfListFromBytes(form(bytes.ReplaceAll(original, []byte("0.3.1"), []byte(version))))
+	for i, version := range []string{"0.3.1", "0.3.0", "0.4.0", "1.0.0", "1.1.0"} { // the first is the original's
+		for _, form := range formsOf(i) {
+			t.Run(version+" "+form.name, func(t *testing.T) {
+				list, err := libcni.ConfListFromBytes(form.of(bytes.ReplaceAll(original, []byte("0.3.1"), []byte(version))))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -369,7 +397,7 @@ func TestEveryVersion(t *testing.T) {
 	}
 }
 
-// testVersion is the life of a pod.
+// testVersion tests the life of a pod.
 func testVersion(t *testing.T, w *world, list *libcni.NetworkConfigList, version string) {
 	result, err := w.call(list, "ADD", "pod")
 	if err != nil {
@@ -405,7 +433,7 @@ func testVersion(t *testing.T, w *world, list *libcni.NetworkConfigList, version
 	}
 }
 
-// merged is a list with the one plugin that is all three in place of them.
+// merged returns the list with the plugin that combines the three in their place.
 func merged(list []byte) []byte {
 	var l map[string]any
 	if err := json.Unmarshal(list, &l); err != nil {

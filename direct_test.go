@@ -13,24 +13,24 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// A direct scene counts what becomes of the packets of its first pod.
+// A direct scene counts the packets of its first pod.
 type direct struct{ *paths.Scene }
 
-// directPaths are between a pod and the VPC; Services are by the node.
+// directPaths are between a pod and the VPC. Services are not direct: they are reached through the node.
 var directPaths = []string{
 	"pod to pod, on one ENI", "pod to pod, on two ENIs of a node", "pod to pod, on two nodes", "pod to pod, on two nodes, back",
 	"pod to a host in the VPC", "host in a peered VPC to pod",
 }
 
-// untouched makes requests by direct paths, and shows that none is tracked and none meets netfilter: not in the pod,
-// unless it masquerades, and not on its node, which has the rules of kube-proxy. Those to a Service are the proof that
-// the counters count.
+// untouched makes requests by direct paths. It checks that no connection tracker and no netfilter hook handles them:
+// neither in the pod, unless it masquerades, nor on its node, which has the rules of kube-proxy. Requests to a Service
+// prove that the counters work.
 func (d direct) untouched(t *testing.T, untracked bool) {
 	t.Helper()
 	pod, node := d.Nodes[0].Pods[0], d.Nodes[0]
@@ -43,7 +43,7 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 			t.Error(err)
 		}
 	}()
-	const rounds = 10
+	const rounds = 3
 	podBefore, nodeBefore := nltest.Tracked(t, pod.NS), nltest.Tracked(t, node.NS)
 	requests := 0
 	for _, p := range slices.Concat(paths.Daily, paths.Further) {
@@ -67,21 +67,21 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 		t.Error("want nothing of that")
 	}
 	if !untracked && (inPod <= 0 || len(hooks) == 0) {
-		t.Error("a pod that masquerades tracks nothing: this test cannot tell")
+		t.Error("a pod that masquerades tracks nothing: this test proves nothing")
 	}
 	call(t, d.Scene, requests/4)
 	t.Logf("%d requests to a Service: the pod tracks %d, the node %d more, and %d packets met netfilter there",
 		requests/4, nltest.Tracked(t, pod.NS), nltest.Tracked(t, node.NS)-nodeBefore, d.met(t))
 	if now := nltest.Tracked(t, node.NS); now < requests/4 || d.met(t) == 0 {
-		t.Errorf("the node tracks %d connections, and so this test cannot tell", now)
+		t.Errorf("the node tracks %d connections, and so this test proves nothing", now)
 	}
 }
 
-// manyConnections is a client that makes one connection after the other to a Service, more than there would be ports for
-// if each took one of a few thousand until it was forgotten.
+// manyConnections makes many connections to a Service, one after the other. None may wait until another is forgotten. The client
+// ends each, and keeps its port for a minute: TestManyConnections of unnumbered-ptp makes more than there are ports.
 func manyConnections(t *testing.T, s *paths.Scene) {
 	t.Helper()
-	const count = 2000
+	const count = 500
 	pod, start := s.Nodes[0].Pods[0], time.Now()
 	before := counter(t, pod.NS, "TcpRetransSegs")
 	call(t, s, count)
@@ -108,7 +108,7 @@ func counter(t *testing.T, n *nl.NS, name string) (count int) {
 	return count
 }
 
-// call has the first pod call a Service by TCP so many times.
+// call calls a Service by TCP from the first pod, this number of times.
 func call(t *testing.T, s *paths.Scene, times int) {
 	t.Helper()
 	to := netip.AddrPortFrom(kubeproxy.Services()[0].ClusterIP.V4, kubeproxy.Services()[0].Port)
@@ -125,8 +125,8 @@ func call(t *testing.T, s *paths.Scene, times int) {
 	}
 }
 
-// meterName is a table of the node that counts, before all others, what is from the pod or for it.
-const meterName = "witness" // nft(8) has a keyword meter
+// meterName is a table of the node with the highest priority. It counts the packets from the pod and to it.
+const meterName = "packetcount" // nft(8) has a keyword meter
 
 func (d direct) meter() nl.Wiring {
 	t := nl.Table{Family: "inet", Name: meterName}
@@ -143,7 +143,7 @@ func (d direct) meter() nl.Wiring {
 
 var packets = regexp.MustCompile(`counter packets (\d+)`)
 
-// met is how many packets the meter has counted, once for each hook.
+// met returns how many packets the meter has counted, once for each hook.
 func (d direct) met(t *testing.T) (sum int) {
 	t.Helper()
 	var out []byte

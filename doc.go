@@ -1,44 +1,116 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package vpc is the map of this repository, and nothing else.
+// Package vpc is the map of this repository and its glossary. It has no code.
 //
 // Three CNI plugins, in one process or chained, give a Kubernetes pod a native address of an AWS VPC:
 //
-//	plugin/         the skeleton that the plugins share: decode, dispatch, encode, errors
-//	ipam/lease/     which pod has which address, of those that the node has
-//	ipam/           that, and getting more from EC2; the first plugin
-//	plugin/ipvlan/  a slave of the address's ENI in the pod; the second plugin
-//	unnumbered-ptp/ a veth pair between pod and node, routes, masquerade; the third plugin
-//	plugin/chain/   the three in one process, which executes the first where EC2 has to be asked
-//	tool/           what people, cloud-init and systemd timers run
+//	plugin/         what all plugins share: decode, dispatch, encode, errors
+//	ipam/lease/     leases the addresses that the node has; all of the warm path
+//	ipam/           the first plugin: lease, and getting more addresses from EC2
+//	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
+//	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
+//	  legacy/       removes what the original plugin and earlier releases have left on a node
+//	plugin/chain/   the three in one process; it executes the first to ask EC2
+//	tool/           what people, cloud-init and systemd timers run: a file per command
+//	tool/cli/       what all commands share: output, messages, progress, exit codes
+//	tool/conf/      conflists: read and validate them
+//	tool/view/      registry, kernel, metadata and EC2 side by side
+//	tool/repair/    put back what a node has lost
+//	tool/doctor/    what breaks the pods' network: a file per check
+//	tool/iam/       what the role of a node must be allowed
 //
-// They stand on three packages that know nothing of each other:
+// They use four packages. The first three of these do not import each other:
 //
-//	aws/            EC2 and its metadata service in our words; alone knows the AWS SDK
-//	nl/             links, addresses, routes, rules, nftables of two namespaces; alone knows netlink
-//	nl/bpf/         the programs that links run on their packets
-//	registry/       the locked directory that all processes of a node share; alone knows flock
+//	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK
+//	nl/             links, addresses, routes, rules and nftables of two namespaces; the only package that knows netlink
+//	nl/bpf/         the BPF programs that nl attaches to links
+//	nl/ifname/      the kernel's rules for the name of a link
+//	registry/       the locked directory that all processes of a node share; the only package that knows flock
+//	internal/release/ which release a program is
+//	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
 //
-// And on one that spares short lives the reflection of encoding/json:
+// The tests use a simulated cloud and a real kernel. All that simulates AWS is in aws/sim:
 //
-//	codec/          JSON read and written by one description; codectest compares it with the struct tags
+//	aws/sim/ec2sim/    EC2 and metadata over HTTP, from one state in memory
+//	aws/sim/vpcsim/    the data plane of a VPC: namespaces as instances, veths as ENIs
+//	aws/sim/paths/     packets on each path between pods, nodes, Services and the internet
+//	aws/sim/kubeproxy/ the rules that the real kube-proxy writes
+//	aws/sim/cri/       containerd and CRI-O, called as kubelet calls them
+//	aws/sim/demo/      make demo
+//	aws/sim/shell/     make sim
+//	aws/sim/bench/     make bench, and its plots
+//	nl/nltest/         namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
 //
-// And they are proven on a simulated cloud with a real kernel:
+// The imports between packages are these and no others (repo_test.go checks them):
 //
-//	aws/ec2sim/     EC2 and metadata over HTTP, from one VPC in memory
-//	aws/vpcsim/     its data plane: namespaces as instances, veths as ENIs; paths of packets; the demo; kube-proxy's rules; containerd and CRI-O
-//	nl/nltest/      namespaces for tests, programs killed at any system call, and a kernel with ipvlan where the machine's has none
-//
-// Arrows, and no others (repo_test.go holds them):
-//
-//	tool -> ipam ipam/lease aws nl registry, and the other plugins for their configurations
+//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam ipam ipam/lease aws nl registry
+//	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
+//	tool/repair -> tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry
+//	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
+//	tool/conf -> tool/cli ipam/lease registry, and the plugins for their configurations
+//	tool/cli -> ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease
 //	ipam -> ipam/lease plugin aws nl registry
-//	ipam/lease -> plugin nl registry codec      and not aws: it is the warm path
-//	plugin/ipvlan -> plugin nl codec      unnumbered-ptp -> plugin nl codec
-//	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease codec
-//	plugin -> codec                       registry -> codec
-//	aws/vpcsim -> aws/ec2sim nl           nl/nltest -> nl           nl -> nl/bpf
+//	ipam/lease -> plugin nl registry internal/codec   not aws: it is the warm path
+//	plugin/ipvlan -> plugin nl nl/ifname internal/codec   (its program: ipam/lease, too)
+//	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
+//	unnumbered-ptp/legacy -> nl
+//	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec
+//	plugin -> nl/ifname internal/codec internal/release    registry -> internal/codec
+//	aws, tool -> internal/release
+//	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
+//
+// # Glossary
+//
+// Each word has one meaning, in code, messages and docs.
+//
+// The cloud:
+//
+//	ENI           an elastic network interface of EC2; on the node it is a link
+//	boot ENI      the ENI with which EC2 launched the instance: device index 0 of card 0
+//	slot          a device index of a network card, where one ENI can be attached
+//	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
+//	pool          a named set of ENIs with subnets and security groups of its own; "default" is the one of the top-level keys
+//	managed       an ENI that this suite created, and may delete; EC2 has this as a tag
+//	foreign       an ENI that others attached and that does not fit the pool: no pod gets its addresses
+//	peer          a VPC that is peered with the node's VPC
+//	metadata      EC2's instance metadata service (IMDS); it may lag behind EC2
+//
+// The node:
+//
+//	node          an EC2 instance as a Kubernetes node, and its network namespace
+//	host          any machine with an address, as in the kernel's host route (/32, /128); a node of ours is never called so
+//	link          a network interface of the kernel, as in ip-link(8)
+//	slave         an ipvlan link; the ENI's link is its master
+//	pair          the veth pair of a pod: one end in the pod, the other on the node
+//	family        IPv4 or IPv6
+//	attachment    one interface of one container, as in the CNI specification; the network's name completes the key
+//	wiring        the list of kernel objects that a plugin adds, checks and deletes
+//	service loop  the way of a pod's packet to a Service: to the node, back into the pod, and out by its ENI
+//	direct        traffic that leaves by the pod's ENI and not through the node
+//
+// Addresses:
+//
+//	registry      the file with what the node's processes know of ENIs, addresses and leases
+//	lease         the entry of the registry that gives an address to an attachment
+//	reserved      a lease names the address, but nobody has seen it in the kernel yet
+//	bound         a lease names the address, and the kernel has it in the pod
+//	cooling       its lease has ended less than reuseIPWait ago, so no pod gets it yet
+//	free          of the node, without a lease, and not cooling
+//	used          leased, or seen in a namespace or in a route to the single address
+//	warm          free in advance: a warm ADD makes no EC2 call and no metadata call
+//	unconfirmed   learned from metadata or EC2 while they may still be behind; no ADD takes such an address yet
+//
+// Changes in EC2:
+//
+//	growth        getting more addresses for a pool; one process at a time, under the lock "grow"
+//	waiter        an ADD that waits for an address; growth asks EC2 for all waiters in one call
+//	intent        an EC2 call in the registry, from before it is sent until its outcome is recorded
+//	throttled     EC2 has refused a call because of its rate; all processes of the node then wait
+//	draining      an ENI on the way to its deletion: no new leases
+//	release       giving free addresses, prefixes or ENIs back to EC2; of a lease we say that it ends
+//	collection    a run of registry-gc: it ends leases of pods that are gone, and releases what is free
+//	repair        restoring what the node has lost of its wiring: rules, routes, veth pairs
 package vpc

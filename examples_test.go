@@ -17,23 +17,23 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// peers is where make puts the programs of others that tests run with ours.
+// peers is the folder where make puts the foreign programs that tests run with ours.
 const peers = ".cache/peers"
 
 const examplePort = 8080
 
-// An example is what a file of conflist-examples shows that the others do not.
+// An example describes what a file of conflist-examples shows and the others do not.
 type example struct {
 	kubernetes   string         // the pod's namespace
-	capabilities map[string]any // what the runtime tells
+	capabilities map[string]any // what the runtime passes to plugins
 	ipv6         int            // addresses of the boot ENI
-	provisioned  bool           // the node has got its ENI before
+	provisioned  bool           // the node already has its ENI
 	shows        func(*testing.T, *world, []netip.Addr)
 }
 
@@ -84,7 +84,7 @@ var examples = map[string]example{
 	},
 }
 
-// TestExamples adds a pod by each example, on a node of its own, sends packets to it, checks it, and deletes it.
+// TestExamples tests each example on a node of its own. It adds a pod, sends packets to it, checks it, and deletes it.
 func TestExamples(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	files, err := filepath.Glob("conflist-examples/*.conflist")
@@ -103,14 +103,14 @@ func TestExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes, capabilities: x.capabilities}
-			w.path, w.cache, w.stderr = filepath.Dir(must(exec.LookPath("cni-ipvlan-vpc-k8s-ipam"))), t.TempDir(), t.Output()
+			w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
 			w.launch(t, x)
 			w.try(t, list, x)
 		})
 	}
 }
 
-// exampleVPC is a VPC in which each example finds what it is for, and a host in it.
+// exampleVPC is a VPC with everything that the examples need, and a host in it.
 func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	t.Helper()
 	cidr := netip.MustParsePrefix
@@ -142,7 +142,7 @@ func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	return f, host
 }
 
-// launch starts the node of an example, and makes the pod's namespace.
+// launch starts the node of an example, and creates the pod's namespace.
 func (w *world) launch(t *testing.T, x example) {
 	t.Helper()
 	name := filepath.Base(t.Name())
@@ -164,10 +164,10 @@ func (w *world) launch(t *testing.T, x example) {
 	w.fabric.EC2.ResetCalls()
 }
 
-// denied is what a node tries that is provisioned before: it reads the tags of its ENIs, if its role may.
+// denied is the call that a pre-provisioned node tries: it reads the tags of its ENIs, if its role allows that.
 const denied = "DescribeNetworkInterfaces"
 
-// provision gives the node an ENI of which its plugins have not heard, as a launch template does, and no permission.
+// provision gives the node an ENI, as a launch template does, and no permission.
 func (w *world) provision(t *testing.T) {
 	t.Helper()
 	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), "new-interface", "--subnet_filter=kubernetes_kubelet=true", "sg-1234")
@@ -185,7 +185,7 @@ func (w *world) provision(t *testing.T) {
 	w.fabric.EC2.Fail(denied, "UnauthorizedOperation", 1)
 }
 
-// try is the life of a pod.
+// try tests the life of a pod.
 func (w *world) try(t *testing.T, list *libcni.NetworkConfigList, x example) {
 	added, err := w.call(list, "ADD", "pod")
 	if err != nil {
@@ -206,7 +206,7 @@ func (w *world) try(t *testing.T, list *libcni.NetworkConfigList, x example) {
 	if x.shows != nil {
 		x.shows(t, w, addrs)
 	}
-	if list.CNIVersion >= "0.4.0" { // libcni does not know CHECK before
+	if list.CNIVersion >= "0.4.0" { // libcni does not support CHECK before
 		if _, err := w.call(list, "CHECK", "pod"); err != nil {
 			t.Error(err)
 		}
@@ -219,7 +219,7 @@ func (w *world) try(t *testing.T, list *libcni.NetworkConfigList, x example) {
 	}
 }
 
-// podENI is the one that the node has got for its pod.
+// podENI returns the ENI that the node has created for its pod.
 func (w *world) podENI(t *testing.T) ec2sim.ENI {
 	t.Helper()
 	enis := w.node.ENIs()
@@ -229,7 +229,7 @@ func (w *world) podENI(t *testing.T) ec2sim.ENI {
 	return enis[1]
 }
 
-// TestRepoExamples wants our plugins to take what the examples say, and to read it without encoding/json.
+// TestRepoExamples checks that our plugins accept the examples, and read them without encoding/json.
 func TestRepoExamples(t *testing.T) {
 	for name, x := range examples {
 		list, err := libcni.ConfListFromFile(filepath.Join("conflist-examples", name))
@@ -257,7 +257,7 @@ func TestRepoExamples(t *testing.T) {
 	}
 }
 
-// TestRepoShown wants the README to show the example that it tells to begin with.
+// TestRepoShown checks that the README shows the example for beginners unchanged.
 func TestRepoShown(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
@@ -272,7 +272,7 @@ func TestRepoShown(t *testing.T) {
 	}
 }
 
-// stdin is what a runtime writes for a plugin.
+// stdin returns what a runtime writes to a plugin's standard input.
 func (x example) stdin(t *testing.T, list *libcni.NetworkConfigList, p *libcni.PluginConfig) []byte {
 	t.Helper()
 	add := map[string]any{"name": list.Name, "cniVersion": list.CNIVersion, "prevResult": &types100.Result{CNIVersion: list.CNIVersion}}

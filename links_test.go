@@ -18,7 +18,8 @@ var (
 	notAnchor = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// TestRepoLinks wants what the documents link to within the repository, with the headings.
+// TestRepoLinks checks that each link of a document within the repository has a target,
+// including its heading.
 func TestRepoLinks(t *testing.T) {
 	files, err := filepath.Glob("docs/*.md")
 	if err != nil || len(files) == 0 {
@@ -47,7 +48,7 @@ func TestRepoLinks(t *testing.T) {
 	}
 }
 
-// anchors are those of a document's headings, as GitHub makes them.
+// anchors returns the anchors of a document's headings, as GitHub makes them.
 func anchors(t *testing.T, file string) []string {
 	t.Helper()
 	text, err := os.ReadFile(file)

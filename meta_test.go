@@ -18,14 +18,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// metaConflist is our chain with those of the reference plugins behind it that can be.
-// Two cannot: bandwidth wants the pod's interface to be one of a veth pair, and sbr takes
-// the default route away from ours.
+// metaConflist is our chain followed by the reference plugins that support it. Two do not:
+// bandwidth needs a veth as the pod's interface, and sbr removes the default route from
+// ours.
 //
-// The port of the host has to be one of nodePorts, or the pod's rule of the node sends the
-// answers to others back into the pod. And portmap's iptables backend must not mark with
-// the bit that is ours: it marks what other pods of the subnet send, which then would not
-// be sent back into them.
+// The hostPort must be one of nodePorts. Otherwise the pod's rule on the node sends answers
+// to other hosts back into the pod. The mark of portmap's iptables backend must not be our
+// bit. It marks packets of other pods of the subnet, which would then not be sent back into
+// these pods.
 const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "subnetTags": {"kubernetes_kubelet": "true"}, "reuseIPWait": 0},
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
@@ -34,14 +34,14 @@ const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
 	{"type": "portmap", %s, "capabilities": {"portMappings": true}},
 	{"type": "firewall", "backend": "iptables"}]}`
 
-// TestMetaPlugins is the life of a pod, which ends with DEL, and of another, which is
-// forgotten.
+// TestMetaPlugins tests the life of a pod that ends with DEL, and of another that ends
+// without one.
 func TestMetaPlugins(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
-	for backend, keys := range map[string]string{"iptables": `"backend": "iptables", "markMasqBit": 12`, "nftables": `"backend": "nftables"`} {
-		for name, form := range forms {
-			t.Run(backend+" "+name, func(t *testing.T) {
-				list, err := libcni.ConfListFromBytes(form(fmt.Appendf(nil, metaConflist, keys)))
+	for i, keys := range []string{`"backend": "nftables"`, `"backend": "iptables", "markMasqBit": 12`} {
+		for _, form := range formsOf(i) {
+			t.Run(keys+" "+form.name, func(t *testing.T) {
+				list, err := libcni.ConfListFromBytes(form.of(fmt.Appendf(nil, metaConflist, keys)))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -90,14 +90,14 @@ func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
 	if err := w.removePod("pod"); err != nil {
 		t.Fatal(err)
 	}
-	add("pod") // GC has ended the other
+	add("pod") // GC has deleted the other pod
 	do("GC", "another")
 	if d := cmp.Diff(after, w.rules(t)); d != "" {
 		t.Errorf("what is on the node when the second pod has gone; -want +got\n%s", d)
 	}
 }
 
-// works wants of a pod what each plugin is for; its port of the host by other pods, too.
+// works checks the effect of each plugin on a pod, and calls its hostPort from other pods.
 func (w *world) works(t *testing.T, result *types100.Result, hostPort uint16, callers []string) {
 	t.Helper()
 	addr, _ := netip.AddrFromSlice(result.IPs[0].Address.IP)
@@ -126,7 +126,7 @@ func (w *world) works(t *testing.T, result *types100.Result, hostPort uint16, ca
 	}
 }
 
-// rules are the node's links, routes and rules, and those of iptables.
+// rules returns the node's links, routes and rules, and those of iptables.
 func (w *world) rules(t *testing.T) []string {
 	t.Helper()
 	all := strings.Split(nltest.Dump(t, w.node.NS), "\n")

@@ -8,15 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"text/tabwriter"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
@@ -45,16 +43,16 @@ var modes = []mode{
 func asShipped(_, _ map[string]any)   {}
 func prefixes(ipam, _ map[string]any) { ipam["prefixDelegation"] = true }
 
-// byENI takes the internet for a part of the VPC.
+// byENI reaches the internet by the ENI, as if it were a part of the VPC.
 func byENI(ipam, _ map[string]any) { ipam["routeToCidrs"] = []string{"0.0.0.0/0"} }
 
-// onlyIPv6 has prefixes of a subnet that has no IPv4.
+// onlyIPv6 uses prefixes of a subnet that has no IPv4.
 func onlyIPv6(ipam, _ map[string]any) {
 	prefixes(ipam, nil)
 	ipam["subnetTags"] = map[string]string{"family": "IPv6"}
 }
 
-// TestPaths goes every way in every mode, and prints how many of the probes of each were right.
+// TestPaths tries every path in every mode, and prints how many probes of each succeeded.
 func TestPaths(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	all := slices.Concat(paths.Daily, paths.Further)
@@ -76,7 +74,7 @@ func TestPaths(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(all))
 }
 
-// dropless wants the fabric to have let everything pass.
+// dropless checks that the fabric has dropped nothing.
 func dropless(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	drops, err := s.Drops()
@@ -85,19 +83,15 @@ func dropless(t *testing.T, s *paths.Scene) {
 	}
 }
 
-// scene makes the pods that the paths are between: on the first node two on one ENI and one on another, which is that of
-// another pool, and one on the second node.
+// scene creates the pods at the ends of the paths. The first node has two on one ENI, and one on another ENI, which is
+// of another pool. The second node has one.
 func (m mode) scene(t *testing.T) *paths.Scene {
 	t.Helper()
 	conflist, err := m.conflist()
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin, err := exec.LookPath("cni-ipvlan-vpc-k8s-ipam")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Bin, m.Conflist, m.Further = filepath.Dir(bin), conflist, true
+	m.Bin, m.Conflist, m.Further = programs(t), conflist, true
 	s, err := paths.New(m.Options)
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +117,7 @@ func addPod(t *testing.T, n *paths.Node, kubernetes, name string) {
 	n.Pods = append(n.Pods, p)
 }
 
-// conflist is the shipped one with the keys of the mode, and those that the paths need.
+// conflist returns the shipped one with the keys of the mode, and those that the paths need.
 func (m mode) conflist() ([]byte, error) {
 	b, err := os.ReadFile("conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
 	if err != nil {
@@ -149,7 +143,7 @@ func (m mode) conflist() ([]byte, error) {
 	return json.Marshal(list)
 }
 
-// A matrix is what came of all paths.
+// A matrix has the outcomes of all paths.
 type matrix struct {
 	columns []string // the modes
 	counts  map[cell]string
@@ -161,7 +155,7 @@ type cell struct {
 	mode   string
 }
 
-// note fails the test if not all probes were right.
+// note fails the test unless all probes succeeded.
 func (m matrix) note(t *testing.T, c cell, r paths.Result) {
 	t.Helper()
 	m.counts[c] = fmt.Sprintf("%d/%d", len(r.Passed), r.Of)
@@ -170,7 +164,7 @@ func (m matrix) note(t *testing.T, c cell, r paths.Result) {
 	}
 }
 
-// table has a line for each path and family, and a column for each mode.
+// table returns a line for each path and family, and a column for each mode.
 func (m matrix) table(all []paths.Path) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -10,7 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
@@ -28,7 +28,7 @@ import (
 
 const reference = "docs/configuration.md"
 
-// typeAll is the type of the plugin that is all three.
+// typeAll is the type of the plugin that combines all three.
 const typeAll = "cni-ipvlan-vpc-k8s"
 
 type configuration interface {
@@ -44,8 +44,8 @@ var configurations = map[string]func() configuration{
 	"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() configuration { return &ptp.Config{} },
 }
 
-// TestRepoReference compares the configuration reference with the code: every key has its entry, with its type, and no entry
-// is without a key; the default is what leaving the key out comes to, and the example comes to something else.
+// TestRepoReference compares the configuration reference with the code. Each key has an entry with its type, and each
+// entry has a key. The default has the same effect as omitting the key, and the example has another effect.
 func TestRepoReference(t *testing.T) {
 	entries := referenceEntries(t)
 	for plugin, empty := range configurations {
@@ -75,33 +75,42 @@ func TestRepoReference(t *testing.T) {
 	}
 }
 
-// TestRepoReferenceEnvironment wants each variable that the programs read in the reference.
+// TestRepoReferenceEnvironment checks that the reference has each variable that the programs read.
 func TestRepoReferenceEnvironment(t *testing.T) {
 	text, err := os.ReadFile(reference)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("git", "grep", "-hoE", `os\.Getenv\("[A-Z0-9_]+"\)`, "--", "aws/*.go", "ipam", "nl/*.go", "plugin", "registry", "tool", "unnumbered-ptp",
-		":!*_test.go", ":!aws/*sim/*", ":!nl/nltest/*").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range strings.FieldsSeq(strings.NewReplacer(`os.Getenv("`, "", `")`, "").Replace(string(out))) {
-		if !bytes.Contains(text, []byte("`"+name+"`")) {
-			t.Errorf("%s: the variable %s has no entry", reference, name)
+	for _, p := range packages(t) {
+		if strings.Contains(p.ImportPath, "sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") {
+			continue // they serve tests
+		}
+		for _, file := range p.GoFiles {
+			source, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range getenv.FindAllSubmatch(source, -1) {
+				if name := string(m[1]); !bytes.Contains(text, []byte("`"+name+"`")) {
+					t.Errorf("%s: the variable %s has no entry", reference, name)
+				}
+			}
 		}
 	}
 }
 
-// An entry is a line of a table of the reference.
+// getenv finds the name of a variable that a program reads.
+var getenv = regexp.MustCompile(`os\.Getenv\("([A-Z0-9_]+)"\)`)
+
+// An entry is a line in a table of the reference.
 type entry struct{ path, kind, otherwise, example, since string }
 
-// inPool is before the keys that only a pool of pools has.
+// inPool is the prefix of keys that only the pools of "pools" have.
 const inPool = "pools.<name>."
 
 func (e entry) key() string { return strings.TrimPrefix(e.path, inPool) }
 
-// with adds the key with a value, in JSON, to a configuration; without a value, only what the key is in.
+// with adds the key with a value, in JSON, to a configuration. Without a value, it adds only the parents of the key.
 func (e entry) with(config map[string]any, value string) map[string]any {
 	config = maps.Clone(config)
 	at := config
@@ -148,7 +157,7 @@ func referenceEntries(t *testing.T) map[string][]entry {
 	return entries
 }
 
-// structs are those that the keys of a configuration are decoded into.
+// structs returns the structs into which the keys of a configuration are decoded.
 func structs(c configuration) []reflect.Value {
 	all, ok := c.(*chain.Config)
 	if !ok {
@@ -158,7 +167,7 @@ func structs(c configuration) []reflect.Value {
 	return []reflect.Value{reflect.ValueOf(ipam).Elem(), reflect.ValueOf(slave).Elem(), reflect.ValueOf(pair).Elem()}
 }
 
-// jsonFields are the fields of a struct that keys are decoded into, by key.
+// jsonFields returns the fields of a struct by their keys.
 func jsonFields(t reflect.Type) map[string]reflect.StructField {
 	fields := map[string]reflect.StructField{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -169,7 +178,7 @@ func jsonFields(t reflect.Type) map[string]reflect.StructField {
 	return fields
 }
 
-// jsonKeys are the keys of a configuration.
+// jsonKeys returns the keys of a configuration.
 func jsonKeys(c configuration) map[string]reflect.Type {
 	keys := map[string]reflect.Type{}
 	for _, s := range structs(c) {
@@ -180,7 +189,7 @@ func jsonKeys(c configuration) map[string]reflect.Type {
 	return keys
 }
 
-// jsonKind is a type in the words of JSON.
+// jsonKind returns the name of a type in JSON.
 func jsonKind(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -198,14 +207,14 @@ func jsonKind(t reflect.Type) string {
 	return "number"
 }
 
-// defaults compares what the values of keys come to.
+// defaults compares the effects of values.
 type defaults struct {
 	t       *testing.T
 	empty   func() configuration
 	entries []entry
 }
 
-// minimal is a configuration of what must be specified.
+// minimal returns a configuration with the required keys.
 func (d defaults) minimal() map[string]any {
 	config := map[string]any{}
 	for _, e := range d.entries {
@@ -216,7 +225,7 @@ func (d defaults) minimal() map[string]any {
 	return config
 }
 
-// check compares a configuration without the key with one that has its default, and one that has its example.
+// check compares a configuration without the key, one with its default, and one with its example.
 func (d defaults) check(e entry) {
 	if e.otherwise == "" {
 		d.checkRequired(e)
@@ -232,7 +241,7 @@ func (d defaults) check(e entry) {
 		configs = append(configs, c)
 	}
 	if !cmp.Equal(configs[0], configs[1], exactly...) {
-		// Absent, the field stays empty: what Validate has made of it counts.
+		// Without the key, the field stays empty, so compare what Validate has computed.
 		for _, c := range configs {
 			clearKey(c, e.path)
 		}
@@ -253,14 +262,14 @@ func (d defaults) checkRequired(e entry) {
 	}
 }
 
-// exactly compares all that a configuration has, and what Validate has made of it.
+// exactly compares all fields of a configuration, including those that Validate has computed.
 var exactly = cmp.Options{
 	cmp.Exporter(func(reflect.Type) bool { return true }),
 	cmpopts.EquateEmpty(),
 	cmpopts.EquateComparable(netip.Prefix{}, netip.Addr{}),
 }
 
-// decode is strict, and validates.
+// decode decodes strictly, and validates.
 func (d defaults) decode(config map[string]any, into configuration) error {
 	b, err := json.Marshal(config)
 	if err != nil {
@@ -274,7 +283,7 @@ func (d defaults) decode(config map[string]any, into configuration) error {
 	return into.Validate()
 }
 
-// clearKey empties the fields of the key that a path begins with.
+// clearKey empties the fields of a path's first key.
 func clearKey(c configuration, path string) {
 	key, _, _ := strings.Cut(path, ".")
 	for _, s := range structs(c) {

@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -22,55 +23,67 @@ import (
 
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// arrows says which package may import which of ours. Tests may import more: the
-// simulators and nltest are for them.
+// arrows lists which of our packages each package may import. Tests may import more: the simulators and nltest are for
+// them.
 var arrows = map[string]string{
-	"":                "",
-	"aws":             "",
-	"nl":              "nl/bpf",
-	"nl/bpf":          "",
-	"codec":           "",
-	"codec/codectest": "codec",
-	"registry":        "codec",
-	"plugin":          "codec",
-	"plugin/ipvlan":   "plugin nl codec",
-	"unnumbered-ptp":  "plugin nl codec",
-	"ipam/lease":      "plugin nl registry codec", // and not aws: it is the warm path
-	"ipam":            "ipam/lease plugin aws nl registry",
-	"plugin/chain":    "plugin plugin/ipvlan unnumbered-ptp ipam/lease codec",                      // and not ipam, which brings the SDK
-	"tool":            "ipam ipam/lease plugin/chain plugin/ipvlan unnumbered-ptp aws nl registry", // the plugins for their configurations: validate
-	"aws/ec2sim":      "",
-	"aws/vpcsim":      "aws/ec2sim nl",
-	"nl/nltest":       "nl",
-	"nl/nltest/trace": "",
-	"packaging":       "",
-	"packaging/sbom":  "",
+	"":                         "",
+	"aws":                      "internal/release",
+	"nl":                       "nl/bpf nl/ifname",
+	"nl/ifname":                "",
+	"nl/bpf":                   "",
+	"internal/codec":           "",
+	"internal/release":         "",
+	"internal/codec/codectest": "internal/codec",
+	"registry":                 "internal/codec",
+	"plugin":                   "nl/ifname internal/codec internal/release", // and not nl, of which it needs no more
+	"plugin/ipvlan":            "plugin nl nl/ifname internal/codec",
+	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin nl nl/ifname internal/codec",
+	"unnumbered-ptp/legacy":    "nl",
+	"ipam/lease":               "plugin nl registry internal/codec", // and not aws: it is the warm path
+	"ipam":                     "ipam/lease plugin aws nl registry",
+	"plugin/chain":             "plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
+	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam ipam ipam/lease aws nl registry",
+	"tool/cli":                 "ipam ipam/lease aws registry",
+	"tool/conf":                "tool/cli ipam/lease registry plugin/chain plugin/ipvlan unnumbered-ptp", // the plugins for their configurations: validate
+	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease aws nl registry",
+	"tool/iam":                 "ipam ipam/lease",
+	"tool/repair":              "tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry", // the ADD of the plugin, again
+	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/lease plugin/ipvlan unnumbered-ptp aws nl registry",
+	"aws/sim/ec2sim":           "",
+	"aws/sim/vpcsim":           "aws/sim/ec2sim nl",
+	"nl/nltest":                "nl",
+	"nl/nltest/trace":          "",
+	"packaging":                "",
+	"packaging/sbom":           "",
+	"packaging/manual":         "tool",
 
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
-	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan",
+	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan ipam/lease",
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": "plugin unnumbered-ptp",
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  "plugin plugin/chain",
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
-	"aws/vpcsim/demo":                                  "aws/vpcsim aws/vpcsim/paths aws/ec2sim nl",
-	"aws/vpcsim/paths":                                 "aws/vpcsim aws/vpcsim/kubeproxy aws/ec2sim nl",
-	"aws/vpcsim/bench":                                 "aws/vpcsim aws/ec2sim nl",
-	"aws/vpcsim/bench/noop":                            "",
-	"aws/vpcsim/sim":                                   "aws/vpcsim aws/vpcsim/paths",
-	"aws/vpcsim/kubeproxy":                             "nl",
-	"aws/vpcsim/cri":                                   "",
+	"aws/sim/demo":                                     "aws/sim/vpcsim aws/sim/paths aws/sim/ec2sim nl",
+	"aws/sim/paths":                                    "aws/sim/vpcsim aws/sim/kubeproxy aws/sim/ec2sim nl",
+	"aws/sim/bench":                                    "aws/sim/vpcsim aws/sim/ec2sim nl aws/sim/bench/table",
+	"aws/sim/bench/plot":                               "aws/sim/bench/table",
+	"aws/sim/bench/table":                              "",
+	"aws/sim/bench/noop":                               "",
+	"aws/sim/shell":                                    "aws/sim/vpcsim aws/sim/paths",
+	"aws/sim/kubeproxy":                                "nl",
+	"aws/sim/cri":                                      "",
 }
 
-// owners are the sole importers of a dependency, by the beginning of its path.
+// owners are the only importers of a dependency, by the beginning of its path.
 var owners = map[string][]string{
 	"github.com/vishvananda/":                   {"nl"},
 	"github.com/google/nftables":                {"nl"},
 	"github.com/gofrs/flock":                    {"registry"},
 	"github.com/aws/":                           {"aws"},
-	"github.com/urfave/cli":                     {"tool"},
-	"github.com/containernetworking/cni/libcni": {"aws/vpcsim/paths", "aws/vpcsim/bench"},
+	"github.com/urfave/cli":                     {"tool/cli"},
+	"github.com/containernetworking/cni/libcni": {"aws/sim/paths", "aws/sim/bench"},
 }
 
-// forbidden are packages that cost a plugin more than they give.
+// forbidden are packages that cost a plugin more than they are worth.
 var forbidden = map[string]string{
 	"github.com/containernetworking/cni/pkg/invoke":   "links OpenTelemetry and net/http into a plugin",
 	"github.com/containernetworking/plugins/pkg/ip":   "links go-iptables and knftables",
@@ -78,11 +91,11 @@ var forbidden = map[string]string{
 	"github.com/aws/aws-sdk-go-v2/config":             "costs every ADD a millisecond",
 }
 
-// sizes are the most MB (10^6 bytes) that a program may have, stripped.
+// sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.3,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
-	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4,
+	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     16,
 }
@@ -132,7 +145,7 @@ func TestRepoArrows(t *testing.T) {
 	}
 }
 
-// TestRepoPackageDocs wants one package comment per package, in the file that bears its name.
+// TestRepoPackageDocs checks that each package has one package comment, in the file with its name.
 func TestRepoPackageDocs(t *testing.T) {
 	for _, p := range packages(t) {
 		var documented []string
@@ -155,7 +168,7 @@ func TestRepoPackageDocs(t *testing.T) {
 	}
 }
 
-// TestRepoExportedDocs wants a comment on each exported name.
+// TestRepoExportedDocs checks that each exported name has a comment.
 func TestRepoExportedDocs(t *testing.T) {
 	for _, p := range packages(t) {
 		for _, file := range p.GoFiles {
@@ -180,9 +193,8 @@ func TestRepoExportedDocs(t *testing.T) {
 	}
 }
 
-// wellKnown are methods whose names say all: those of error, fmt.Stringer and
-// errors, and those of an Object, which nl.Object documents. A method of a type that
-// is not exported is not, either.
+// wellKnown reports whether a method needs no comment: those of error, fmt.Stringer and errors are well known, and
+// nl.Object documents those of an Object. A method of an unexported type is not exported either.
 func wellKnown(fn *ast.FuncDecl) bool {
 	if fn.Recv == nil {
 		return false
@@ -215,7 +227,34 @@ func TestRepoSPDX(t *testing.T) {
 	}
 }
 
-// TestRepoSizes wants the programs in bin, which make builds first.
+// TestRepoPinned checks that make and the scripts build foreign programs from a go.mod, whose go.sum pins all their
+// dependencies. PROGRAM@VERSION pins only the program.
+func TestRepoPinned(t *testing.T) {
+	unpinned := regexp.MustCompile(`\bgo (run|install|get|tool)\b.*@(v[0-9]|latest)`)
+	for _, file := range []string{"Makefile", "packaging/package", ".ci/run", ".ci/bare", "nl/nltest/vm/setup"} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range unpinned.FindAll(b, -1) {
+			t.Errorf("%s: %s: make it a tool of internal/tools/go.mod", file, line)
+		}
+	}
+}
+
+// TestRepoREADME limits the README to what a person reads to its end. Longer texts belong into docs.
+func TestRepoREADME(t *testing.T) {
+	const most = 200
+	b, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(b, []byte("\n")); n > most {
+		t.Errorf("README.md has %d lines, want at most %d", n, most)
+	}
+}
+
+// TestRepoSizes checks the programs in bin, which make builds first.
 func TestRepoSizes(t *testing.T) {
 	for prog, most := range sizes {
 		fi, err := os.Stat(filepath.Join("bin", path.Base(prog)))

@@ -7,20 +7,19 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// loops6 are those of a cluster that has no IPv4: pods are in a subnet without it, nodes have kube-proxy's rules for IPv6
-// alone, and Services addresses of IPv6 alone.
+// loops6 are the modes of a cluster without IPv4. The pods' subnet has no IPv4, nodes have kube-proxy's rules for IPv6
+// only, and Services have IPv6 addresses only.
 var loops6 = []mode{
 	{redirect, both(onlyIPv6, withServices), v6},
 	{"redirect, keepCaller", both(onlyIPv6, keepCaller(withServices)), paths.Options{Families: v6.Families, Kept: true}},
 	{"masquerade", both(onlyIPv6, loopBy("masquerade")), paths.Options{Families: v6.Families, Tracking: true}},
 }
 
-// both makes the changes of one, and then those of another.
+// both makes the changes of first, and then those of second.
 func both(first, second func(ipam, ptp map[string]any)) func(ipam, ptp map[string]any) {
 	return func(ipam, ptp map[string]any) {
 		first(ipam, ptp)
@@ -28,14 +27,14 @@ func both(first, second func(ipam, ptp map[string]any)) func(ipam, ptp map[strin
 	}
 }
 
-// TestServicesIPv6 is [TestServices] in a cluster that has no IPv4.
+// TestServicesIPv6 is [TestServices] in a cluster without IPv4.
 func TestServicesIPv6(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	m := &matrix{counts: map[cell]string{}}
-	for _, loop := range loops6 {
+	for i, loop := range loops6 {
 		t.Run(loop.name, func(t *testing.T) {
 			s := loop.serviceScene(t)
-			for _, proxy := range kubeproxy.Modes {
+			for _, proxy := range proxiesOf(i + 1) { // the rules of the default are those of the cluster with both families
 				t.Run(string(proxy), func(t *testing.T) {
 					column := string(proxy) + ", " + loop.name
 					m.columns = append(m.columns, column)
@@ -58,8 +57,8 @@ func TestServicesIPv6(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// uninvolved wants the first pod to have no netfilter unless it masquerades, and the nodes to have told nobody of shorter
-// ways than those that they take.
+// uninvolved checks that the first pod has no netfilter rules unless it masquerades, and that the nodes have sent no
+// redirects.
 func uninvolved(t *testing.T, s *paths.Scene, tracking bool) {
 	t.Helper()
 	if hooks := nltest.Hooked(t, s.Nodes[0].Pods[0].NS); len(hooks) > 0 != tracking {

@@ -7,14 +7,14 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/kubeproxy"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 const redirect = "redirect" // the default
 
-// loops are the ways of a pod's packet to a Service, each in a scene of its own, and those in which pods see who calls them.
+// loops are the modes of the service loop, each with a scene of its own, and the modes in which pods see their callers.
 var loops = []mode{
 	{redirect, withServices, dual},
 	{"redirect, keepCaller", keepCaller(withServices), paths.Options{Families: dual.Families, Kept: true}},
@@ -22,7 +22,7 @@ var loops = []mode{
 	{"none", loopBy("none"), paths.Options{Families: dual.Families, Loopless: true}},
 }
 
-// withServices says where Services are: by IPv6 the default route is by the ENI.
+// withServices sends packets for Services to the node, because the IPv6 default route uses the ENI.
 func withServices(_, ptp map[string]any) { ptp["hostCidrs"] = kubeproxy.ServiceCIDRs() }
 
 func loopBy(way string) func(ipam, ptp map[string]any) {
@@ -39,22 +39,22 @@ func keepCaller(change func(ipam, ptp map[string]any)) func(ipam, ptp map[string
 	}
 }
 
-// TestServices goes every way to Services, by either service loop, with the rules of kube-proxy in either of its modes;
-// and all other ways, which are still there.
+// TestServices tries every path to Services, by each service loop, with the rules of kube-proxy in each of its modes.
+// It also tries all other paths, which must still work.
 func TestServices(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	m := &matrix{counts: map[cell]string{}}
-	for _, loop := range loops {
+	for i, loop := range loops {
 		t.Run(loop.name, func(t *testing.T) {
 			s := loop.serviceScene(t)
-			for _, proxy := range kubeproxy.Modes {
+			for _, proxy := range proxiesOf(i) {
 				t.Run(string(proxy), func(t *testing.T) {
 					column := string(proxy) + ", " + loop.name
 					m.columns = append(m.columns, column)
 					serve(t, s, proxy)
 					m.tryAll(t, s, dual, column)
 					direct{s}.untouched(t, !loop.Tracking)
-					if loop.name == redirect {
+					if loop.name == redirect && proxy == proxiesOf(i)[0] {
 						manyConnections(t, s)
 					}
 				})
@@ -69,7 +69,15 @@ func TestServices(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// tryAll tries all there is of some families in a column.
+// proxiesOf are kube-proxy's modes for the nth way to Services: both for the default, then one in turn, or every.
+func proxiesOf(nth int) []kubeproxy.Mode {
+	if *every || nth == 0 {
+		return kubeproxy.Modes
+	}
+	return kubeproxy.Modes[nth%len(kubeproxy.Modes):][:1]
+}
+
+// tryAll tries all paths of some families, and fills a column.
 func (m *matrix) tryAll(t *testing.T, s *paths.Scene, o paths.Options, column string) {
 	t.Helper()
 	for _, f := range o.Families {
@@ -86,7 +94,7 @@ func (m *matrix) tryAll(t *testing.T, s *paths.Scene, o paths.Options, column st
 	}
 }
 
-// serviceScene has three pods on either node, each of which answers as a DNS server, too.
+// serviceScene has three pods on each node, each of which also answers as a DNS server.
 func (m mode) serviceScene(t *testing.T) *paths.Scene {
 	t.Helper()
 	s := m.scene(t)
@@ -102,7 +110,7 @@ func (m mode) serviceScene(t *testing.T) *paths.Scene {
 	return s
 }
 
-// serve has kube-proxy's rules on the nodes until the end of the test.
+// serve loads kube-proxy's rules on the nodes until the end of the test.
 func serve(t *testing.T, s *paths.Scene, m kubeproxy.Mode) {
 	t.Helper()
 	stop, err := s.Serve(m)

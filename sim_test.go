@@ -17,6 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
+const playground = "docs/playground.md"
+
 var (
 	simTranscript = regexp.MustCompile(`(?s)\n\$ make sim\n(.*?)\n` + "```")
 	simCommand    = regexp.MustCompile(`(?m)^node1# (.*)\n`)
@@ -24,33 +26,33 @@ var (
 	blanks        = regexp.MustCompile(`(?m) +$`)
 )
 
-// TestSim types the commands of the README's transcript of make sim, and wants what it shows. With UPDATE=1 it writes
-// what it gets into the README.
+// TestSim types the commands of the transcript of make sim in docs/playground.md, and wants what it shows. With UPDATE=1 it writes
+// what it gets into the file.
 func TestSim(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
-	readme, err := os.ReadFile("README.md")
+	text, err := os.ReadFile(playground)
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := simTranscript.FindSubmatchIndex(readme)
+	at := simTranscript.FindSubmatchIndex(text)
 	if at == nil {
-		t.Fatal("README.md has no transcript of make sim")
+		t.Fatal(playground + " has no transcript of make sim")
 	}
-	want := string(readme[at[2]:at[3]]) + "\n"
+	want := string(text[at[2]:at[3]]) + "\n"
 	var commands []string
 	for _, m := range simCommand.FindAllStringSubmatch(want, -1) {
 		commands = append(commands, m[1])
 	}
 	got := playSim(t, commands)
 	if os.Getenv("UPDATE") != "" {
-		readme = []byte(string(readme[:at[2]]) + strings.TrimSuffix(got, "\n") + string(readme[at[3]:]))
-		if err := os.WriteFile("README.md", readme, 0o644); err != nil {
+		text = []byte(string(text[:at[2]]) + strings.TrimSuffix(got, "\n") + string(text[at[3]:]))
+		if err := os.WriteFile(playground, text, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if diff := cmp.Diff(sameEachTime(want), sameEachTime(got)); diff != "" {
-		t.Errorf("README.md shows another transcript (-want +got); UPDATE=1 writes this one:\n%s", diff)
+		t.Errorf("%s shows another transcript (-want +got); UPDATE=1 writes this one:\n%s", playground, diff)
 	}
 }
 
@@ -58,7 +60,7 @@ func TestSim(t *testing.T) {
 // and so has them for itself.
 func playSim(t *testing.T, commands []string) string {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), "bin/sim")
+	c := exec.CommandContext(t.Context(), "bin/shell")
 	c.Env = append(os.Environ(), "TERM=dumb")
 	c.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
 	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}

@@ -12,12 +12,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// Assign gives the ENI n more secondary private addresses (AssignPrivateIpAddresses)
-// and returns those that EC2 answers: exactly n, or an error.
+// Assign gives the ENI n more secondary private addresses (AssignPrivateIpAddresses). It
+// returns the addresses of EC2's answer: exactly n, or an error.
 //
-// EC2 has no client token for this. An error that matches [ErrTransient], or
-// context.DeadlineExceeded, or that has no Code, leaves open whether the addresses were
-// assigned: compare with what the ENI had before.
+// EC2 has no client token for this. After an error that is [MaybeDone], compare with the
+// addresses that the ENI had before.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -27,15 +26,15 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	}
 	addrs, err := parseAll(ipv4, texts(out.AssignedPrivateIpAddresses,
 		func(a types.AssignedPrivateIpAddress) *string { return a.PrivateIpAddress }))
-	if err := disbelief(action, err, exactly(n, addrs), about(eni, out.NetworkInterfaceId)); err != nil {
+	if err := validate(action, err, exactly(n, addrs), about(eni, out.NetworkInterfaceId)); err != nil {
 		return nil, err
 	}
 	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(strs(addrs), ","))
 	return addrs, nil
 }
 
-// AssignPrefixes gives the ENI n more delegated /28 prefixes, by the same EC2 action
-// and with the same uncertainty as Assign.
+// AssignPrefixes gives the ENI n more delegated /28 prefixes by the same EC2 action. Like
+// Assign, it has no client token.
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}
@@ -45,20 +44,20 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 	}
 	prefixes, err := parseAll(ipv4Prefix, texts(out.AssignedIpv4Prefixes,
 		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
-	if err := disbelief(action, err, exactly(n, prefixes), about(eni, out.NetworkInterfaceId)); err != nil {
+	if err := validate(action, err, exactly(n, prefixes), about(eni, out.NetworkInterfaceId)); err != nil {
 		return nil, err
 	}
 	changed(ctx, action, out.ResultMetadata, "eni", eni, "prefixes", strings.Join(strs(prefixes), ","))
 	return prefixes, nil
 }
 
-// Unassign takes addresses from the ENI (UnassignPrivateIpAddresses), all in one call.
+// Unassign removes addresses from the ENI (UnassignPrivateIpAddresses), all in one call.
 // EC2 refuses the primary address.
 func (c *Client) Unassign(ctx context.Context, eni string, addrs ...netip.Addr) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: strs(addrs)})
 }
 
-// UnassignPrefixes takes delegated prefixes from the ENI, with all their addresses, in
+// UnassignPrefixes removes delegated prefixes from the ENI, with all their addresses, in
 // one call of the same EC2 action.
 func (c *Client) UnassignPrefixes(ctx context.Context, eni string, prefixes ...netip.Prefix) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4Prefixes: strs(prefixes)})

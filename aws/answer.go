@@ -14,56 +14,64 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 )
 
-// maxAnswer is the most that is read of an answer, in bytes. A full page of ENIs, each
-// with fifty addresses and their names, is about 16 MiB.
+// maxAnswer is the maximum number of bytes that are read of an answer. A full page of ENIs,
+// each with fifty addresses and their names, has about 16 MiB.
 const maxAnswer = 64 << 20
 
-// A genuine client passes on the answers of EC2, and fails on what only looks like one.
-// The SDK takes a body that is empty, or a web page that happens to be XML, for an answer
-// without content: for "no such ENI", or, where there is nothing to tell, for "done".
-// Captive portals and proxies answer so, with status 200.
-//
-// An answer to an action is a complete XML document of one element, named after the
-// action, in which nothing says that the request was not carried out (EC2 API reference,
-// the response elements of DeleteNetworkInterface and others: "return").
-type genuine struct{ HTTPClient }
+// maxRefusal is the maximum number of bytes that are read of an error answer. EC2's have
+// one code and one message, with a kilobyte or two for sts:DecodeAuthorizationMessage.
+const maxRefusal = 256 << 10
 
-func (g genuine) Do(r *http.Request) (*http.Response, error) {
-	resp, err := g.HTTPClient.Do(r)
+// A checked client passes on EC2's answers. It fails on an answer that is not EC2's.
+// The SDK accepts an empty body, or a web page that happens to be XML, as an answer without
+// content: as "no such ENI", or, where an answer has no content, as "done". Captive portals
+// and proxies send such pages with status 200.
+//
+// An answer to an action is a complete XML document of one element, named after the action. It
+// must not say that the request was not carried out (EC2 API reference, the response elements
+// of DeleteNetworkInterface and others: "return").
+type checked struct{ HTTPClient }
+
+func (c checked) Do(r *http.Request) (*http.Response, error) {
+	resp, err := c.HTTPClient.Do(r)
 	if err != nil {
 		return nil, err
 	}
 	defer resp.Body.Close()
+	done, most := resp.StatusCode/100 == 2, maxRefusal
+	if done {
+		most = maxAnswer
+	}
 	var read bytes.Buffer
-	if _, err := read.ReadFrom(io.LimitReader(resp.Body, maxAnswer+1)); err != nil {
+	if _, err := read.ReadFrom(io.LimitReader(resp.Body, int64(most)+1)); err != nil {
 		return nil, err
 	}
 	body := read.Bytes()
-	if len(body) > maxAnswer {
-		return nil, impostor{fmt.Errorf("the answer is larger than %d MiB", maxAnswer>>20)}
+	if len(body) > most {
+		return nil, invalidAnswer{fmt.Errorf("the answer, %s, is larger than %d KiB: %.200q", resp.Status, most>>10, body)}
 	}
-	if resp.StatusCode/100 == 2 {
+	if done {
 		if err := answers(body, awsmiddleware.GetOperationName(r.Context())); err != nil {
-			return nil, impostor{fmt.Errorf("%w: %.80q", err, body)}
+			return nil, invalidAnswer{fmt.Errorf("%w: %.80q", err, body)}
 		}
 	}
 	resp.Body = io.NopCloser(bytes.NewReader(body))
 	return resp, nil
 }
 
-// An impostor is an error about an answer that cannot be EC2's.
-type impostor struct{ error }
+// An invalidAnswer is an error about an answer that cannot be EC2's.
+type invalidAnswer struct{ error }
 
-func (i impostor) Unwrap() error { return i.error }
+func (i invalidAnswer) Unwrap() error { return i.error }
 
-// answers says why the document is no answer to the action.
+// answers returns why the document cannot be an answer to the action.
 func answers(document []byte, action string) error {
 	d := xml.NewDecoder(bytes.NewReader(document))
 	roots, depth, inReturn := 0, 0, false
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) && roots == 1 {
-			return nil // the decoder has seen to it that all elements are closed
+			return nil // the decoder has checked that all elements are closed
 		}
 		if err != nil {
 			return fmt.Errorf("not an answer of EC2: %w", err)
@@ -83,7 +91,7 @@ func answers(document []byte, action string) error {
 			inReturn = false
 		case xml.CharData:
 			if inReturn && string(bytes.TrimSpace(t)) != "true" {
-				return fmt.Errorf("EC2 has not done it: return is %.80q", t)
+				return fmt.Errorf("EC2 has not carried out the call: return is %.80q", t)
 			}
 		}
 	}

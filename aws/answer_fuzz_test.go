@@ -17,11 +17,11 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 )
 
-// The targets here answer the calls of a Client with what the fuzzer makes up: whatever EC2,
-// or a proxy in its place, says, it makes sense or is an error that names the action.
+// The targets here answer the calls of a Client with the fuzzer's texts. Any answer, of EC2
+// or of a proxy, must be valid, or an error that names the action.
 
 // replies are answers of the simulator, by action.
 func replies(f *testing.F) map[string]string {
@@ -63,7 +63,7 @@ func replies(f *testing.F) map[string]string {
 	return all
 }
 
-// wrong is what can be wrong with an answer: what is there, and what takes its place.
+// wrong are possible faults of an answer: a text, and its replacement.
 var wrong = []struct {
 	there *regexp.Regexp
 	place string
@@ -98,7 +98,7 @@ var wrong = []struct {
 	{regexp.MustCompile(`(?s)^.*$`), "<Response><Errors><Error><Code>InternalError</Code><Message>x</Message></Error></Errors><RequestID>r</RequestID></Response>"},
 }
 
-// seed gives the fuzzer the answer as it is, cut off, and with all that can be wrong.
+// seed gives the fuzzer the unchanged answer, shortened answers, and one with each fault.
 func seed(f *testing.F, answers ...string) {
 	f.Helper()
 	for _, a := range answers {
@@ -117,7 +117,7 @@ func seed(f *testing.F, answers ...string) {
 	}
 }
 
-// answering is a client of somebody who answers everything so.
+// answering returns a client of a server that always gives this answer.
 func answering(status uint16, body []byte) *aws.Client {
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(200 + int(status)%400)
@@ -126,8 +126,8 @@ func answering(status uint16, body []byte) *aws.Client {
 	return aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: direct{h}, Attempts: 1})
 }
 
-// judge wants an error to say which action it is about, and not to be long.
-func judge(t *testing.T, action string, err error) (believed bool) {
+// judge checks that an error names the action and is not long.
+func judge(t *testing.T, action string, err error) (accepted bool) {
 	t.Helper()
 	if err == nil {
 		return true
@@ -145,7 +145,7 @@ func judge(t *testing.T, action string, err error) (believed bool) {
 func wantID(t *testing.T, kind, id string) {
 	t.Helper()
 	if !strings.HasPrefix(id, kind) || id == kind {
-		t.Errorf("believed the ID %q", id)
+		t.Errorf("accepted the ID %q", id)
 	}
 }
 
@@ -154,7 +154,7 @@ func wantAddrs(t *testing.T, v4, v6 []netip.Addr, p4, p6 []netip.Prefix) {
 	all := slices.Concat(v4, v6)
 	for i, a := range all {
 		if a.Is4() != (i < len(v4)) || a.Is4In6() || a.Zone() != "" || !a.IsGlobalUnicast() || slices.Contains(all[:i], a) {
-			t.Errorf("believed the addresses %v", all)
+			t.Errorf("accepted the addresses %v", all)
 		}
 	}
 	delegated := slices.Concat(p4, p6)
@@ -164,7 +164,7 @@ func wantAddrs(t *testing.T, v4, v6 []netip.Addr, p4, p6 []netip.Prefix) {
 			bits = 28
 		}
 		if p.Addr().Is4() != (i < len(p4)) || p.Bits() != bits || p != p.Masked() || slices.Contains(delegated[:i], p) {
-			t.Errorf("believed the prefixes %v", delegated)
+			t.Errorf("accepted the prefixes %v", delegated)
 		}
 	}
 }
@@ -173,7 +173,7 @@ func wantCIDRs(t *testing.T, v4, v6 []netip.Prefix) {
 	t.Helper()
 	for i, p := range slices.Concat(v4, v6) {
 		if p.IsValid() && (p.Addr().Is4() != (i < len(v4)) || p.Bits() < 8 || p != p.Masked()) {
-			t.Errorf("believed the CIDR %v", p)
+			t.Errorf("accepted the CIDR %v", p)
 		}
 	}
 }
@@ -185,10 +185,10 @@ func wantENI(t *testing.T, e aws.ENI) {
 	mac, err := net.ParseMAC(e.MAC)
 	bare := len(e.Addrs)+len(e.IPv6Addrs)+len(e.Prefixes)+len(e.IPv6Prefixes) == 0
 	if (e.MAC != "" || !bare) && (err != nil || len(mac) != 6 || mac.String() != e.MAC || e.MAC == "00:00:00:00:00:00") {
-		t.Errorf("believed the MAC %q", e.MAC)
+		t.Errorf("accepted the MAC %q", e.MAC)
 	}
 	if e.Index < aws.UnknownIndex || e.Card < 0 || e.Index > 1<<10 || e.Card > 1<<10 {
-		t.Errorf("believed card %d, index %d", e.Card, e.Index)
+		t.Errorf("accepted card %d, index %d", e.Card, e.Index)
 	}
 }
 
@@ -203,7 +203,7 @@ func FuzzDescribeENIs(f *testing.F) {
 		}
 		one, err := answering(status, body).DescribeENIs(t.Context(), aws.ByID("eni-1"))
 		if judge(t, "DescribeNetworkInterfaces", err) && len(one) > 0 && one[0].ID != "eni-1" {
-			t.Errorf("asked for eni-1, believed %s", one[0].ID)
+			t.Errorf("asked for eni-1, accepted %s", one[0].ID)
 		}
 	})
 }
@@ -219,7 +219,7 @@ func FuzzDescribeSubnets(f *testing.F) {
 			wantID(t, "subnet-", s.ID)
 			wantCIDRs(t, []netip.Prefix{s.CIDR}, []netip.Prefix{s.IPv6CIDR})
 			if s.Free < 0 || s.VPC != "vpc-1" && s.VPC != "" || s.Zone != "us-east-1a" && s.Zone != "" {
-				t.Errorf("believed %+v", s)
+				t.Errorf("accepted %+v", s)
 			}
 		}
 	})
@@ -235,7 +235,7 @@ func FuzzDescribeTypes(f *testing.F) {
 		outside := func(n, least, most int) bool { return n < least || n > most }
 		if outside(l.ENIs, 1, 1<<10) || outside(l.IPv4PerENI, 1, 1<<12) || outside(l.IPv6PerENI, 0, 1<<12) || outside(len(l.Cards), 1, 1<<8) ||
 			slices.ContainsFunc(l.Cards, func(n int) bool { return outside(n, 0, 1<<10) }) || outside(l.PodENIs(), 0, l.ENIs-1) {
-			t.Errorf("believed %+v", l)
+			t.Errorf("accepted %+v", l)
 		}
 	})
 }
@@ -247,7 +247,7 @@ func FuzzDescribeVPCs(f *testing.F) {
 		if judge(t, "DescribeVpcs", err) {
 			wantCIDRs(t, v.CIDRs, v.IPv6CIDRs)
 			if v.ID != "vpc-1" || len(v.CIDRs) == 0 {
-				t.Errorf("believed %+v", v)
+				t.Errorf("accepted %+v", v)
 			}
 		}
 	})
@@ -273,7 +273,7 @@ func FuzzCreate(f *testing.F) {
 		if judge(t, "CreateNetworkInterface", err) {
 			wantENI(t, e)
 			if len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 || e.Subnet != "subnet-a" && e.Subnet != "" {
-				t.Errorf("believed %+v", e)
+				t.Errorf("accepted %+v", e)
 			}
 		}
 	})
@@ -311,7 +311,7 @@ func FuzzAssign(f *testing.F) {
 	})
 }
 
-// FuzzChange is about the calls that have nothing to tell but that they were carried out.
+// FuzzChange tests the calls whose answer only confirms that they were carried out.
 func FuzzChange(f *testing.F) {
 	all := replies(f)
 	seed(f, all["AttachNetworkInterface"], all["DeleteNetworkInterface"], all["DetachNetworkInterface"], all["ModifyNetworkInterfaceAttribute"],
@@ -320,7 +320,7 @@ func FuzzChange(f *testing.F) {
 		c, ctx := answering(status, body), t.Context()
 		attachment, err := c.AttachENI(ctx, "eni-1", "i-1", 0, 1)
 		if err == nil && attachment == "" {
-			t.Error("believed an attachment without an ID")
+			t.Error("accepted an attachment without an ID")
 		}
 		for action, err := range map[string]error{
 			"AttachNetworkInterface":          err,
@@ -337,8 +337,8 @@ func FuzzChange(f *testing.F) {
 	})
 }
 
-// wantDone wants the body to say that the action was carried out, by another way of reading
-// it than the Client's.
+// wantDone parses the body in another way than the Client, and checks that it confirms the
+// action.
 func wantDone(t *testing.T, action string, body []byte) {
 	t.Helper()
 	var answer struct {
@@ -348,6 +348,6 @@ func wantDone(t *testing.T, action string, body []byte) {
 	err := xml.Unmarshal(body, &answer)
 	said := strings.TrimSpace(fmt.Sprint(answer.Return))
 	if err != nil || answer.XMLName.Local != action+"Response" || strings.Contains(said, "false") {
-		t.Errorf("%s: believed %q (%v)", action, body, err)
+		t.Errorf("%s: accepted %q (%v)", action, body, err)
 	}
 }

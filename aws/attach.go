@@ -12,12 +12,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// AttachENI attaches an ENI to an instance (AttachNetworkInterface), at a device index
-// of a network card, and returns the attachment's ID. EC2 answers long before the link
-// appears: wait for its MAC.
+// AttachENI attaches an ENI to an instance (AttachNetworkInterface) at a device index of a
+// network card. It returns the attachment's ID. EC2 answers long before the link appears:
+// wait for a link with its MAC.
 //
-// [ErrIndexTaken] asks for another index, [ErrInstanceFull] for another plan.
-// [ErrNotFound] about an ENI that was created a moment ago passes.
+// After [ErrIndexTaken] try another index, after [ErrInstanceFull] do without the ENI.
+// [ErrNotFound] can be temporary if the ENI was created a moment ago.
 func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, index int) (attachment string, err error) {
 	const action = "AttachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
@@ -31,15 +31,15 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	}
 	attachment = sdk.ToString(out.AttachmentId)
 	if attachment == "" {
-		return "", disbelief(action, errors.New("it has no attachment ID"))
+		return "", validate(action, errors.New("it has no attachment ID"))
 	}
 	changed(ctx, action, out.ResultMetadata, "eni", eni, "instance", instance, "card", card, "index", index, "attachment", attachment)
 	return attachment, nil
 }
 
-// DeleteOnTermination has EC2 delete the ENI when its instance ends
-// (ModifyNetworkInterfaceAttribute). An ENI that is attached to a running instance
-// stays behind otherwise.
+// DeleteOnTermination makes EC2 delete the ENI when its instance ends
+// (ModifyNetworkInterfaceAttribute). Otherwise an ENI that was attached to a running
+// instance stays.
 func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string) error {
 	const action = "ModifyNetworkInterfaceAttribute"
 	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{
@@ -53,10 +53,10 @@ func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string
 	return nil
 }
 
-// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface), never
-// by force: that may leave the device index blocked until the instance ends (EC2 user
-// guide, "Detach a network interface"). It is detached when its status is available.
-// [ErrNotFound] means that there is no such attachment any more.
+// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface). It never
+// uses force, which may block the device index until the instance ends (EC2 user guide,
+// "Detach a network interface"). The ENI is detached when its status is available.
+// [ErrNotFound] means that the attachment no longer exists.
 func (c *Client) DetachENI(ctx context.Context, attachment string) error {
 	const action = "DetachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.DetachNetworkInterface, &ec2.DetachNetworkInterfaceInput{AttachmentId: &attachment})

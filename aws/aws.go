@@ -1,25 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package aws is Amazon EC2 and its instance metadata service in the words of
-// this suite: ENIs, their addresses and prefixes, subnets, VPCs and the limits
-// of instance types. It is the only package that knows the AWS SDK.
+// Package aws is Amazon EC2 and its instance metadata service in the words of this suite:
+// ENIs, their addresses and prefixes, subnets, VPCs and the limits of instance types. It is
+// the only package that knows the AWS SDK.
 //
-// A method is one question or one change: it makes the one EC2 call that its
-// comment names (the pages of a describe count as one), and returns what EC2
-// answered. It decides nothing, keeps no state beyond the identity of the
-// instance, and never polls. What to do about an error is the caller's business
-// too: every failure of EC2 is an [*Error] that answers to one of the sentinels
-// of this package ([ErrThrottled], [ErrSubnetFull] and so on), every failure of
-// the metadata service a [*MetadataError], and [Hint] knows what an operator can
-// do about either.
+// A method is one question or one change. It makes the one EC2 call that its comment names
+// (the pages of a describe count as one), and returns EC2's answer. It decides nothing,
+// keeps no state except the identity of the instance, and never polls. The caller handles
+// errors. Each failure of EC2 is an [*Error], which matches one of the sentinels of this
+// package ([ErrThrottled], [ErrSubnetFull] and so on). Each failure of the metadata service
+// is a [*MetadataError]. For both, [Hint] returns what an operator can do.
 //
-// What EC2 says and what metadata says are kept apart, because metadata lags
-// behind EC2, forgets and remembers too much: [Client.ENIs] asks metadata,
-// [Client.DescribeENIs] asks EC2. Metadata may show what is there; that it does not
-// show something never means that it is gone.
+// Answers of EC2 and of metadata are kept apart: [Client.ENIs] asks metadata,
+// [Client.DescribeENIs] asks EC2. Metadata lags behind EC2, omits ENIs, and shows deleted
+// ones. What metadata shows may be used. What metadata does not show may still exist.
 //
-// Addresses are parsed once, here, so that none beyond this package is a string.
+// This package parses all addresses, so no other package has addresses as strings.
 package aws
 
 import (
@@ -27,17 +24,17 @@ import (
 	"context"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"sync"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go/middleware"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
 )
 
-// Options choose where a Client finds EC2 and the metadata service. The zero
-// value is right in production.
+// Options choose where a Client finds EC2 and the metadata service. In production, use the
+// zero value.
 type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If it is empty, it is
 	// $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL, or else that of the region,
@@ -52,12 +49,11 @@ type Options struct {
 	// caller's, or without a socket at all.
 	HTTP HTTPClient
 
-	// Attempts is how often a call to EC2 is made before a throttled or failed
-	// answer is returned. It is 2 if it is 0: the second attempt, up to a second
-	// later, bridges an unlucky moment of a bucket that the whole account shares.
-	// Waiting longer is for the caller, who can tell the other processes of the
-	// node to wait as well; a process that retries by itself only drains what
-	// they all wait for.
+	// Attempts is how often a call to EC2 is made before a throttled or failed answer is
+	// returned. 0 means 2: the second attempt, up to a second later, helps if the bucket of
+	// the account was empty for a moment. A longer wait is the caller's task, which can
+	// make the other processes of the node wait, too. A process that repeats by itself only
+	// takes tokens from the others.
 	Attempts int
 }
 
@@ -66,17 +62,17 @@ type HTTPClient interface {
 	Do(*http.Request) (*http.Response, error)
 }
 
-// A Client asks EC2 and the metadata service. Many goroutines may use it.
+// A Client asks EC2 and the metadata service. Goroutines may share it.
 type Client struct {
 	options  Options
-	ec2      *ec2.Client // never to become an interface; see call
+	ec2      *ec2.Client // must never become an interface; see call
 	metadata *metadata
 
 	mu       sync.Mutex
 	identity *Instance
 }
 
-// New returns a Client. It makes no call: a program pays for what it asks.
+// New returns a Client. It makes no call before a method needs it.
 func New(o Options) *Client {
 	o.EC2URL = cmp.Or(o.EC2URL, os.Getenv("AWS_ENDPOINT_URL_EC2"), os.Getenv("AWS_ENDPOINT_URL"))
 	o.MetadataURL = cmp.Or(o.MetadataURL, os.Getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT"), "http://169.254.169.254")
@@ -85,35 +81,28 @@ func New(o Options) *Client {
 	return &Client{options: o, metadata: m, ec2: ec2.New(sdkOptions(o, m))}
 }
 
-// sdkOptions are all but the region, which a call looks for when it is needed.
+// sdkOptions returns all options except the region, which a call determines when it needs
+// it.
 func sdkOptions(o Options, m *metadata) ec2.Options {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),
-		APIOptions:  []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKeyValue("cni-ipvlan-vpc-k8s", version())},
+		APIOptions:  []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKeyValue("cni-ipvlan-vpc-k8s", release.Version())},
 	}
 	if o.EC2URL != "" {
 		s.BaseEndpoint = &o.EC2URL
 	}
-	s.HTTPClient = whole{genuine{awshttp.NewBuildableClient()}}
+	s.HTTPClient = whole{checked{awshttp.NewBuildableClient()}}
 	if o.HTTP != nil {
-		s.HTTPClient = whole{genuine{o.HTTP}}
+		s.HTTPClient = whole{checked{o.HTTP}}
 	}
 	return s
 }
 
-// region is the region of the environment, or else the instance's.
+// region returns the region of the environment, or else the instance's.
 func (c *Client) region(ctx context.Context) (string, error) {
 	if r := cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")); r != "" {
 		return r, nil
 	}
 	i, err := c.document(ctx)
 	return i.Region, err
-}
-
-// version is the version of the program's module, as EC2 sees it in the user agent.
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
 }

@@ -30,8 +30,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// direct serves requests by calling the handler, without a socket. A handler that
-// closes its connection closes it here as well.
+// direct serves requests by calling the handler, without a socket. If the handler closes its connection, the request
+// fails here, too.
 type direct struct{ http.Handler }
 
 func (d direct) Do(r *http.Request) (_ *http.Response, err error) {
@@ -54,7 +54,7 @@ func (d direct) Do(r *http.Request) (_ *http.Response, err error) {
 	return w.Result(), nil
 }
 
-// client returns a client of an EC2 and a metadata service that are functions.
+// client returns a client whose EC2 and metadata service are these handlers.
 func client(ec2, metadata http.Handler) *aws.Client {
 	mux := http.NewServeMux()
 	mux.Handle("ec2.test/", ec2)
@@ -62,13 +62,13 @@ func client(ec2, metadata http.Handler) *aws.Client {
 	return aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://metadata.test", HTTP: direct{mux}})
 }
 
-// refuse answers like EC2 when it refuses.
+// refuse answers like EC2 after a refused call.
 func refuse(w http.ResponseWriter, status int, code, message string) {
 	w.WriteHeader(status)
 	fmt.Fprintf(w, `<Response><Errors><Error><Code>%s</Code><Message>%s</Message></Error></Errors><RequestID>req-1</RequestID></Response>`, code, message)
 }
 
-// answer answers like EC2 when it has done what it was asked.
+// answer answers like EC2 after a successful call.
 func answer(w http.ResponseWriter, action, body string) {
 	w.Header().Set("X-Amzn-Requestid", "req-1")
 	fmt.Fprintf(w, `<%[1]sResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>req-1</requestId>%[2]s</%[1]sResponse>`, action, body)
@@ -96,7 +96,7 @@ func (m tree) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// inBubble runs a subtest on a clock that jumps ahead when everybody waits.
+// inBubble runs a subtest in a bubble with a clock of its own, so that a busy machine misses no deadline.
 func inBubble(t *testing.T, name string, f func(*testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }

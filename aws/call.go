@@ -19,21 +19,20 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// callTimeout bounds one call, its attempts included. EC2 answers within a second
-// or two; what takes longer than this is lost.
+// callTimeout limits one call with all its attempts. EC2 answers within a second or two; an
+// answer that takes longer than this limit is lost.
 const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// untokened are the actions that take no client token and do more when they are
-// done twice (API reference: AssignPrivateIpAddresses, AssignIpv6Addresses,
-// AttachNetworkInterface).
+// untokened are the actions without a client token whose repetition has another effect (API
+// reference: AssignPrivateIpAddresses, AssignIpv6Addresses, AttachNetworkInterface).
 var untokened = []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "AttachNetworkInterface"}
 
-// A method is one of *ec2.Client's, as a method value, so that the program keeps that
-// method and no other of some 700. That is why *ec2.Client is nowhere an interface and
-// in no type that depends on a type parameter: with text/template in the program, which
-// the tool has for its help, either would make it 30 MB larger.
+// A method is a method value of *ec2.Client, so that the linker keeps this method and not
+// the other 700. Therefore *ec2.Client must never be in an interface, nor in a type that
+// depends on a type parameter. With text/template in the program, which the tool has for
+// its help, either would make the program 30 MB larger.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. Its error is an *Error.
@@ -44,23 +43,27 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	if err != nil {
 		return nil, &Error{Action: action, Err: err}
 	}
+	var made attempts
 	out, err := f(ctx, in, func(o *ec2.Options) {
 		o.Region, o.Retryer = region, retryer(ctx, action, c.options.Attempts)
+		made.watch(o)
 	})
 	if err != nil {
-		return nil, newError(ctx, action, err)
+		e := newError(ctx, action, err)
+		e.MaybeDone = made.maybeDone
+		return nil, e
 	}
 	return out, nil
 }
 
 // retryer returns the SDK's standard retryer for one call, with two changes.
 //
-// An untokened action is repeated only when EC2 has said that it did nothing. A
-// request whose answer was lost may have been carried out, and then the
-// repetition gives a second batch of addresses that nobody knows of.
+// An untokened action is repeated only if EC2 has refused it. A request with a lost answer
+// may have been carried out, and its repetition would assign a second batch of addresses
+// that nobody knows of.
 //
-// An attempt that would begin after the deadline of ctx is not waited for: that EC2
-// throttles is better to know than that time is up.
+// If the next attempt would begin after the deadline of ctx, the call ends at once. Its
+// error then says that EC2 throttles, which is more useful than a timeout.
 func retryer(ctx context.Context, action string, attempts int) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = attempts
@@ -68,7 +71,7 @@ func retryer(ctx context.Context, action string, attempts int) sdk.Retryer {
 		if slices.Contains(untokened, action) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // a clock that is wrong: the SDK has learnt by how much
+				retry.RetryableError{}, // the clock of this machine is wrong; the SDK has learned the difference
 			}
 		}
 		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, err error) (time.Duration, error) {
@@ -81,8 +84,8 @@ func retryer(ctx context.Context, action string, attempts int) sdk.Retryer {
 	})
 }
 
-// changed says on standard error what a call has changed in the cloud, with the
-// request ID, which is what AWS's support asks for first.
+// changed logs a change in the cloud to standard error, with the request ID. AWS's support
+// asks for that first.
 func changed(ctx context.Context, action string, m middleware.Metadata, attrs ...any) {
 	id, _ := awsmiddleware.GetRequestIDMetadata(m)
 	slog.InfoContext(ctx, action, append(attrs, "request", id)...)

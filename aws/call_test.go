@@ -11,13 +11,13 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A clerk answers EC2 calls: the first of them with failures, the others by doing
-// what was asked.
+// A clerk answers EC2 calls: the first ones with failures, the others by carrying them out.
 type clerk struct {
 	failures []http.HandlerFunc
 	calls    int
@@ -45,8 +45,8 @@ func fault(w http.ResponseWriter, _ *http.Request) {
 
 func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
-// TestRetry counts the attempts of one Assign, which has no client token, and of one
-// Detach, which may be repeated at will, on a clock that costs no time.
+// TestRetry counts the attempts of Assign, which has no client token, and of Detach, which
+// may be repeated. Its clock is simulated.
 func TestRetry(t *testing.T) {
 	assign := func(ctx context.Context, c *aws.Client) error {
 		_, err := c.Assign(ctx, "eni-1", 1)
@@ -97,7 +97,7 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestTimeoutText tells EC2's silence from the caller's impatience.
+// TestTimeoutText distinguishes EC2's timeout from the caller's.
 func TestTimeoutText(t *testing.T) {
 	inBubble(t, "EC2", func(t *testing.T) {
 		err := client(&clerk{failures: []http.HandlerFunc{hang}}, tree{}).DeleteENI(t.Context(), "eni-1")
@@ -117,47 +117,51 @@ func TestTimeoutText(t *testing.T) {
 	})
 }
 
-// TestLog: what changes the cloud is said once, with the request; what fails is an
-// error and is not said.
+// TestLog: a change in the cloud is logged once, with its request ID. A failed call is an
+// error and is not logged.
 func TestLog(t *testing.T) {
-	var log bytes.Buffer
-	noTime := func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.Attr{}
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		noTime := func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
 		}
-		return a
-	}
-	before := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: noTime})))
-	defer slog.SetDefault(before)
+		before := slog.Default()
+		slog.SetDefault(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: noTime})))
+		defer slog.SetDefault(before)
 
-	c := client(&clerk{}, tree{})
-	if _, err := c.Assign(t.Context(), "eni-1", 1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.DescribeENIs(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	refused := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, 400, "IncorrectState", "") }), tree{})
-	if err := refused.DeleteENI(t.Context(), "eni-1"); err == nil {
-		t.Fatal("no error")
-	}
-	const want = "level=INFO msg=AssignPrivateIpAddresses eni=eni-1 addrs=10.0.0.9 request=req-1\n"
-	if log.String() != want {
-		t.Errorf("got %q, want %q", log.String(), want)
-	}
+		c := client(&clerk{}, tree{})
+		if _, err := c.Assign(t.Context(), "eni-1", 1); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.DescribeENIs(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		refused := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { refuse(w, 400, "IncorrectState", "") }), tree{})
+		if err := refused.DeleteENI(t.Context(), "eni-1"); err == nil {
+			t.Fatal("no error")
+		}
+		const want = "level=INFO msg=AssignPrivateIpAddresses eni=eni-1 addrs=10.0.0.9 request=req-1\n"
+		if log.String() != want {
+			t.Errorf("got %q, want %q", log.String(), want)
+		}
+	})
 }
 
 func TestUserAgent(t *testing.T) {
-	var agent string
-	c := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		agent = r.UserAgent()
-		answer(w, "DetachNetworkInterface", "")
-	}), tree{})
-	if err := c.DetachENI(t.Context(), "eni-attach-1"); err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(agent, " cni-ipvlan-vpc-k8s/") {
-		t.Errorf("user agent %q, want this suite in it", agent)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var agent string
+		c := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			agent = r.UserAgent()
+			answer(w, "DetachNetworkInterface", "")
+		}), tree{})
+		if err := c.DetachENI(t.Context(), "eni-attach-1"); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(agent, " cni-ipvlan-vpc-k8s/") {
+			t.Errorf("user agent %q, want this suite in it", agent)
+		}
+	})
 }

@@ -15,29 +15,29 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// An ENISpec says what ENI to create.
+// An ENISpec describes an ENI to create.
 type ENISpec struct {
 	Subnet         string
 	SecurityGroups []string // none: the VPC's default group
 	Description    string
 	Tags           map[string]string
 
-	// Token makes the creation safe to repeat: the same token and the same spec give
-	// the same ENI, for as long as EC2 remembers. A caller that writes it down first
-	// finds its ENI again after a crash. Empty: one that is used for this call alone.
+	// Token makes the creation safe to repeat: the same token and the same spec give the
+	// same ENI, as long as EC2 remembers the token. If a caller records it first, it finds
+	// its ENI again after a crash. If it is empty, this call uses a random one.
 	Token string
 
-	// Secondary is how many addresses the ENI has beside its primary one, and Prefixes
-	// how many /28; EC2 allows one or the other.
+	// Secondary is how many addresses the ENI has in addition to its primary one, and
+	// Prefixes how many /28. EC2 allows one of the two.
 	Secondary, Prefixes int
 
-	// IPv6 is how many IPv6 addresses the ENI has, and IPv6Prefixes how many /80; EC2
-	// allows one or the other, beside either of IPv4, in the same call.
+	// IPv6 is how many IPv6 addresses the ENI has, and IPv6Prefixes how many /80. EC2
+	// allows one of the two, together with either of IPv4, in the same call.
 	IPv6, IPv6Prefixes int
 }
 
-// CreateENI creates an ENI (CreateNetworkInterface), tags included. EC2 answers with
-// all of it, so that nothing needs to be asked for again.
+// CreateENI creates an ENI (CreateNetworkInterface) with its tags. EC2's answer has all its
+// attributes, so no describe is needed.
 func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	const action = "CreateNetworkInterface"
 	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups, TagSpecifications: tagSpecs(s.Tags)}
@@ -45,7 +45,7 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 		in.Description = &s.Description
 	}
 	if s.Token != "" {
-		in.ClientToken = &s.Token // else the SDK's, which holds for the attempts of this call
+		in.ClientToken = &s.Token // else the SDK's token, which is valid for the attempts of this call
 	}
 	if s.Secondary > 0 {
 		in.SecondaryPrivateIpAddressCount = new(int32(s.Secondary))
@@ -64,15 +64,15 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 		return ENI{}, err
 	}
 	if out.NetworkInterface == nil {
-		return ENI{}, disbelief(action, errors.New("it has no network interface"))
+		return ENI{}, validate(action, errors.New("it has no network interface"))
 	}
 	e, err := parseENI(*out.NetworkInterface)
 	changed(ctx, action, out.ResultMetadata, "eni", e.ID, "subnet", e.Subnet,
 		"addrs", strings.Join(append(strs(e.Addrs), strs(e.Prefixes)...), ","))
-	return e, disbelief(action, err, about(s.Subnet, out.NetworkInterface.SubnetId), e.usable())
+	return e, validate(action, err, about(s.Subnet, out.NetworkInterface.SubnetId), e.usable())
 }
 
-// usable refuses an ENI that no pod could use: EC2 gives each at least one address.
+// usable refuses an ENI without addresses: EC2 gives each ENI at least one.
 func (e ENI) usable() error {
 	if len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
 		return fmt.Errorf("%s has no address", e.ID)
@@ -80,7 +80,7 @@ func (e ENI) usable() error {
 	return nil
 }
 
-// tagSpecs are tags for an ENI, sorted, so that the same tags make the same request.
+// tagSpecs returns the tags of an ENI, sorted, so that the same tags make the same request.
 func tagSpecs(m map[string]string) []types.TagSpecification {
 	if len(m) == 0 {
 		return nil
@@ -92,8 +92,8 @@ func tagSpecs(m map[string]string) []types.TagSpecification {
 	return []types.TagSpecification{spec}
 }
 
-// DeleteENI deletes an ENI that is attached nowhere (DeleteNetworkInterface).
-// [ErrNotFound] means that it is gone already, [ErrInUse] that it is still attached.
+// DeleteENI deletes an ENI that is not attached (DeleteNetworkInterface). [ErrNotFound]
+// means that it is already deleted, [ErrInUse] that it is still attached.
 func (c *Client) DeleteENI(ctx context.Context, eni string) error {
 	const action = "DeleteNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.DeleteNetworkInterface, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: &eni})

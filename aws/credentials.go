@@ -11,10 +11,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 )
 
-// credentialsOf are those of the environment or else of the instance's role, read
-// from metadata at the first request. There are no others on a node: profiles,
-// SSO and web identities would come with the SDK's package config, which costs
-// every process a millisecond before it does anything.
+// credentialsOf returns the credentials of the environment, or else of the instance's role,
+// read from metadata at the first request. Profiles, SSO and web identities are not
+// supported: they need the SDK's package config, which costs every process a millisecond at
+// its start.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	id, secret := os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
 	if id != "" && secret != "" {

@@ -13,12 +13,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// pageSize is the most that EC2 puts on a page. A describe without it is an
-// "unpaginated" one: EC2 gives those a bucket of half the size, and refuses them in
-// large accounts (EC2 developer guide, "Request throttling").
+// pageSize is EC2's largest page. A describe without it is "unpaginated": its bucket has
+// half the size, and EC2 refuses it in large accounts (EC2 developer guide, "Request
+// throttling").
 const pageSize = 1000
 
-// A Filter is a condition on what EC2 describes. Several must all be met.
+// A Filter is a condition on what EC2 describes. With several filters, all must match.
 type Filter struct {
 	name   string
 	values []string
@@ -28,7 +28,7 @@ type Filter struct {
 // most 200 values (EC2 API reference, DescribeNetworkInterfaces).
 func ByInstance(ids ...string) Filter { return Filter{"attachment.instance-id", ids} }
 
-// ByTag selects what has the tag with one of the values.
+// ByTag selects things with the tag and one of the values.
 func ByTag(key string, values ...string) Filter { return Filter{"tag:" + key, values} }
 
 // ByStatus selects the ENIs of a status: available or in-use.
@@ -37,12 +37,12 @@ func ByStatus(status string) Filter { return Filter{"status", []string{status}} 
 // ByDescription selects ENIs by their description.
 func ByDescription(text string) Filter { return Filter{"description", []string{text}} }
 
-// ByID selects ENIs by their IDs. Those that do not exist are left out of the answer,
-// and are no error.
+// ByID selects ENIs by their IDs. If an ID does not exist, the answer omits it without an
+// error.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }
 
-// DescribeENIs asks EC2 (DescribeNetworkInterfaces) for the ENIs that meet all of the
-// filters, in no order. Without a filter it is every ENI of the account in the region.
+// DescribeENIs asks EC2 (DescribeNetworkInterfaces) for the ENIs that match all filters, in
+// no order. Without a filter, it returns all ENIs of the account in the region.
 func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, error) {
 	const action = "DescribeNetworkInterfaces"
 	var enis []ENI
@@ -55,7 +55,7 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 		}
 		for _, n := range out.NetworkInterfaces {
 			e, err := parseENI(n)
-			if err := disbelief(action, err, isAsked(e, filters)); err != nil {
+			if err := validate(action, err, isAsked(e, filters)); err != nil {
 				return nil, err
 			}
 			enis = append(enis, e)
@@ -68,20 +68,21 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked refuses an ENI that was not asked for by its ID. What the other filters look at
-// may have changed since they did (EC2 API reference, "Eventual consistency").
+// isAsked refuses an ENI that was not asked for by its ID. Other filters are not checked,
+// because their attributes may have changed meanwhile (EC2 API reference, "Eventual
+// consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {
-			return fmt.Errorf("asked for %s, EC2 answers with %s", strings.Join(f.values, ", "), e.ID)
+			return fmt.Errorf("asked for %s, but EC2 answers with %s", strings.Join(f.values, ", "), e.ID)
 		}
 	}
 	return nil
 }
 
-// pages asks for page after page with ask, which returns the token of the next one. EC2
-// ends with no token or an empty one. It is a mistake of EC2's if a page leads to itself,
-// or the pages do not end.
+// pages calls ask for each page; ask returns the token of the next page. The last page has
+// no token or an empty one. It is an error if a page leads to itself, or if the pages do
+// not end.
 func pages(action string, ask func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string
@@ -91,11 +92,11 @@ func pages(action string, ask func(token *string) (next *string, err error)) err
 			return err
 		}
 		if token != nil && *token == *next {
-			return disbelief(action, fmt.Errorf("the page after %.80q is itself", *next))
+			return validate(action, fmt.Errorf("page %.80q leads to itself", *next))
 		}
 		token = next
 	}
-	return disbelief(action, fmt.Errorf("it has more than %d pages", most))
+	return validate(action, fmt.Errorf("it has more than %d pages", most))
 }
 
 func sdkFilters(filters []Filter) []types.Filter {

@@ -12,26 +12,27 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A Target is what an action that DryRun asks about would be done to. A policy may allow
-// an action on some things and not on others, an ENI with certain tags for instance: the
-// answer holds for things like the target.
+// A Target is the object of an action for DryRun. A policy may allow an action only on some
+// objects, for instance on ENIs with certain tags. The answer is valid for objects like the
+// target.
 type Target struct {
 	ENI            string
 	Attachment     string // of the ENI
 	Instance       string
 	Subnet         string
 	SecurityGroups []string
-	Tags           map[string]string // of an ENI that is created, which need ec2:CreateTags as well
+	Tags           map[string]string // of a new ENI; they also need ec2:CreateTags
 }
 
-// DryRun asks EC2 whether the caller is allowed to take an action on the target, and does
-// nothing. It is nil if so; an error that matches [ErrDenied], with EC2's reason, if not;
-// any other error leaves it open. The actions are those of the methods of a Client.
+// DryRun asks EC2 whether the caller may do an action on the target, without doing it. It
+// returns nil if the action is allowed. If it is denied, it returns an error that matches
+// [ErrDenied], with EC2's reason. Any other error leaves the question open. The actions are
+// those of the methods of a Client.
 //
-// Four of them cannot be run dry (API reference: AssignPrivateIpAddresses,
-// AssignIpv6Addresses and what takes back from them have no parameter DryRun). These are
-// tried with an address of the documentation ranges (RFC 5737, RFC 3849), which EC2 has to
-// refuse: whoever is told that the address is wrong was allowed to ask.
+// Four of them have no dry run (API reference: AssignPrivateIpAddresses,
+// AssignIpv6Addresses and their opposites have no parameter DryRun). DryRun tries these
+// with an address of the documentation ranges (RFC 5737, RFC 3849), which EC2 must refuse.
+// If EC2 refuses the address, the caller had the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)
@@ -66,7 +67,7 @@ func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	return c.dryDescribe(ctx, action)
 }
 
-// dryDescribe is DryRun of the actions that only look.
+// dryDescribe is DryRun for the actions that only read.
 func (c *Client) dryDescribe(ctx context.Context, action string) error {
 	yes := new(true)
 	switch action {
@@ -81,11 +82,11 @@ func (c *Client) dryDescribe(ctx context.Context, action string) error {
 	case "DescribeInstanceTypes":
 		return dry(ctx, c, action, c.ec2.DescribeInstanceTypes, &ec2.DescribeInstanceTypesInput{DryRun: yes})
 	}
-	return &Error{Action: action, Err: errors.New("there is no dry run of it")}
+	return &Error{Action: action, Err: errors.New("this action has no dry run")}
 }
 
-// dry makes a call that ends where the work would begin (API reference, DryRun: "If you
-// have the required permissions, the error response is DryRunOperation").
+// dry makes a call that ends before the work (API reference, DryRun: "If you have the
+// required permissions, the error response is DryRunOperation").
 func dry[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == "DryRunOperation" {
@@ -94,11 +95,12 @@ func dry[I, O any](ctx context.Context, c *Client, action string, f method[I, O]
 	return wasNot(action, err)
 }
 
-// open are the refusals that do not say that the caller was allowed to ask.
+// open are the errors that do not prove a permission.
 var open = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
-// attempt makes a call that EC2 must refuse for another reason, if not for want of
-// permission. It would be no answer that the ENI is not found: EC2 may look for it first.
+// attempt makes a call that EC2 must refuse, for lack of permission or for another reason.
+// "Not found" would prove nothing, because EC2 may look for the ENI before it checks the
+// permission.
 func attempt[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(open, e.Is) {
@@ -107,10 +109,10 @@ func attempt[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return wasNot(action, err)
 }
 
-// wasNot is err, or that the call was made in earnest, which should be impossible.
+// wasNot returns err, or an error if the call was carried out, which must not happen.
 func wasNot(action string, err error) error {
 	if err == nil {
-		return &Error{Action: action, Err: errors.New("EC2 did it, in place of a dry run")}
+		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}
 	}
 	return err
 }

@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 )
 
-// TestDryRun asks for every action: it is allowed, it is denied, and nothing is done.
+// TestDryRun tries every action, allowed and denied, and checks that nothing is done.
 func TestDryRun(t *testing.T) {
 	actions := []string{
 		"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "UnassignIpv6Addresses",
@@ -21,7 +22,7 @@ func TestDryRun(t *testing.T) {
 		"DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcs", "DescribeVpcPeeringConnections", "DescribeInstanceTypes",
 	}
 	for _, action := range actions {
-		t.Run(action, func(t *testing.T) {
+		inBubble(t, action, func(t *testing.T) {
 			sim, node, c := world(t, "m5.large")
 			e := node.ENIs()[0]
 			on := aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: node.ID, Subnet: "subnet-b", SecurityGroups: []string{"sg-1"}, Tags: map[string]string{"a": "b"}}
@@ -45,36 +46,40 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// TestDryRunOfTags: they need a permission of their own, and EC2 tells which.
+// TestDryRunOfTags: tags need a separate permission, and EC2 names it.
 func TestDryRunOfTags(t *testing.T) {
-	sim, err := ec2sim.New(ec2sim.Config{
-		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: prefixes("10.0.0.0/24")[0]}},
-		Denied:  []string{"CreateTags"},
+	synctest.Test(t, func(t *testing.T) {
+		sim, err := ec2sim.New(ec2sim.Config{
+			VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: prefixes("10.0.0.0/16")}},
+			Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: prefixes("10.0.0.0/24")[0]}},
+			Denied:  []string{"CreateTags"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := client(sim, tree{})
+		if err := c.DryRun(t.Context(), "CreateNetworkInterface", aws.Target{Subnet: "subnet-a"}); err != nil {
+			t.Errorf("without tags: %v", err)
+		}
+		if err := c.DryRun(t.Context(), "CreateNetworkInterface", aws.Target{Subnet: "subnet-a", Tags: map[string]string{"a": "b"}}); !errors.Is(err, aws.ErrDenied) {
+			t.Errorf("with tags: %v, want ErrDenied", err)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := client(sim, tree{})
-	if err := c.DryRun(t.Context(), "CreateNetworkInterface", aws.Target{Subnet: "subnet-a"}); err != nil {
-		t.Errorf("without tags: %v", err)
-	}
-	if err := c.DryRun(t.Context(), "CreateNetworkInterface", aws.Target{Subnet: "subnet-a", Tags: map[string]string{"a": "b"}}); !errors.Is(err, aws.ErrDenied) {
-		t.Errorf("with tags: %v, want ErrDenied", err)
-	}
 }
 
-// TestDryRunLeavesOpen: what is neither a yes nor a no.
+// TestDryRunLeavesOpen checks answers that are neither "allowed" nor "denied".
 func TestDryRunLeavesOpen(t *testing.T) {
-	sim, _, c := world(t, "m5.large")
-	if err := c.DryRun(t.Context(), "AssignPrivateIpAddresses", aws.Target{ENI: "eni-00000000000000000"}); !errors.Is(err, aws.ErrNotFound) {
-		t.Errorf("no ENI: %v, want ErrNotFound", err)
-	}
-	sim.Fail("DescribeVpcs", "InternalError", 2)
-	if err := c.DryRun(t.Context(), "DescribeVpcs", aws.Target{}); !errors.Is(err, aws.ErrTransient) {
-		t.Errorf("a fault: %v, want ErrTransient", err)
-	}
-	if err := c.DryRun(t.Context(), "TerminateInstances", aws.Target{}); err == nil || errors.Is(err, aws.ErrDenied) {
-		t.Errorf("an action of nobody's: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		sim, _, c := world(t, "m5.large")
+		if err := c.DryRun(t.Context(), "AssignPrivateIpAddresses", aws.Target{ENI: "eni-00000000000000000"}); !errors.Is(err, aws.ErrNotFound) {
+			t.Errorf("no ENI: %v, want ErrNotFound", err)
+		}
+		sim.Fail("DescribeVpcs", "InternalError", 2)
+		if err := c.DryRun(t.Context(), "DescribeVpcs", aws.Target{}); !errors.Is(err, aws.ErrTransient) {
+			t.Errorf("a fault: %v, want ErrTransient", err)
+		}
+		if err := c.DryRun(t.Context(), "TerminateInstances", aws.Target{}); err == nil || errors.Is(err, aws.ErrDenied) {
+			t.Errorf("an action of nobody's: %v", err)
+		}
+	})
 }

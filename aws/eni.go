@@ -13,12 +13,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// UnknownIndex is the Index of an ENI that is attached nowhere, or of which metadata
-// does not know the device index yet.
+// UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata
+// does not know yet.
 const UnknownIndex = -1
 
-// An ENI is an elastic network interface. Metadata knows one half of it, EC2
-// another, and they overlap.
+// An ENI is an elastic network interface. Metadata and EC2 each know a part of it, and the
+// parts overlap.
 type ENI struct {
 	ID             string
 	MAC            string // as the kernel writes it
@@ -32,13 +32,13 @@ type ENI struct {
 	IPv6Addrs      []netip.Addr
 	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
 
-	// Metadata alone knows these.
+	// Only metadata has these.
 	CIDR         netip.Prefix   // the subnet's; zero if it has no IPv4
 	VPCCIDRs     []netip.Prefix // the VPC's, the primary one first
 	IPv6CIDR     netip.Prefix   // the subnet's; zero if it has no IPv6
 	VPCIPv6CIDRs []netip.Prefix
 
-	// EC2 alone knows these.
+	// Only EC2 has these.
 	Description         string
 	Status              string // available, in-use, ...
 	Instance            string // that it is attached to
@@ -69,8 +69,7 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// parseENI makes an ENI of EC2's answer. If it fails, the ENI has its ID at least, if that
-// makes sense.
+// parseENI parses EC2's answer. After an error, the ENI still has its ID, if that is valid.
 func parseENI(n types.NetworkInterface) (ENI, error) {
 	e := ENI{
 		ID:     sdk.ToString(n.NetworkInterfaceId),
@@ -106,9 +105,9 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 	return e, nil
 }
 
-// attach takes over where the ENI is attached. An attachment that does not say at which
-// device index is at none that is known; one that does not say on which card is on the
-// first (EC2 API reference, AttachNetworkInterface: "The default is network card index 0").
+// attach reads where the ENI is attached. Without a device index, the index is unknown.
+// Without a card, it is the first (EC2 API reference, AttachNetworkInterface: "The default
+// is network card index 0").
 func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil
@@ -125,8 +124,8 @@ func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
 	return errors.Join(errs[:]...)
 }
 
-// check refuses an ENI that does not hold together, and takes over its MAC, which only one
-// without addresses may lack.
+// check refuses an inconsistent ENI, and sets its MAC. Only an ENI without addresses may
+// have no MAC.
 func (e *ENI) check(mac string) error {
 	errs := []error{once(e.Addrs), once(e.Prefixes), once(e.IPv6Addrs), once(e.IPv6Prefixes)}
 	if mac != "" || len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0 {
@@ -137,5 +136,5 @@ func (e *ENI) check(mac string) error {
 	return errors.Join(errs...)
 }
 
-// isPrimary: EC2 lists the primary address first, but promises it by this flag alone.
+// isPrimary reports whether the address is the primary one. EC2 lists it first, but only this flag guarantees it.
 func isPrimary(a types.NetworkInterfacePrivateIpAddress) bool { return sdk.ToBool(a.Primary) }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"unicode"
 
@@ -16,35 +17,35 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// What a failure means to the caller. An [*Error] answers to one of these, or to
-// none; which codes mean which is in the table of codes.go.
+// The meaning of a failure for the caller. An [*Error] matches one of these, or none. The
+// table in codes.go maps codes to them.
 var (
-	ErrThrottled     = errors.New("EC2 throttles")                   // do not call this action again for some seconds
-	ErrTransient     = errors.New("EC2 cannot do it now")            // the same call may succeed in a moment
-	ErrENIFull       = errors.New("ENI is full")                     // it has all the addresses it can have: try another ENI
-	ErrInstanceFull  = errors.New("instance is full")                // it has all the ENIs it can have
-	ErrSubnetFull    = errors.New("subnet is full")                  // or too fragmented for a prefix: addresses, or another subnet
-	ErrQuota         = errors.New("quota is used up")                // the account can have no more ENIs in this region
-	ErrIndexTaken    = errors.New("device index is taken")           // try the next one
-	ErrCardFull      = errors.New("network card is full")            // it has no such device index: try another card
-	ErrInUse         = errors.New("in use")                          // still attached, or an address that somebody else has
-	ErrNotFound      = errors.New("not found")                       // gone, or so new that EC2 does not show it yet
-	ErrNotRunning    = errors.New("instance is not running")         // it is stopping: give up
-	ErrTooManyGroups = errors.New("too many security groups")        // a mistake in the configuration
-	ErrTokenUsed     = errors.New("client token was used otherwise") // begin again with a new token
-	ErrDenied        = errors.New("EC2 refuses")                     // and will until an operator changes something
-	ErrNoMetadata    = errors.New("EC2 metadata is not available")   // nobody answers at its address
+	ErrThrottled     = errors.New("EC2 throttles")                              // do not call this action for some seconds
+	ErrTransient     = errors.New("EC2 cannot do it now")                       // the same call may succeed soon
+	ErrENIFull       = errors.New("ENI is full")                                // it has no room for more addresses: try another ENI
+	ErrInstanceFull  = errors.New("instance is full")                           // it has no room for more ENIs
+	ErrSubnetFull    = errors.New("subnet is full")                             // or too fragmented for a prefix: addresses, or another subnet
+	ErrQuota         = errors.New("quota is used up")                           // the account can have no more ENIs in this region
+	ErrIndexTaken    = errors.New("device index is taken")                      // try the next one
+	ErrCardFull      = errors.New("network card is full")                       // it has no such device index: try another card
+	ErrInUse         = errors.New("in use")                                     // still attached, or another ENI has the address
+	ErrNotFound      = errors.New("not found")                                  // deleted, or so new that EC2 does not show it yet
+	ErrNotRunning    = errors.New("instance is not running")                    // it is stopping: give up
+	ErrTooManyGroups = errors.New("too many security groups")                   // a mistake in the configuration
+	ErrTokenUsed     = errors.New("client token was used for other parameters") // begin again with a new token
+	ErrDenied        = errors.New("EC2 refuses")                                // until an operator changes something
+	ErrNoMetadata    = errors.New("EC2 metadata is not available")              // no answer at its address
 )
 
-// An Error is a call to EC2 that failed. It matches, with errors.Is, the sentinel
-// of its code; an Error without a code matches [ErrTransient] if EC2 was not
-// reached.
+// An Error is a failed call to EC2. It matches, with errors.Is, the sentinel of its code.
+// An Error without a code matches [ErrTransient] if EC2 was not reached.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered
 	Message   string // EC2's
 	RequestID string // for AWS's support
-	Err       error  // the error beneath; without a Code it says what happened instead
+	MaybeDone bool   // EC2 may have carried out the call: see the function MaybeDone
+	Err       error  // the cause; without a Code it says what happened
 }
 
 // Error reads like a path: the action, EC2's code, EC2's message, the request.
@@ -53,7 +54,7 @@ func (e *Error) Error() string {
 		return e.Action + ": " + clip(e.Err.Error())
 	}
 	text := e.Action + ": " + clip(e.Code)
-	// UnauthorizedOperation carries a kilobyte for sts:DecodeAuthorizationMessage.
+	// UnauthorizedOperation has a kilobyte for sts:DecodeAuthorizationMessage.
 	if m, _, _ := strings.Cut(e.Message, "Encoded authorization failure message"); m != "" {
 		text += ": " + clip(strings.TrimSpace(m))
 	}
@@ -63,44 +64,49 @@ func (e *Error) Error() string {
 	return text
 }
 
-// clip shortens what others have written to what a person can read in an event of a pod.
-func clip(s string) string {
-	const most = 600
+// clip shortens foreign text to a length that a person can read in an event of a pod.
+func clip(s string) string { return limit(s, 600) }
+
+// limit shortens foreign text.
+func limit(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// Unwrap returns the error beneath, for example a *MetadataError if there were no
-// credentials, or context.DeadlineExceeded.
+// Unwrap returns the cause, for example a *MetadataError if there were no credentials, or
+// context.DeadlineExceeded.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is says whether target is the sentinel of the error's code.
+// Is reports whether target is the sentinel of the error's code.
 func (e *Error) Is(target error) bool {
 	m := e.meaning()
 	return m.is != nil && m.is == target
 }
 
-// unknown is what the SDK puts in place of a code or a message that is not there.
+// maxMessage is the maximum length of a stored code or message. Each errors.Is searches
+// them for each row of the table.
+const maxMessage = 8 << 10
+
+// unknown is the SDK's value for a missing code or message.
 const unknown = "UnknownError"
 
-// newError makes an Error of the SDK's, which buries what happened under what it
-// tried.
+// newError makes an Error from the SDK's error, which has the cause below several layers.
 func newError(ctx context.Context, action string, err error) *Error {
 	e := &Error{Action: action, Err: err}
 	if r, ok := errors.AsType[*awshttp.ResponseError](err); ok {
 		e.RequestID = r.RequestID
 	}
 	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() != unknown {
-		e.Code, e.Message = api.ErrorCode(), strings.TrimPrefix(api.ErrorMessage(), unknown)
+		e.Code, e.Message = limit(api.ErrorCode(), maxMessage), limit(strings.TrimPrefix(api.ErrorMessage(), unknown), maxMessage)
 		return e
 	}
 	if ctx.Err() != nil {
 		e.Err = whyDone(ctx)
 	} else if m, ok := errors.AsType[*MetadataError](err); ok {
 		e.Err = m
-	} else if i, ok := errors.AsType[impostor](err); ok {
+	} else if i, ok := errors.AsType[invalidAnswer](err); ok {
 		e.Err = i
 	} else if s, ok := errors.AsType[*smithyhttp.RequestSendError](err); ok {
 		e.Err = unreached{s.Err}
@@ -108,8 +114,8 @@ func newError(ctx context.Context, action string, err error) *Error {
 	return e
 }
 
-// whyDone is context.Canceled or context.DeadlineExceeded, which callers ask for, and
-// the cause if it says more, which people read.
+// whyDone returns context.Canceled or context.DeadlineExceeded, for errors.Is. It adds the
+// cause if that says more, for people.
 func whyDone(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -118,12 +124,34 @@ func whyDone(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// unreached is why a request did not get to EC2, or its answer not to us.
+// unreached is why a request did not reach EC2, or its answer did not reach us.
 type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// meaning finds the row of the error.
+// anyError reports whether an Error in the tree of err satisfies is. Errors.As would find
+// only the first, and an error may contain several calls.
+func anyError(err error, is func(*Error) bool) bool {
+	if e, ok := err.(*Error); ok && is(e) {
+		return true
+	}
+	switch err := err.(type) {
+	case interface{ Unwrap() error }:
+		return anyError(err.Unwrap(), is)
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(err.Unwrap(), func(err error) bool { return anyError(err, is) })
+	}
+	return false
+}
+
+// NotAllowed reports whether the instance role lacks the permission for a call, or the
+// instance has no role. [ErrDenied] includes more: a wrong clock, wrong credentials, a
+// closed account.
+func NotAllowed(err error) bool {
+	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorized, e.Code) || e.hasNoRole() })
+}
+
+// meaning returns the row of the error in the table.
 func (e *Error) meaning() meaning {
 	if e.Code != "" {
 		for _, m := range meanings {
@@ -132,13 +160,13 @@ func (e *Error) meaning() meaning {
 			}
 		}
 	}
-	if m, ok := errors.AsType[*MetadataError](e.Err); ok && m.isRole() {
+	if e.hasNoRole() {
 		return noRole
 	}
 	if _, ok := errors.AsType[unreached](e.Err); ok {
 		return noAnswer
 	}
-	if _, ok := errors.AsType[impostor](e.Err); ok {
+	if _, ok := errors.AsType[invalidAnswer](e.Err); ok {
 		return notEC2
 	}
 	if r, ok := errors.AsType[*awshttp.ResponseError](e.Err); ok && r.HTTPStatusCode() >= http.StatusInternalServerError {
@@ -147,8 +175,14 @@ func (e *Error) meaning() meaning {
 	return meaning{}
 }
 
-// Hint is what an operator can do about err, or "" if there is nothing to say. It
-// looks for the EC2 or metadata error in err's chain.
+// hasNoRole reports whether the call failed because the instance has no role.
+func (e *Error) hasNoRole() bool {
+	m, ok := errors.AsType[*MetadataError](e.Err)
+	return ok && m.isRole()
+}
+
+// Hint returns what an operator can do about err, or "". It looks for the EC2 or metadata
+// error in err's chain.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {
@@ -161,9 +195,9 @@ func Hint(err error) string {
 	return ""
 }
 
-// denied is the action that the role may not do: the one that was called, or one that
-// comes with it, such as ec2:CreateTags with a CreateNetworkInterface. EC2 says it in one
-// of two ways, or in both.
+// denied returns the action that the role may not do. It is the called action, or one that
+// it needs, such as ec2:CreateTags for CreateNetworkInterface. EC2 names it in one of two
+// ways, or in both.
 func (e *Error) denied() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

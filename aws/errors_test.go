@@ -6,6 +6,7 @@ package aws_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -18,8 +19,8 @@ var sentinels = []error{
 	aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrTokenUsed, aws.ErrDenied, aws.ErrNoMetadata,
 }
 
-// TestErrorCodes is the table of codes.go as EC2's answers: what each is, and a part
-// of what an operator is told to do.
+// TestErrorCodes checks the table of codes.go with EC2's answers: the sentinel of each, and
+// a part of its hint.
 func TestErrorCodes(t *testing.T) {
 	tests := []struct {
 		code, message string
@@ -114,9 +115,55 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// TestErrorWithoutCode: what happens when EC2 says nothing that can be understood.
+// TestEndlessRefusal: however long an error is, only a limited part of it is read, stored
+// and shown.
+func TestEndlessRefusal(t *testing.T) {
+	const begin = "<Response><Errors><Error><Code>UnauthorizedOperation</Code><Message>"
+	t.Run("endless", func(t *testing.T) {
+		body := &endless{begin: begin}
+		c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: body, Attempts: 1})
+		err := drop(c.VPC(t.Context(), "vpc-1"))
+		if !errors.Is(err, aws.ErrTransient) || !strings.Contains(err.Error(), "400") || !strings.Contains(err.Error(), "UnauthorizedOperation") || len(err.Error()) > 1000 {
+			t.Errorf("got %v", err)
+		}
+		if most := 1 << 20; body.read > most {
+			t.Errorf("%d bytes were read, want at most %d", body.read, most)
+		}
+	})
+	t.Run("long", func(t *testing.T) {
+		c := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			refuse(w, 400, "UnauthorizedOperation", strings.Repeat("x", 200<<10))
+		}), tree{})
+		err := drop(c.VPC(t.Context(), "vpc-1"))
+		e, ok := errors.AsType[*aws.Error](err)
+		if !errors.Is(err, aws.ErrDenied) || !ok || len(e.Message) > 10<<10 || len(err.Error()) > 1000 {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// An endless server answers with an error that does not end.
+type endless struct {
+	begin string
+	read  int
+}
+
+func (e *endless) Do(r *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: 400, Status: "400 Bad Request", Header: http.Header{}, Request: r,
+		Body: io.NopCloser(io.MultiReader(strings.NewReader(e.begin), e))}, nil
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.read += len(p)
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+// TestErrorWithoutCode tests answers of EC2 that cannot be parsed.
 func TestErrorWithoutCode(t *testing.T) {
-	t.Run("nobody listens", func(t *testing.T) {
+	inBubble(t, "nobody listens", func(t *testing.T) {
 		c := aws.New(aws.Options{EC2URL: "http://127.0.0.1:1"})
 		err := c.DeleteENI(t.Context(), "eni-1")
 		const want = `DeleteNetworkInterface: Post "http://127.0.0.1:1/": dial tcp 127.0.0.1:1: connect: connection refused`
@@ -124,7 +171,7 @@ func TestErrorWithoutCode(t *testing.T) {
 			t.Errorf("got %q, hint %q, want %q", err, aws.Hint(err), want)
 		}
 	})
-	t.Run("a broken load balancer", func(t *testing.T) {
+	inBubble(t, "a broken load balancer", func(t *testing.T) {
 		c := client(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.Error(w, "<html>bad gateway", http.StatusBadGateway)
 		}), tree{})
@@ -132,7 +179,7 @@ func TestErrorWithoutCode(t *testing.T) {
 			t.Errorf("got %v, want ErrTransient", err)
 		}
 	})
-	t.Run("cancelled", func(t *testing.T) {
+	inBubble(t, "cancelled", func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errors.New("enough"))
 		c := client(http.NotFoundHandler(), tree{})

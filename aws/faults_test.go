@@ -10,11 +10,11 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 )
 
-// TestLostAnswers: what has a token, or can be done twice, is repeated when its answer is
-// lost; what cannot is not.
+// TestLostAnswers: after a lost answer, a call is repeated if it has a token or if its
+// repetition is harmless.
 func TestLostAnswers(t *testing.T) {
 	inBubble(t, "a creation finds its ENI again", func(t *testing.T) {
 		sim, _, c := world(t, "m5.large")
@@ -42,7 +42,8 @@ func TestLostAnswers(t *testing.T) {
 	}
 }
 
-// TestThrottled: when the account has used up its tokens, that is what the caller hears.
+// TestThrottled: when the account's tokens are used up, the caller gets the throttling
+// error.
 func TestThrottled(t *testing.T) {
 	inBubble(t, "buckets", func(t *testing.T) {
 		sim, err := ec2sim.New(ec2sim.Config{
@@ -65,8 +66,8 @@ func TestThrottled(t *testing.T) {
 	})
 }
 
-// TestLyingMetadata: an ENI that metadata does not describe well enough is left out, and
-// none of the others is.
+// TestLyingMetadata: an ENI that metadata does not describe completely is omitted, and all
+// others are returned.
 func TestLyingMetadata(t *testing.T) {
 	for name, c := range map[string]struct {
 		lie  func(eni string) ec2sim.Lie

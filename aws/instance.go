@@ -3,9 +3,13 @@
 
 package aws
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+)
 
-// An Instance is the machine that the program runs on.
+// An Instance is the instance on which the program runs.
 type Instance struct {
 	ID      string // i-0123456789abcdef0
 	Type    string // m5.large
@@ -15,8 +19,8 @@ type Instance struct {
 	MAC     string // of its boot ENI
 }
 
-// Instance asks metadata what this machine is. An error that matches
-// [ErrNoMetadata] means that it is none of EC2's.
+// Instance asks metadata for the identity of this instance. An error that matches
+// [ErrNoMetadata] means that this machine is not an EC2 instance.
 func (c *Client) Instance(ctx context.Context) (Instance, error) {
 	i, err := c.document(ctx)
 	if err != nil {
@@ -26,7 +30,7 @@ func (c *Client) Instance(ctx context.Context) (Instance, error) {
 	return i, err
 }
 
-// document reads the instance identity document, once: nothing in it ever changes.
+// document reads the instance identity document once, because it never changes.
 func (c *Client) document(ctx context.Context) (Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,11 +43,31 @@ func (c *Client) document(ctx context.Context) (Instance, error) {
 		if err != nil {
 			return err
 		}
-		c.identity = &Instance{ID: d.InstanceID, Type: d.InstanceType, Zone: d.AvailabilityZone, Region: d.Region, Account: d.AccountID}
+		i := Instance{ID: d.InstanceID, Type: d.InstanceType, Zone: d.AvailabilityZone, Region: d.Region, Account: d.AccountID}
+		if err := i.check(); err != nil {
+			return fmt.Errorf("this is no identity document of an instance: %w", err)
+		}
+		c.identity = &i
 		return nil
 	})
 	if err != nil {
 		return Instance{}, err
 	}
 	return *c.identity, nil
+}
+
+// check returns what the document lacks. All fields are needed: without the instance's ID,
+// nobody can find the unfinished calls for it.
+func (i Instance) check() error {
+	switch {
+	case i.ID == "":
+		return errors.New("it has no instanceId")
+	case i.Type == "":
+		return errors.New("it has no instanceType")
+	case i.Zone == "":
+		return errors.New("it has no availabilityZone")
+	case i.Region == "":
+		return errors.New("it has no region")
+	}
+	return checkID("i-", i.ID)
 }

@@ -20,22 +20,22 @@ import (
 // guide, "Instance metadata categories").
 const macsPath = "network/interfaces/macs/"
 
-// eniKeys are the keys that an ENI is made of. Metadata has none of those that would
-// be empty: local-ipv4s of an ENI with IPv6 alone, ipv4-prefix of most.
+// eniKeys are the keys of an ENI. Metadata omits empty keys: local-ipv4s of an ENI with
+// IPv6 only, ipv4-prefix of most ENIs.
 var eniKeys = []string{
 	"interface-id", "device-number", "subnet-id", "vpc-id", "security-group-ids",
-	"network-card", "network-card-index", // the first is what peers read, the second what the user guide says
+	"network-card", "network-card-index", // other programs read the first; the user guide has the second
 	"local-ipv4s", "ipv4-prefix", "subnet-ipv4-cidr-block", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks",
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
 
-// ENIs asks metadata for the ENIs of this instance, by card, device index and MAC;
-// those with an unknown index are the last of their card.
+// ENIs asks metadata for the ENIs of this instance, sorted by card, device index and MAC.
+// Those with an unknown index are the last of their card.
 //
-// An ENI that metadata does not describe well enough is left out: without an error if
-// it has no ID yet, as happens for seconds after an attachment; with a line on standard
-// error if a key cannot be read or makes no sense. A half-read ENI would look like one
-// without addresses. It is an error only if that leaves none.
+// It omits an ENI that metadata does not describe completely. If the ENI has no ID yet, as
+// for some seconds after an attachment, there is no error. If a key cannot be read or is
+// invalid, a line on standard error says so. A partly read ENI would look like one without
+// addresses. It is an error only if no ENI is left.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.read(ctx, "mac")
 	if err != nil {
@@ -63,13 +63,13 @@ func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 		return nil, errors.Join(errs...)
 	}
 	for _, err := range errs {
-		slog.WarnContext(ctx, "left an ENI out", "because", err)
+		slog.WarnContext(ctx, "metadata does not describe an ENI well enough: it is left out", "because", err)
 	}
 	slices.SortFunc(enis, byPlace)
 	return enis, nil
 }
 
-// byPlace orders ENIs by card, device index and MAC.
+// byPlace sorts ENIs by card, device index and MAC.
 func byPlace(a, b ENI) int {
 	place := func(e ENI) int {
 		if e.Index == UnknownIndex {
@@ -89,6 +89,12 @@ func (c *Client) readENIs(ctx context.Context, macs []string) []keys {
 		all[i] = keys{mac: strings.TrimSuffix(mac, "/"), text: make(map[string]string)}
 		for _, key := range eniKeys {
 			wg.Go(func() {
+				mu.Lock()
+				failed := all[i].err != nil
+				mu.Unlock()
+				if failed {
+					return // the ENI is omitted, whatever the other keys are
+				}
 				text, err := c.metadata.read(ctx, macsPath+all[i].mac+"/"+key)
 				mu.Lock()
 				defer mu.Unlock()
@@ -105,18 +111,18 @@ func (c *Client) readENIs(ctx context.Context, macs []string) []keys {
 	return all
 }
 
-// keys are what metadata says of the ENI with a MAC. Absent keys are absent.
+// keys are the keys of the ENI with a MAC. Metadata may lack some.
 type keys struct {
 	mac  string
 	text map[string]string
-	err  error // why one of them cannot be read, or makes no sense
+	err  error // why one of them cannot be read, or is invalid
 }
 
-// eni makes an ENI of the keys. It has no ID if metadata has none.
+// eni makes an ENI from the keys. It has no ID if metadata has none.
 //
-// The device number of an ENI that was attached while the instance ran is 0 until
-// metadata knows better (amazon-ec2-net-utils, lib/lib.sh), and only the boot ENI's
-// is truly 0: that with the MAC primary.
+// If an ENI was attached while the instance ran, its device number is 0 until metadata has
+// the true one (amazon-ec2-net-utils, lib/lib.sh). Only the boot ENI, which has the MAC
+// primary, truly has 0.
 func (k *keys) eni(primary string) (ENI, error) {
 	e := ENI{
 		ID:             k.text["interface-id"],
@@ -126,7 +132,7 @@ func (k *keys) eni(primary string) (ENI, error) {
 		Subnet:         k.text["subnet-id"],
 		VPC:            k.text["vpc-id"],
 		SecurityGroups: list(k, "security-group-ids", func(s string) (string, error) { return s, nil }),
-		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address comes first: all peers rely on it
+		Addrs:          list(k, "local-ipv4s", ipv4), // the primary address comes first: other programs rely on it, too
 		Prefixes:       list(k, "ipv4-prefix", ipv4Prefix),
 		IPv6Addrs:      list(k, "ipv6s", ipv6),
 		IPv6Prefixes:   list(k, "ipv6-prefix", ipv6Prefix),
@@ -146,7 +152,7 @@ func (k *keys) eni(primary string) (ENI, error) {
 	return e, k.err
 }
 
-// number is the number at the key, or absent if there is no key.
+// number returns the number at the key, or absent if there is no key.
 func (k *keys) number(key string, absent int) int {
 	text, ok := k.text[key]
 	if !ok {
@@ -157,14 +163,14 @@ func (k *keys) number(key string, absent int) int {
 	return int(n)
 }
 
-// list parses the lines at the key. There are none if there is no key.
+// list parses the lines at the key. It returns none if there is no key.
 func list[T any](k *keys, key string, parse func(string) (T, error)) []T {
 	all, err := parseAll(parse, strings.Fields(k.text[key]))
 	k.fail(key, err)
 	return all
 }
 
-// fail keeps the first of the errors about keys.
+// fail keeps the first error about a key.
 func (k *keys) fail(key string, err error) {
 	if err != nil && k.err == nil {
 		k.err = fmt.Errorf("EC2 metadata %s: %w", metadataPath+macsPath+k.mac+"/"+key, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses), with the same
-// uncertainty as Assign.
+// AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses). Like Assign, it has
+// no client token.
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
@@ -39,7 +39,7 @@ func (c *Client) assignIPv6(ctx context.Context, eni string, addresses, delegate
 	}
 	addrs, errAddrs := parseAll(ipv6, out.AssignedIpv6Addresses)
 	prefixes, errPrefixes := parseAll(ipv6Prefix, out.AssignedIpv6Prefixes)
-	err = disbelief(action, errAddrs, errPrefixes,
+	err = validate(action, errAddrs, errPrefixes,
 		exactly(addresses, addrs), exactly(delegated, prefixes), about(eni, out.NetworkInterfaceId))
 	if err != nil {
 		return nil, nil, err
@@ -48,7 +48,7 @@ func (c *Client) assignIPv6(ctx context.Context, eni string, addresses, delegate
 	return addrs, prefixes, nil
 }
 
-// UnassignIPv6 takes IPv6 addresses and delegated prefixes from the ENI
+// UnassignIPv6 removes IPv6 addresses and delegated prefixes from the ENI
 // (UnassignIpv6Addresses), all in one call.
 func (c *Client) UnassignIPv6(ctx context.Context, eni string, addrs []netip.Addr, prefixes []netip.Prefix) error {
 	const action = "UnassignIpv6Addresses"

@@ -13,19 +13,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// Limits are what an instance of a type can have.
+// Limits are the network limits of an instance type.
 type Limits struct {
-	ENIs       int   // of the instance, the boot ENI included, and those for EFA alone
+	ENIs       int   // of the instance, including the boot ENI and EFA-only ENIs
 	IPv4PerENI int   // addresses, the primary one included; a prefix counts as one
 	IPv6PerENI int   // the same, with no primary; 0 if the type has no IPv6
-	Cards      []int // how many ENIs each network card takes, by its index; 0 if it takes none with addresses; at least one card
+	Cards      []int // maximum number of ENIs of each network card, by its index; 0 if it takes none with addresses; at least one card
 }
 
-// PodENIs is how many ENIs an instance can have for pods: all but the boot ENI, and, on
-// the other cards, but the one at device index 0. That is where the EC2 user guide puts
-// ENIs for EFA alone ("Maximize network bandwidth on Amazon EC2 instances with multiple
-// network cards": device index 0 for EFA-only, device index 1 for ENA), and metadata says
-// 0 also of an ENI whose device index it does not know yet.
+// PodENIs returns how many ENIs an instance can have for pods. These are all except the
+// boot ENI and, on other cards, the one at device index 0. The EC2 user guide puts EFA-only
+// ENIs there ("Maximize network bandwidth on Amazon EC2 instances with multiple network
+// cards": device index 0 for EFA-only, device index 1 for ENA). Metadata also shows 0 for
+// an ENI whose device index it does not know yet.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {
@@ -46,14 +46,14 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 		return Limits{}, &Error{Action: action, Err: fmt.Errorf("%s: %w", instanceType, ErrNotFound)}
 	}
 	l, err := parseLimits(out.InstanceTypes[0].NetworkInfo)
-	if err := disbelief(action, err, about(instanceType, new(string(out.InstanceTypes[0].InstanceType)))); err != nil {
+	if err := validate(action, err, about(instanceType, new(string(out.InstanceTypes[0].InstanceType)))); err != nil {
 		return Limits{}, err
 	}
 	return l, nil
 }
 
-// parseLimits reads the limits. IPv4 addresses are not those ...PerSecondaryInterface,
-// which belong to another product; a type without IPv6 may leave its number out.
+// parseLimits parses the limits. It does not use the numbers ...PerSecondaryInterface,
+// which belong to another product. A type without IPv6 may omit its number.
 func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	var errs [4]error
 	l.ENIs, errs[0] = number("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)
@@ -68,9 +68,9 @@ func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// parseCards reads how many ENIs fit on the cards, by index. What a card takes beyond that
-// if an ENI is content with fewer queues (AdditionalFlexibleNetworkInterfaces) is not
-// counted: ours get the usual number.
+// parseCards returns how many ENIs fit on each card, by index. It does not count the
+// additional ENIs with fewer queues (AdditionalFlexibleNetworkInterfaces), because ours
+// have the usual number.
 func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
 	for _, c := range infos {
 		i, err := number("the index of a network card", c.NetworkCardIndex, 0, maxCards-1)
@@ -82,7 +82,7 @@ func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
 			return nil, err
 		}
 		if len(c.InterfaceTypes) > 0 && !slices.Contains(c.InterfaceTypes, types.NetworkCardInterfaceTypeInterface) {
-			n = 0 // it is for EFA alone
+			n = 0 // the card is for EFA only
 		}
 		cards = append(cards, make([]int, max(i+1-len(cards), 0))...)
 		cards[i] = n

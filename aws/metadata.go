@@ -11,33 +11,50 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
 const (
 	metadataPath = "/latest/meta-data/"
+	tokenPath    = "/latest/api/token"
 
-	// metadataReads is how many metadata requests are under way at once. The
-	// service limits connections and packets per second (EC2 user guide,
-	// "Retrieve instance metadata", "Query throttling").
+	// metadataReads is the maximum number of concurrent metadata requests. The service
+	// limits connections and packets per second (EC2 user guide, "Retrieve instance
+	// metadata", "Query throttling").
 	metadataReads = 8
 
-	// metadataAttempts, each at most 250 ms for the connection and 500 ms for the
-	// answer, tell a machine outside of EC2 in about a second that it is one.
-	metadataAttempts = 3
+	// silentAttempts is how often an unanswered request is made. Each attempt waits at most
+	// a second for the connection and a second for the answer. So a machine outside EC2
+	// gets the error in some seconds. A node that started all its pods at once has taken
+	// longer than a quarter of a second.
+	silentAttempts = 3
+
+	// maxMetadata is the maximum that is read of an answer, in bytes. It is several times the
+	// largest key, user data (EC2 user guide, "Run commands at launch": 16 KB).
+	maxMetadata = 256 << 10
+
+	// busyAttempts is how often a request is made if the service answers "not now". The
+	// service throttles by the second, and demands an exponential backoff (EC2 user guide,
+	// "Query throttling"). These attempts take one to three seconds.
+	busyAttempts = 7
 )
 
 // A MetadataError is a request to the metadata service that failed.
 type MetadataError struct {
 	URL    string // of the service
-	Path   string // what was asked for, for example /latest/meta-data/mac
+	Path   string // the requested path, for example /latest/meta-data/mac
 	Status int    // HTTP status of the answer; 0 if there was none
+	Token  bool   // the failed request was for the session token, before that for the path
 	Err    error
 }
 
@@ -48,37 +65,62 @@ func (e *MetadataError) Error() string {
 	if e.Status < http.StatusBadRequest {
 		return fmt.Sprintf("EC2 metadata %s: %v", e.Path, e.Err)
 	}
-	return fmt.Sprintf("EC2 metadata %s: %d %s", e.Path, e.Status, http.StatusText(e.Status))
+	status := fmt.Sprintf("%d %s", e.Status, http.StatusText(e.Status))
+	if e.Token {
+		return fmt.Sprintf("EC2 metadata %s: it gives no session token (IMDSv2): PUT %s: %s", e.Path, tokenPath, status)
+	}
+	return fmt.Sprintf("EC2 metadata %s: %s", e.Path, status)
 }
 
 // Unwrap returns the error beneath.
 func (e *MetadataError) Unwrap() error { return e.Err }
 
-// Is says whether target is [ErrNoMetadata] and nobody has answered.
-func (e *MetadataError) Is(target error) bool { return target == ErrNoMetadata && e.Status == 0 }
+// Is reports whether target is [ErrNoMetadata] and there was no answer, or [ErrTransient]
+// and the answer was "not now".
+func (e *MetadataError) Is(target error) bool {
+	return target == ErrNoMetadata && e.Status == 0 || target == ErrTransient && isBusy(e.Status)
+}
+
+// isBusy reports whether the status means that a later request can succeed.
+func isBusy(status int) bool {
+	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
+}
 
 func (e *MetadataError) hint() string {
 	switch e.Status {
 	case 0:
-		return "on EC2, look for a firewall rule in the way of " + e.URL + ", and in a container at the hop limit of metadata"
+		return "on EC2, look for a firewall rule in the way of " + e.URL + ", and in a container at the hop limit of metadata: " +
+			modifyMetadata + "--http-put-response-hop-limit 2"
 	case http.StatusForbidden:
-		return "metadata is switched off: aws ec2 modify-instance-metadata-options --http-endpoint enabled"
+		return "metadata is switched off: " + modifyMetadata + "--http-endpoint enabled"
+	case http.StatusNotFound, http.StatusMethodNotAllowed:
+		if e.Token {
+			return "IMDSv2 is needed, and what answers at " + e.URL + " does not have it: " + modifyMetadata +
+				"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let the node itself pass"
+		}
+	case http.StatusTooManyRequests:
+		return "the metadata service limits the requests of this instance per second: find what else on it asks so often"
 	}
 	return ""
 }
 
-// isRole says whether the instance role's credentials were asked for and are not there.
+// modifyMetadata is the command that changes the metadata options (EC2 user guide, "Modify
+// instance metadata options for existing instances").
+const modifyMetadata = "aws ec2 modify-instance-metadata-options --instance-id ID "
+
+// isRole reports whether the request was for the credentials of the instance role, and
+// there are none.
 func (e *MetadataError) isRole() bool {
-	return e.Status == http.StatusNotFound && strings.Contains(e.Path, "iam/security-credentials")
+	return e.Status == http.StatusNotFound && !e.Token && strings.Contains(e.Path, "iam/security-credentials")
 }
 
-// metadata is the instance metadata service, by IMDSv2 alone: with a session token,
-// fetched once for the process. The SDK would fall back to requests without one, which
-// an instance that is set up well refuses.
+// metadata is the instance metadata service. It uses IMDSv2 only: with a session token that
+// the process fetches once. The SDK would fall back to requests without a token, which a
+// well-configured instance refuses.
 type metadata struct {
 	url   string
 	sdk   *imds.Client
-	slots chan struct{} // one for each request under way
+	slots chan struct{} // one for each concurrent request
 }
 
 func newMetadata(o Options) *metadata {
@@ -91,33 +133,57 @@ func newMetadata(o Options) *metadata {
 		slots: make(chan struct{}, metadataReads),
 		sdk: imds.New(imds.Options{
 			Endpoint:       o.MetadataURL,
-			HTTPClient:     witness{do},
+			HTTPClient:     recorder{do},
 			EnableFallback: sdk.FalseTernary,
 
-			DisableDefaultMaxBackoff: true, // it puts a delay of exactly a second in place of the retryer's
+			DisableDefaultMaxBackoff: true, // otherwise it replaces the retryer's delay by exactly one second
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
-				o.MaxAttempts = metadataAttempts
-				o.Backoff = retry.BackoffDelayerFunc(func(int, error) (time.Duration, error) {
-					return rand.N(200 * time.Millisecond), nil
-				})
+				o.MaxAttempts = busyAttempts
+				o.RateLimiter = ratelimit.None // its budget is meant for long-lived processes
+				o.Retryables = append(o.Retryables, retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
+				o.Backoff = retry.BackoffDelayerFunc(metadataBackoff)
 			}),
 		}),
 	}
 }
 
-// directHTTP is the SDK's HTTP client for metadata, but without a proxy: container
-// runtimes often have HTTPS_PROXY and HTTP_PROXY in their environment, and no proxy
-// has this instance's metadata.
+// metadataBackoff returns the wait after this number of attempts. If there must be no
+// further attempt, it returns err.
+func metadataBackoff(attempts int, err error) (time.Duration, error) {
+	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && isBusy(r.HTTPStatusCode()) {
+		d := min(50*time.Millisecond<<attempts, time.Second)
+		return d/2 + rand.N(d/2), nil
+	}
+	if attempts >= silentAttempts {
+		return 0, err
+	}
+	return rand.N(200 * time.Millisecond), nil
+}
+
+// directHTTP returns the SDK's HTTP client for metadata, without a proxy. Container
+// runtimes often have HTTPS_PROXY and HTTP_PROXY in their environment, but a proxy cannot
+// reach this instance's metadata.
 func directHTTP() HTTPClient {
+	patience := metadataTimeout()
 	return awshttp.NewBuildableClient().
-		WithDialerOptions(func(d *net.Dialer) { d.Timeout = 250 * time.Millisecond }).
+		WithDialerOptions(func(d *net.Dialer) { d.Timeout = patience }).
 		WithTransportOptions(func(t *http.Transport) {
 			t.Proxy = nil
-			t.ResponseHeaderTimeout = 500 * time.Millisecond
+			t.ResponseHeaderTimeout = patience
 		})
 }
 
-// read returns what stands at the path below metadataPath, without the spaces around it.
+// metadataTimeout is how long an attempt waits for metadata: a second, or the value of the
+// variable that the AWS CLI and other SDKs read, too.
+func metadataTimeout() time.Duration {
+	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
+	if err != nil || seconds < 1 {
+		return time.Second
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// read returns the value at the path below metadataPath, without surrounding spaces.
 func (m *metadata) read(ctx context.Context, path string) (string, error) {
 	out, err := m.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
 	if err != nil {
@@ -127,8 +193,8 @@ func (m *metadata) read(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// GetMetadata makes a request as the SDK does. It is here for the SDK's role
-// credentials, whose errors are then ours too.
+// GetMetadata makes a request as the SDK does. The SDK's role credentials use it, so that
+// their errors are ours, too.
 func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o ...func(*imds.Options)) (
 	out *imds.GetMetadataOutput, err error) {
 	err = m.try(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {
@@ -138,7 +204,7 @@ func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o
 	return out, err
 }
 
-// try makes a request by f and says why it failed.
+// try makes a request by f and explains its failure.
 func (m *metadata) try(ctx context.Context, path string, f func(context.Context) error) error {
 	select {
 	case m.slots <- struct{}{}:
@@ -151,36 +217,56 @@ func (m *metadata) try(ctx context.Context, path string, f func(context.Context)
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil && !isBusy(seen.Status) {
 		return fmt.Errorf("EC2 metadata %s: %w", path, whyDone(ctx))
 	}
 	seen.URL, seen.Path = m.url, path
 	if seen.Err == nil {
 		seen.Err = err
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%w: %w", seen, whyDone(ctx))
+	}
 	return seen
 }
 
-// A witness remembers how the last request of a call ended. The SDK does not tell:
-// when it cannot get a token, its error has the text of the cause but does not
-// unwrap to it, be it a status, a refused connection or the caller's deadline.
-type witness struct{ HTTPClient }
+// A recorder records how the last request of a call ended: by a status, a refused
+// connection or the caller's deadline. The SDK's error does not contain the cause: without
+// a token, it has only its text and does not unwrap to it.
+type recorder struct{ HTTPClient }
 
-type seenKey struct{} // of the *MetadataError that a witness writes to
+type seenKey struct{} // of the *MetadataError that a recorder writes to
 
-func (w witness) Do(r *http.Request) (*http.Response, error) {
-	resp, err := w.HTTPClient.Do(r)
+func (c recorder) Do(r *http.Request) (*http.Response, error) {
+	resp, err := c.HTTPClient.Do(r)
 	if seen, ok := r.Context().Value(seenKey{}).(*MetadataError); ok {
-		seen.Err, seen.Status = err, 0
+		seen.Err, seen.Status, seen.Token = err, 0, r.URL.Path == tokenPath
 		if err == nil {
 			seen.Status = resp.StatusCode
 		}
 	}
+	if err == nil {
+		resp.Body = &bounded{resp.Body, maxMetadata}
+	}
 	return resp, err
 }
 
-// isAbsent says whether metadata has answered that it has no such key.
+// A bounded body fails when there is more of it than metadata could mean. The SDK reads all.
+type bounded struct {
+	io.ReadCloser
+	left int
+}
+
+func (b *bounded) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.left -= n; b.left < 0 {
+		return 0, fmt.Errorf("the answer is larger than %d KiB: it is not that of the metadata service", maxMetadata>>10)
+	}
+	return n, err
+}
+
+// isAbsent reports whether metadata has answered that the key does not exist.
 func isAbsent(err error) bool {
 	e, ok := errors.AsType[*MetadataError](err)
-	return ok && e.Status == http.StatusNotFound
+	return ok && e.Status == http.StatusNotFound && !e.Token
 }

@@ -10,6 +10,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,7 +19,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -36,7 +39,7 @@ func TestENIs(t *testing.T) {
 		t.Fatalf("no testdata: %v", err)
 	}
 	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+		inBubble(t, strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			a, err := txtar.ParseFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -63,7 +66,7 @@ func TestENIs(t *testing.T) {
 func metadataOf(a *txtar.Archive) tree {
 	m := make(tree)
 	for _, f := range a.Files {
-		m["/latest/meta-data/"+f.Name] = string(bytes.TrimSpace(f.Data)) // real ones do not end in a newline
+		m["/latest/meta-data/"+f.Name] = string(bytes.TrimSpace(f.Data)) // the real ones do not end in a newline
 	}
 	return m
 }
@@ -86,42 +89,67 @@ func format(enis []aws.ENI) string {
 }
 
 func TestInstance(t *testing.T) {
-	const document = `{"accountId": "123456789012", "availabilityZone": "us-east-1a", "instanceId": "i-1", "instanceType": "m5.large", "region": "us-east-1", "pendingTime": "2026-01-02T03:04:05Z"}`
-	var reads atomic.Int32
-	m := tree{"/latest/dynamic/instance-identity/document": document, "/latest/meta-data/mac": "0a:00:00:00:00:01"}
-	c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		reads.Add(1)
-		m.ServeHTTP(w, r)
-	}))
-	want := aws.Instance{ID: "i-1", Type: "m5.large", Zone: "us-east-1a", Region: "us-east-1", Account: "123456789012", MAC: "0a:00:00:00:00:01"}
-	for range 2 {
-		if got, err := c.Instance(t.Context()); got != want || err != nil {
-			t.Errorf("got %+v, %v, want %+v", got, err, want)
+	synctest.Test(t, func(t *testing.T) {
+		const document = `{"accountId": "123456789012", "availabilityZone": "us-east-1a", "instanceId": "i-1", "instanceType": "m5.large", "region": "us-east-1", "pendingTime": "2026-01-02T03:04:05Z"}`
+		var reads atomic.Int32
+		m := tree{"/latest/dynamic/instance-identity/document": document, "/latest/meta-data/mac": "0a:00:00:00:00:01"}
+		c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			reads.Add(1)
+			m.ServeHTTP(w, r)
+		}))
+		want := aws.Instance{ID: "i-1", Type: "m5.large", Zone: "us-east-1a", Region: "us-east-1", Account: "123456789012", MAC: "0a:00:00:00:00:01"}
+		for range 2 {
+			if got, err := c.Instance(t.Context()); got != want || err != nil {
+				t.Errorf("got %+v, %v, want %+v", got, err, want)
+			}
 		}
-	}
-	if n := reads.Load(); n != 4 {
-		t.Errorf("%d requests for a token, the document, and the MAC twice", n)
-	}
+		if n := reads.Load(); n != 4 {
+			t.Errorf("%d requests for a token, the document, and the MAC twice", n)
+		}
+	})
 }
 
-// TestNoMetadata: a machine outside of EC2 is told so at once.
+// TestNoMetadata: on a machine outside EC2, the error comes soon.
 func TestNoMetadata(t *testing.T) {
-	start := time.Now()
 	c := aws.New(aws.Options{MetadataURL: "http://127.0.0.1:1"})
 	_, err := c.Instance(t.Context())
 	const want = "EC2 metadata is not available at http://127.0.0.1:1: is this an EC2 instance? ("
 	if !errors.Is(err, aws.ErrNoMetadata) || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v, want %s", err, want)
 	}
-	if d := time.Since(start); d > 2*time.Second {
-		t.Errorf("it took %v", d)
-	}
 	if _, err := c.ENIs(t.Context()); !errors.Is(err, aws.ErrNoMetadata) {
 		t.Errorf("ENIs: got %v, want ErrNoMetadata", err)
 	}
+	inBubble(t, "at once", func(t *testing.T) {
+		start, refused := time.Now(), &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		c := aws.New(aws.Options{MetadataURL: "http://metadata.test", HTTP: doer(func(*http.Request) (*http.Response, error) { return nil, refused })})
+		if _, err := c.Instance(t.Context()); !errors.Is(err, aws.ErrNoMetadata) {
+			t.Errorf("got %v, want ErrNoMetadata", err)
+		}
+		if d := time.Since(start); d > 2*time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
 }
 
-// TestMetadataFaults: what metadata answers is not always metadata.
+// TestMetadataTimeout: a service that takes longer than a second is waited for if the environment says so.
+func TestMetadataTimeout(t *testing.T) {
+	t.Setenv("AWS_METADATA_SERVICE_TIMEOUT", "600")
+	m := tree{"/latest/meta-data/mac": "0a:00:00:00:00:01", "/latest/meta-data/network/interfaces/macs/": ""}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select { // longer than the default, which would end the request meanwhile
+		case <-time.After(1500 * time.Millisecond):
+		case <-r.Context().Done():
+		}
+		m.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	if _, err := aws.New(aws.Options{MetadataURL: server.URL}).ENIs(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestMetadataFaults: the answer to a metadata request may come from something else.
 func TestMetadataFaults(t *testing.T) {
 	status := func(n int) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(n) })
@@ -129,16 +157,46 @@ func TestMetadataFaults(t *testing.T) {
 	document := func(text string) http.Handler {
 		return tree{"/latest/dynamic/instance-identity/document": text, "/latest/meta-data/mac": "0a:00:00:00:00:01"}
 	}
+	// imdsv1 is a metadata service, or a proxy in its place, without session tokens.
+	imdsv1 := func(n int) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPut {
+				w.WriteHeader(n)
+				return
+			}
+			io.WriteString(w, "0a:00:00:00:00:01")
+		})
+	}
+	const (
+		noToken = "EC2 metadata /latest/dynamic/instance-identity/document: it gives no session token (IMDSv2): PUT /latest/api/token: "
+		imdsv2  = "IMDSv2 is needed, and what answers at http://metadata.test does not have it: aws ec2 modify-instance-metadata-options --instance-id ID " +
+			"--http-endpoint enabled --http-tokens optional; a proxy in its place, such as kube2iam, must let the node itself pass"
+	)
 	tests := []struct {
 		name     string
 		metadata http.Handler
 		want     string
 		hint     string
 	}{
-		{"switched off", status(403), "EC2 metadata /latest/dynamic/instance-identity/document: 403 Forbidden", "metadata is switched off: aws ec2 modify-instance-metadata-options --http-endpoint enabled"},
-		{"out of order", status(500), "EC2 metadata /latest/dynamic/instance-identity/document: 500 Internal Server Error", ""},
+		{"switched off", status(403), noToken + "403 Forbidden", "metadata is switched off: aws ec2 modify-instance-metadata-options --instance-id ID --http-endpoint enabled"},
+		{"out of order", status(500), noToken + "500 Internal Server Error", ""},
+		{"IMDSv1 alone", imdsv1(404), noToken + "404 Not Found", imdsv2},
+		{"no PUT", imdsv1(405), noToken + "405 Method Not Allowed", imdsv2},
 		{"no document", tree{}, "EC2 metadata /latest/dynamic/instance-identity/document: 404 Not Found", ""},
+		{"busy", status(429), noToken + "429 Too Many Requests",
+			"the metadata service limits the requests of this instance per second: find what else on it asks so often"},
 		{"not a document", document("<html>"), "EC2 metadata /latest/dynamic/instance-identity/document: ", ""},
+		{"an empty document", document("{}"), "EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no instanceId", ""},
+		{"a document without ID", document(`{"availabilityZone": "us-east-1a", "instanceType": "m5.large", "region": "us-east-1"}`),
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no instanceId", ""},
+		{"another kind of ID", document(`{"availabilityZone": "us-east-1a", "instanceId": "mi-1", "instanceType": "m5.large", "region": "us-east-1"}`),
+			`EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: "mi-1" is not an ID that begins with i-`, ""},
+		{"no type", document(`{"availabilityZone": "us-east-1a", "instanceId": "i-1", "region": "us-east-1"}`),
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no instanceType", ""},
+		{"no zone", document(`{"instanceId": "i-1", "instanceType": "m5.large", "region": "us-east-1"}`),
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no availabilityZone", ""},
+		{"no region", document(`{"availabilityZone": "us-east-1a", "instanceId": "i-1", "instanceType": "m5.large"}`),
+			"EC2 metadata /latest/dynamic/instance-identity/document: this is no identity document of an instance: it has no region", ""},
 	}
 	for _, tt := range tests {
 		inBubble(t, tt.name, func(t *testing.T) {
@@ -150,8 +208,48 @@ func TestMetadataFaults(t *testing.T) {
 	}
 }
 
-// TestENIsFaults: an ENI that cannot be read is left out, never returned in part; that
-// none can be read is an error; and a caller out of time is told that, not fewer ENIs.
+// TestMetadataBusy: a request with the answer "not now" is repeated for some seconds, both
+// for a token and for a value. An unanswered request is not.
+func TestMetadataBusy(t *testing.T) {
+	m := tree{"/latest/meta-data/mac": "0a:00:00:00:00:01", "/latest/meta-data/network/interfaces/macs/": ""}
+	for _, status := range []int{429, 500, 503} {
+		for _, token := range []bool{false, true} {
+			for _, busy := range []int{1, 5, 1000} {
+				inBubble(t, fmt.Sprintf("%d %d times, token %v", status, busy, token), func(t *testing.T) {
+					left, refused := busy, 0
+					c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if left > 0 && (r.Method == http.MethodPut) == token {
+							left, refused = left-1, refused+1
+							w.WriteHeader(status)
+							return
+						}
+						m.ServeHTTP(w, r)
+					}))
+					start := time.Now()
+					_, err := c.ENIs(t.Context())
+					if took := time.Since(start); took > 4*time.Second || busy > 7 && took < time.Second || refused > 7 {
+						t.Errorf("it took %v and %d requests", took, refused)
+					}
+					if busy < 7 && err != nil || busy > 7 && (!errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata)) {
+						t.Errorf("got %v", err)
+					}
+				})
+			}
+		}
+	}
+	inBubble(t, "no time", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(429) })).ENIs(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "429 Too Many Requests") {
+			t.Errorf("got %v, want the status and the deadline", err)
+		}
+	})
+}
+
+// TestENIsFaults: an ENI that cannot be read is omitted, and never returned in part. If
+// none can be read, that is an error. After the deadline there is a timeout error, and not
+// a shorter list.
 func TestENIsFaults(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/metadata/c5.txtar")
 	if err != nil {
@@ -195,7 +293,7 @@ func TestENIsFaults(t *testing.T) {
 	})
 }
 
-// TestMetadataManners: one token, IMDSv2 or nothing, and not too much at once.
+// TestMetadataManners: the client uses one token, IMDSv2 only, and few requests at once.
 func TestMetadataManners(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/metadata/cards.txtar")
 	if err != nil {
@@ -228,13 +326,22 @@ func TestMetadataManners(t *testing.T) {
 	if tokens != 1 || without != 0 || most != 8 {
 		t.Errorf("%d tokens, %d requests without one, %d at once; want 1, 0, 8", tokens, without, most)
 	}
+	inBubble(t, "no credentials without a token", func(t *testing.T) {
+		t.Setenv("AWS_ACCESS_KEY_ID", "")
+		t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+		c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+		_, err := c.Assign(t.Context(), "eni-1", 1)
+		if errors.Is(err, aws.ErrDenied) || !strings.HasPrefix(aws.Hint(err), "IMDSv2 is needed") {
+			t.Errorf("got %v, hint %q", err, aws.Hint(err))
+		}
+	})
 	inBubble(t, "no fallback", func(t *testing.T) {
 		c := client(http.NotFoundHandler(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPut {
 				w.WriteHeader(http.StatusNotFound)
 				return
 			}
-			io.WriteString(w, "0a:00:00:00:00:01") // IMDSv1 is there, and not wanted
+			io.WriteString(w, "0a:00:00:00:00:01") // IMDSv1 is available but must not be used
 		}))
 		if enis, err := c.ENIs(t.Context()); err == nil {
 			t.Errorf("got %v without a token", enis)
@@ -242,14 +349,14 @@ func TestMetadataManners(t *testing.T) {
 	})
 }
 
-// TestRegionAndRole: without an environment, both come from metadata, when EC2 is
-// first called and not before.
+// TestRegionAndRole: without an environment, both come from metadata, and only when EC2 is
+// first called.
 func TestRegionAndRole(t *testing.T) {
 	for _, v := range []string{"AWS_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(v, "")
 	}
 	role := tree{
-		"/latest/dynamic/instance-identity/document":           `{"region": "eu-north-1"}`,
+		"/latest/dynamic/instance-identity/document":           `{"availabilityZone": "eu-north-1a", "instanceId": "i-1", "instanceType": "m5.large", "region": "eu-north-1"}`,
 		"/latest/meta-data/iam/security-credentials/":          "node",
 		"/latest/meta-data/iam/security-credentials/node":      `{"Code": "Success", "AccessKeyId": "AKIDROLE", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}`,
 		"/latest/meta-data/iam/security-credentials/untrusted": `{"Code": "AssumeRoleUnauthorizedAccess", "Message": "EC2 cannot assume the role untrusted."}`,
@@ -259,7 +366,7 @@ func TestRegionAndRole(t *testing.T) {
 		authorization = r.Header.Get("Authorization")
 		answer(w, "AssignPrivateIpAddresses", assigned)
 	})
-	t.Run("from metadata", func(t *testing.T) {
+	inBubble(t, "from metadata", func(t *testing.T) {
 		if _, err := client(ec2, role).Assign(t.Context(), "eni-1", 1); err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +374,7 @@ func TestRegionAndRole(t *testing.T) {
 			t.Errorf("Authorization: %s", authorization)
 		}
 	})
-	t.Run("from the environment", func(t *testing.T) {
+	inBubble(t, "from the environment", func(t *testing.T) {
 		t.Setenv("AWS_DEFAULT_REGION", "eu-west-1")
 		t.Setenv("AWS_ACCESS_KEY_ID", "AKIDENV")
 		t.Setenv("AWS_SECRET_ACCESS_KEY", "s")
@@ -290,7 +397,7 @@ func TestRegionAndRole(t *testing.T) {
 			"the role of the instance profile must trust ec2.amazonaws.com"},
 	}
 	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+		inBubble(t, tt.name, func(t *testing.T) {
 			m := make(tree)
 			for k, v := range role {
 				m[k] = v
@@ -304,7 +411,7 @@ func TestRegionAndRole(t *testing.T) {
 			}
 		})
 	}
-	t.Run("not EC2", func(t *testing.T) {
+	inBubble(t, "not EC2", func(t *testing.T) {
 		_, err := aws.New(aws.Options{MetadataURL: "http://127.0.0.1:1"}).Assign(t.Context(), "eni-1", 1)
 		if !errors.Is(err, aws.ErrNoMetadata) || !strings.HasPrefix(err.Error(), "AssignPrivateIpAddresses: EC2 metadata is not available at") {
 			t.Errorf("got %v, want ErrNoMetadata", err)
@@ -312,8 +419,8 @@ func TestRegionAndRole(t *testing.T) {
 	})
 }
 
-// TestEndpoints: the two variables that point at a simulator, and no proxy between an
-// instance and its metadata.
+// TestEndpoints tests the two variables for a simulator, and that metadata is never
+// requested through a proxy.
 func TestEndpoints(t *testing.T) {
 	served := func(h http.Handler) string {
 		s := httptest.NewServer(h)
@@ -329,5 +436,33 @@ func TestEndpoints(t *testing.T) {
 	}
 	if enis, err := c.ENIs(t.Context()); len(enis) != 0 || err != nil {
 		t.Errorf("got %v, %v, want no ENIs", enis, err)
+	}
+}
+
+// TestMetadataWithoutEnd: whatever answers in place of the metadata service, no more is read
+// of it than metadata could mean.
+func TestMetadataWithoutEnd(t *testing.T) {
+	for _, endless := range []string{"/latest/api/token", "/latest/meta-data/mac"} {
+		inBubble(t, endless, func(t *testing.T) {
+			sent := 0
+			flood := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != endless {
+					w.Header().Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "60")
+					fmt.Fprint(w, "token")
+					return
+				}
+				for range 4 {
+					n, _ := w.Write(bytes.Repeat([]byte("x"), 256<<10))
+					sent += n
+				}
+			})
+			_, err := client(http.NotFoundHandler(), flood).ENIs(t.Context())
+			if err == nil || !strings.Contains(err.Error(), "larger than 256 KiB") || len(err.Error()) > 1000 {
+				t.Errorf("got %.1000v", err)
+			}
+			if sent == 0 {
+				t.Error("it was not asked")
+			}
+		})
 	}
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// parseAll parses all of the texts, or says which it cannot. It is nil for none.
+// parseAll parses all texts, or returns an error with the text that it cannot parse. It
+// returns nil for none.
 func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error) {
 	var all []T
 	for _, s := range texts {
@@ -24,7 +25,7 @@ func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error)
 	return all, nil
 }
 
-// texts takes one text out of each of the SDK's structs.
+// texts returns one text of each of the SDK's structs.
 func texts[S any](list []S, field func(S) *string) []string {
 	var all []string
 	for _, s := range list {
@@ -33,7 +34,7 @@ func texts[S any](list []S, field func(S) *string) []string {
 	return all
 }
 
-// tags makes a map of the SDK's tags. It is nil for none.
+// tags converts the SDK's tags to a map. It returns nil for none.
 func tags(list []types.Tag) map[string]string {
 	var m map[string]string
 	for _, t := range list {
@@ -45,7 +46,7 @@ func tags(list []types.Tag) map[string]string {
 	return m
 }
 
-// strs writes values as EC2 reads them.
+// strs formats values for EC2.
 func strs[T fmt.Stringer](values []T) []string {
 	all := make([]string, len(values))
 	for i, v := range values {
@@ -54,7 +55,7 @@ func strs[T fmt.Stringer](values []T) []string {
 	return all
 }
 
-// unique keeps the first of each value.
+// unique removes repeated values.
 func unique[T comparable](list []T) []T {
 	var all []T
 	for _, v := range list {

@@ -8,12 +8,13 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 )
 
 // world is a VPC with a secondary CIDR, two subnets for pods, two peers, and a node.
@@ -65,7 +66,7 @@ func equal(t *testing.T, what string, got, want any) {
 	}
 }
 
-// must returns the value of a call that may not fail.
+// must returns the value of a call that must succeed.
 func must[T any](v T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -76,176 +77,186 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// TestLifeOfAnENI goes through every change, and looks at each from both sides.
+// TestLifeOfAnENI makes every change, and checks each from both sides.
 func TestLifeOfAnENI(t *testing.T) {
-	sim, node, c := world(t, "m5.large")
-	ctx := t.Context()
-	me := must(c.Instance(ctx))(t)
-	boot := must(c.ENIs(ctx))(t)
-	if len(boot) != 1 || boot[0].MAC != me.MAC || boot[0].Index != 0 || me.ID != node.ID || me.Type != "m5.large" {
-		t.Fatalf("%+v has %+v", me, boot)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		sim, node, c := world(t, "m5.large")
+		ctx := t.Context()
+		me := must(c.Instance(ctx))(t)
+		boot := must(c.ENIs(ctx))(t)
+		if len(boot) != 1 || boot[0].MAC != me.MAC || boot[0].Index != 0 || me.ID != node.ID || me.Type != "m5.large" {
+			t.Fatalf("%+v has %+v", me, boot)
+		}
 
-	created := must(c.CreateENI(ctx, aws.ENISpec{
-		Subnet: "subnet-b", SecurityGroups: []string{"sg-1", "sg-2"}, Description: "CNI-ENI " + me.ID,
-		Tags: map[string]string{"managed": "true", "pool": "a"}, Token: "token-1", Secondary: 2,
-	}))(t)
-	equal(t, "created", created, aws.ENI{
-		ID: created.ID, MAC: created.MAC, Index: aws.UnknownIndex, Subnet: "subnet-b", VPC: "vpc-1", SecurityGroups: []string{"sg-1", "sg-2"},
-		Addrs: created.Addrs, Description: "CNI-ENI " + me.ID, Status: created.Status, Tags: map[string]string{"managed": "true", "pool": "a"},
-	})
-	if truth := sim.ENIs()[1]; len(created.Addrs) != 3 || !slices.Equal(truth.Addrs, created.Addrs) {
-		t.Errorf("EC2 answered %v, and has %v", created.Addrs, truth.Addrs)
-	}
-
-	attachment := must(c.AttachENI(ctx, created.ID, me.ID, 0, 2))(t)
-	if err := c.DeleteOnTermination(ctx, created.ID, attachment); err != nil {
-		t.Fatal(err)
-	}
-	more := must(c.Assign(ctx, created.ID, 3))(t)
-	if len(more) != 3 {
-		t.Errorf("assigned %v, want 3 addresses", more)
-	}
-	blocks := must(c.AssignPrefixes(ctx, created.ID, 2))(t)
-	if len(blocks) != 2 || blocks[0].Bits() != 28 {
-		t.Errorf("assigned %v, want 2 prefixes", blocks)
-	}
-	if err := c.Unassign(ctx, created.ID, more[0], more[2]); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.UnassignPrefixes(ctx, created.ID, blocks[0]); err != nil {
-		t.Fatal(err)
-	}
-
-	want := created
-	want.Addrs, want.Prefixes = append(slices.Clone(created.Addrs), more[1]), blocks[1:]
-	want.Index, want.Status, want.Instance, want.Attachment, want.DeleteOnTermination = 2, "in-use", me.ID, attachment, true
-	for _, f := range []aws.Filter{aws.ByID(created.ID, "eni-00000000000000000"), aws.ByTag("pool", "a", "b")} {
-		equal(t, "described", must(c.DescribeENIs(ctx, aws.ByInstance(me.ID), f))(t), []aws.ENI{want})
-	}
-	if got := must(c.DescribeENIs(ctx, aws.ByStatus("available")))(t); len(got) != 0 {
-		t.Errorf("available: %v, want none", got)
-	}
-	seen := must(c.ENIs(ctx))(t)
-	equal(t, "metadata", seen, []aws.ENI{boot[0], {
-		ID: want.ID, MAC: want.MAC, Index: 2, Subnet: want.Subnet, VPC: want.VPC, SecurityGroups: want.SecurityGroups, Addrs: want.Addrs, Prefixes: want.Prefixes,
-		CIDR: netip.MustParsePrefix("100.64.1.0/24"), VPCCIDRs: prefixes("10.0.0.0/16", "100.64.0.0/16"),
-	}})
-
-	if err := c.DetachENI(ctx, attachment); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.DeleteENI(ctx, created.ID); err != nil {
-		t.Fatal(err)
-	}
-	if got := sim.ENIs(); len(got) != 1 {
-		t.Errorf("left over: %v", got)
-	}
-	if err := c.DeleteENI(ctx, created.ID); !errors.Is(err, aws.ErrNotFound) {
-		t.Errorf("deleted again: %v, want ErrNotFound", err)
-	}
-}
-
-// TestRequests is what goes over the wire, where it matters.
-func TestRequests(t *testing.T) {
-	sim, node, c := world(t, "m5.large")
-	ctx := t.Context()
-	e := must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b"}))(t)
-	must(c.AttachENI(ctx, e.ID, node.ID, 0, 1))(t)
-	if err := errors.Join(c.Unassign(ctx, e.ID), c.UnassignPrefixes(ctx, e.ID)); err != nil {
-		t.Error(err)
-	}
-	if err := c.Unassign(ctx, e.ID, must(c.Assign(ctx, e.ID, 2))(t)...); err != nil {
-		t.Error(err)
-	}
-	var got []string
-	for _, call := range sim.Calls() {
-		got = append(got, call.String())
-	}
-	equal(t, "calls", got, []string{
-		"CreateNetworkInterface SubnetId=subnet-b",
-		"AttachNetworkInterface DeviceIndex=1 InstanceId=" + node.ID + " NetworkCardIndex=0 NetworkInterfaceId=" + e.ID,
-		"AssignPrivateIpAddresses NetworkInterfaceId=" + e.ID + " SecondaryPrivateIpAddressCount=2",
-		"UnassignPrivateIpAddresses NetworkInterfaceId=" + e.ID + " PrivateIpAddress.1=100.64.1.5 PrivateIpAddress.2=100.64.1.6",
-	})
-	if token := sim.Calls()[0].Params["ClientToken"]; token == "" {
-		t.Error("CreateNetworkInterface without a token")
-	}
-}
-
-// TestRefusals is what the simulator refuses, as EC2 does.
-func TestRefusals(t *testing.T) {
-	sim, node, c := world(t, "m5.large")
-	ctx := t.Context()
-	spec := aws.ENISpec{Subnet: "subnet-b", Token: "token-1"}
-	e := must(c.CreateENI(ctx, spec))(t)
-	if again := must(c.CreateENI(ctx, spec))(t); again.ID != e.ID {
-		t.Errorf("the same token made %s and %s", e.ID, again.ID)
-	}
-	attachment := must(c.AttachENI(ctx, e.ID, node.ID, 0, 1))(t)
-	small := must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-c"}))(t)
-	tests := []struct {
-		name string
-		is   error
-		call func() error
-	}{
-		{"token", aws.ErrTokenUsed, func() error {
-			_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b", Token: "token-1", Secondary: 1})
-			return err
-		}},
-		{"ENI", aws.ErrENIFull, func() error { _, err := c.Assign(ctx, e.ID, 10); return err }},
-		{"subnet", aws.ErrSubnetFull, func() error { _, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-c", Secondary: 30}); return err }},
-		{"prefix", aws.ErrSubnetFull, func() error { _, err := c.AssignPrefixes(ctx, small.ID, 1); return err }},
-		{"index", aws.ErrIndexTaken, func() error { _, err := c.AttachENI(ctx, small.ID, node.ID, 0, 1); return err }},
-		{"attached", aws.ErrInUse, func() error { return c.DeleteENI(ctx, e.ID) }},
-		{"instance", aws.ErrInstanceFull, func() error {
-			return errors.Join(
-				drop(c.AttachENI(ctx, small.ID, node.ID, 0, 2)),
-				drop(c.AttachENI(ctx, must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b"}))(t).ID, node.ID, 0, 3)))
-		}},
-		{"attachment", aws.ErrNotFound, func() error {
-			return errors.Join(c.DetachENI(ctx, attachment), c.DetachENI(ctx, attachment))
-		}},
-		{"permission", aws.ErrDenied, func() error {
-			sim.Fail("DeleteNetworkInterface", "UnauthorizedOperation", 1)
-			return c.DeleteENI(ctx, e.ID)
-		}},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if err := tt.call(); !errors.Is(err, tt.is) {
-				t.Errorf("got %v, want %v", err, tt.is)
-			}
+		created := must(c.CreateENI(ctx, aws.ENISpec{
+			Subnet: "subnet-b", SecurityGroups: []string{"sg-1", "sg-2"}, Description: "CNI-ENI " + me.ID,
+			Tags: map[string]string{"managed": "true", "pool": "a"}, Token: "token-1", Secondary: 2,
+		}))(t)
+		equal(t, "created", created, aws.ENI{
+			ID: created.ID, MAC: created.MAC, Index: aws.UnknownIndex, Subnet: "subnet-b", VPC: "vpc-1", SecurityGroups: []string{"sg-1", "sg-2"},
+			Addrs: created.Addrs, Description: "CNI-ENI " + me.ID, Status: created.Status, Tags: map[string]string{"managed": "true", "pool": "a"},
 		})
-	}
+		if truth := sim.ENIs()[1]; len(created.Addrs) != 3 || !slices.Equal(truth.Addrs, created.Addrs) {
+			t.Errorf("EC2 answered %v, and has %v", created.Addrs, truth.Addrs)
+		}
+
+		attachment := must(c.AttachENI(ctx, created.ID, me.ID, 0, 2))(t)
+		if err := c.DeleteOnTermination(ctx, created.ID, attachment); err != nil {
+			t.Fatal(err)
+		}
+		more := must(c.Assign(ctx, created.ID, 3))(t)
+		if len(more) != 3 {
+			t.Errorf("assigned %v, want 3 addresses", more)
+		}
+		blocks := must(c.AssignPrefixes(ctx, created.ID, 2))(t)
+		if len(blocks) != 2 || blocks[0].Bits() != 28 {
+			t.Errorf("assigned %v, want 2 prefixes", blocks)
+		}
+		if err := c.Unassign(ctx, created.ID, more[0], more[2]); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.UnassignPrefixes(ctx, created.ID, blocks[0]); err != nil {
+			t.Fatal(err)
+		}
+
+		want := created
+		want.Addrs, want.Prefixes = append(slices.Clone(created.Addrs), more[1]), blocks[1:]
+		want.Index, want.Status, want.Instance, want.Attachment, want.DeleteOnTermination = 2, "in-use", me.ID, attachment, true
+		for _, f := range []aws.Filter{aws.ByID(created.ID, "eni-00000000000000000"), aws.ByTag("pool", "a", "b")} {
+			equal(t, "described", must(c.DescribeENIs(ctx, aws.ByInstance(me.ID), f))(t), []aws.ENI{want})
+		}
+		if got := must(c.DescribeENIs(ctx, aws.ByStatus("available")))(t); len(got) != 0 {
+			t.Errorf("available: %v, want none", got)
+		}
+		seen := must(c.ENIs(ctx))(t)
+		equal(t, "metadata", seen, []aws.ENI{boot[0], {
+			ID: want.ID, MAC: want.MAC, Index: 2, Subnet: want.Subnet, VPC: want.VPC, SecurityGroups: want.SecurityGroups, Addrs: want.Addrs, Prefixes: want.Prefixes,
+			CIDR: netip.MustParsePrefix("100.64.1.0/24"), VPCCIDRs: prefixes("10.0.0.0/16", "100.64.0.0/16"),
+		}})
+
+		if err := c.DetachENI(ctx, attachment); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.DeleteENI(ctx, created.ID); err != nil {
+			t.Fatal(err)
+		}
+		if got := sim.ENIs(); len(got) != 1 {
+			t.Errorf("left over: %v", got)
+		}
+		if err := c.DeleteENI(ctx, created.ID); !errors.Is(err, aws.ErrNotFound) {
+			t.Errorf("deleted again: %v, want ErrNotFound", err)
+		}
+	})
+}
+
+// TestRequests checks the requests on the wire, where their content matters.
+func TestRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sim, node, c := world(t, "m5.large")
+		ctx := t.Context()
+		e := must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b"}))(t)
+		must(c.AttachENI(ctx, e.ID, node.ID, 0, 1))(t)
+		if err := errors.Join(c.Unassign(ctx, e.ID), c.UnassignPrefixes(ctx, e.ID)); err != nil {
+			t.Error(err)
+		}
+		if err := c.Unassign(ctx, e.ID, must(c.Assign(ctx, e.ID, 2))(t)...); err != nil {
+			t.Error(err)
+		}
+		var got []string
+		for _, call := range sim.Calls() {
+			got = append(got, call.String())
+		}
+		equal(t, "calls", got, []string{
+			"CreateNetworkInterface SubnetId=subnet-b",
+			"AttachNetworkInterface DeviceIndex=1 InstanceId=" + node.ID + " NetworkCardIndex=0 NetworkInterfaceId=" + e.ID,
+			"AssignPrivateIpAddresses NetworkInterfaceId=" + e.ID + " SecondaryPrivateIpAddressCount=2",
+			"UnassignPrivateIpAddresses NetworkInterfaceId=" + e.ID + " PrivateIpAddress.1=100.64.1.5 PrivateIpAddress.2=100.64.1.6",
+		})
+		if token := sim.Calls()[0].Params["ClientToken"]; token == "" {
+			t.Error("CreateNetworkInterface without a token")
+		}
+	})
+}
+
+// TestRefusals checks that the simulator refuses what EC2 refuses.
+func TestRefusals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sim, node, c := world(t, "m5.large")
+		ctx := t.Context()
+		spec := aws.ENISpec{Subnet: "subnet-b", Token: "token-1"}
+		e := must(c.CreateENI(ctx, spec))(t)
+		if again := must(c.CreateENI(ctx, spec))(t); again.ID != e.ID {
+			t.Errorf("the same token made %s and %s", e.ID, again.ID)
+		}
+		attachment := must(c.AttachENI(ctx, e.ID, node.ID, 0, 1))(t)
+		small := must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-c"}))(t)
+		tests := []struct {
+			name string
+			is   error
+			call func() error
+		}{
+			{"token", aws.ErrTokenUsed, func() error {
+				_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b", Token: "token-1", Secondary: 1})
+				return err
+			}},
+			{"ENI", aws.ErrENIFull, func() error { _, err := c.Assign(ctx, e.ID, 10); return err }},
+			{"subnet", aws.ErrSubnetFull, func() error { _, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-c", Secondary: 30}); return err }},
+			{"prefix", aws.ErrSubnetFull, func() error { _, err := c.AssignPrefixes(ctx, small.ID, 1); return err }},
+			{"index", aws.ErrIndexTaken, func() error { _, err := c.AttachENI(ctx, small.ID, node.ID, 0, 1); return err }},
+			{"attached", aws.ErrInUse, func() error { return c.DeleteENI(ctx, e.ID) }},
+			{"instance", aws.ErrInstanceFull, func() error {
+				return errors.Join(
+					drop(c.AttachENI(ctx, small.ID, node.ID, 0, 2)),
+					drop(c.AttachENI(ctx, must(c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-b"}))(t).ID, node.ID, 0, 3)))
+			}},
+			{"attachment", aws.ErrNotFound, func() error {
+				return errors.Join(c.DetachENI(ctx, attachment), c.DetachENI(ctx, attachment))
+			}},
+			{"permission", aws.ErrDenied, func() error {
+				sim.Fail("DeleteNetworkInterface", "UnauthorizedOperation", 1)
+				return c.DeleteENI(ctx, e.ID)
+			}},
+		}
+		for _, tt := range tests {
+			if err := tt.call(); !errors.Is(err, tt.is) {
+				t.Errorf("%s: got %v, want %v", tt.name, err, tt.is)
+			}
+		}
+	})
 }
 
 func drop[T any](_ T, err error) error { return err }
 
 func TestSubnets(t *testing.T) {
-	_, _, c := world(t, "m5.large")
-	equal(t, "subnets", must(c.Subnets(t.Context(), "vpc-1", "us-east-1a"))(t), []aws.Subnet{
-		{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.1.0/24"), Free: 251, Tags: map[string]string{"pods": "yes"}},
-		{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"), Free: 250, Default: true},
-		{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.2.0/28"), Free: 11},
+	synctest.Test(t, func(t *testing.T) {
+		_, _, c := world(t, "m5.large")
+		equal(t, "subnets", must(c.Subnets(t.Context(), "vpc-1", "us-east-1a"))(t), []aws.Subnet{
+			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24"), Free: 250, Default: true},
+			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("100.64.1.0/24"), Free: 251, Tags: map[string]string{"pods": "yes"}},
+			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.2.0/28"), Free: 11},
+		})
 	})
 }
 
 func TestCIDRs(t *testing.T) {
-	_, _, c := world(t, "m5.large")
-	equal(t, "VPC", must(c.VPCCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.0.0.0/16", "100.64.0.0/16"))
-	equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.7.0.0/16", "10.8.0.0/16", "10.9.0.0/16"))
-	if _, err := c.VPCCIDRs(t.Context(), "vpc-0"); !errors.Is(err, aws.ErrNotFound) {
-		t.Errorf("no VPC: %v, want ErrNotFound", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		_, _, c := world(t, "m5.large")
+		equal(t, "VPC", must(c.VPCCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.0.0.0/16", "100.64.0.0/16"))
+		equal(t, "peers", must(c.PeerCIDRs(t.Context(), "vpc-1"))(t), prefixes("10.7.0.0/16", "10.8.0.0/16", "10.9.0.0/16"))
+		if _, err := c.VPCCIDRs(t.Context(), "vpc-0"); !errors.Is(err, aws.ErrNotFound) {
+			t.Errorf("no VPC: %v, want ErrNotFound", err)
+		}
+	})
 }
 
 func TestLimits(t *testing.T) {
-	_, _, c := world(t, "m5.large")
-	equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t), aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []int{3}})
-	equal(t, "p4d", must(c.Limits(t.Context(), "p4d.24xlarge"))(t),
-		aws.Limits{ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}})
-	if _, err := c.Limits(t.Context(), "m5.tiny"); !errors.Is(err, aws.ErrNotFound) {
-		t.Errorf("no type: %v, want ErrNotFound", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		_, _, c := world(t, "m5.large")
+		equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t), aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []int{3}})
+		equal(t, "p4d", must(c.Limits(t.Context(), "p4d.24xlarge"))(t),
+			aws.Limits{ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}})
+		if _, err := c.Limits(t.Context(), "m5.tiny"); !errors.Is(err, aws.ErrNotFound) {
+			t.Errorf("no type: %v, want ErrNotFound", err)
+		}
+	})
 }

@@ -4,12 +4,10 @@
 package aws
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math"
 	"net/netip"
-	"slices"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -23,13 +21,13 @@ type Subnet struct {
 	Zone     string       // availability zone
 	CIDR     netip.Prefix // zero if it has no IPv4
 	IPv6CIDR netip.Prefix // zero if it has no IPv6
-	Free     int          // free IPv4 addresses; it says nothing about free /28 blocks
+	Free     int          // free IPv4 addresses; they may be fragmented, without a free /28
 	Default  bool         // the default subnet of its zone
 	Tags     map[string]string
 }
 
 // Subnets asks EC2 (DescribeSubnets) for the subnets of the VPC in the availability
-// zone, those with the most free addresses first.
+// zone, and returns them in EC2's order.
 func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error) {
 	const action = "DescribeSubnets"
 	var subnets []Subnet
@@ -44,7 +42,7 @@ func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error
 		}
 		for _, s := range out.Subnets {
 			subnet, err := parseSubnet(s)
-			if err := disbelief(action, err, about(vpc, s.VpcId), about(zone, s.AvailabilityZone)); err != nil {
+			if err := validate(action, err, about(vpc, s.VpcId), about(zone, s.AvailabilityZone)); err != nil {
 				return nil, err
 			}
 			subnets = append(subnets, subnet)
@@ -54,9 +52,6 @@ func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(subnets, func(a, b Subnet) int {
-		return cmp.Or(cmp.Compare(b.Free, a.Free), cmp.Compare(a.ID, b.ID))
-	})
 	return subnets, nil
 }
 

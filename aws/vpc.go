@@ -23,8 +23,8 @@ type VPC struct {
 	IPv6CIDRs []netip.Prefix
 }
 
-// VPC asks EC2 (DescribeVpcs) for a VPC. EC2 lists CIDRs that are coming or gone as
-// well; these are not among its CIDRs.
+// VPC asks EC2 (DescribeVpcs) for a VPC. EC2 also lists CIDRs that are being associated or
+// were disassociated; these are omitted.
 func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
 	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})
@@ -47,26 +47,26 @@ func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 		}
 	}
 	vpc, err := parseVPC(id, blocks, blocks6)
-	if err := disbelief(action, err, about(id, v.VpcId)); err != nil {
+	if err := validate(action, err, about(id, v.VpcId)); err != nil {
 		return VPC{}, err
 	}
 	return vpc, nil
 }
 
-// VPCCIDRs is the IPv4 CIDRs of a VPC, by the same call as VPC.
+// VPCCIDRs returns the IPv4 CIDRs of a VPC, by the same call as VPC.
 func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
 	v, err := c.VPC(ctx, vpc)
 	return v.CIDRs, err
 }
 
-// Peers asks EC2 (DescribeVpcPeeringConnections) for the VPCs that the VPC has an active
-// peering connection with, whoever requested it, by their IDs.
+// Peers asks EC2 (DescribeVpcPeeringConnections) for the VPCs with an active peering
+// connection to the VPC, sorted by ID. Either side may have requested it.
 func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
 	var peers []VPC
 	in := &ec2.DescribeVpcPeeringConnectionsInput{
 		MaxResults: new(int32(pageSize)),
-		Filters:    sdkFilters([]Filter{{"status-code", []string{"active"}}}), // EC2 goes on listing deleted ones for a while
+		Filters:    sdkFilters([]Filter{{"status-code", []string{"active"}}}), // EC2 lists deleted ones for a while
 	}
 	err := pages(action, func(token *string) (next *string, err error) {
 		in.NextToken = token
@@ -79,10 +79,8 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 			if other == nil {
 				continue
 			}
-			peer, err := parseVPC(sdk.ToString(other.VpcId),
-				texts(other.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock }),
-				texts(other.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string { return b.Ipv6CidrBlock }))
-			if err := disbelief(action, err); err != nil {
+			peer, err := parsePeer(other)
+			if err := validate(action, err); err != nil {
 				return nil, err
 			}
 			peers = append(peers, peer)
@@ -96,8 +94,8 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	return peers, nil
 }
 
-// PeerCIDRs is the IPv4 CIDRs of the VPC's peers, by the same call as Peers. They are
-// sorted, each is there once.
+// PeerCIDRs returns the IPv4 CIDRs of the VPC's peers, by the same call as Peers, sorted
+// and without duplicates.
 func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
 	peers, err := c.Peers(ctx, vpc)
 	var cidrs []netip.Prefix
@@ -108,7 +106,7 @@ func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, err
 	return slices.Compact(cidrs), err
 }
 
-// otherSide is the peer of the VPC, or nil if the VPC is none of the two.
+// otherSide returns the peer of the VPC, or nil if the VPC is on neither side.
 func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnectionVpcInfo {
 	switch {
 	case p.RequesterVpcInfo == nil || p.AccepterVpcInfo == nil:
@@ -119,6 +117,17 @@ func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnec
 		return p.RequesterVpcInfo
 	}
 	return nil
+}
+
+// parsePeer parses one side of a peering. Its primary CIDR is in cidrBlock, and also in
+// cidrBlockSet. EC2 guarantees neither (API reference, VpcPeeringConnectionVpcInfo: none of
+// its elements is required).
+func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
+	blocks := texts(v.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
+	if v.CidrBlock != nil {
+		blocks = append([]string{*v.CidrBlock}, blocks...)
+	}
+	return parseVPC(sdk.ToString(v.VpcId), blocks, texts(v.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string { return b.Ipv6CidrBlock }))
 }
 
 func parseVPC(id string, blocks, blocks6 []string) (VPC, error) {

@@ -9,11 +9,11 @@ import (
 	"net/http"
 )
 
-// whole sends a request's body from memory, together with its headers. The SDK's own
-// reader answers a late look for more with io.EOF where net/http wants nil
-// (smithy-go, safeWriteToReadCloser.WriteTo): when EC2 answers before that look, as
-// a near one does to a busy node, net/http takes it for a failed request, closes the
-// connection, and the rest of the answer is lost.
+// whole sends a request's body from memory, together with its headers. The SDK's own reader
+// returns io.EOF to a late read, where net/http needs nil (smithy-go,
+// safeWriteToReadCloser.WriteTo). If EC2 answers before that read, as a near one does to a
+// busy node, net/http treats the request as failed and closes the connection. The rest of
+// the answer is then lost.
 type whole struct{ HTTPClient }
 
 func (w whole) Do(r *http.Request) (*http.Response, error) {

@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -57,5 +58,29 @@ func TestAgain(t *testing.T) {
 	w.routeTo(a.Addrs[0])
 	if b, err := w.pool().Acquire(t.Context(), o); err != nil || b.Addrs[0] != a.Addrs[0] {
 		t.Errorf("the pod had %v, and has %v after the same ADD (%v)", a.Addrs, b.Addrs, err)
+	}
+}
+
+// Somebody takes one of a pod's two addresses from the ENI. The same ADD gets two others, on
+// one ENI, and not the one that is left.
+func TestAgainWithoutOneFamily(t *testing.T) {
+	w := newWorld6(t, "m5.large")
+	w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
+	w.policy.ReuseWait = 0
+	before, err := w.acquire(1)
+	must(t, err)
+	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error {
+		e := s.ENIs[before.ID]
+		e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { return a == before.Addrs[0] })
+		s.ENIs[before.ID] = e
+		return nil
+	}))
+	after, err := w.acquire(1)
+	must(t, err)
+	if len(after.Addrs) != 2 || after.Addrs[0] == before.Addrs[0] {
+		t.Errorf("the pod had %v, and has %v", before.Addrs, after.Addrs)
+	}
+	if got := len(w.state().Held(pod(1).Key)); got != 2 {
+		t.Errorf("the pod has %d leases", got)
 	}
 }

@@ -22,28 +22,26 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// intentLife is how long an intent without a trace in EC2 is believed to have
-// been carried out: describes lag behind by seconds, seldom by minutes (EC2 API
-// reference, "Eventual consistency").
+// intentLife is how long an intent counts as carried out although EC2 shows no trace of it.
+// EC2's describes are behind by seconds, seldom by minutes (EC2 API reference, "Eventual
+// consistency").
 const intentLife = 15 * time.Minute
 
-// newToken is a client token: at most 64 ASCII characters (EC2 API reference,
+// newToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
 // "Ensuring idempotency").
 func newToken() string { return rand.Text() }
 
-// addENI creates an ENI that carries what the waiting ADDs need, and attaches it.
-// A subnet without addresses leads to the next subnet.
+// addENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
+// subnet has no address left, addENI tries the next one.
 func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
-	full := p.full(s)
+	full := cmp.Or(p.full(s), refused(s))
 	if full != nil {
+		p.noteDetached(ctx, seemsFull(s))
 		var err error
 		if s, err = p.drained(ctx, s); err != nil {
 			return err
 		}
-		full = p.full(s)
-	}
-	if full == nil && time.Now().Before(s.Instance.FullUntil) {
-		full = fmt.Errorf("%w: EC2 has said so of %s, which has %d ENIs that are known", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs))
+		full = cmp.Or(p.full(s), refused(s))
 	}
 	if full != nil {
 		if p.knowsMore(ctx, s) {
@@ -62,46 +60,37 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	return err
 }
 
-// full says why the instance can have no more ENIs, by what the registry knows; nil if it can.
-func (p *Pool) full(s *registry.State) error {
-	limit := s.Instance.ENIs
-	if p.Policy.MaxENIs > 0 {
-		limit = min(limit, p.Policy.MaxENIs)
-	}
-	if len(s.ENIs) >= limit {
-		return fmt.Errorf("%w: %s has %d ENIs of at most %d", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), limit)
-	}
-	if _, found := seatsOf(s, p.Policy.MinIndex, nil).next(); !found {
-		return fmt.Errorf("%w: %s has %d ENIs, and no device index is left that is for pods", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs))
-	}
-	return nil
-}
-
-// knowsMore tells whether there are more ENIs than in s, of which the registry knows now:
-// others attach some, and EC2 or the metadata service may have kept one from us. It asks
-// once a minute at most.
+// knowsMore reports whether the registry now has more ENIs than s. Others attach ENIs, and EC2
+// or the metadata service may have shown one late. If the registry has no more, knowsMore asks
+// metadata, but not if metadata was asked in the last few seconds.
 func (p *Pool) knowsMore(ctx context.Context, s *registry.State) bool {
-	for _, e := range s.ENIs {
-		if time.Since(e.Read) < time.Minute {
+	const lately = 5 * time.Second
+	now, err := p.Registry.View()
+	if err != nil || len(now.ENIs) > len(s.ENIs) {
+		return err == nil
+	}
+	for _, e := range now.ENIs {
+		if time.Since(e.Read) < lately {
 			return false
 		}
 	}
 	if err := p.Learn(ctx); err != nil {
 		return false
 	}
-	now, err := p.Registry.View()
+	now, err = p.Registry.View()
 	return err == nil && len(now.ENIs) > len(s.ENIs)
 }
 
-// drained deletes the ENIs that a collection has begun to delete, and returns what is
-// left. They are in the way of a new one until the collection is done with them; if it
-// was killed, until the next.
+// drained deletes the ENIs that a collection has begun to delete, and returns the state after
+// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
+// the collection was killed, the slot stays occupied until the next collection.
 func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State, error) {
 	for id, e := range s.ENIs {
 		if !e.Draining {
 			continue
 		}
-		if err := p.deleteENI(ctx, id); err != nil {
+		err := p.deleteENI(ctx, id, p.Used())
+		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 	}
@@ -110,29 +99,38 @@ func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State,
 
 // An ENISpec says which ENI is wanted.
 type ENISpec struct {
-	Pool           string            // that it serves
+	Pool           string            // the pool that it serves
 	Families       []lease.Family    // of the addresses that it needs; none: IPv4
-	Prefixes       bool              // rather than addresses, where the subnet has some
-	Addrs          int               // private addresses, the primary one included; as many as fit at most; if Managed: as many as the waiting ADDs need
+	Prefixes       bool              // ask for prefixes instead of addresses, if the subnet has some
+	Addrs          int               // private addresses with the primary one, at most as many as fit; ignored if Managed: then as many as the waiting ADDs need
 	Tags           map[string]string // of its subnet
 	SecurityGroups []string
 	ENITags        map[string]string
 	MinIndex       int
-	Managed        bool // may be released again when it is empty
-	Keep           bool // but not before an ADD says so: skipDeallocation, or addresses to keep ready
+	Managed        bool // a collection may delete it when it is empty
+	Keep           bool // the collection must first wait for an ADD: skipDeallocation, or addresses to keep ready; see TagKeep
 }
 
-// family is the one whose addresses are few: IPv4, if the ENI has that.
-func (spec ENISpec) family() lease.Family { return lease.Family(!spec.wants(lease.IPv4)) }
+// family returns the family whose addresses are scarce: IPv4 if the ENI needs IPv4, otherwise IPv6.
+func (spec ENISpec) family() lease.Family {
+	if spec.wants(lease.IPv4) {
+		return lease.IPv4
+	}
+	return lease.IPv6
+}
 
-// wants tells whether the ENI needs addresses of the family.
+// wants reports whether the ENI needs addresses of the family.
 func (spec ENISpec) wants(f lease.Family) bool {
 	return slices.Contains(spec.Families, f) || f == lease.IPv4 && len(spec.Families) == 0
 }
 
-// NewENI creates an ENI in one of the subnets of this instance's zone that have the
-// tags, and attaches it. It fails with [aws.ErrSubnetFull] if none of them has room.
+// NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have
+// the tags. It fails with [aws.ErrSubnetFull] if none of them has room.
 func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
+	// Check first whether the call may be made now: all other steps only prepare it.
+	if err := cmp.Or(p.withinQuota(), p.turn(ctx, "CreateNetworkInterface")); err != nil {
+		return "", err
+	}
 	s, err := p.describeInstance(ctx)
 	if err != nil {
 		return "", err
@@ -147,9 +145,9 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 		}
 	}
 	var why []error
-	for _, subnet := range subnets {
+	for _, subnet := range unendedFirst(s, subnets) {
 		eni, token, err := p.create(ctx, s, subnet, spec)
-		if errors.Is(err, aws.ErrSubnetFull) {
+		if isFull(err) && errors.Is(err, aws.ErrSubnetFull) {
 			why = append(why, err)
 			continue
 		}
@@ -158,13 +156,16 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 		}
 		return eni.ID, p.attach(ctx, eni, token, spec)
 	}
+	where := fmt.Sprintf("%s in %s", vpcOf(s), s.Instance.Zone)
+	if len(spec.Tags) > 0 {
+		where += " with the tags " + tagText(spec.Tags)
+	}
 	return "", plugin.Errorf(plugin.CodeTryAgain, "add a subnet with these tags to the VPC, in this zone",
-		"%w: none of the %d subnets of %s in %s with the tags %v has an address left: %w",
-		aws.ErrSubnetFull, len(subnets), vpcOf(s), s.Instance.Zone, spec.Tags, errors.Join(why...))
+		"%w", errors.Join(append([]error{fmt.Errorf("%w: none of the subnets of %s has an address left", aws.ErrSubnetFull, where)}, why...)...))
 }
 
-// vpcOf is the VPC of the instance: that of its boot ENI, or, while metadata hides that,
-// of another.
+// vpcOf returns the VPC of the instance, which is the VPC of its boot ENI. While metadata does
+// not list the boot ENI, vpcOf takes the VPC of another ENI.
 func vpcOf(s *registry.State) (vpc string) {
 	for _, e := range s.ENIs {
 		if e.Index == 0 && e.Card == 0 {
@@ -175,17 +176,19 @@ func vpcOf(s *registry.State) (vpc string) {
 	return vpc
 }
 
-// subnets lists the subnets of the instance's zone that have the tags, in the order
-// in which this node tries them.
+// subnets lists the subnets of the instance's zone that have the tags and free addresses, in
+// the order in which this node tries them. It fails if no subnet has the tags. If all subnets
+// with the tags are full, the list is empty and there is no error.
 func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
-	all, err := p.Cloud.Subnets(ctx, vpcOf(s), s.Instance.Zone)
+	all, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
 	}
-	fit := slices.DeleteFunc(all, func(n aws.Subnet) bool {
-		return !hasTags(n.Tags, spec.Tags) ||
-			spec.wants(lease.IPv4) && !n.CIDR.IsValid() || spec.wants(lease.IPv6) && !n.IPv6CIDR.IsValid() || n.CIDR.IsValid() && n.Free == 0
-	})
+	fit, err := Fit(all, vpcOf(s), s.Instance.Zone, spec.Tags, spec.Families)
+	if err != nil {
+		return nil, err
+	}
+	fit = slices.DeleteFunc(fit, func(n aws.Subnet) bool { return n.CIDR.IsValid() && n.Free == 0 })
 	own := map[string]int{}
 	for _, e := range s.ENIs {
 		own[e.Subnet]++
@@ -203,10 +206,10 @@ func hasTags(have, want map[string]string) bool {
 	return true
 }
 
-// spread orders the subnets: first those in which the instance has the fewest ENIs of
-// its own, and among these by weighted rendezvous hashing: each node has an order of
-// its own, in which a subnet with twice the free addresses comes first twice as often. A
-// thousand nodes that start together therefore do not all ask for the same one.
+// spread sorts the subnets. First come those in which the instance has the fewest ENIs. Among
+// these, weighted rendezvous hashing gives each node an order of its own. A subnet with twice
+// as many free addresses comes first twice as often. So a thousand nodes that start together
+// do not all ask for the same subnet.
 func spread(subnets []aws.Subnet, instance string, own map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
@@ -226,11 +229,11 @@ func mix(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// errDiscarded says that nothing is left of an ENI that could not be attached.
-var errDiscarded = errors.New("the ENI is deleted again")
+// errDiscarded means that an ENI could not be attached, and is deleted again.
+var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
-// attach attaches an ENI of ours and records it. If the instance can have no more, the
-// ENI is deleted again.
+// attach attaches an ENI that this suite has made, and records it. If the instance or its
+// network card takes no more ENIs, or the instance does not run, attach deletes the ENI.
 func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
@@ -241,7 +244,8 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		return err
 	}
 	attachment, at, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex)
-	if errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning) {
+	noPlace := errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning)
+	if noPlace && !aws.MaybeDone(err) {
 		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
 			return errors.Join(err, e)
 		}
@@ -254,7 +258,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		record(s, eni, spec.Managed)
 		addAddrs(s, eni.ID, addrs, time.Time{})
-		addPrefixes(s, eni.ID, cidrs, time.Time{})
+		addPrefixes(s, eni.ID, cidrs, time.Now())
 		serve(s, eni.ID, spec.Pool)
 		s.Intents[token] = registry.Intent{Action: modify, ENI: eni.ID, Since: time.Now()}
 	})
@@ -264,9 +268,12 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
 }
 
-// record enters an ENI that is attached.
+// record writes an attached ENI to the state.
 func record(s *registry.State, e aws.ENI, managed bool) {
 	known := s.ENIs[e.ID]
+	if known.Detached { // it was attached again, and its link has yet to appear
+		known.Detached, known.Missed, known.Link = false, time.Time{}, ""
+	}
 	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
 	known.Subnet, known.VPC = e.Subnet, e.VPC
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
@@ -275,7 +282,7 @@ func record(s *registry.State, e aws.ENI, managed bool) {
 	s.ENIs[e.ID] = known
 }
 
-// serve says which pool an ENI serves.
+// serve records which pool an ENI serves.
 func serve(s *registry.State, id, pool string) {
 	e := s.ENIs[id]
 	e.Pool, e.Serving = pool, true
@@ -285,49 +292,84 @@ func serve(s *registry.State, id, pool string) {
 // modify is the action of an intent that may wait: see deleteOnTermination.
 const modify = "ModifyNetworkInterfaceAttribute"
 
-// deleteOnTermination lets EC2 delete the ENI together with the instance. An ENI
-// works without, so a failure is no reason to keep a pod waiting: the intent stays,
-// and the next growth or collection tries again.
+// deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
+// works without that, so no pod waits for it. If the call fails, the intent stays, and the
+// next growth or collection tries again.
 func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
+	s, err := p.Registry.View()
+	if err != nil || time.Now().Before(s.NotBefore[modify]) {
+		return err
+	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
-		slog.Warn("ENI would outlive the instance: will try again", "eni", eni, "error", err)
+		slog.Warn("EC2 would not delete the ENI with the instance: the next growth or collection tries to change that", "eni", eni, "error", err)
+		if errors.Is(err, aws.ErrThrottled) {
+			return p.notBefore(ctx, modify, backoff(3))
+		}
 		return nil
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// attachAnywhere attaches the ENI where there is room. Another program may take the place
-// between our look and our call.
-func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attachment string, at seat, err error) {
+// attachAnywhere attaches the ENI at a free slot. It first asks EC2 which ENIs are
+// attached. Another program may take the slot before the attach call.
+func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attachment string, at slot, err error) {
+	if err := p.turn(ctx, attachAction); err != nil {
+		return "", at, err
+	}
 	s, err := p.describeInstance(ctx)
 	if err != nil {
 		return "", at, err
 	}
-	attached, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	asked := time.Now()
+	attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	if err == nil {
+		err = p.Registry.Change(ctx, func(now *registry.State) { noteAttached(now, attached, asked); s = now })
+	}
 	if err != nil {
 		return "", at, err
 	}
+	attachment, at, err = p.attachWhere(ctx, s, attached, eni, least)
+	if full := errors.Is(err, aws.ErrInstanceFull); (full || errors.Is(err, aws.ErrCardFull)) && !aws.MaybeDone(err) {
+		if e := p.noteFull(ctx, attached, least, err); e != nil {
+			return attachment, at, errors.Join(err, e)
+		}
+	}
+	if errors.Is(err, aws.ErrInstanceFull) {
+		if e := p.learnShown(ctx, s, attached); e != nil {
+			slog.Warn("EC2 shows ENIs of this instance that metadata has not shown yet", "error", e)
+		}
+	}
+	return attachment, at, err
+}
+
+// attachWhere attaches the ENI at a slot that none of the attached ENIs has. If EC2 refuses the
+// slot, attachWhere may try another one.
+func (p *Pool) attachWhere(ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int) (attachment string, at slot, err error) {
 	const tries = 5
-	free := seatsOf(s, least, attached)
+	delete(s.ENIs, eni) // the slot that it had before somebody detached it is free
+	free := slotsOf(s, least, attached)
 	for range tries {
 		next, found := free.next()
 		if !found {
 			return "", at, noneLeft(err)
 		}
 		at = next
-		if attachment, err = p.attachAt(ctx, s.Instance.ID, eni, at); err == nil || !free.refused(at, err) {
+		if attachment, err = p.attachAt(ctx, s.Instance.ID, eni, at); err == nil || aws.MaybeDone(err) || !free.refused(at, err) {
 			return attachment, at, err
 		}
 	}
 	return "", at, err
 }
 
-// attachAt attaches the ENI. EC2 may not know yet what it has just created
-// (hashicorp/terraform-provider-aws#35568), so that is asked again for a while.
-func (p *Pool) attachAt(ctx context.Context, instance, eni string, at seat) (attachment string, err error) {
-	const action, young = "AttachNetworkInterface", 10 * time.Second
+// attachAction is the action of the intent of an ENI that is not attached yet.
+const attachAction = "AttachNetworkInterface"
+
+// attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
+// created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
+func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (attachment string, err error) {
+	const young = 10 * time.Second
 	for start := time.Now(); ; {
-		err = p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func(*registry.State) (_ func(*registry.State), err error) {
+		err = p.call(ctx, attachAction, begins(registry.Intent{Action: attachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
 			return func(*registry.State) {}, err
 		})
@@ -340,15 +382,12 @@ func (p *Pool) attachAt(ctx context.Context, instance, eni string, at seat) (att
 	}
 }
 
-// discard deletes an ENI that could not be attached, and remembers for a while that
-// the instance is full, lest every ADD makes an ENI and deletes it again.
+// discard deletes an ENI that could not be attached.
 func (p *Pool) discard(ctx context.Context, eni, token string) error {
-	const while = 5 * time.Minute
-	err := p.Cloud.DeleteENI(ctx, eni)
+	err := p.deleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
-		s.Instance.FullUntil = time.Now().Add(while)
 		if err == nil {
-			delete(s.Intents, token) // else resume will find the ENI, which may be too new for EC2 to delete
+			delete(s.Intents, token) // otherwise the ENI may be too new for EC2 to delete, and resume finds it later
 		}
 	}))
 }

@@ -35,15 +35,15 @@ func TestStrange(t *testing.T) {
 		{"eni-1", "10.0.1.4/32", "its subnet is 10.0.0.0/24"},
 		{"eni-1", "10.0.0.0/16", "its subnet is 10.0.0.0/24"},
 		{"eni-1", "2001:db8:1::4/128", "its subnet is 2001:db8::/64"},
-		{"eni-1", "10.0.0.0/32", "for itself"},
-		{"eni-1", "10.0.0.1/32", "for itself"},
-		{"eni-1", "10.0.0.3/32", "for itself"},
-		{"eni-1", "10.0.0.255/32", "for itself"},
-		{"eni-1", "10.0.0.0/28", "for itself"},
-		{"eni-1", "10.0.0.240/28", "for itself"},
-		{"eni-1", "2001:db8::1/128", "for itself"},
-		{"eni-1", "2001:db8::/80", "for itself"},
-		{"eni-1", "2001:db8:0:0:ffff::/80", "for itself"},
+		{"eni-1", "10.0.0.0/32", "AWS reserves"},
+		{"eni-1", "10.0.0.1/32", "AWS reserves"},
+		{"eni-1", "10.0.0.3/32", "AWS reserves"},
+		{"eni-1", "10.0.0.255/32", "AWS reserves"},
+		{"eni-1", "10.0.0.0/28", "AWS reserves"},
+		{"eni-1", "10.0.0.240/28", "AWS reserves"},
+		{"eni-1", "2001:db8::1/128", "AWS reserves"},
+		{"eni-1", "2001:db8::/80", "AWS reserves"},
+		{"eni-1", "2001:db8:0:0:ffff::/80", "AWS reserves"},
 		{"eni-1", "10.0.0.10/32", "eni-2 has it"},
 		{"eni-1", "10.0.0.33/32", "eni-2 has it"},
 		{"eni-1", "10.0.0.32/28", "eni-2 has it"},
@@ -83,7 +83,7 @@ func TestStrangeAnswers(t *testing.T) {
 			}
 			w.lying(test.action, test.from, test.to)
 			_, err := w.acquire(1)
-			if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), "not to be believed") {
+			if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), "and is not used") {
 				t.Errorf("got %v", err)
 			}
 			s := w.state()

@@ -19,7 +19,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
@@ -54,6 +54,7 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 	}
 	took = time.Since(start)
 	for pod, cmd := range cmds {
+		n.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime() // with what it has executed
 		if cmd.ProcessState.Success() {
 			n.got(pod, cmd)
 			continue

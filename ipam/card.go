@@ -24,42 +24,42 @@ import (
 // instances with multiple network cards"), and the metadata service says 0 of any ENI whose
 // index it does not know yet.
 
-// A seat is where an ENI can be attached: a device index of a network card.
-type seat struct{ card, index int }
+// A slot is where an ENI can be attached: a device index of a network card.
+type slot struct{ card, index int }
 
-// seats are those of an instance.
-type seats struct {
+// slots are those of an instance.
+type slots struct {
 	cards   []int         // how many ENIs each card takes
 	least   int           // the lowest device index that is for pods
-	taken   map[seat]bool // by an ENI
+	taken   map[slot]bool // by an ENI
 	inOrder bool          // the lowest card first
 }
 
-// seatsOf are the seats of the instance, as the registry knows them, and EC2, if it was
+// slotsOf are the slots of the instance, as the registry knows them, and EC2, if it was
 // asked, which is right about the ENIs that it shows.
-func seatsOf(s *registry.State, least int, described []aws.ENI) *seats {
-	all := &seats{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[seat]bool{{0, 0}: true}}
+func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
+	all := &slots{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
 		all.cards = []int{s.Instance.ENIs}
 	}
 	shown := map[string]bool{}
 	for _, e := range described {
-		all.taken[seat{e.Card, e.Index}], shown[e.ID] = true, true
+		all.taken[slot{e.Card, e.Index}], shown[e.ID] = true, true
 	}
 	for id, e := range s.ENIs {
-		if !shown[id] {
-			all.taken[seat{e.Card, e.Index}] = true
+		if !shown[id] && !e.Detached {
+			all.taken[slot{e.Card, e.Index}] = true
 		}
 	}
 	return all
 }
 
-// next is the seat for the next ENI: the lowest index that is free, on the card that has
+// next is the slot for the next ENI: the lowest index that is free, on the card that has
 // the fewest ENIs, because what is on one card shares its bandwidth. There may be none.
 //
 // An index is less than the number of ENIs that the card takes (aws/aws-k8s-tester#531
 // quotes EC2); where there is but one card, EC2 takes others, too.
-func (a *seats) next() (best seat, found bool) {
+func (a *slots) next() (best slot, found bool) {
 	load := make([]int, len(a.cards))
 	for at := range a.taken {
 		if at.card < len(load) {
@@ -67,7 +67,7 @@ func (a *seats) next() (best seat, found bool) {
 		}
 	}
 	for card, most := range a.cards {
-		at := seat{card, a.least}
+		at := slot{card, a.least}
 		for a.taken[at] {
 			at.index++
 		}
@@ -79,10 +79,10 @@ func (a *seats) next() (best seat, found bool) {
 	return best, found
 }
 
-// refused learns from EC2's refusal of a seat, and tells whether to try another one. If it
+// refused learns from EC2's refusal of a slot, and reports whether to try another one. If it
 // may be the card that EC2 does not want, that card is out, and the first one that is left
 // comes next: it is card 0, which takes ENIs like ours for certain, unless that is full.
-func (a *seats) refused(at seat, err error) (again bool) {
+func (a *slots) refused(at slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {
 	case errors.Is(err, aws.ErrIndexTaken):
@@ -98,11 +98,14 @@ func (a *seats) refused(at seat, err error) (again bool) {
 	return false
 }
 
-// noneLeft is the error of an instance without a free seat; err is EC2's refusal of the
+// noneLeft is the error of an instance without a free slot; err is EC2's refusal of the
 // last one, if it was asked.
 func noneLeft(err error) error {
-	if err == nil || errors.Is(err, aws.ErrIndexTaken) {
-		return fmt.Errorf("%w: there is an ENI at each of its device indices", aws.ErrInstanceFull)
+	switch {
+	case err == nil:
+		return errSlots
+	case errors.Is(err, aws.ErrIndexTaken):
+		return fmt.Errorf("%w: EC2 has refused each of its device indices: %w", aws.ErrInstanceFull, err)
 	}
 	return err
 }

@@ -14,39 +14,39 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The order in which ENIs take their seats.
-func TestSeats(t *testing.T) {
+// The order in which ENIs take their slots.
+func TestSlots(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		cards []int // nil: one card of 4
 		least int
-		taken []seat // beside the boot ENI's
+		taken []slot // beside the boot ENI's
 		want  string // card.index ...
 	}{
 		{"one card", nil, 1, nil, "0.1 0.2 0.3"},
 		{"interfaceIndex 0", nil, 0, nil, "0.1 0.2 0.3"},
 		{"interfaceIndex beyond the number of ENIs", nil, 9, nil, "0.9 0.10 0.11"},
-		{"a gap", nil, 1, []seat{{0, 2}}, "0.1 0.3"},
+		{"a gap", nil, 1, []slot{{0, 2}}, "0.1 0.3"},
 		{"two cards", []int{3, 3}, 1, nil, "1.1 0.1 1.2 0.2"},
 		{"interfaceIndex 2", []int{3, 3}, 2, nil, "1.2 0.2"},
 		{"p5", slices.Repeat([]int{2}, 4), 1, nil, "1.1 2.1 3.1 0.1"},
-		{"p5 with EFA alone on all cards", slices.Repeat([]int{2}, 4), 1, []seat{{0, 1}, {1, 0}, {2, 0}, {3, 0}}, "1.1 2.1 3.1"},
-		{"p4d with EFA at index 1", slices.Repeat([]int{4}, 3), 1, []seat{{1, 1}, {2, 1}}, "0.1 1.2 2.2 0.2 1.3 2.3 0.3"},
-		{"a card for EFA alone", []int{3, 0, 2}, 1, []seat{{1, 0}}, "2.1 0.1 0.2"},
-		{"a card that nobody knows", []int{2, 2}, 1, []seat{{7, 1}}, "1.1 0.1"},
+		{"p5 with EFA alone on all cards", slices.Repeat([]int{2}, 4), 1, []slot{{0, 1}, {1, 0}, {2, 0}, {3, 0}}, "1.1 2.1 3.1"},
+		{"p4d with EFA at index 1", slices.Repeat([]int{4}, 3), 1, []slot{{1, 1}, {2, 1}}, "0.1 1.2 2.2 0.2 1.3 2.3 0.3"},
+		{"a card for EFA alone", []int{3, 0, 2}, 1, []slot{{1, 0}}, "2.1 0.1 0.2"},
+		{"a card that nobody knows", []int{2, 2}, 1, []slot{{7, 1}}, "1.1 0.1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := &registry.State{Instance: registry.Instance{ENIs: 4, Cards: test.cards}, ENIs: map[string]registry.ENI{"eni-boot": {}}}
 			for i, at := range test.taken {
 				s.ENIs[fmt.Sprint("eni-", i)] = registry.ENI{Card: at.card, Index: at.index}
 			}
-			all, got := seatsOf(s, test.least, nil), []string(nil)
+			all, got := slotsOf(s, test.least, nil), []string(nil)
 			for {
 				at, found := all.next()
 				if !found {
@@ -63,13 +63,13 @@ func TestSeats(t *testing.T) {
 }
 
 // EC2 is right about the ENIs that it shows, and the registry about the others.
-func TestSeatsSeen(t *testing.T) {
+func TestSlotsSeen(t *testing.T) {
 	s := &registry.State{Instance: registry.Instance{ENIs: 6, Cards: []int{3, 3}}, ENIs: map[string]registry.ENI{
 		"eni-late": {Index: 1}, // metadata had no card yet
 		"eni-new":  {Index: 2},
 	}}
-	got := seatsOf(s, 1, []aws.ENI{{ID: "eni-boot"}, {ID: "eni-late", Card: 1, Index: 1}, {ID: "eni-foreign", Card: 1, Index: 2}})
-	for at, want := range map[seat]bool{{0, 0}: true, {0, 1}: false, {0, 2}: true, {1, 1}: true, {1, 2}: true} {
+	got := slotsOf(s, 1, []aws.ENI{{ID: "eni-boot"}, {ID: "eni-late", Card: 1, Index: 1}, {ID: "eni-foreign", Card: 1, Index: 2}})
+	for at, want := range map[slot]bool{{0, 0}: true, {0, 1}: false, {0, 2}: true, {1, 1}: true, {1, 2}: true} {
 		if got.taken[at] != want {
 			t.Errorf("%v taken: %v", at, got.taken[at])
 		}
@@ -102,6 +102,7 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 		InstanceTypes: []ec2sim.InstanceType{{Name: "three.cards", ENIs: 9, IPv4PerENI: 4, Cards: []int{3, 3, 3}}},
 	})
 	run.Type, run.Subnet = "three.cards", "subnet-node"
+	w.sim.OnChange(plug(t, w.host))
 	node, err := w.sim.RunInstance(run)
 	if err != nil {
 		t.Fatal(err)
@@ -112,8 +113,8 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 	return w
 }
 
-// seated are the seats of the node's ENIs that serve pods, as EC2 has them.
-func (w *world) seated() (at []string) {
+// attached are the slots of the node's ENIs that serve pods, as EC2 has them.
+func (w *world) attached() (at []string) {
 	for _, e := range w.node.ENIs() {
 		if e.Tags[TagManaged] == "true" {
 			at = append(at, fmt.Sprintf("%d.%d", e.Card, e.Index))
@@ -122,9 +123,9 @@ func (w *world) seated() (at []string) {
 	return at
 }
 
-func (w *world) wantSeated(want string) {
+func (w *world) wantSlots(want string) {
 	w.Helper()
-	if got := strings.Join(w.seated(), " "); got != want {
+	if got := strings.Join(w.attached(), " "); got != want {
 		w.Errorf("ENIs for pods are at %s, want %s", got, want)
 	}
 	w.consistent()
@@ -156,7 +157,7 @@ func TestBurstOnCards(t *testing.T) {
 	if len(got) != room || refused != late {
 		t.Errorf("%d distinct addresses, %d refused; want %d and %d", len(got), refused, room, late)
 	}
-	w.wantSeated("0.1 0.2 1.1 1.2 2.1 2.2")
+	w.wantSlots("0.1 0.2 1.1 1.2 2.1 2.2")
 	if n := w.writes()["AttachNetworkInterface"]; n != 6 || len(w.sim.ENIs()) != 8 {
 		t.Errorf("%d attachments, %d ENIs", n, len(w.sim.ENIs()))
 	}
@@ -168,13 +169,13 @@ func TestBurstOnCards(t *testing.T) {
 	}
 }
 
-// ENIs for EFA alone keep their seats, and are never touched.
+// ENIs for EFA alone keep their slots, and are never touched.
 func TestCardsWithEFA(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{EFAOnly: 3})
 	for n := range 5 * 4 {
 		w.mustAcquire(n)
 	}
-	w.wantSeated("0.2 1.1 1.2 2.1 2.2")
+	w.wantSlots("0.2 1.1 1.2 2.1 2.2")
 	if _, err := w.acquire(99); !errors.Is(err, aws.ErrInstanceFull) {
 		t.Errorf("one too many: %v", err)
 	}
@@ -185,7 +186,7 @@ func TestCardsWithEFA(t *testing.T) {
 	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
 		t.Fatal(err)
 	}
-	w.wantSeated("")
+	w.wantSlots("")
 	if n := len(w.node.ENIs()); n != 4 {
 		t.Errorf("%d ENIs are left, want the boot ENI and three for EFA", n)
 	}
@@ -198,9 +199,9 @@ func TestCardsWithEFA(t *testing.T) {
 	}
 }
 
-// Another program takes a seat between our look and our call; a card does not want our ENI;
+// Another program takes a slot between our look and our call; a card does not want our ENI;
 // EC2 says that there is no room at all.
-func TestSeatRefused(t *testing.T) {
+func TestSlotRefused(t *testing.T) {
 	const taken = "Instance 'i-1' already has an interface attached at device index '1'."
 	const beyond = "The specified number '1' for the device index exceeds the maximum number of network interfaces supported by the network card at network card index 1."
 	for _, test := range []struct {
@@ -228,7 +229,7 @@ func TestSeatRefused(t *testing.T) {
 			if _, err := w.acquire(1); !errors.Is(err, test.is) {
 				t.Errorf("got %v, want %v", err, test.is)
 			}
-			w.wantSeated(test.want)
+			w.wantSlots(test.want)
 			attempts := 0
 			for _, c := range w.sim.Calls() {
 				if c.Action == "AttachNetworkInterface" {
@@ -246,7 +247,7 @@ func TestSeatRefused(t *testing.T) {
 				return
 			}
 			w.mustAcquire(2) // ends what the first has begun
-			if n := len(w.seated()); n != 1 {
+			if n := len(w.attached()); n != 1 {
 				t.Errorf("%d ENIs for pods", n)
 			}
 		})
@@ -268,10 +269,24 @@ func TestResumeOnCard(t *testing.T) {
 			w := cards(t, ec2sim.RunInstance{})
 			test.fault(w.sim)
 			w.mustAcquire(1)
-			w.wantSeated("1.1")
-			if e := w.node.ENIs()[1]; !e.DeleteOnTermination || !onlyLooks(w.state()) || w.writes()["CreateNetworkInterface"] != 1 {
+			w.wantSlots("1.1")
+			if e := w.node.ENIs()[1]; !e.DeleteOnTermination || len(w.state().Intents) > 0 || w.writes()["CreateNetworkInterface"] != 1 {
 				t.Errorf("%+v, intents %v, writes %v", e, w.state().Intents, w.writes())
 			}
 		})
+	}
+}
+
+// An ENI that somebody has detached gets its place again: the registry, which has not heard
+// of that, has it in that place.
+func TestSlotOfDetached(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	a, err := w.acquire(1)
+	must(t, err)
+	w.policy.MaxENIs = 2
+	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error { s.Instance.ENIs = 2; return nil }))
+	must(t, w.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": w.node.ENIs()[1].Attachment}))
+	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1); err != nil || at.index != 1 {
+		t.Errorf("attached at %+v: %v", at, err)
 	}
 }

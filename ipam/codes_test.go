@@ -94,8 +94,8 @@ func TestCodesOfAssign(t *testing.T) {
 			if r.is != nil {
 				w.mustAcquire(2) // nothing is left of it
 			}
-			if s := w.state(); len(s.ENIs) != len(w.sim.ENIs()) || len(s.Wishes) != 0 {
-				t.Errorf("the registry has %d ENIs of %d, and wishes %v", len(s.ENIs), len(w.sim.ENIs()), s.Wishes)
+			if s := w.state(); len(s.ENIs) != len(w.sim.ENIs()) || len(s.Waiters) != 0 {
+				t.Errorf("the registry has %d ENIs of %d, and waiters %v", len(s.ENIs), len(w.sim.ENIs()), s.Waiters)
 			}
 		})
 	}
@@ -153,8 +153,8 @@ func TestCodesOfAttach(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			r.meet(w, 0)
 			s := w.state()
-			if deleted := r.enis == 1; deleted != time.Now().Before(s.Instance.FullUntil) {
-				t.Errorf("the ENI was deleted, and the node full: %v, until %v", deleted, s.Instance.FullUntil)
+			if full := errors.Is(r.is, aws.ErrInstanceFull); full != time.Now().Before(s.Instance.FullUntil) {
+				t.Errorf("the node is full: %v, until %v", full, s.Instance.FullUntil)
 			}
 			if r.enis > 1 {
 				w.policy.Batch = 30 // so that the node grows
@@ -195,7 +195,10 @@ func TestQuota(t *testing.T) {
 	if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrQuota) || !strings.Contains(e.Hint, "quota") || w.attempts("CreateNetworkInterface") != 0 {
 		t.Errorf("%d attempts: %v", w.attempts("CreateNetworkInterface"), err)
 	}
-	if err := w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.NotBefore[quotaKey] = time.Now() }); err != nil {
+	if s := w.state(); len(s.NotBefore) > 0 || !s.Instance.QuotaUntil.After(time.Now()) {
+		t.Errorf("a quota that is used up passes for throttling: %v", s.NotBefore)
+	}
+	if err := w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Instance.QuotaUntil = time.Now() }); err != nil {
 		t.Fatal(err)
 	}
 	w.mustAcquire(2)

@@ -15,19 +15,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// missingGrace is for how long a pod's namespace must have been gone, as two
-// collections saw it, before its lease ends without a DEL.
+// missingGrace is how long a pod must be gone before its lease ends without a DEL. One
+// collection notes that the pod is gone. A collection at least missingGrace later ends the lease.
 const missingGrace = time.Minute
 
-// A Collection says what to give back, and afterwards what was given back.
+// A Collection says what Collect may release, and afterwards what Collect has released.
 type Collection struct {
-	FreeAfter time.Duration // give back what has been free for so long
-	Max       int           // addresses to unassign at most; negative: all
+	FreeAfter time.Duration // release what has been free for this time
+	Max       int           // unassign at most so many addresses, and delete no ENI; negative: no limit
 
 	Ended      []netip.Addr // leases of pods that have gone without a DEL
 	Unassigned []netip.Addr
@@ -35,36 +35,52 @@ type Collection struct {
 
 	Returned []netip.Prefix // delegated prefixes that were unassigned
 
+	// Tidied reports whether Collect has removed what serves all pods, because no pod was
+	// left. A pod may have come at that moment. So the caller must repair the node.
+	Tidied bool
+
 	used lease.Used
 }
 
-// Collect gives back to EC2 what this node does not need: it ends the leases of pods
-// that are gone, unassigns addresses that have been free for long, in one call for
-// each ENI, and deletes ENIs that we have made and that have become empty. Primary
-// addresses are never unassigned, nor is what ADDs may not take, and nothing is given
-// back because the metadata service does not list it. A collection that is cut short is
-// ended by the next one.
+// Collect releases what this node does not need. It ends the leases of pods that are gone. It
+// unassigns addresses that have been free for FreeAfter, in one call for each ENI. It deletes
+// ENIs that this suite has made and that are empty.
+//
+// It never unassigns a primary address, nor an address that no ADD may take. It
+// releases nothing only because the metadata service does not list it.
+//
+// Collect also asks EC2 for the peers of the VPC if pods get routes to them, because ADDs do
+// not ask. If a collection is interrupted, the next one finishes its work.
 func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	unlock, err := p.Registry.Lock(ctx, "collect")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := p.Learn(ctx); err != nil {
-		// Leases and old addresses can be judged without.
-		slog.Warn("collect without news", "error", err)
+	p.Look(ctx)
+	seen, err := p.learn(ctx)
+	if err == nil {
+		err = p.correct(ctx, seen)
 	}
+	if err != nil {
+		// The registry and the kernel are enough to end leases and to find idle addresses.
+		slog.Warn("metadata or EC2 does not answer: the collection knows only what the registry has", "error", err)
+	}
+	p.renewPeers(ctx)
 	if c.used, err = p.inUse(); err != nil {
 		return err
 	}
 	if err := p.endLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.endBegun(ctx), p.forgetDetached(ctx), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
-// inUse is used with the node's own addresses: an address of an ENI may be one that
-// the node has for other purposes than pods.
+// theNode is the value in Used.By for an address of the node itself.
+const theNode = "the node"
+
+// inUse returns the addresses that the kernel shows in use, with the node's own ones. The node
+// may use an address of an ENI for other purposes than pods.
 func (p *Pool) inUse() (lease.Used, error) {
 	used := p.Used()
 	own, err := p.Host.Addrs("")
@@ -72,27 +88,40 @@ func (p *Pool) inUse() (lease.Used, error) {
 		return used, err
 	}
 	for _, a := range own {
-		used.By[a.Prefix.Addr()] = "the node"
+		used.By[a.Prefix.Addr()] = theNode
 	}
 	return used, nil
 }
 
-// tidy removes what the plugins have installed on the node for all pods, when there
-// is no pod left. An ADD gets its lease before it wires anything, so the lock of the
-// registry keeps new pods away meanwhile.
+// tidy removes what the plugins have installed on the node for all pods, when no pod is left. A
+// registry without leases does not prove that: it may have been lost, and metadata, which lists
+// the pods' addresses, may not answer. Only the kernel proves it, see [nl.NS.RemoveShared]. If
+// there is a lease, tidy removes nothing, because a pod may be about to come.
 func (p *Pool) tidy(ctx context.Context, c *Collection) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		if s.Leases.Len() > 0 || c.used.Partial {
 			return nil
 		}
-		return p.Host.RemoveOwn()
+		removed, err := p.Host.RemoveShared()
+		c.Tidied = c.Tidied || removed // Update may call this again, and then nothing is left to remove
+		if errors.Is(err, nl.ErrPods) {
+			return nil // a pod came meanwhile: the caller repairs the node
+		}
+		return err
 	})
 }
 
-// endLost ends leases whose pod is gone, and notes which others the kernel confirms.
+// endLost ends the leases of pods that are gone. In each other lease it notes whether the kernel
+// shows the pod. An address that a namespace has without a lease gets a lease, whatever the
+// metadata service says.
 func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
+		for a, netns := range c.used.By {
+			if id, e := s.ENIOf(a); id != "" && !e.Foreign && netns != theNode {
+				discovery{State: s, used: c.used, now: now}.learnAddr(id, a)
+			}
+		}
 		for a, l := range s.Leases.All() {
 			s.Leases.Set(a, sighted(l, c.used.By[a] != "", now))
 		}
@@ -103,8 +132,8 @@ func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 	})
 }
 
-// sighted is the lease after a look at its pod. A lease without a namespace is one
-// of a pod that we found, and that has lost its address.
+// sighted returns the lease with what the kernel shows of its pod. A lease without a namespace
+// was made for an address that was found in use. If nothing uses it now, its pod counts as gone.
 func sighted(l registry.Lease, used bool, now time.Time) registry.Lease {
 	switch {
 	case used:
@@ -117,23 +146,31 @@ func sighted(l registry.Lease, used bool, now time.Time) registry.Lease {
 	return l
 }
 
-// exists tells whether there is something at path; if in doubt, there is.
+// exists reports whether path exists. If stat fails for another reason, exists reports true.
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// deleteEmpty detaches and deletes the ENIs that were made by us and that no pod uses,
-// unless their pool would be left with fewer free addresses than it wants.
+// deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It
+// keeps an ENI whose pool would then have fewer free addresses than it wants. It does nothing
+// if the node may make no ENIs.
 func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
+	if !p.makesENIs() {
+		return nil
+	}
 	var doomed []string
 	now := time.Now()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
+		doomed = nil
 		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 			e := s.ENIs[id]
 			spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-			empty := c.empty(s, id, now) && lease.Count(s, e, now) <= spare
-			if e.Managed && !e.Keep && e.Index > 0 && c.Max < 0 && (e.Draining || empty) {
+			ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
+			empty := c.empty(s, id, now) && (ready == 0 || ready <= spare)
+			keep := e.Keep && !e.Detached // a detached ENI serves no pod
+			may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && empty
+			if e.Index > 0 && c.Max < 0 && (e.Draining || may) { // Draining: somebody has begun to delete it
 				drain(s, id, true)
 				doomed = append(doomed, id)
 			}
@@ -144,71 +181,15 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 	}
 	var failed error
 	for _, id := range doomed {
-		if err := p.deleteENI(ctx, id); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("delete %s, which is empty: %w", id, err))
-			continue
+		err := p.deleteENI(ctx, id, c.used)
+		switch {
+		case err == nil:
+			c.Deleted = append(c.Deleted, id)
+		case errors.Is(err, errNotOurs):
+			slog.Warn("an ENI stays, and is left alone from now on", "eni", id, "reason", err)
+		default:
+			failed = errors.Join(failed, fmt.Errorf("delete %s, on which no pod is known: %w", id, err))
 		}
-		c.Deleted = append(c.Deleted, id)
 	}
 	return failed
-}
-
-// deleteENI detaches an ENI, deletes it, and then forgets it. It takes up where an
-// earlier try ended.
-func (p *Pool) deleteENI(ctx context.Context, id string) error {
-	err := p.DetachAndDelete(ctx, id)
-	if e, ok := errors.AsType[*aws.Error](err); ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) {
-		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
-	}
-	if err != nil {
-		return err
-	}
-	now := time.Now()
-	return p.Registry.Change(ctx, func(s *registry.State) {
-		for _, a := range s.ENIs[id].Addrs {
-			s.Gone[a] = now
-		}
-		s.Drop(id)
-	})
-}
-
-// drain says whether an ENI is on its way out.
-func drain(s *registry.State, id string, draining bool) {
-	if e, ok := s.ENIs[id]; ok {
-		e.Draining = draining
-		s.ENIs[id] = e
-	}
-}
-
-// DetachAndDelete detaches an ENI if it is attached, waits until EC2 has done so, and
-// deletes it. One that is gone already is no error.
-func (p *Pool) DetachAndDelete(ctx context.Context, id string) error {
-	const every = time.Second
-	for detached := false; ; {
-		enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
-		if errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0 {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if enis[0].Status == "available" {
-			break
-		}
-		if !detached {
-			if err := p.Cloud.DetachENI(ctx, enis[0].Attachment); err != nil && !errors.Is(err, aws.ErrNotFound) {
-				return err
-			}
-			detached = true
-			continue // it is often done at once
-		}
-		if err := sleep(ctx, every, "wait for "+id+" to be detached"); err != nil {
-			return err
-		}
-	}
-	err := p.Cloud.DeleteENI(ctx, id)
-	if errors.Is(err, aws.ErrNotFound) {
-		return nil
-	}
-	return err
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,6 +60,12 @@ func label(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Managed = known.Managed || e.Tags[TagManaged] == "true"
 	known.Serving = known.Serving || e.Tags[TagKeep] == "false"
 	known.Foreign = known.Foreign || foreign(e)
+	if e.ID != "" {
+		known.TagsUnknown = ""
+	}
+	if e.ID != "" && !known.Managed {
+		known.Groups = groupsOf(e)
+	}
 	return known
 }
 
@@ -114,29 +121,83 @@ func (p *Pool) secondary(s *registry.State, spec ENISpec) int {
 // createENI makes an ENI of a size that is decided right before the call, with its tags
 // and a client token in it. The intent is on disk before, and stays there until the ENI
 // is attached: a crash in between leaves an ENI that resume finds by its description.
-func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
-	const action = "CreateNetworkInterface"
-	if err := p.withinQuota(); err != nil {
-		return aws.ENI{}, "", err
+func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (aws.ENI, string, error) {
+	eni, token, err := p.createOnce(ctx, subnet, spec, size)
+	e, ok := errors.AsType[*aws.Error](err)
+	if ok && len(spec.Tags) > 0 && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags") {
+		// The original needed no such permission. Without tags nobody but this
+		// node's registry knows that the ENI may be deleted.
+		slog.Warn("the instance role does not allow ec2:CreateTags: the ENI has no tags", "error", err)
+		spec.Tags = nil
+		eni, token, err = p.createOnce(ctx, subnet, spec, size)
 	}
-	err = p.call(ctx, action, registry.Intent{Action: action}, func(s *registry.State) (_ func(*registry.State), err error) {
-		// Another try may ask for more, and EC2 wants another token for that.
-		token = newToken()
-		spec := spec
-		spec.Token = token
-		size(s, &spec)
-		eni, err = p.Cloud.CreateENI(ctx, spec)
-		if e, ok := errors.AsType[*aws.Error](err); ok && len(spec.Tags) > 0 && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags") {
-			// The original needed no such permission. Without tags nobody but this
-			// node's registry knows that the ENI may be deleted.
-			slog.Warn("the instance role does not allow ec2:CreateTags: the ENI has no tags", "error", err)
-			spec.Tags = nil
-			eni, err = p.Cloud.CreateENI(ctx, spec)
+	return eni, token, p.noteQuota(ctx, err)
+}
+
+// createOnce makes the ENI that an earlier call may have made already, or a new one. Each
+// has a client token of its own, which is the key of its intent.
+func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
+	const action = "CreateNetworkInterface"
+	begin := func(s *registry.State) (string, bool) {
+		if token := unended(s, spec); token != "" {
+			return token, true
+		}
+		one := spec
+		size(s, &one)
+		return begins(registry.Intent{Action: action, Wanted: wanted(one)})(s)
+	}
+	err = p.call(ctx, action, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
+		token = key
+		eni, err = p.Cloud.CreateENI(ctx, specOf(s.Intents[token].Wanted, token, spec.Description))
+		if err == nil {
+			err = strangeNew(s, eni, spec.Description)
 		}
 		eni.CIDR, eni.IPv6CIDR = subnet.CIDR, subnet.IPv6CIDR // EC2 leaves them out
 		return func(s *registry.State) {
-			s.Intents[token] = registry.Intent{Action: "AttachNetworkInterface", ENI: eni.ID, Since: time.Now()}
+			s.Intents[token] = registry.Intent{Action: attachAction, ENI: eni.ID, Since: time.Now()}
 		}, err
 	})
-	return eni, token, p.noteQuota(ctx, err)
+	return eni, token, err
+}
+
+// wanted is what the registry has to know of a creation, so that it can be asked for
+// again, and specOf what EC2 has to know of it.
+func wanted(spec aws.ENISpec) registry.Wanted {
+	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
+		Secondary: spec.Secondary, Prefixes: spec.Prefixes, IPv6: spec.IPv6, IPv6Prefixes: spec.IPv6Prefixes}
+}
+
+func specOf(w registry.Wanted, token, description string) aws.ENISpec {
+	return aws.ENISpec{Token: token, Description: description, Subnet: w.Subnet, SecurityGroups: w.SecurityGroups, Tags: w.Tags,
+		Secondary: w.Secondary, Prefixes: w.Prefixes, IPv6: w.IPv6, IPv6Prefixes: w.IPv6Prefixes}
+}
+
+// unended is the client token of a creation of which nobody knows whether EC2 has carried
+// it out, and that would serve, whatever its size. EC2's describes may not show yet what
+// it has made (EC2 API reference, "Eventual consistency"); the same call with the same
+// token makes no second ENI.
+func unended(s *registry.State, spec aws.ENISpec) (token string) {
+	for t, i := range s.Intents {
+		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) && maps.Equal(i.Tags, spec.Tags) {
+			token = max(token, t)
+		}
+	}
+	return token
+}
+
+// unendedFirst puts the subnets first in which a creation may have been carried out.
+func unendedFirst(s *registry.State, subnets []aws.Subnet) []aws.Subnet {
+	begun := map[string]bool{}
+	for _, i := range s.Intents {
+		begun[i.Subnet] = true
+	}
+	var first, rest []aws.Subnet
+	for _, n := range subnets {
+		if begun[n.ID] {
+			first = append(first, n)
+		} else {
+			rest = append(rest, n)
+		}
+	}
+	return append(first, rest...)
 }

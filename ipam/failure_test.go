@@ -9,12 +9,13 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -71,49 +72,85 @@ func TestOverdue(t *testing.T) {
 				}
 			}
 			return false
-		}, "CreateNetworkInterface has begun at ", "a longer addTimeout"},
+		}, "CreateNetworkInterface began at ", "a longer addTimeout"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			m := &mute{}
-			n := newNode(t, "m5.large", ec2sim.Config{}, m.via)
-			if test.code == "" {
-				m.action = test.action
-			} else {
-				n.sim.Fail(test.action, test.code, -1)
-			}
-			leader := n.cni("ADD", "leader", nil)
-			n.start(leader)
-			defer func() {
-				leader.Process.Kill()
-				leader.Wait()
-			}()
-			for limit := time.Now().Add(20 * time.Second); !test.stuck(n.state()); time.Sleep(5 * time.Millisecond) {
-				if time.Now().After(limit) {
-					t.Fatal("the first ADD is not stuck")
+		for _, k := range []kind{alone, warmAlone} {
+			t.Run(test.name+" "+k.String(), func(t *testing.T) {
+				t.Parallel()
+				m := &mute{}
+				n := counting(t, k, "m5.large", m)
+				if test.code == "" {
+					m.hush(test.action)
+				} else {
+					n.sim.Fail(test.action, test.code, -1)
 				}
-			}
-			late := n.cni("ADD", "late", map[string]any{"addTimeout": 1})
-			n.start(late)
-			if late.Wait() == nil {
-				t.Fatal("the other ADD succeeds")
-			}
-			var e types.Error
-			if err := json.Unmarshal(late.Stdout.(*bytes.Buffer).Bytes(), &e); err != nil {
-				t.Fatalf("%v: %s%s", err, late.Stdout, late.Stderr)
-			}
-			if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, test.msg) || !strings.Contains(e.Details, test.hint) {
-				t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
-			}
-			if wishes := n.state().Wishes; len(wishes) != 1 {
-				t.Errorf("the first ADD waits, but there are the wishes %v", wishes)
-			}
-		})
+				leader := n.cni("ADD", "leader", nil)
+				n.start(leader)
+				defer func() {
+					leader.Process.Kill()
+					leader.Wait()
+				}()
+				n.until("the first ADD is stuck", test.stuck)
+				e := n.late()
+				if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, test.msg) || !strings.Contains(e.Details, test.hint) {
+					t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+				}
+				if waiters := n.state().Waiters; len(waiters) != 1 {
+					t.Errorf("the first ADD waits, but there are the waiters %v", waiters)
+				}
+				if executed := n.executed(); k.String() == warmProgram && len(executed) != 1 {
+					t.Errorf("both ADDs have executed the ipam program: %v", executed)
+				}
+			})
+		}
 	}
 }
 
+// late is the error of an ADD that has little time.
+func (n *node) late() (e types.Error) {
+	n.Helper()
+	cmd := n.cni("ADD", "late", map[string]any{"addTimeout": 5})
+	n.start(cmd)
+	if cmd.Wait() == nil {
+		n.Fatal("the other ADD succeeds")
+	}
+	if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &e); err != nil {
+		n.Fatalf("%v: %s%s", err, cmd.Stdout, cmd.Stderr)
+	}
+	return e
+}
+
 // A mute EC2 does not answer one action as long as the client waits.
-type mute struct{ action string }
+type mute struct {
+	mu     sync.Mutex
+	action string
+	seen   int // requests that it has not answered
+}
+
+// hush has EC2 not answer an action from now on, and answer all others.
+func (m *mute) hush(action string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.action, m.seen = action, 0
+}
+
+// ignores reports whether a request is one that has no answer.
+func (m *mute) ignores(body []byte) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.action == "" || !strings.Contains(string(body), "Action="+m.action+"&") {
+		return false
+	}
+	m.seen++
+	return true
+}
+
+// ignored is how many requests had no answer.
+func (m *mute) ignored() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seen
+}
 
 func (m *mute) via(service string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -121,7 +158,7 @@ func (m *mute) via(service string, next http.Handler) http.Handler {
 		if err != nil {
 			return
 		}
-		if m.action != "" && strings.Contains(string(body), "Action="+m.action+"&") {
+		if m.ignores(body) {
 			<-r.Context().Done()
 			return
 		}

@@ -40,9 +40,9 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 // room is how many more addresses or prefixes of a family an ENI can take.
 func room(s *registry.State, e registry.ENI, f lease.Family) int {
 	if f == lease.IPv6 {
-		return s.Instance.IPv6PerENI - e.Slots(true)
+		return s.Instance.IPv6PerENI - e.Assigned(true)
 	}
-	return s.Instance.IPv4PerENI - e.Slots(false)
+	return s.Instance.IPv4PerENI - e.Assigned(false)
 }
 
 // more asks for addresses of a family: in a prefix if the configuration wants that, or
@@ -63,7 +63,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	}
 	n := 0
 	_, err := p.assign(ctx, at.ID, f, func(s *registry.State) int { n = min(p.want(s), most); return n })
-	if errors.Is(err, aws.ErrSubnetFull) && n > 1 {
+	if isFull(err) && errors.Is(err, aws.ErrSubnetFull) && n > 1 {
 		_, err = p.assign(ctx, at.ID, f, exactly(1)) // EC2 gives all or nothing
 	}
 	return err
@@ -86,11 +86,11 @@ func exactly(n int) func(*registry.State) int { return func(*registry.State) int
 // blocks is how many prefixes of IPv4 have so many addresses.
 func blocks(addrs int) int { return (addrs + blockSize - 1) / blockSize }
 
-// noPrefix tells whether addresses may be had where prefixes are not: the subnet is
+// noPrefix reports whether addresses may be had where prefixes are not: the subnet is
 // fragmented, or the instance is not of the Nitro system.
 func noPrefix(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
-	return errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation"
+	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")
 }
 
 // assign asks EC2 for addresses on an ENI, as many as size says right before the call.
@@ -102,7 +102,7 @@ func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
-	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func(s *registry.State) (record func(*registry.State), err error) {
+	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		got, err = do(ctx, eni, size(s))
 		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, cmp.Or(err, strange(s, eni, s.ENIs[eni], got, nil))
 	})
@@ -116,7 +116,7 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	if f == lease.IPv6 {
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Prefixes
 	}
-	err := p.call(ctx, action, registry.Intent{Action: action, ENI: eni}, func(s *registry.State) (record func(*registry.State), err error) {
+	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		n := 1
 		if f == lease.IPv4 {
 			n = min(blocks(p.want(s)), most)
@@ -127,7 +127,7 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	return p.corrected(ctx, eni, err)
 }
 
-// corrected mends what the registry believes of an ENI if EC2 has just shown it to be wrong.
+// corrected corrects what the registry says of an ENI if EC2 has just shown it to be wrong.
 func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrNotFound):

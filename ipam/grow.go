@@ -16,26 +16,35 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// grow asks EC2 once for the addresses that all waiting ADDs of this node need, or
-// fails. Its caller holds the lock "grow". It tries what costs least first: prefixes or
-// addresses on an ENI with room, the fullest first, then a new ENI.
-func (p *Pool) grow(ctx context.Context) error {
+// grow asks EC2 once for the addresses that all waiting ADDs of this node need. Its caller
+// holds the lock "grow". It tries the cheapest way first: prefixes or addresses on an ENI
+// with room, the fullest ENI first. If no ENI has room, it creates one.
+func (p *Pool) grow(ctx context.Context) error { return p.withPassedOver(p.growOnce(ctx)) }
+
+func (p *Pool) growOnce(ctx context.Context) error {
 	if p.Policy.Provision == lease.ProvisionNone {
 		return p.provisioned()
 	}
+	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that somebody has detached
 	sure, err := p.resume(ctx, p.reattach)
 	if err != nil {
 		return explain(err)
 	}
 	if sure {
-		return nil // what was in doubt may do
+		return nil // the addresses that are now confirmed may be enough
 	}
 	s, err := p.describeInstance(ctx)
 	if err != nil {
 		return explain(err)
 	}
+	if s, err = p.askWhose(ctx, s); err != nil {
+		return err
+	}
+	if s, err = p.askSubnets(ctx, s); err != nil {
+		return err
+	}
 	var why []error
-	for _, at := range lease.Places(s, p.Policy) {
+	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		err := p.fill(ctx, s, at)
 		if err == nil {
 			return nil
@@ -46,6 +55,9 @@ func (p *Pool) grow(ctx context.Context) error {
 		why = append(why, err)
 	}
 	if p.Policy.Provision == lease.ProvisionAssign {
+		if p.knowsMore(ctx, s) {
+			return nil
+		}
 		why = append(why, errors.New(`"provision" is "assign": no new ENI is made`))
 		return explain(errors.Join(why...))
 	}
@@ -55,7 +67,7 @@ func (p *Pool) grow(ctx context.Context) error {
 	return nil
 }
 
-// explain gives an error the code and the hint that the runtime shows.
+// explain adds the CNI error code and the hint, which the container runtime shows.
 func explain(err error) error {
 	if _, ok := errors.AsType[*plugin.Error](err); ok {
 		return err
@@ -73,9 +85,11 @@ func (p *Pool) provisioned() error {
 		`all of the %d addresses that this node is provisioned with are in use or cooling, and "provision" is "none"`, s.Free.Len()+s.Leases.Len())
 }
 
-// isFull tells whether err says that there, but perhaps not elsewhere, is no room.
+// isFull reports whether err means that this ENI or subnet has no room, so that growth may
+// try another one. It is false if EC2 may have carried out the call, because growth could
+// then get the addresses twice.
 func isFull(err error) bool {
-	return errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound)
+	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
 }
 
 // describeInstance returns the state, with the limits of the instance in it.
@@ -90,7 +104,7 @@ func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	if err != nil || s.Instance.ENIs > 0 {
 		return s, err
 	}
-	limits, err := p.Cloud.Limits(ctx, s.Instance.Type)
+	limits, err := p.describeLimits(ctx, s.Instance.Type)
 	if err != nil {
 		return nil, fmt.Errorf("limits of %s: %w", s.Instance.Type, err)
 	}
@@ -103,51 +117,6 @@ func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	return s, err
 }
 
-// call makes a changing call to EC2: in its turn, with the intent on disk before
-// it, and what came of it recorded in the same update that removes the intent. While
-// EC2 throttles, the whole node waits, until ctx is done. What the call asks for is
-// decided by the state in which its intent is written, the last one before it.
-func (p *Pool) call(ctx context.Context, action string, i registry.Intent, do func(*registry.State) (record func(*registry.State), err error)) error {
-	token := newToken()
-	i.Since = time.Now()
-	var throttled error // why there was another attempt
-	for attempt := 0; ; attempt++ {
-		if err := p.turn(ctx, action); err != nil {
-			return errors.Join(throttled, err)
-		}
-		var s *registry.State
-		if err := p.Registry.Change(ctx, func(now *registry.State) { now.Intents[token], s = i, now }); err != nil {
-			return errors.Join(throttled, err)
-		}
-		record, err := do(s)
-		again := time.Now().Add(backoff(attempt))
-		e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-			switch {
-			case err == nil:
-				record(s)
-			case errors.Is(err, aws.ErrThrottled):
-				s.NotBefore[action] = again
-			case !answered(err):
-				return // who knows what EC2 has done: the intent stays
-			}
-			delete(s.Intents, token)
-		})
-		if !errors.Is(err, aws.ErrThrottled) || e != nil {
-			if ctx.Err() != nil {
-				err = errors.Join(throttled, err)
-			}
-			return errors.Join(err, e)
-		}
-		throttled = err
-	}
-}
-
-// answered tells an error that is EC2's word from one that leaves open what EC2 has done.
-func answered(err error) bool {
-	e, ok := errors.AsType[*aws.Error](err)
-	return ok && e.Code != "" && !errors.Is(err, aws.ErrTransient)
-}
-
 // turn waits until this node may call the action again.
 func (p *Pool) turn(ctx context.Context, action string) error {
 	s, err := p.Registry.View()
@@ -155,22 +124,15 @@ func (p *Pool) turn(ctx context.Context, action string) error {
 		return err
 	}
 	until := s.NotBefore[action]
-	if err = sleep(ctx, time.Until(until), throttledUntil(action, until)); err != nil {
-		return plugin.Errorf(plugin.CodeTryAgain, hintThrottled(action), "%w", err)
+	text, hint := lease.Throttled(action, until)
+	if err = sleep(ctx, time.Until(until), text); err != nil {
+		return plugin.Errorf(plugin.CodeTryAgain, hint, "%w", err)
 	}
 	return nil
 }
 
-// throttledUntil says what the node waits for, and hintThrottled what to do about it.
-func throttledUntil(action string, until time.Time) string {
-	return fmt.Sprintf("%s: %v: this node waits until %s", action, aws.ErrThrottled, until.Format(time.RFC3339))
-}
-
-func hintThrottled(action string) string {
-	return aws.Hint(&aws.Error{Action: action, Code: "RequestLimitExceeded"})
-}
-
-// sleep waits for d, if that is not over already. If ctx would be done before, it fails at once and says what for.
+// sleep waits for d. If the deadline of ctx is earlier, it fails at once. The error says what
+// it waited for.
 func sleep(ctx context.Context, d time.Duration, what string) error {
 	if d <= 0 {
 		return nil
@@ -189,29 +151,30 @@ func sleep(ctx context.Context, d time.Duration, what string) error {
 // backoff is the wait after the n-th throttled answer in a row: full jitter up to
 // 1, 2, 4, 8 seconds, so that nodes which were throttled together do not return together.
 func backoff(n int) time.Duration {
-	return time.Duration(rand.Int64N(int64(time.Second) << min(n, 3)))
+	return rand.N(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
-// missing forgets an ENI that EC2 has said it does not know, if it says so again: it
-// may have spoken too soon.
+// missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 repeats
+// that, missing forgets the ENI. The first answer may have come too early.
 func (p *Pool) missing(ctx context.Context, id string) error {
-	enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
+	enis, err := p.describeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) || len(enis) > 0 {
 		return err
 	}
 	return p.forget(ctx, id)
 }
 
-// forget drops an ENI that EC2 does not know any more. What is leased on it stays
-// leased until its pods end: EC2 may also have spoken too soon.
+// forget drops an ENI that EC2 does not know any more. The leases on the ENI stay until their
+// pods end, because EC2's answer may have come too early.
 func (p *Pool) forget(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
-// compare makes the registry agree with EC2 about the addresses of an ENI, which
-// somebody else, or a call whose answer was lost, has changed.
+// compare makes the registry agree with EC2 about the addresses of an ENI. Somebody else has
+// changed them, or a call of this node whose answer was lost.
 func (p *Pool) compare(ctx context.Context, id string) error {
-	enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
+	asked := time.Now()
+	enis, err := p.describeENIs(ctx, aws.ByID(id))
 	if err != nil {
 		return fmt.Errorf("compare %s with EC2: %w", id, err)
 	}
@@ -220,13 +183,21 @@ func (p *Pool) compare(ctx context.Context, id string) error {
 		for _, e := range enis {
 			addAll(s, e, used)
 		}
+		agree(s, enis, asked)
 	})
 }
 
-// addAll records what EC2 says that an ENI has. The registry did not know of it, so it
-// is treated like what Learn finds: pods may use it, and EC2 may lag behind itself.
+// addAll records the addresses and prefixes that EC2 reports for an ENI. It treats those that
+// the registry did not know as Learn does: a pod may use them, and EC2's answer may be old.
 func addAll(s *registry.State, e aws.ENI, used lease.Used) {
-	if !s.ENIs[e.ID].Foreign {
-		lesson{State: s, used: used, now: time.Now()}.learnAddrs(e)
+	had := s.ENIs[e.ID]
+	if had.Foreign {
+		return
+	}
+	now := time.Now()
+	discovery{State: s, used: used, now: now}.learnAddrs(e)
+	if has := s.ENIs[e.ID]; len(has.Addrs) > len(had.Addrs) {
+		has.Grown = now
+		s.ENIs[e.ID] = has
 	}
 }

@@ -6,8 +6,8 @@
 // chain; the tool collects and inspects by the same [Pool].
 //
 // An ADD that finds a free address asks neither EC2 nor the metadata service: it
-// writes a lease to the registry and is done. When none is free, one process of the
-// node asks EC2 for all that wait ([Pool.Acquire]). A DEL ends the lease and asks
+// writes a lease to the registry and is done ([lease.Add]). When none is free, one process
+// of the node asks EC2 for all that wait ([Pool.Acquire]). A DEL ends the lease and asks
 // nobody; unassigning is the business of collections ([Pool.Collect]).
 //
 // The invariants: an address has one owner, from before its ADD answers until after its
@@ -18,41 +18,30 @@ package ipam
 
 import (
 	"context"
-	"fmt"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands are the commands of the ipam plugin.
-func Commands() plugin.Commands[lease.Config] {
+// Commands are the commands of the ipam plugin, executed with these arguments. A runtime
+// gives none; [lease.Program] has an ADD only get addresses.
+func Commands(args ...string) plugin.Commands[lease.Config] {
 	c := lease.Commands()
-	c.Add = add
+	if c.Add = lease.Acquisition(args, inThisProcess()); c.Add == nil {
+		c.Add = add
+	}
 	return c
 }
 
 func add(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
-	policy, err := r.Config.Choose(r.Pod)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, policy.Timeout)
-	defer cancel()
-	p, err := Open(policy)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	a, err := p.Acquire(ctx, lease.OwnerOf(r))
-	if err != nil {
-		return nil, fmt.Errorf("acquire an address: %w", err)
-	}
-	if policy.Peers {
-		if a.VPC.Peers, err = p.peers(ctx, a.ENI.VPC, a.VPC); err != nil {
-			return nil, explain(fmt.Errorf("unable to enumerate peer CIDRs: %w", err))
-		}
-	}
-	return p.Answer(ctx, a)
+	result, _, err := lease.Add(ctx, r, inThisProcess())
+	return result, err
+}
+
+// inThisProcess is EC2 as the environment says where it is.
+func inThisProcess() lease.Source {
+	return source(func() *aws.Client { return aws.New(aws.Options{}) })
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -23,31 +24,41 @@ import (
 // without a key; any other that is new to the registry cools first, except on a node
 // on which no pod has an address yet.
 func (p *Pool) Learn(ctx context.Context) error {
+	_, err := p.learn(ctx)
+	return err
+}
+
+// learn is Learn that also returns what the metadata service shows.
+func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
-		return fmt.Errorf("learn about this instance: %w", err)
+		return nil, fmt.Errorf("learn about this instance: %w", err)
 	}
 	enis, err := p.Cloud.ENIs(ctx)
 	if err != nil {
-		return fmt.Errorf("learn about this instance's ENIs: %w", err)
+		return nil, fmt.Errorf("learn about this instance's ENIs: %w", err)
 	}
-	described, err := p.describeNew(ctx, instance.ID, enis)
+	described, untold, err := p.describeNew(ctx, instance.ID, enis)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	used := p.Used()
-	return p.Registry.Update(ctx, func(s *registry.State) error {
-		now, first := time.Now(), s.Blank() && !anyUsed(enis, used)
+	// Metadata may not show the ENIs of pods that run yet, but their veth pairs are there.
+	links, err := p.Host.Links()
+	if err != nil {
+		return nil, fmt.Errorf("learn whether there are pods: %w", err)
+	}
+	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
+	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
+		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(gaveBack)
 		if s.Instance.ID == "" {
 			// Nobody knows what was begun before the registry was lost, or the node booted.
-			for _, look := range looks(first) {
-				s.Intents[newToken()] = registry.Intent{Action: look, Since: now}
-			}
+			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
 		}
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := lesson{s, described, used, now, first}
+		l := discovery{s, described, untold, used, now, first}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -58,35 +69,81 @@ func (p *Pool) Learn(ctx context.Context) error {
 	})
 }
 
-// describeNew asks EC2 for ENIs that are new to the registry: their tags say which
-// pool an ENI serves, and whether it is anybody's to touch. A node whose role may not
-// ask does without, unless there are pools to tell apart. The boot ENI is the
-// instance's own, and not asked for.
-func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (map[string]aws.ENI, error) {
+// describeNew asks EC2 for ENIs that are new to the registry, or whose tags it has not
+// told: these say which pool an ENI serves, and whether it is anybody's to touch. If EC2
+// does not tell, untold says why, unless there are pools to tell apart. The boot ENI is
+// the instance's own, and not asked for.
+func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, untold string, _ error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		s = &registry.State{} // Update will set the file aside
 	}
-	known := func(e aws.ENI) bool { _, ok := s.ENIs[e.ID]; return ok || e.Index <= 0 }
+	known := func(e aws.ENI) bool { was, ok := s.ENIs[e.ID]; return ok && was.TagsUnknown == "" || e.Index <= 0 }
 	if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return !known(e) }) {
-		return nil, nil
+		return nil, "", nil
 	}
-	described, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(instance))
-	if err != nil {
-		if p.Policy.Pools {
-			return nil, fmt.Errorf("learn which pools the ENIs serve: %w", err)
+	waiting := ctx
+	if !p.Policy.Pools {
+		const patience = 5 * time.Second // growth asks again for what this node can do without
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
+	all, err := p.describeENIs(waiting, aws.ByInstance(instance))
+	switch {
+	case err == nil:
+		described = map[string]aws.ENI{}
+		for _, e := range all {
+			described[e.ID] = e
 		}
-		slog.Warn("the tags of ENIs are not known: they are taken for the pods' own", "error", err)
-		return nil, nil
+		return described, "", nil
+	case p.Policy.Pools:
+		return nil, "", fmt.Errorf("learn which pools the ENIs serve: %w", err)
+	case ctx.Err() != nil:
+		return nil, "", fmt.Errorf("learn whose the ENIs are: %w", err)
 	}
-	byID := map[string]aws.ENI{}
-	for _, e := range described {
-		byID[e.ID] = e
-	}
-	return byID, nil
+	return nil, whyUntold(err), nil
 }
 
-// anyUsed tells whether an address of the ENIs is in a namespace.
+// whyUntold is why EC2 has not told the tags of ENIs: see [registry.ENI].
+func whyUntold(err error) string {
+	if aws.NotAllowed(err) {
+		slog.Warn("the role may not ask EC2 whose the ENIs are: all of them serve pods, and none is given back", "error", err)
+		return registry.NotAllowed
+	}
+	slog.Warn("EC2 could not be asked whose the ENIs are: those of which it has not told are left alone until it can", "error", err)
+	return registry.NotAsked
+}
+
+// learnShown adds the ENIs of this instance to the registry that EC2 shows and the metadata
+// service does not, or not yet: the instance would seem to have room for another one.
+func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
+	shown := map[string]aws.ENI{}
+	for _, e := range attached {
+		if _, known := s.ENIs[e.ID]; !known && e.Index > 0 {
+			shown[e.ID] = e
+		}
+	}
+	if len(shown) == 0 {
+		return nil
+	}
+	subnets, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	if err != nil {
+		return err
+	}
+	used := p.Used()
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		l := discovery{State: s, described: shown, used: used, now: time.Now()}
+		for _, e := range shown {
+			if i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet }); i >= 0 {
+				e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
+				l.learn(e)
+			}
+		}
+	})
+}
+
+// anyUsed reports whether an address of the ENIs is in a namespace.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		for a := range used.By {
@@ -103,30 +160,46 @@ func carries(e aws.ENI, a netip.Addr) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// A lesson is a Learn under way.
-type lesson struct {
+// A discovery is a Learn under way.
+type discovery struct {
 	*registry.State
 	described map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
+	untold    string             // why it could not
 	used      lease.Used
 	now       time.Time
 	first     bool // nothing was ever used here
 }
 
 // learn takes over what metadata says of an ENI.
-func (l lesson) learn(e aws.ENI) {
+func (l discovery) learn(e aws.ENI) {
 	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
 		return // not all of it is there yet
 	}
 	known, again := l.ENIs[e.ID]
+	d, asked := l.described[e.ID]
+	if again && known.TagsUnknown != "" {
+		known = label(known, d)
+		if !asked && l.untold != "" {
+			known.TagsUnknown = l.untold
+		}
+	}
 	if !again {
-		d, asked := l.described[e.ID]
 		if l.described != nil && !asked && e.Index > 0 {
 			return // metadata may show it long after it was detached
+		}
+		if l.described == nil && l.untold == "" && e.Index > 0 {
+			return // the registry knew it when EC2 was to be asked: the next Learn asks
 		}
 		if bare(e) && !(asked && bare(d)) {
 			return // its addresses are not there yet
 		}
-		known = label(registry.ENI{Foreign: bare(e), Grown: l.now}, d)
+		known = label(registry.ENI{Foreign: bare(e), Grown: l.now, TagsUnknown: l.untold}, d)
+		if e.Index == 0 {
+			known.TagsUnknown = "" // the boot ENI
+		}
+	}
+	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
+		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // somebody may have changed them
 	}
 	known.MAC, known.Index, known.Card = e.MAC, e.Index, e.Card
 	known.Subnet, known.CIDR, known.CIDR6, known.VPC, known.Read = e.Subnet, e.CIDR, e.IPv6CIDR, e.VPC, l.now
@@ -144,19 +217,21 @@ func (l lesson) learn(e aws.ENI) {
 	l.VPCs[e.VPC] = vpc
 }
 
-// foreign tells whether an ENI is none of ours to touch: its owner has said so, by the
+// foreign reports whether an ENI is none of ours to touch: its owner has said so, by the
 // tag that amazon-vpc-cni-k8s knows too.
-func foreign(e aws.ENI) bool { return e.Tags["node.k8s.amazonaws.com/no_manage"] == "true" }
+func foreign(e aws.ENI) bool { return e.Tags[tagNoManage] == "true" }
 
-// bare tells whether an ENI has no addresses at all, as those have that are for EFA
+const tagNoManage = "node.k8s.amazonaws.com/no_manage"
+
+// bare reports whether an ENI has no addresses at all, as those have that are for EFA
 // alone, and, for a while, those whose metadata comes late.
 func bare(e aws.ENI) bool {
 	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }
 
-func (l lesson) learnAddrs(e aws.ENI) {
+func (l discovery) learnAddrs(e aws.ENI) {
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
-		if !l.believable(e.ID, a) {
+		if !l.plausible(e.ID, a) {
 			continue
 		}
 		if known := l.ENIs[e.ID]; !slices.Contains(known.Addrs, a) {
@@ -169,17 +244,17 @@ func (l lesson) learnAddrs(e aws.ENI) {
 		}
 	}
 	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
-		if l.believable(e.ID, c.Addr()) && !l.used.Partial {
+		if l.plausible(e.ID, c.Addr()) && !l.used.Partial {
 			l.learnPrefix(e.ID, c)
 		}
 	}
 }
 
-// believable tells whether the metadata service can be right about an address, or a
+// plausible reports whether the metadata service can be right about an address, or a
 // prefix by its first: it was not unassigned just now, and is not on another ENI. Of an
 // ENI that is new to the registry, EC2 has to say the same, if it was asked: what was
 // unassigned before the registry was lost, nobody else knows.
-func (l lesson) believable(eni string, a netip.Addr) bool {
+func (l discovery) plausible(eni string, a netip.Addr) bool {
 	if d, asked := l.described[eni]; asked && !carries(d, a) && l.used.By[a] == "" {
 		return false
 	}
@@ -188,7 +263,7 @@ func (l lesson) believable(eni string, a netip.Addr) bool {
 }
 
 // learnAddr decides what an address of an ENI is: leased, free, or cooling.
-func (l lesson) learnAddr(eni string, a netip.Addr) {
+func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.By[a]
 	switch {
 	case l.Leases.Has(a):
@@ -205,7 +280,7 @@ func (l lesson) learnAddr(eni string, a netip.Addr) {
 
 // learnPrefix does so for the addresses of a prefix. Those of a new one that nobody
 // uses cool, as far as they can be listed.
-func (l lesson) learnPrefix(eni string, c netip.Prefix) {
+func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
 	addPrefixes(l.State, eni, []netip.Prefix{c}, l.now)

@@ -5,12 +5,10 @@ package ipam
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
@@ -25,23 +23,20 @@ func TestModelAtOnce(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
-	k := newKernel(t, 9)
-	for seed := range n {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			defer k.clear(t)
-			m := newModel(t, k, filepath.Join(memory(t), "state"), uint64(seed), true)
-			for i := range m.policies {
-				m.policies[i].ReuseWait = 0
-			}
-			for range 4 {
-				m.rush()
-				m.verify()
-			}
-			if len(m.bad) > 0 {
-				m.Errorf("%s\n\nthe history:\n%s", strings.Join(m.bad, "\n"), strings.Join(m.log, "\n"))
-			}
-		})
-	}
+	playAll(t, 0, n, 4, func(t *testing.T, k *kernel, seed uint64) { // most of the time they wait
+		defer k.end(t)
+		m := newModel(t, k, filepath.Join(memory(t), "state"), seed, true)
+		for i := range m.policies {
+			m.policies[i].ReuseWait = 0
+		}
+		for range 4 {
+			m.rush()
+			m.verify()
+		}
+		if len(m.bad) > 0 {
+			m.Errorf("%s\n\nthe history:\n%s", strings.Join(m.bad, "\n"), strings.Join(m.log, "\n"))
+		}
+	})
 }
 
 // rush adds pods, ends pods, collects and retains, all at once.
@@ -50,7 +45,7 @@ func (m *model) rush() {
 	do := func(policy lease.Policy, f func(context.Context, *Pool)) {
 		pool := (&process{model: m}).pool(policy)
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(m.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(m.Context(), forever)
 			defer cancel()
 			f(ctx, pool)
 		})
@@ -78,7 +73,7 @@ func (m *model) rush() {
 			break
 		}
 		tries = append(tries, a)
-		do(m.policies[a.policy], func(ctx context.Context, pool *Pool) { a.got, a.err = pool.Acquire(ctx, a.Owner) })
+		do(m.policies[a.policy], func(ctx context.Context, pool *Pool) { a.got, a.err = m.obtain(ctx, pool, a.Owner, pool.Acquire) })
 	}
 	if m.chance(60) {
 		do(lease.Policy{}, func(ctx context.Context, pool *Pool) {

@@ -6,15 +6,17 @@ package ipam
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // writes are the actions that change something.
@@ -48,7 +50,8 @@ func init() {
 		{30, true, (*model).add}, {5, false, (*model).again}, {16, true, (*model).del}, {3, true, (*model).delAgain},
 		{5, true, (*model).retain}, {12, true, (*model).collect}, {3, false, (*model).fill}, {4, true, (*model).die},
 		{2, true, (*model).lose}, {2, true, (*model).corrupt}, {2, false, (*model).reboot},
-		{7, false, (*model).fail}, {4, false, (*model).loseAnswer}, {6, true, (*model).lie}, {5, true, (*model).confess}, {14, false, (*model).tick},
+		{7, false, (*model).fail}, {4, false, (*model).loseAnswer}, {6, false, (*model).script}, {2, false, (*model).detach}, {3, true, (*model).unassign},
+		{2, true, (*model).clockSteps}, {6, true, (*model).lie}, {5, true, (*model).confess}, {14, false, (*model).tick},
 	}
 }
 
@@ -93,7 +96,7 @@ func (m *model) fate() fate {
 	return f
 }
 
-// locked tells whether a process that waits for EC2 has the lock. Another must not wait
+// locked reports whether a process that waits for EC2 has the lock. Another must not wait
 // for that one: the time of the bubble stands still while a goroutine waits in the kernel.
 func (m *model) locked(name string) bool {
 	f, err := os.OpenFile(filepath.Join(m.dir, name+".lock"), os.O_RDWR, 0)
@@ -144,11 +147,11 @@ func (m *model) acquire(p *modelPod) error {
 	var got lease.Allocation
 	p.busy = true
 	err := m.run(policy, f, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
+		take := pool.Acquire
 		if waits {
-			got, err = pool.Take(ctx, p.Owner)
-		} else {
-			got, err = pool.Acquire(ctx, p.Owner)
+			take = pool.Take
 		}
+		got, err = m.obtain(ctx, pool, p.Owner, take)
 		return err
 	})
 	p.busy = false
@@ -157,6 +160,38 @@ func (m *model) acquire(p *modelPod) error {
 		m.answered(p, got)
 	}
 	return err
+}
+
+// obtain is all that an ADD does. The registry knows when an ADD waits for the link of its
+// ENI; but it waits here, and not in the kernel, where the time of a bubble would stand still.
+func (m *model) obtain(ctx context.Context, pool *Pool, o lease.Owner, take func(context.Context, lease.Owner) (lease.Allocation, error)) (lease.Allocation, error) {
+	got, _, err := pool.Obtain(ctx, o, func(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
+		got, err := take(ctx, o)
+		for gone := err != nil; !gone && !m.kernel.linked(got.ID); {
+			err := pool.Registry.Change(ctx, func(s *registry.State) {
+				e, ok := s.ENIs[got.ID]
+				if e.Missed.IsZero() {
+					e.Missed = time.Now()
+				}
+				if ok {
+					s.ENIs[got.ID], gone = e, e.NoLink(time.Now())
+				}
+			})
+			if gone || err != nil {
+				break
+			}
+			select {
+			case <-time.After(500 * time.Millisecond):
+			case <-ctx.Done():
+				gone = true
+			}
+		}
+		return got, err
+	})
+	if err != nil {
+		got = lease.Allocation{}
+	}
+	return got, err
 }
 
 // answered takes over what an ADD has answered.
@@ -172,12 +207,13 @@ func (m *model) answered(p *modelPod, got lease.Allocation) {
 			}
 		}
 	}
-	if p.alive && !p.forgot && !slices.Equal(p.addrs, got.Addrs) {
+	if p.alive && !p.forgot && !p.robbed && !slices.Equal(p.addrs, got.Addrs) {
 		m.wrong("%s had %v, and has %v after the same ADD", p.ContainerID, p.addrs, got.Addrs)
 	}
+	p.robbed = p.robbed && slices.Equal(p.addrs, got.Addrs) || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
 	if p.alive = true; !slices.Equal(p.addrs, got.Addrs) {
 		p.addrs, p.forgot = got.Addrs, false
-		m.kernel.wire(m.T, p.ContainerID, got.Addrs)
+		m.kernel.wire(m.T, p.ContainerID, got.Addrs, false)
 	}
 }
 
@@ -264,7 +300,7 @@ func (m *model) collect() {
 	m.collectNow(&c, m.fate())
 }
 
-// begun tells whether the registry has intents, for which a collection waits until growth is over.
+// begun reports whether the registry has intents, for which a collection waits until growth is over.
 func (m *model) begun() bool {
 	s, err := m.view()
 	return err != nil || due(s) || s.Blank()
@@ -272,8 +308,13 @@ func (m *model) begun() bool {
 
 func (m *model) collectNow(c *Collection, f fate) error {
 	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
-	err := m.run(lease.Policy{}, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
+	m.verifyCalls()
+	began, refused := time.Now(), m.refused
+	err := m.run(lease.Policy{Provision: m.provision}, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
 	m.logf("  ended %v, unassigned %v %v, deleted %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, err)
+	if m.verifyCalls(); err == nil && f.at == 0 && len(m.lies) == 0 && m.refused == refused {
+		m.notice(began)
+	}
 	return err
 }
 
@@ -332,6 +373,9 @@ func (m *model) reboot() {
 
 func (m *model) fail() {
 	action, code, n := pick(m.rng, actions...), pick(m.rng, codes...), pick(m.rng, 1, 1, 2, 5)
+	if m.denied != nil && (slices.Contains(m.denied, action) || code == "UnauthorizedOperation") {
+		return // what is allowed stays so, and the rest refused
+	}
 	m.logf("%s %d %s will answer %s", m.clock(), n, action, code)
 	m.sim.Fail(action, code, n)
 }
@@ -340,6 +384,31 @@ func (m *model) loseAnswer() {
 	action, n := pick(m.rng, actions...), pick(m.rng, 1, 1, 2)
 	m.logf("%s %d answers of %s will be lost", m.clock(), n, action)
 	m.sim.Lose(action, n)
+}
+
+// scripts are what may become of the attempts of one call, or of the calls of one action.
+var scripts = [][]ec2sim.Outcome{
+	{ec2sim.DoneLost, ec2sim.Refused("RequestLimitExceeded")},
+	{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")},
+	{ec2sim.DoneLost, ec2sim.Refused("InternalError")},
+	{ec2sim.DoneLost, ec2sim.Refused("InternalError"), ec2sim.Refused("RequestLimitExceeded")},
+	{ec2sim.DoneLost, ec2sim.UndoneLost, ec2sim.UndoneLost},
+	{ec2sim.DoneBut("InternalError"), ec2sim.Refused("RequestLimitExceeded"), ec2sim.Refused("RequestLimitExceeded")},
+	{ec2sim.UndoneLost, ec2sim.Refused("RequestLimitExceeded")},
+	{ec2sim.Answered, ec2sim.Refused("RequestLimitExceeded")},
+	{ec2sim.Answered, ec2sim.Refused("UnauthorizedOperation")},
+	{ec2sim.Answered, ec2sim.DoneLost, ec2sim.Refused("RequestLimitExceeded")},
+}
+
+// script has EC2 answer the attempts of a call one by one.
+func (m *model) script() {
+	action, outcomes := pick(m.rng, slices.Concat(writes, actions)...), pick(m.rng, scripts...)
+	refused := func(o ec2sim.Outcome) bool { return o.Code == "UnauthorizedOperation" }
+	if m.denied != nil && (slices.Contains(m.denied, action) || slices.ContainsFunc(outcomes, refused)) {
+		return
+	}
+	m.logf("%s %s meets %+v", m.clock(), action, outcomes)
+	m.sim.Script(action, outcomes...)
 }
 
 func (m *model) lie() {

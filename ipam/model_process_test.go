@@ -18,6 +18,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -78,13 +79,19 @@ func (p *process) pool(policy lease.Policy) *Pool {
 	r, err := registry.Open(p.dir)
 	must(p.T, err)
 	cloud := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: p})
-	return &Pool{lease.Pool{Registry: r, Host: p.kernel.host, Policy: policy}, cloud}
+	host := p.kernel.host
+	if p.atOnce { // a process has a handle of its own
+		host, err = nl.Open("model-node", p.kernel.node)
+		must(p.T, err)
+		p.Cleanup(func() { host.Close() })
+	}
+	return &Pool{lease.Pool{Registry: r, Host: host, Policy: policy, Shelves: []lease.Shelf{{Folder: p.kernel.dir}}}, cloud}
 }
 
 // Do answers a request, if nothing happens before.
 func (p *process) Do(r *http.Request) (*http.Response, error) {
 	if r.URL.Host == "imds" {
-		const patience = 500 * time.Millisecond // aws.directHTTP
+		const patience = 500 * time.Millisecond // less than that of aws.directHTTP
 		ctx, cancel := context.WithTimeout(r.Context(), patience)
 		defer cancel()
 		return answer(p.node.Metadata(), r.WithContext(ctx))

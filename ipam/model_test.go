@@ -12,21 +12,27 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 var (
-	histories = flag.Int("histories", 0, "how many random histories TestModel tries; 0: as many as take it half a minute")
-	firstSeed = flag.Int("seed", 0, "the seed of the first of them")
+	histories  = flag.Int("histories", 0, "how many random histories TestModel tries; 0: 1000")
+	mostFailed = flag.Int("most", 5, "how many histories may fail until TestModel plays no more")
+	firstSeed  = flag.Int("seed", 0, "the seed of the first of them")
 )
 
 // Random histories of a node, against a model: who has which address. Time is that of
@@ -53,25 +59,55 @@ func TestModel(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
-	k, failed := newKernel(t, 9), 0
-	for seed := first; seed < first+n && failed < 5; seed++ {
-		ok := t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			dir := filepath.Join(memory(t), "state")
-			var m *model
-			hang := time.AfterFunc(20*time.Second, func() {
-				panic(fmt.Sprintf("seed=%d neither ends nor waits:\n%s", seed, strings.Join(m.log, "\n")))
-			})
-			defer hang.Stop()
-			synctest.Test(t, func(t *testing.T) {
-				defer k.clear(t)
-				m = newModel(t, k, dir, uint64(seed), false)
-				m.play()
-			})
+	playAll(t, first, n, runtime.GOMAXPROCS(0), history)
+}
+
+// playAll plays so many histories, some at the same time, each on a kernel that no other
+// has meanwhile. After a few that fail it plays no more.
+func playAll(t *testing.T, first, n, atOnce int, history func(t *testing.T, k *kernel, seed uint64)) {
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // a history makes much garbage, and ends soon
+	var players sync.WaitGroup
+	var played, failed atomic.Int32
+	for range min(n, atOnce) {
+		k := newKernel(t, 9)
+		players.Go(func() {
+			for int(failed.Load()) < *mostFailed {
+				i := int(played.Add(1)) - 1
+				if i >= n {
+					return
+				}
+				if i > 0 && i%1000 == 0 {
+					fmt.Fprintf(os.Stderr, "%d of %d histories, %d failed\n", i, n, failed.Load())
+				}
+				name := fmt.Sprintf("seed=%d", first+i)
+				if !t.Run(name, func(t *testing.T) { history(t, k, uint64(first+i)) }) {
+					failed.Add(1)
+					// At once: go test prints a test when all of it has ended.
+					fmt.Fprintf(os.Stderr, "%s FAILS; again: go test ./ipam -run '%s$/^%s$'\n", name, t.Name(), name)
+				}
+			}
 		})
-		if !ok {
-			failed++
-		}
 	}
+	players.Wait()
+}
+
+// forever is longer than a machine can be too slow for: a history takes a twentieth of a second.
+const forever = 5 * time.Minute
+
+// history plays the history of a seed.
+func history(t *testing.T, k *kernel, seed uint64) {
+	dir := filepath.Join(memory(t), "state")
+	var m *model
+	hang := time.AfterFunc(forever, func() {
+		panic(fmt.Sprintf("seed=%d neither ends nor waits:\n%s", seed, strings.Join(m.log, "\n")))
+	})
+	defer hang.Stop()
+	synctest.Test(t, func(t *testing.T) {
+		defer k.end(t)
+		m = newModel(t, k, dir, seed, false)
+		m.others()
+		m.play()
+	})
 }
 
 // memory is a directory for a registry, which is on a tmpfs in production, too.
@@ -104,8 +140,21 @@ type model struct {
 	depth     int      // of processes that act while another waits
 	bad       []string // what turned out not to be true
 	log       []string
+	refused   int // calls that EC2 has not answered as asked
 	limits    ec2sim.InstanceType
 	primaries map[netip.Addr]bool
+
+	denied    []string        // actions that the role may not call: whoever calls one is wrong
+	provision lease.Provision // that collections find in the configuration
+
+	second *ec2sim.Instance         // another node; nil: none
+	guest  string                   // an ENI on the node that its owner has tagged no_manage
+	theirs map[string]ec2sim.ENI    // what is others', as they have left it
+	taken  map[netip.Addr]time.Time // what an operator has taken from the node, and when, until the node can know
+	away   map[string]time.Time     // ENIs that an operator has detached, and when, until the node can know
+	lost   []taken
+
+	meddled bool // an operator or a clock has changed what the node knows
 }
 
 // A modelPod is what the runtime knows of a pod.
@@ -117,18 +166,21 @@ type modelPod struct {
 	valid    bool         // the runtime knows of it
 	original bool         // of the original plugin: no ADD of ours
 	forgot   bool         // the registry was lost since the ADD
+	robbed   bool         // an operator has taken its address from the node
 	busy     bool         // an ADD is under way: the runtime does nothing else to it
 }
 
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 
 func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *model {
-	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[netip.Addr]bool{}}
+	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[netip.Addr]bool{},
+		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{}}
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
 	c := m.config()
 	sim, err := ec2sim.New(c)
 	must(t, err)
 	m.sim = sim
+	sim.OnChange(m.plug)
 	m.node, err = sim.RunInstance(ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"})
 	must(t, err)
 	m.choosePolicies()
@@ -138,6 +190,16 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		m.logf("pool %q: %v prefixes %v batch %d warm %v keep %v index %d", p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex)
 	}
 	return m
+}
+
+// plug gives the node the link of an ENI that is attached to it, and takes it away.
+func (m *model) plug(c ec2sim.Change) {
+	switch ours := m.node == nil || c.Instance == m.node.ID; {
+	case ours && c.Kind == ec2sim.Attached:
+		m.kernel.plug(m.T, c.ENI)
+	case ours && c.Kind == ec2sim.Detached:
+		m.kernel.unplug(m.T, c.ENI.ID)
+	}
 }
 
 // config is the world of a history.
@@ -201,7 +263,7 @@ func (m *model) play() {
 			m.Errorf("%s\n\nthe history:\n%s", strings.Join(m.bad, "\n"), strings.Join(m.log, "\n"))
 		}
 	}()
-	if m.chance(15) {
+	if m.chance(15) && !slices.Contains(m.denied, "CreateNetworkInterface") {
 		m.originals()
 	}
 	for range m.steps {
@@ -228,7 +290,7 @@ func (m *model) originals() {
 		p := m.newPod()
 		p.original, p.addrs, p.alive = true, []netip.Addr{a}, true
 		m.kernel.start(m.T, p.ContainerID)
-		m.kernel.wire(m.T, p.ContainerID, p.addrs)
+		m.kernel.wire(m.T, p.ContainerID, p.addrs, true)
 		m.logf("%s is the original's, and has %s", p.ContainerID, a)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -26,9 +26,13 @@ func (m *model) wrong(format string, args ...any) {
 // verify checks what must be true at any time.
 func (m *model) verify() {
 	m.verifyCalls()
+	m.verifyTheirs()
+	if err := m.kernel.lost(); err != nil {
+		m.wrong("pods that run have lost %v", err)
+	}
 	for _, p := range m.pods {
 		for _, a := range p.addrs {
-			if p.alive && m.carrier(a) == "" {
+			if p.alive && !p.robbed && m.carrier(a) == "" {
 				m.wrong("%s has %s, which is on no ENI of the node", p.ContainerID, a)
 			}
 		}
@@ -40,9 +44,10 @@ func (m *model) verify() {
 		}
 		return
 	}
+	m.verifyFree()
 	for _, p := range m.pods {
 		for _, a := range p.addrs {
-			if p.alive {
+			if p.alive && !p.robbed {
 				m.verifyLease(s, p, a)
 			}
 		}
@@ -54,6 +59,28 @@ func (m *model) view() (*registry.State, error) {
 	r, err := registry.Open(m.dir)
 	must(m.T, err)
 	return r.View()
+}
+
+// verifyFree checks that what ADDs could be given now is on an ENI of this node, by EC2,
+// and on the one that the registry says.
+func (m *model) verifyFree() {
+	for _, policy := range m.policies {
+		s, err := m.view()
+		must(m.T, err)
+		for range 20 { // of a /80 there is no end
+			id, addrs := lease.Candidates(s, policy, time.Now())
+			if len(addrs) == 0 {
+				break
+			}
+			for _, a := range addrs {
+				if at := m.carrier(a); at != id && !m.excused(id, a) {
+					m.wrong("the registry says that %s is free on %s: it is on %q", a, id, at)
+					return
+				}
+				must(m.T, s.Reserve(a, registry.Lease{ENI: id}))
+			}
+		}
+	}
 }
 
 // verifyLease checks that nobody but the pod that has an address can be given it.
@@ -79,8 +106,14 @@ func (m *model) verifyCalls() {
 		}
 	}
 	for _, c := range m.sim.Calls() {
+		if slices.Contains(m.denied, c.Action) {
+			m.wrong("the role may not call it: %v", c)
+		}
 		if !strings.HasPrefix(c.Action, "Describe") || c.Code != "" || c.Lost {
 			m.logf("  EC2: %v", c)
+		}
+		if c.Code != "" || c.Lost {
+			m.refused++
 		}
 		for name, v := range c.Params {
 			a, err := netip.ParseAddr(v)
@@ -115,9 +148,14 @@ func (m *model) settle() {
 	for _, action := range actions {
 		m.sim.Fail(action, "InternalError", 0)
 		m.sim.Lose(action, 0)
+		m.sim.Script(action)
 	}
+	m.deny()
 	m.confess()
 	time.Sleep(20 * time.Minute)
+	if m.chance(30) {
+		m.skew(pick(m.rng, -24*time.Hour, 24*time.Hour))
+	}
 	for range m.policies {
 		m.addOrFull()
 	}
@@ -132,44 +170,80 @@ func (m *model) settle() {
 	for _, p := range m.pods {
 		p.alive = false
 	}
-	for i := range 4 {
+	quiet := 0 // collections since the last that has ended leases
+	for i := range 5 {
 		time.Sleep(2 * time.Hour)
+		c := &Collection{FreeAfter: time.Minute, Max: -1}
 		// The first may find that the registry was wrong, and say so.
-		if err := m.collectNow(&Collection{FreeAfter: time.Minute, Max: -1}, fate{}); err != nil && i > 0 {
+		if err := m.collectNow(c, fate{}); err != nil && i > 0 {
 			m.wrong("collect: %v", err)
 		}
 		m.verify()
+		if quiet++; len(c.Ended) > 0 || i == 0 {
+			quiet = 0 // and the first has seen that others are missing
+		}
+		if quiet >= 2 && m.denied == nil {
+			m.verifyEnded()
+		}
 	}
 	m.verifyEnd()
 }
 
-// addOrFull adds a pod, which must succeed if there is room.
+// verifyEnded checks that after two collections somebody has ended what was begun.
+func (m *model) verifyEnded() {
+	for _, e := range m.sim.ENIs() {
+		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[TagManaged] == "true" {
+			m.wrong("%s is left behind", e.ID)
+		}
+	}
+}
+
+// addOrFull adds a pod, which must succeed if there is room: at once, but where an operator
+// or a clock was at work, which the node may have to find out first. A runtime tries again
+// all the time; then one of its ADDs must, in the time in which a free address cools, and
+// ten seconds more.
 func (m *model) addOrFull() {
 	p := m.newPod()
 	if !m.kernel.start(m.T, p.ContainerID) {
 		return
 	}
-	room := m.room(m.policies[p.policy])
+	policy, began := m.policies[p.policy], time.Now()
+	room := m.room(policy)
 	m.logf("%s ADD %s: room %q", m.clock(), p.ContainerID, room)
-	policy := m.policies[p.policy]
-	var got lease.Allocation
-	err := m.run(policy, fate{}, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
-		got, err = pool.Acquire(ctx, p.Owner)
-		return err
-	})
-	m.verifyCalls()
-	switch {
-	case err == nil:
-		m.answered(p, got)
-	case room != "":
-		m.wrong("ADD fails: %v; but %s", err, room)
+	for {
+		var got lease.Allocation
+		err := m.run(policy, fate{}, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
+			got, err = m.obtain(ctx, pool, p.Owner, pool.Acquire)
+			return err
+		})
+		m.verifyCalls()
+		m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
+		patience := policy.ReuseWait + policy.Timeout
+		late := !m.meddled || time.Since(began) > patience
+		switch {
+		case err == nil:
+			m.answered(p, got)
+			return
+		case room == "":
+			return
+		case late:
+			m.wrong("ADD fails for %v: %v; but %s", time.Since(began), err, room)
+			return
+		}
+		must(m.T, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Release(ctx, p.Key) }))
+		time.Sleep(2 * time.Second)
 	}
-	m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
 }
 
 // room says where an ADD could get addresses, if it could get some.
 func (m *model) room(policy lease.Policy) string {
+	if policy.Provision == lease.ProvisionNone {
+		return ""
+	}
 	for _, e := range m.attached() {
+		if e.ID == m.guest {
+			continue
+		}
 		pool := ""
 		if e.Tags[TagPool] != lease.DefaultPool {
 			pool = e.Tags[TagPool]
@@ -177,11 +251,12 @@ func (m *model) room(policy lease.Policy) string {
 		if e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
 			continue
 		}
-		if len(e.Addrs)+len(e.Prefixes) < m.limits.IPv4PerENI && m.left(e.Subnet) > 0 {
+		lost := len(m.taken)+len(m.lost) > 0 // of which the node does not know before a collection
+		if !lost && len(e.Addrs)+len(e.Prefixes) < m.limits.IPv4PerENI && m.left(e.Subnet) > 0 {
 			return e.ID + " has a slot"
 		}
 	}
-	if enis := m.attached(); len(enis) < m.limits.ENIs {
+	if enis := len(m.attached()) + m.detached(policy.Pool); enis < m.limits.ENIs && policy.Provision == lease.ProvisionFull {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
 			if m.left(subnet) > 0 {
 				return subnet + " has room for an ENI"
@@ -189,6 +264,18 @@ func (m *model) room(policy lease.Policy) string {
 		}
 	}
 	return ""
+}
+
+// detached is the number of ENIs of ours and of a pool that an operator has detached. An ADD
+// attaches such an ENI again, because running pods may have its addresses.
+func (m *model) detached(pool string) (n int) {
+	for _, e := range m.sim.ENIs() {
+		ours := e.Tags[TagInstance] == m.node.ID && strings.TrimPrefix(e.Tags[TagPool], lease.DefaultPool) == pool
+		if e.Status == "available" && ours {
+			n++
+		}
+	}
+	return n
 }
 
 // left is the number of addresses that a subnet has left.
@@ -217,8 +304,7 @@ func (m *model) verifyEnd() {
 		return
 	}
 	for _, e := range m.sim.ENIs() {
-		if e.Status == "available" {
-			m.wrong("%s is left behind", e.ID)
+		if e.Instance != m.node.ID || e.ID == m.guest {
 			continue
 		}
 		known := s.ENIs[e.ID]
@@ -247,14 +333,17 @@ func (m *model) verifyEnd() {
 			m.wrong("intent %s of %v", token, i)
 		}
 	}
-	for who, w := range s.Wishes {
+	if r := s.Rebuilt; !r.Since.IsZero() && time.Since(r.Since) > intentLife {
+		m.wrong("a registry rebuilt at %v is still compared with EC2", r.Since)
+	}
+	for who, w := range s.Waiters {
 		if time.Now().After(w.Until) {
-			m.wrong("wish of %s until %v", who, w.Until)
+			m.wrong("%s is a waiter until %v", who, w.Until)
 		}
 	}
 }
 
-// warm tells whether a pool is to keep addresses ready.
+// warm reports whether a pool is to keep addresses ready.
 func (m *model) warm() bool {
 	return slices.ContainsFunc(m.policies, func(p lease.Policy) bool { return p.Warm.Min > 0 || p.Keep })
 }

@@ -18,20 +18,27 @@ import (
 // namespaces no names, and gives it the addresses.
 func runPod(t *testing.T, addrs ...netip.Addr) {
 	t.Helper()
+	usePod(t, addrs...)
+}
+
+// usePod is runPod with a way to end the pod.
+func usePod(t *testing.T, addrs ...netip.Addr) (stop func()) {
+	t.Helper()
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	stop = func() {
 		cmd.Process.Kill()
 		cmd.Wait()
-	})
+	}
+	t.Cleanup(stop)
 	ns, err := nl.Open("pod", fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { ns.Close() })
+	defer ns.Close() // the process keeps it
 	w := nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}}}
 	for _, a := range addrs {
 		w = append(w, nl.Step{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "lo"}})
@@ -39,6 +46,7 @@ func runPod(t *testing.T, addrs ...netip.Addr) {
 	if err := w.Add(); err != nil {
 		t.Fatal(err)
 	}
+	return stop
 }
 
 // TestUsedProcess: a pod is seen by its process where the runtime gives its namespace no name.

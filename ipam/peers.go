@@ -5,42 +5,71 @@ package ipam
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// peers are the CIDR blocks of the peers of a VPC. One process of the node asks, once
-// an hour; when EC2 cannot be asked, an old answer is better than none.
-func (p *Pool) peers(ctx context.Context, vpc string, known registry.VPC) ([]netip.Prefix, error) {
-	if lease.PeersKnown(known) {
-		return known.Peers, nil
-	}
-	unlock, err := p.Registry.Lock(ctx, "peers")
+// peersLife is after what time a collection, or a growth, asks again for the peers of a VPC.
+// An ADD uses the list that there is: it has never one that is too old.
+const peersLife = time.Hour
+
+// needPeers asks for the peers of the VPCs of which there is no list, for an ADD that needs one.
+func (p *Pool) needPeers(ctx context.Context) error {
+	err := p.readPeers(ctx, func(v registry.VPC) bool { return v.PeersRead.IsZero() })
 	if err != nil {
-		return nil, err
+		return explain(fmt.Errorf("unable to enumerate peer CIDRs: %w", err))
 	}
-	defer unlock()
+	return nil
+}
+
+// renewPeers asks for the peers of VPCs of which there is no list, or an old one. If EC2
+// does not answer in a moment, pods get the routes of the list that there is.
+func (p *Pool) renewPeers(ctx context.Context) {
+	const moment = 2 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, moment)
+	defer cancel()
+	if err := p.readPeers(ctx, p.isStale); err != nil {
+		slog.Warn("EC2 does not say which peers the VPC has: the next pods get the routes of its last answer, if there is one", "error", err)
+	}
+}
+
+// isStale reports whether it is time to ask for the peers of a VPC. Who knows no
+// configuration asks where somebody has asked before.
+func (p *Pool) isStale(v registry.VPC) bool {
+	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
+	return wanted && time.Since(v.PeersRead) >= peersLife
+}
+
+// readPeers asks for the peers of those VPCs of this node.
+func (p *Pool) readPeers(ctx context.Context, those func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	old := s.VPCs[vpc]
-	if lease.PeersKnown(old) {
-		return old.Peers, nil // somebody has asked while we waited
+	var failed error
+	for _, vpc := range slices.Sorted(maps.Keys(s.VPCs)) {
+		if !those(s.VPCs[vpc]) {
+			continue
+		}
+		peers, err := look(ctx, p, "DescribeVpcPeeringConnections", func(ctx context.Context) ([]netip.Prefix, error) { return p.Cloud.PeerCIDRs(ctx, vpc) })
+		if err == nil {
+			err = p.notePeers(ctx, vpc, peers)
+		}
+		failed = errors.Join(failed, err)
 	}
-	peers, err := p.Cloud.PeerCIDRs(ctx, vpc)
-	if err != nil && !old.PeersRead.IsZero() {
-		slog.Warn("peers as they were", "vpc", vpc, "read", old.PeersRead, "error", err)
-		return old.Peers, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return peers, p.Registry.Change(ctx, func(s *registry.State) {
+	return failed
+}
+
+// notePeers writes down what EC2 has said just now.
+func (p *Pool) notePeers(ctx context.Context, vpc string, peers []netip.Prefix) error {
+	return p.Registry.Change(ctx, func(s *registry.State) {
 		v := s.VPCs[vpc]
 		v.Peers, v.PeersRead = peers, time.Now()
 		s.VPCs[vpc] = v

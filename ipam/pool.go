@@ -28,70 +28,92 @@ func Open(policy lease.Policy) (*Pool, error) {
 	return &Pool{*p, aws.New(aws.Options{})}, nil
 }
 
-// Acquire leases an address of each family to the owner. The same owner again gets
-// the same. If none is free, one process of the node asks EC2 for all that wait, in
-// the order in which they came, and the others find its answer.
+// Acquire leases an address of each family to the owner, which see [lease.Pool.Acquire].
 func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
-	a, err := p.Take(ctx, o)
-	if !lease.IsNone(err) {
-		return a, err
-	}
-	if a, err = p.queue(ctx, o); err != nil {
-		return lease.Allocation{}, errors.Join(err, p.GiveUp(ctx, o))
-	}
-	return a, nil
+	return p.Pool.Acquire(ctx, o, source(func() *aws.Client { return p.Cloud }))
 }
 
-// queue waits until the owner is the one that may ask EC2, unless another has got an
-// address for it by then, and asks.
-func (p *Pool) queue(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
-	unlock, err := p.Registry.Lock(ctx, "grow")
-	if err != nil {
-		return lease.Allocation{}, p.overdue(o, err)
-	}
-	defer unlock()
-	for attempt := 0; ; attempt++ {
-		a, err := p.Take(ctx, o)
-		if !lease.IsNone(err) {
-			return a, err
-		}
-		if attempt == 0 {
-			if err := p.told(o); err != nil {
-				return lease.Allocation{}, err
+// source asks EC2 in this process, which has the lock "grow" meanwhile, as everybody has who
+// asks EC2 for more.
+func source(cloud func() *aws.Client) lease.Source {
+	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner, why error) (lease.Allocation, error) {
+		return (&Pool{*p, cloud()}).getMore(ctx, o, why)
+	}}
+}
+
+// rounds is how often one asks without a pause while nothing fails: what there is, what
+// became of what was begun, for addresses, and for a new ENI. If there is no address then,
+// others have taken all that came, or none ever will come.
+const rounds = 4
+
+// getMore asks EC2 until the owner has its addresses, or it makes no sense to ask on. Why says
+// what the owner lacks.
+func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
+	for attempt, well := 0, 0; ; attempt++ {
+		if well >= rounds {
+			if err := sleep(ctx, backoff(well-rounds), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+				return lease.Allocation{}, lacking(why, err)
 			}
 		}
-		if err = p.ask(ctx, o, attempt, errors.Is(err, lease.ErrUnknown)); err != nil {
-			return lease.Allocation{}, explain(fmt.Errorf("%w: %w", lease.ErrNone, err))
+		failed, err := p.ask(ctx, o, attempt, why)
+		if err != nil {
+			return lease.Allocation{}, lacking(why, err)
+		}
+		if !failed {
+			well++
+		}
+		var a lease.Allocation
+		if a, why = p.Take(ctx, o); !lease.IsNone(why) {
+			return a, why
 		}
 	}
+}
+
+// lacking is the error of an ADD that has not got what it lacks.
+func lacking(none, why error) error {
+	return explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
 }
 
 // ask asks EC2 for more addresses, or, if nothing is known yet, which there are. It
-// fails when it makes no sense to try again: each try begins by looking at what EC2 has
+// reports whether that has failed and may be tried again, after a pause that is over then,
+// and has an error when it makes no sense to: each try begins by looking at what EC2 has
 // made of the one before.
-func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, unknown bool) error {
-	began, more := time.Now(), p.grow
-	if unknown {
-		more = p.Learn
-	}
-	err := more(ctx)
-	if err == nil || p.found() {
-		return nil
+func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (failed bool, _ error) {
+	began := time.Now()
+	enough, err := p.askFor(ctx, why)
+	if enough {
+		return false, nil
 	}
 	again := passing(err, attempt)
 	if again {
 		began = time.Time{}
 	}
 	if e := p.fail(ctx, o, err, began); e != nil {
-		return errors.Join(err, e)
+		return true, errors.Join(err, e)
 	}
 	if !again || sleep(ctx, backoff(attempt), "") != nil {
-		return err
+		return true, err
 	}
-	return nil
+	return true, nil
 }
 
-// found tells whether there is an address: a growth that failed may have brought to an
+// askFor asks for what an ADD lacks, and reports whether there may be enough of it now.
+func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
+	switch {
+	case errors.Is(why, lease.ErrPeers):
+		err = p.needPeers(ctx)
+		return err == nil, err
+	case errors.Is(why, lease.ErrUnknown):
+		err = p.Learn(ctx)
+	default:
+		if err = p.grow(ctx); err == nil {
+			p.renewPeers(ctx)
+		}
+	}
+	return err == nil || p.found(), err
+}
+
+// found reports whether there is an address: a growth that failed may have brought to an
 // end what an earlier one had begun.
 func (p *Pool) found() bool {
 	s, err := p.Registry.View()
@@ -102,9 +124,10 @@ func (p *Pool) found() bool {
 	return len(addrs) > 0
 }
 
-// passing tells whether err is likely to pass. A metadata service that does not
+// passing reports whether err is likely to pass. A metadata service that does not
 // answer may be overloaded, as the whole node is when it starts, or not be there.
 func passing(err error, attempt int) bool {
 	const few = 3
-	return errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata) && attempt < few
+	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try looks at what EC2 has done
+	return lost || errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata) && attempt < few
 }

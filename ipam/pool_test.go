@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -78,6 +78,7 @@ func buildWorld(t *testing.T, instanceType string, config ec2sim.Config) *world 
 	if err != nil {
 		t.Fatal(err)
 	}
+	sim.OnChange(plug(t, host))
 	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +91,25 @@ func buildWorld(t *testing.T, instanceType string, config ec2sim.Config) *world 
 	return &world{T: t, sim: sim, node: node, host: host, dir: filepath.Join(t.TempDir(), "state"),
 		cloud: aws.Options{EC2URL: ec2.URL, MetadataURL: imds.URL},
 		policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: map[string]string{"kubernetes_kubelet": "true"}, Provision: lease.ProvisionFull, Batch: 1,
-			ReuseWait: time.Minute, Timeout: 10 * time.Second}}
+			ReuseWait: time.Minute, Timeout: time.Minute}}
+}
+
+// plug gives the node, which is the first instance, the links of its ENIs, and takes them away.
+func plug(t *testing.T, host *nl.NS) func(ec2sim.Change) {
+	node := ""
+	return func(c ec2sim.Change) {
+		if node == "" {
+			node = c.Instance
+		}
+		number := c.ENI.ID[len(c.ENI.ID)-4:]
+		link := nl.Veth{Name: "vpc" + number, Peer: "ens" + number, PeerMAC: c.ENI.MAC, PeerNS: host}
+		switch {
+		case c.Instance == node && c.Kind == ec2sim.Attached:
+			must(t, link.Add(host))
+		case c.Instance == node && c.Kind == ec2sim.Detached:
+			must(t, link.Del(host))
+		}
+	}
 }
 
 // pool is the pool as a process of its own would open it.
@@ -155,6 +174,9 @@ func (w *world) age(d time.Duration) {
 			i.Since = i.Since.Add(-d)
 			s.Intents[token] = i
 		}
+		if !s.Rebuilt.Since.IsZero() {
+			s.Rebuilt.Since = s.Rebuilt.Since.Add(-d)
+		}
 		for id, e := range s.ENIs {
 			e.Grown = e.Grown.Add(-d)
 			for i := range e.Prefixes {
@@ -218,7 +240,7 @@ func (w *world) consistent() {
 	}
 }
 
-// delegated tells whether an ENI of the node has a prefix with the address.
+// delegated reports whether an ENI of the node has a prefix with the address.
 func (w *world) delegated(a netip.Addr) bool {
 	return slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool {
 		return e.Instance == w.node.ID && slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(p netip.Prefix) bool { return p.Contains(a) })
@@ -244,8 +266,8 @@ func TestFirstPods(t *testing.T) {
 	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[TagInstance] != w.node.ID || eni.Tags[TagManaged] != "true" || !eni.DeleteOnTermination {
 		t.Errorf("ENI is %+v", eni)
 	}
-	if s := w.state(); !onlyLooks(s) || len(s.Wishes) != 0 {
-		t.Errorf("left over: intents %v, wishes %v", s.Intents, s.Wishes)
+	if s := w.state(); len(s.Intents) > 0 || len(s.Waiters) != 0 {
+		t.Errorf("left over: intents %v, waiters %v", s.Intents, s.Waiters)
 	}
 	w.consistent()
 }
@@ -416,7 +438,7 @@ func TestResume(t *testing.T) {
 			if len(enis) != 2 || enis[1].Status != "in-use" || !enis[1].DeleteOnTermination {
 				t.Errorf("ENIs: %+v", enis)
 			}
-			if s := w.state(); !onlyLooks(s) {
+			if s := w.state(); len(s.Intents) > 0 {
 				t.Errorf("intents: %v", s.Intents)
 			}
 			w.consistent()
@@ -432,7 +454,7 @@ func TestLostRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runPod(t, a.Addrs[0])
+	stop := usePod(t, a.Addrs[0])
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
@@ -447,7 +469,15 @@ func TestLostRegistry(t *testing.T) {
 	if l, _ := s.Leases.At(a.Addrs[0]); l.Key != (registry.Key{}) || !l.Bound {
 		t.Errorf("lease of %s: %+v", a.Addrs[0], l)
 	}
+	// An old DEL of another pod that had the address once takes it from nobody who has it.
+	if err := w.pool().Release(t.Context(), pod(3).Key, a.Addrs[0]); err != nil {
+		t.Fatal(err)
+	}
+	if w.state().Free.Has(a.Addrs[0]) {
+		t.Errorf("%s is free, and a running pod has it", a.Addrs[0])
+	}
 	// The DEL of a pod whose owner was forgotten finds the lease by prevResult's address.
+	stop()
 	if err := w.pool().Release(t.Context(), pod(1).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}

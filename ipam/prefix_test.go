@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -232,6 +232,23 @@ func TestMaxPods(t *testing.T) {
 	}
 }
 
+// No address is kept ready for a pod that the node may not have, however much warm wants.
+func TestWarmMaxPods(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Warm, w.policy.MaxPods = registry.Warm{Min: 8}, 3
+	for pods, want := range []int{3, 2, 1, 0} {
+		if n, err := w.pool().Fill(t.Context()); err != nil || n != want {
+			t.Errorf("with %d pods: filled to %d, want %d: %v", pods, n, want, err)
+		}
+		if pods < w.policy.MaxPods {
+			w.mustAcquire(pods)
+		}
+	}
+	if n := len(w.sim.ENIs()[1].Addrs); n != 3 {
+		t.Errorf("the ENI has %d addresses for 3 pods", n)
+	}
+}
+
 // A subnet without IPv4 makes ENIs without a primary address.
 func TestIPv6OnlySubnet(t *testing.T) {
 	cidr := netip.MustParsePrefix
@@ -258,4 +275,21 @@ func TestIPv6OnlySubnet(t *testing.T) {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 	w.consistent()
+}
+
+// TestNewPrefixIsNotIdle: what a new ENI was made with has not been free for long.
+func TestNewPrefixIsNotIdle(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Prefixes, w.policy.Batch = true, 2*blockSize+1
+	w.mustAcquire(1)
+	c := &Collection{FreeAfter: 15 * time.Minute, Max: -1}
+	must(t, w.pool().Collect(t.Context(), c))
+	if len(c.Returned) > 0 {
+		t.Errorf("%v went back", c.Returned)
+	}
+	w.age(15 * time.Minute)
+	must(t, w.pool().Collect(t.Context(), c))
+	if len(c.Returned) == 0 {
+		t.Error("none ever goes back")
+	}
 }

@@ -27,14 +27,17 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 const program = "cni-ipvlan-vpc-k8s-ipam"
@@ -43,8 +46,12 @@ const program = "cni-ipvlan-vpc-k8s-ipam"
 // they run as they do on a node: as processes.
 func TestMain(m *testing.M) {
 	testscript.Main(quiet{m}, map[string]func(){
-		program:   func() { gate(); plugin.Main(program, ipam.Commands()) },
-		tool.Name: tool.Main,
+		program:       func() { gate(); count(); plugin.Main(program, ipam.Commands(os.Args[1:]...)) },
+		warmProgram:   func() { gate(); plugin.Main(warmProgram, warmCommands()) },
+		tool.Name:     tool.Main,
+		ipvlanProgram: func() { plugin.Main(ipvlanProgram, ipvlan.Commands()) },
+		ptpProgram:    func() { plugin.Main(ptpProgram, ptp.Commands()) },
+		chainProgram:  func() { gate(); plugin.Main(chainProgram, chain.Commands()) },
 	})
 }
 
@@ -82,6 +89,11 @@ type node struct {
 	mu     sync.Mutex
 	failed error                 // in plugging links
 	pods   map[string]netip.Addr // what live pods have
+	cpu    time.Duration         // that processes of bursts have taken
+
+	kind  kind              // of plugins
+	ns    map[string]*nl.NS // of pods; nil if a path is enough for the plugins
+	paths map[string]string // of those
 }
 
 // subnetTags choose the pods' subnet.
@@ -103,7 +115,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{TB: t, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{}, via: via,
+	n := &node{TB: t, kind: alone, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{}, via: via,
 		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1, "secGroupIds": []string{}, "subnetTags": subnetTags}}
 	n.host, _ = nltest.NS(t, "node")
 	sim.OnChange(n.plug)
@@ -120,8 +132,11 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	return n
 }
 
-// plug gives an ENI that is attached its link, and takes it away again.
+// plug gives an ENI that is attached to the node its link, and takes it away again.
 func (n *node) plug(c ec2sim.Change) {
+	if n.Instance != nil && c.Instance != n.ID {
+		return // another node's
+	}
 	var err error
 	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index), PeerMAC: c.ENI.MAC, PeerNS: n.host}
 	switch c.Kind {
@@ -191,7 +206,7 @@ func (n *node) state() *registry.State {
 func (n *node) acquire(batch int, pods ...string) {
 	n.Helper()
 	p := n.pool(lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags, Provision: lease.ProvisionFull,
-		Batch: batch, ReuseWait: time.Minute, Timeout: 10 * time.Second})
+		Batch: batch, ReuseWait: time.Minute, Timeout: time.Minute})
 	for _, pod := range pods {
 		a, err := p.Acquire(n.Context(), lease.Owner{Key: podKey(pod), NetNS: n.netns(pod)})
 		if err != nil {
@@ -219,6 +234,9 @@ func podKey(pod string) registry.Key {
 // than whether it is there.
 func (n *node) netns(pod string) string {
 	n.Helper()
+	if n.ns != nil {
+		return n.namespace(pod)
+	}
 	path := filepath.Join(filepath.Dir(n.dir), pod)
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		n.Fatal(err)
@@ -226,26 +244,10 @@ func (n *node) netns(pod string) string {
 	return path
 }
 
-// cni is a command of the plugin, as a runtime executes it.
+// cni is a command of the plugin, or the first of them.
 func (n *node) cni(verb, pod string, more map[string]any) *exec.Cmd {
 	n.Helper()
-	conf := map[string]any{}
-	for _, m := range []map[string]any{n.conf, more} {
-		for k, v := range m {
-			conf[k] = v
-		}
-	}
-	stdin, err := json.Marshal(conf)
-	if err != nil {
-		n.Fatal(err)
-	}
-	cmd := n.command(program)
-	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH=/opt/cni/bin", "CNI_NETNS_OVERRIDE=1")
-	if pod != "" {
-		cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+pod, "CNI_IFNAME=eth0", "CNI_NETNS="+n.netns(pod))
-	}
-	cmd.Stdin = bytes.NewReader(stdin)
-	return cmd
+	return n.exec(n.kind[0], verb, pod, more)
 }
 
 // gc is a registry-gc of what has been free for a minute.
@@ -292,6 +294,12 @@ func (n *node) got(pod string, cmd *exec.Cmd) {
 		return
 	}
 	a, _ := netip.AddrFromSlice(result.IPs[0].Address.IP.To4())
+	n.has(pod, a)
+}
+
+// has notes the address that a pod has got.
+func (n *node) has(pod string, a netip.Addr) {
+	n.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for other, has := range n.pods {
@@ -309,12 +317,21 @@ func (n *node) age(d time.Duration) {
 		for a, since := range s.Free.All() {
 			s.Free.Set(a, since.Add(-d))
 		}
+		for a, l := range s.Leases.All() {
+			if !l.MissingSince.IsZero() {
+				l.MissingSince = l.MissingSince.Add(-d)
+				s.Leases.Set(a, l)
+			}
+		}
 		for a, when := range s.Gone {
 			s.Gone[a] = when.Add(-d)
 		}
 		for token, i := range s.Intents {
 			i.Since = i.Since.Add(-d)
 			s.Intents[token] = i
+		}
+		if !s.Rebuilt.Since.IsZero() {
+			s.Rebuilt.Since = s.Rebuilt.Since.Add(-d)
 		}
 		for id, e := range s.ENIs {
 			e.Grown = e.Grown.Add(-d)

@@ -26,7 +26,7 @@ import (
 func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, err error) {
 	err = p.asked(ctx, func(s *registry.State) error {
 		// EC2 would only say so after the ENI is made.
-		attached, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+		attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	err = p.asked(ctx, func(s *registry.State) error {
 		var rs []lease.Place
 		for id, e := range s.ENIs {
-			if e.Index >= p.Policy.MinIndex && !e.Draining && !e.Foreign && room(s, e, lease.IPv4) > 0 {
+			if e.Index >= p.Policy.MinIndex && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && room(s, e, lease.IPv4) > 0 {
 				rs = append(rs, lease.Place{ID: id, ENI: e})
 			}
 		}
@@ -100,20 +100,21 @@ func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
 // Deallocate unassigns addresses of this node's ENIs, in one call for each ENI. Unless
 // all of them are free, and none is an ENI's primary address, it does nothing.
 func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
-	if err := p.turn(ctx, "UnassignPrivateIpAddresses"); err != nil {
+	if err := p.turn(ctx, unassign); err != nil {
 		return err
 	}
 	if err := p.Learn(ctx); err != nil {
 		return err
 	}
-	victims := map[string]surplus{} // by ENI
+	victims := map[string]releasable{} // by ENI
 	err := p.Registry.Update(ctx, func(s *registry.State) error {
+		clear(victims)
 		var refused error
 		for _, a := range addrs {
 			id, err := spare(s, a)
 			refused = errors.Join(refused, err)
 			if victims[id].addrs == nil {
-				victims[id] = surplus{addrs: map[netip.Addr]time.Time{}}
+				victims[id] = releasable{addrs: map[netip.Addr]time.Time{}}
 			}
 			victims[id].addrs[a], _ = s.Free.At(a)
 		}
@@ -130,10 +131,8 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(victims)) {
-		x := victims[id]
-		if err := p.unassign(ctx, id, slices.SortedFunc(maps.Keys(x.addrs), netip.Addr.Compare), nil); err != nil {
-			failed = errors.Join(failed, err, p.restore(context.WithoutCancel(ctx), id, x, err))
-		}
+		_, err := p.unassign(ctx, id, victims[id])
+		failed = errors.Join(failed, err)
 	}
 	return failed
 }
@@ -147,6 +146,8 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
 	case leased:
 		return "", fmt.Errorf("%s is in use: %s", a, holder(lease))
+	case !slices.Contains(e.Addrs, a):
+		return "", fmt.Errorf("%s is in a prefix of %s, which EC2 takes back as a whole: registry-gc does, when no pod uses it", a, id)
 	case a == e.Primary():
 		return "", fmt.Errorf("%s is the primary address of %s, which has it as long as it lives", a, id)
 	case !s.Free.Has(a):
@@ -161,47 +162,4 @@ func holder(l registry.Lease) string {
 		return "pod " + l.PodNamespace + "/" + l.PodName
 	}
 	return cmp.Or(l.NetNS, "container "+l.ContainerID)
-}
-
-// Remove detaches an ENI and deletes it. It refuses one of this node's that pods use, and
-// says aws.ErrNotFound of one that EC2 does not know.
-func (p *Pool) Remove(ctx context.Context, id string) error {
-	if err := p.Learn(ctx); err != nil {
-		return err
-	}
-	unlock, err := p.Registry.Lock(ctx, "collect")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	enis, err := p.Cloud.DescribeENIs(ctx, aws.ByID(id))
-	if err != nil {
-		return err
-	}
-	if len(enis) == 0 {
-		return fmt.Errorf("remove %s: %w", id, aws.ErrNotFound)
-	}
-	ours := false
-	err = p.Registry.Update(ctx, func(s *registry.State) error {
-		if _, ours = s.ENIs[id]; !ours {
-			return nil
-		}
-		var used error
-		for _, a := range s.ENIs[id].Addrs {
-			if l, ok := s.Leases.At(a); ok {
-				used = errors.Join(used, fmt.Errorf("remove %s: %s is in use: %s", id, a, holder(l)))
-			}
-		}
-		if used == nil {
-			drain(s, id, true)
-		}
-		return used
-	})
-	if err != nil {
-		return err
-	}
-	if !ours {
-		return p.DetachAndDelete(ctx, id)
-	}
-	return p.deleteENI(ctx, id)
 }

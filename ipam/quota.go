@@ -15,16 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-const (
-	// quotaKey is where the registry has, among what this node does not do before a time,
-	// that it does not create ENIs.
-	quotaKey = "CreateNetworkInterface beyond the quota"
-
-	// quotaWait is for how long, more or less. The account can have no more ENIs in this
-	// region until somebody deletes some, or AWS raises the quota. A node that asks for every
-	// pod takes the calls from those who delete.
-	quotaWait = 2 * time.Minute
-)
+// quotaWait is for how long at most this node creates no ENIs. The account can have no
+// more in this region until somebody deletes some, or AWS raises the quota. A node that
+// asks for every pod takes the calls from those who delete.
+const quotaWait = registry.MostQuota
 
 // withinQuota fails if EC2 has lately said that the account can have no more ENIs.
 func (p *Pool) withinQuota() error {
@@ -32,7 +26,7 @@ func (p *Pool) withinQuota() error {
 	if err != nil {
 		return err
 	}
-	until := s.NotBefore[quotaKey]
+	until := s.Instance.QuotaUntil
 	if !time.Now().Before(until) {
 		return nil
 	}
@@ -46,8 +40,8 @@ func (p *Pool) noteQuota(ctx context.Context, err error) error {
 	if !errors.Is(err, aws.ErrQuota) {
 		return err
 	}
-	until := time.Now().Add(quotaWait/2 + rand.N(quotaWait))
-	if e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[quotaKey] = until }); e != nil {
+	until := time.Now().Add(quotaWait/3 + rand.N(quotaWait*2/3))
+	if e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.Instance.QuotaUntil = until }); e != nil {
 		return fmt.Errorf("%w: %w", err, e)
 	}
 	return err

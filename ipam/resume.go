@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -19,42 +21,93 @@ import (
 // resume brings to an end what an earlier process, which died or lost EC2's answer,
 // has begun. Its caller holds the lock "grow", so every intent is such a one's. Without
 // intents, which is nearly always, it asks nobody. An ENI that was to be attached is
-// given to stray. It tells whether addresses that were in doubt are so no more.
+// given to stray. It reports whether unconfirmed addresses are confirmed now.
 func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !due(s) || lease.Unknown(s) {
 		return false, err
 	}
+	if p.Policy.Provision == lease.ProvisionNone && len(s.Intents) == 0 {
+		return p.confirmByMetadata(ctx)
+	}
+	if err := p.turns(ctx, s); err != nil {
+		return false, fmt.Errorf("resume: %w", err)
+	}
+	if s, err = p.Registry.View(); err != nil || len(s.Intents) == 0 && s.Rebuilt == (registry.Rebuilt{}) {
+		return false, err // the registry was lost while we waited
+	}
+	asked := time.Now()
 	enis, err := p.ours(ctx, s)
-	if errors.Is(err, aws.ErrDenied) && onlyLooks(s) {
-		return p.settleBlindly(ctx)
+	if aws.NotAllowed(err) && len(s.Intents) == 0 {
+		return p.confirmByMetadata(ctx)
+	}
+	for _, i := range s.Intents {
+		if err != nil {
+			return false, fmt.Errorf("find out what an interrupted process began (%s): %w", i.Action, err)
+		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("resume %s: %w", slices.Collect(maps.Values(s.Intents))[0].Action, err)
+		return false, fmt.Errorf("compare the rebuilt registry with EC2: %w", err)
+	}
+	// What has left one ENI may be on another by now: first the one, then the other.
+	err = p.Registry.Change(ctx, func(now *registry.State) {
+		agree(now, enis, asked)
+		noteAttached(now, enis, asked)
+		s = now
+	})
+	if err != nil {
+		return false, err
 	}
 	for _, e := range enis {
 		if err := p.adopt(ctx, s, e, stray); err != nil {
-			return false, fmt.Errorf("resume with %s: %w", e.ID, err)
+			return false, fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
 		}
 	}
+	before := s
+	p.learnOthers(ctx, enis)
 	err = p.Registry.Change(ctx, func(s *registry.State) {
-		if since, ok := s.Doubt(); ok && time.Since(since) > settled {
-			sure = true
-			settle(s, enis, since)
-			dropUnseen(s, enis, since)
-		}
+		sure = confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
-			found := i.Action == lookBack || later(i) && time.Since(i.Since) > settled || slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI })
+			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI })
 			return found && i.Action != modify || time.Since(i.Since) > intentLife
 		})
+		noSecond(s, before, enis)
 	})
 	return sure, err
+}
+
+// noSecond has no creation made again of which there is an ENI now that was made for this
+// instance, and that nobody had heard of. It may be that one.
+func noSecond(s, before *registry.State, enis []aws.ENI) {
+	for _, e := range enis {
+		_, detached := before.ENIs[e.ID] // by somebody else
+		if e.Status != "available" || detached || tokenOf(before, e.ID) != "" {
+			continue
+		}
+		for token := range s.Intents {
+			lookOnly(s, token)
+		}
+	}
+}
+
+// turns waits until this node may make the calls again that the intents are about: what
+// resume asks before prepares them.
+func (p *Pool) turns(ctx context.Context, s *registry.State) error {
+	for _, i := range s.Intents {
+		if i.Action == modify {
+			continue // it can wait
+		}
+		if err := p.turn(ctx, i.Action); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reattach ends what a growth has begun: the ENI is attached after all, unless it would
 // take another pool's place.
 func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
-	if poolOf(e) != p.Policy.Pool && e.Tags[TagManaged] == "true" {
+	if poolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
 	}
 	err := p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
@@ -70,7 +123,7 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	if e.Tags[TagManaged] != "true" {
 		return nil
 	}
-	err := p.Cloud.DeleteENI(ctx, e.ID)
+	err := p.deleteNow(ctx, e.ID)
 	if errors.Is(err, aws.ErrInUse) {
 		return nil // EC2 has shown what it was
 	}
@@ -96,54 +149,122 @@ func (p *Pool) endBegun(ctx context.Context) error {
 // ours lists the ENIs that are attached to this instance, and those that were made
 // for it and are not.
 func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
-	attached, err := p.Cloud.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
 		return nil, err
 	}
-	strays, err := p.Cloud.DescribeENIs(ctx, aws.ByDescription(description(s.Instance.ID)), aws.ByStatus("available"))
+	strays, err := p.describeENIs(ctx, aws.ByDescription(description(s.Instance.ID)), aws.ByStatus("available"))
+	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool { return madeFor(e) != s.Instance.ID || foreign(e) }) // its owner has said so since
 	return append(attached, strays...), err
 }
 
+// makesENIs reports whether this node may make ENIs, and change and delete them. A
+// collection that knows no configuration tries.
+func (p *Pool) makesENIs() bool {
+	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
+}
+
 // adopt makes an ENI of ours what it was meant to be: attached, gone with the
-// instance, and in the registry with all the addresses that EC2 says it has.
+// instance, and in the registry with all the addresses that EC2 says it has. Somebody
+// else's, of which the registry does not know, is for Learn to find.
 func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
 	mine := e.Description == description(s.Instance.ID)
-	if e.CIDR, e.IPv6CIDR = s.ENIs[e.ID].CIDR, s.ENIs[e.ID].CIDR6; !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
-		subnets, err := p.Cloud.Subnets(ctx, e.VPC, s.Instance.Zone)
-		if err != nil {
-			return err
-		}
-		i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet })
-		if i < 0 {
-			return fmt.Errorf("subnet %s of %s: %w", e.Subnet, e.ID, aws.ErrNotFound)
-		}
-		e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
+	was, known := s.ENIs[e.ID]
+	switch {
+	case !known && !mine:
+		return nil
+	case e.Status == "available" && was.Draining:
+		return nil // a collection was about to delete it, and will
+	case e.Status == "available" && was.NoLink(time.Now()):
+		return nil // it was attached, and somebody has detached it
+	case e.Status == "available" && !p.makesENIs():
+		return nil // it is for an operator to attach or delete
+	}
+	e, known, err := p.inSubnet(ctx, s, e)
+	if err != nil {
+		return err
 	}
 	if e.Status == "available" {
-		if s.ENIs[e.ID].Draining {
-			return nil // a collection was about to delete it, and will
-		}
 		return stray(ctx, e)
 	}
-	if _, known := s.ENIs[e.ID]; known || mine {
-		used := p.Used()
-		err := p.Registry.Change(ctx, func(s *registry.State) {
-			was, known := s.ENIs[e.ID]
-			record(s, e, was.Managed)
-			s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
-			addAll(s, e, used)
-			if !known {
-				serve(s, e.ID, poolOf(e))
-			}
-		})
-		if err != nil {
+	if known {
+		if err := p.adoptAttached(ctx, e); err != nil {
 			return err
 		}
 	}
-	if mine && !e.DeleteOnTermination {
+	if mine && !e.DeleteOnTermination && p.makesENIs() {
 		return p.deleteOnTermination(ctx, e.ID, e.Attachment, tokenOf(s, e.ID))
 	}
 	return nil
+}
+
+// learnOthers looks whether metadata shows by now the ENIs that EC2 says are attached, and
+// that the registry does not know yet: somebody else has made them.
+func (p *Pool) learnOthers(ctx context.Context, enis []aws.ENI) {
+	s, err := p.Registry.View()
+	unknown := func(e aws.ENI) bool { _, known := s.ENIs[e.ID]; return !known && e.Status != "available" }
+	if err == nil && slices.ContainsFunc(enis, unknown) {
+		err = p.Learn(ctx)
+	}
+	if err != nil {
+		slog.Warn("ENIs that are attached and not known wait until the metadata service shows them", "error", err)
+	}
+}
+
+// inSubnet adds to an ENI the CIDRs of its subnet, which EC2 leaves out of it. The registry
+// knows them, or another ENI of the subnet, or the metadata service; a node that makes ENIs
+// asks EC2. If nobody says, known is false, and the ENI waits until metadata shows it.
+func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
+	of := func(subnet string, v4, v6 netip.Prefix) bool {
+		if subnet == e.Subnet && (v4.IsValid() || v6.IsValid()) {
+			e.CIDR, e.IPv6CIDR, known = v4, v6, true
+		}
+		return known
+	}
+	for _, other := range append([]registry.ENI{s.ENIs[e.ID]}, slices.Collect(maps.Values(s.ENIs))...) {
+		if of(other.Subnet, other.CIDR, other.CIDR6) {
+			return e, true, nil
+		}
+	}
+	if p.makesENIs() {
+		subnets, err := p.describeSubnets(ctx, e.VPC, s.Instance.Zone)
+		for _, n := range subnets {
+			if of(n.ID, n.CIDR, n.IPv6CIDR) {
+				return e, true, nil
+			}
+		}
+		if err == nil {
+			err = fmt.Errorf("subnet %s of %s: %w", e.Subnet, e.ID, aws.ErrNotFound)
+		}
+		if !errors.Is(err, aws.ErrDenied) || p.Policy.Provision == lease.ProvisionFull {
+			return e, false, err
+		}
+	}
+	shown, err := p.Cloud.ENIs(ctx)
+	if err != nil {
+		slog.Warn("an ENI waits until the metadata service shows it", "eni", e.ID, "error", err)
+		return e, false, nil
+	}
+	for _, other := range shown {
+		if of(other.Subnet, other.CIDR, other.IPv6CIDR) {
+			break
+		}
+	}
+	return e, known, nil
+}
+
+// adoptAttached enters an attached ENI in the registry, with what EC2 says of it.
+func (p *Pool) adoptAttached(ctx context.Context, e aws.ENI) error {
+	used := p.Used()
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		was, known := s.ENIs[e.ID]
+		record(s, e, was.Managed)
+		s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
+		addAll(s, e, used)
+		if !known {
+			serve(s, e.ID, poolOf(e))
+		}
+	})
 }
 
 // tokenOf is the key of the intent about an ENI.

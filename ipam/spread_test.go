@@ -11,7 +11,8 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -45,7 +46,7 @@ func TestThousandNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Pool{Cloud: aws.New(aws.Options{EC2URL: "http://ec2", HTTP: inProcess{sim}})}
+	p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(memory(t)))(t)}, Cloud: aws.New(aws.Options{EC2URL: "http://ec2", HTTP: inProcess{sim}})}
 	spec := ENISpec{Tags: tags}
 	first, second := map[string]int{}, 0
 	for range nodes {

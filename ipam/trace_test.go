@@ -41,12 +41,18 @@ func onFiles(dir string) func(trace.Call) string {
 			path = c.File(0)
 		} else {
 			path = c.Text(call.path)
+			if !filepath.IsAbs(path) { // in an open folder
+				path = filepath.Join(c.File(0), path)
+			}
 		}
 		if path != dir && !strings.HasPrefix(path, dir+"/") {
 			return ""
 		}
 		if call.name == "close" && !strings.HasSuffix(path, ".lock") {
 			return "" // only of a lock is that a change
+		}
+		if call.name == "openat" && path == dir {
+			return ""
 		}
 		return call.name + " " + filepath.Base(path)
 	}

@@ -26,7 +26,9 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	for {
+	p.renewPeers(ctx)
+	p.Look(ctx) // lest it gets addresses in the place of some that are back
+	for had, idle := -1, 0; ; {
 		var has int
 		var short bool
 		err := p.Registry.Change(ctx, func(s *registry.State) {
@@ -37,7 +39,16 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 		if err != nil || !short {
 			return has, err
 		}
-		if err := p.grow(ctx); err != nil {
+		if idle++; has > had {
+			had, idle = has, 0
+		}
+		if idle >= rounds {
+			err = sleep(ctx, backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
+		}
+		if err == nil {
+			err = p.grow(ctx)
+		}
+		if err != nil {
 			return has, err
 		}
 	}

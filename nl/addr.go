@@ -16,16 +16,16 @@ import (
 type Addr struct {
 	Prefix netip.Prefix
 	Dev    string
-	// NoDAD makes an IPv6 address usable at once. EC2 gives an address to one
-	// ENI only, and slaves of one link would see each other's probes as their own.
+	// NoDAD makes an IPv6 address usable at once. EC2 gives an address to one ENI only. Slaves
+	// of one link would see each other's probes as their own.
 	NoDAD bool
 
-	// The rest is what Addrs says of an address, and no Add asks for.
-	Secondary  bool // IPv4: the link had another of its subnet; IPv6: made up for privacy, for a while
-	Dynamic    bool // it has a lifetime, as those of DHCP
-	Deprecated bool // not for what begins now: preferred_lft is over
-	Tentative  bool // IPv6: nobody has claimed it yet
-	Duplicate  bool // IPv6: somebody else has it
+	// Addrs sets the following. Add ignores them.
+	Secondary  bool // IPv4: the link had another address of its subnet; IPv6: a temporary address, for privacy
+	Dynamic    bool // it has a lifetime, as an address from DHCP
+	Deprecated bool // not for new connections: preferred_lft is over
+	Tentative  bool // IPv6: duplicate address detection has not ended
+	Duplicate  bool // IPv6: another host has it
 }
 
 func (a Addr) String() string {
@@ -44,7 +44,7 @@ func (a Addr) change(n *NS, typ, flags int) error {
 		return err
 	}
 	addr := a.Prefix.Addr()
-	msg := nl.NewIfAddrmsg(familyOf(addr))
+	msg := nl.NewIfAddrmsg(int(FamilyOf(addr)))
 	msg.Index, msg.Prefixlen = uint32(index), uint8(a.Prefix.Bits())
 	if a.NoDAD && addr.Is6() {
 		msg.Flags = unix.IFA_F_NODAD
@@ -56,8 +56,8 @@ func (a Addr) change(n *NS, typ, flags int) error {
 	return n.change(typ, flags, data...)
 }
 
-// broadcast is the last address of a subnet of IPv4 that has room for one, as ip(8)
-// gives it to a link with "brd +" (RFC 3021 on those that have not).
+// broadcast is the last address of an IPv4 subnet, as "brd +" of ip(8) adds it. Subnets of one
+// or two addresses have none (RFC 3021).
 func broadcast(p netip.Prefix) (netip.Addr, bool) {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return netip.Addr{}, false
@@ -65,14 +65,13 @@ func broadcast(p netip.Prefix) (netip.Addr, bool) {
 	return last(p), true
 }
 
-// Check reports an address that is missing, or that IPv6 has found to be
-// somebody else's too.
+// Check reports an address that is missing, or that IPv6 has found on another host, too.
 func (a Addr) Check(n *NS) error {
 	index, err := n.index(a.Dev)
 	if err != nil {
 		return err
 	}
-	found, err := n.addrs(familyOf(a.Prefix.Addr()), index)
+	found, err := n.addrs(FamilyOf(a.Prefix.Addr()), index)
 	if err != nil {
 		return err
 	}
@@ -88,15 +87,15 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, or of all links if dev is "": of IPv4 the oldest
-// first, but for one that is not Secondary; of IPv6 the newest (ipv6_link_dev_addr).
+// Addrs lists the addresses of a link, or of all links if dev is "". In IPv4 those that are not
+// Secondary are first, and then the oldest. In IPv6 the newest is first (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 	}
 	var all []Addr
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+	for _, family := range Families {
 		found, err := n.addrs(family, index)
 		if err != nil {
 			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
@@ -129,8 +128,8 @@ type kernelAddr struct {
 }
 
 // addrs reads the addresses of one link, or of all if index is 0.
-func (n *NS) addrs(family, index int) ([]kernelAddr, error) {
-	msg := nl.NewIfAddrmsg(family)
+func (n *NS) addrs(family Family, index int) ([]kernelAddr, error) {
+	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.RTM_NEWADDR, msg)
 	if absent(err) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Chain is a chain of a table, with the hook of netfilter that it is called from.
+// A Chain is a chain of a table, with the hook of netfilter that calls it.
 type Chain struct {
 	Name     string
 	Type     string // filter, nat or route
@@ -57,12 +57,12 @@ func (c Chain) add(conn *nftables.Conn, t *nftables.Table) error {
 	return nil
 }
 
-// revision belongs to the comment of a rule: to be counted up when the same text
-// is to compile to something else.
+// revision is part of the comment of a rule. Increase it when the same text compiles to
+// something else.
 const revision = "1"
 
-// A fingerprinted is what Check knows a rule by: its chain, and the comment, which tells what
-// the rule is and how that chain is called.
+// A fingerprinted identifies a rule for Check: its chain, and its comment, a hash of the rule
+// and of how the chain is called.
 type fingerprinted struct{ chain, comment string }
 
 // fingerprints are those of the rules.
@@ -83,8 +83,8 @@ func (c Chain) fingerprints() []fingerprinted {
 	return all
 }
 
-// check compares the chain itself with that of a table in the kernel: its rules' comments do
-// not change when somebody gives it another policy.
+// check compares the chain itself with the one in the kernel. The comments of its rules do not
+// change when somebody sets another policy.
 func (c Chain) check(n *NS, t Table) error {
 	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name), attrString(unix.NFTA_CHAIN_NAME, c.Name))
 	if err != nil {
@@ -96,7 +96,7 @@ func (c Chain) check(n *NS, t Table) error {
 	return nil
 }
 
-// parseChain reads what the kernel says of a chain; all but its name, and its rules.
+// parseChain reads the kernel's answer about a chain, except its name and its rules.
 func parseChain(msg []byte) (c Chain) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {

@@ -8,19 +8,19 @@ import (
 	"io/fs"
 )
 
-// RemoveDetached deletes the rules that bear our mark and name a link that is no more, and
-// returns them: "iif veth7e00 [detached]" to ip(8). With a link the kernel takes its routes
-// and neighbours away, but not the rules about it.
+// RemoveDetached deletes our rules about links that do not exist any more, and returns them:
+// "iif veth7e00 [detached]" in ip(8). The kernel removes routes and neighbours with a link, but
+// not the rules about it.
 //
-// It may run beside plugins that add links and rules. The rules are listed first, because
-// a link is there before its rules; each link is asked for by its name, because a list may
-// miss one on a busy node; and a rule goes by all that it says, its table among it, which
-// a link that comes back under the same name does not get again.
+// It may run beside plugins that add links and rules. It lists the rules first, because a link
+// exists before its rules. It asks for each link by its name, because a list may miss one on a
+// busy node. It deletes a rule by all its properties. One of these is its table, and a new link
+// of the same name has another.
 func (n *NS) RemoveDetached() ([]Rule, error) {
 	return n.RemoveDetachedOf(func(r Rule) bool { return r.Protocol == RouteProtocol })
 }
 
-// RemoveDetachedOf is [NS.RemoveDetached] for rules of which ours says so.
+// RemoveDetachedOf is [NS.RemoveDetached] for the rules that ours reports.
 func (n *NS) RemoveDetachedOf(ours func(Rule) bool) ([]Rule, error) {
 	rules, err := n.Rules()
 	if err != nil {

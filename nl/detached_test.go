@@ -14,19 +14,19 @@ import (
 // all others to stay: those of links that are there, those for no link, and other people's.
 func TestRemoveDetached(t *testing.T) {
 	host, pod := two(t)
-	rule := func(pref int, iif string, v6 bool, protocol int) nl.Rule {
-		return nl.Rule{Pref: pref, IIF: iif, IPv6: v6, Table: uint32(pref), Protocol: protocol}
+	rule := func(pref int, iif string, family nl.Family, protocol int) nl.Rule {
+		return nl.Rule{Pref: pref, IIF: iif, Family: family, Table: uint32(pref), Protocol: protocol}
 	}
 	const other = 4 // static
 	stay := []nl.Rule{
-		rule(1000, "veth1", false, nl.RouteProtocol),
-		rule(1001, "veth1", true, nl.RouteProtocol),
-		rule(1002, "", false, nl.RouteProtocol),
-		rule(1003, "veth9", false, other),
+		rule(1000, "veth1", nl.IPv4, nl.RouteProtocol),
+		rule(1001, "veth1", nl.IPv6, nl.RouteProtocol),
+		rule(1002, "", nl.IPv4, nl.RouteProtocol),
+		rule(1003, "veth9", nl.IPv4, other),
 	}
 	gone := []nl.Rule{
-		rule(2000, "veth2", false, nl.RouteProtocol),
-		rule(2001, "veth2", true, nl.RouteProtocol),
+		rule(2000, "veth2", nl.IPv4, nl.RouteProtocol),
+		rule(2001, "veth2", nl.IPv6, nl.RouteProtocol),
 	}
 	link := func(name, peer string) nl.Wiring {
 		return nl.Wiring{{host, nl.Veth{Name: name, Peer: peer, PeerNS: pod}}}

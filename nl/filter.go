@@ -16,26 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A filter is a program of BPF that sees each packet that comes in by a link, before
-// anything else does but a capture, or each that goes out by it, after all else but a
-// queue; tc-bpf(8).
+// A filter is a BPF program at a link, tc-bpf(8). It sees each packet that arrives, before
+// everything but a capture, or each packet that leaves, after everything but a queue.
 //
-// Since Linux 6.6 a link runs programs without tc as well ("bpftool net": tcx), for less
-// than half of the 200 instructions that tc itself costs a packet. But to attach one there,
-// and to take down the link, the kernel waits for a grace period of RCU, some 10 ms, and
-// nobody can change a link or a route meanwhile (tcx_entry_sync in include/net/tcx.h): a
-// pod's ADD would take several times as long, and those of a burst would wait in line.
+// Since Linux 6.6 a link can run programs without tc ("bpftool net": tcx), for less than half
+// of the 200 instructions that tc itself costs a packet. But to attach one, and to delete the
+// link, the kernel waits for a grace period of RCU, some 10 ms (tcx_entry_sync in
+// include/net/tcx.h). Nobody can change a link or a route meanwhile. A pod's ADD would take
+// several times as long, and the ADDs of a burst would wait for each other.
 type filter struct {
 	index  int        // of the link
 	name   string     // of the program: its fingerprint
-	older  bool       // it has the handle that earlier releases gave what goes out
-	hook   uint32     // tcEgress, or 0 for what comes in
-	pref   uint32     // its place among the filters of the hook, lowest first; 0 is filterPref
-	police *nl.RtAttr // what is done to what the program matches; without it the program itself decides
+	class  uint16     // of the pod, for the program: see Splice
+	older  bool       // it has the handle that earlier releases used for outgoing packets
+	hook   uint32     // tcEgress, or 0 for arriving packets
+	pref   uint32     // its priority among the filters of the hook, lowest first; 0 is filterPref
+	police *nl.RtAttr // the action on what the program matches; without it the program itself decides
 }
 
-// Of linux/pkt_sched.h: where a message says "at the hooks", "what comes in", and
-// "what goes out".
+// The parents of linux/pkt_sched.h: the hooks, arriving packets, and outgoing packets.
 const (
 	tcHooks   = 0xfffffff1
 	tcHandle  = 0xffff0000
@@ -43,8 +42,8 @@ const (
 	tcEgress  = 0xfffffff3
 )
 
-// filterPref is the place among the filters of a link, lowest first. Those of a
-// pod's links are few, and ours lets what it does not take go on to the next.
+// filterPref is the priority among the filters of a link, lowest first. A pod's links have few,
+// and ours lets the next one see what it does not take.
 const filterPref = 72
 
 // add adds the filter with the program of a file, or replaces its program.
@@ -57,6 +56,9 @@ func (f filter) add(n *NS, program int) error {
 		if f.police != nil {
 			options.AddChild(f.police)
 		} else {
+			if f.class != 0 {
+				options.AddRtAttr(nl.TCA_BPF_CLASSID, nl.Uint32Attr(uint32(f.class)))
+			}
 			options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
 		}
 		_, err = f.request(n, unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK, 0, options)
@@ -67,10 +69,10 @@ func (f filter) add(n *NS, program int) error {
 	return err
 }
 
-// qdisc is the kind of qdisc that has the hook. As long as any link of the machine has a clsact, the
-// kernel stops at each packet that goes out by any link, to see whether that link has one,
-// too: up to half of a percent of what a packet between two pods costs. So only a link with a
-// filter for what goes out gets it, and that filter is the first to be added.
+// qdisc is the kind of qdisc that has the hook. While any link of the machine has a clsact, the
+// kernel checks for each packet that leaves by any link whether that link has one, too. That
+// is up to half of a percent of the cost of a packet between two pods. So only a link with a
+// filter for outgoing packets gets a clsact, and that filter must be added first.
 func (f filter) qdisc() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -78,8 +80,8 @@ func (f filter) qdisc() string {
 	return "ingress"
 }
 
-// handle is another for what goes out. Asked about that on a link with a qdisc "ingress", the
-// kernel looks among the filters for what comes in, and must not find one there.
+// handle is another one for outgoing packets. On a link with a qdisc "ingress" the kernel
+// looks for it among the filters for arriving packets, and must not find one there.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress && !f.older {
 		return 2
@@ -87,7 +89,7 @@ func (f filter) handle() uint32 {
 	return 1
 }
 
-// command is how tc(8) adds the filter to a link, up to what it does there.
+// command is the command of tc(8) that adds the filter to a link, without the action.
 func (f filter) command(dev string) string {
 	direction := "ingress"
 	if f.hook == tcEgress {
@@ -97,9 +99,9 @@ func (f filter) command(dev string) string {
 		dev, f.qdisc(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// hooks gives the link the qdisc, unless it has one. One of the other kind stays: a clsact
-// serves for what comes in as well; but an ingress would take a filter for what goes out, and
-// ask it about what comes in, which is an error here.
+// hooks gives the link the qdisc, unless it has one. A clsact serves arriving packets, too. But
+// an ingress would accept a filter for outgoing packets and run it for arriving ones, so that
+// is an error here.
 func (f filter) hooks(n *NS) error {
 	err := n.change(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdisc()))
@@ -107,7 +109,7 @@ func (f filter) hooks(n *NS) error {
 		return err
 	}
 	if f.hook == tcEgress {
-		return fmt.Errorf(`the link has a qdisc "ingress", and so no hook for what goes out: %w`, err)
+		return fmt.Errorf(`the link has a qdisc "ingress", and so no hook for outgoing packets: %w`, err)
 	}
 	return nil
 }
@@ -127,8 +129,8 @@ func (f filter) request(n *NS, typ, flags int, answer uint16, more ...nl.Netlink
 
 // del deletes the filter, if its program is one of ours.
 func (f filter) del(n *NS) error {
-	f, name, err := f.find(n)
-	if err == nil && !strings.HasPrefix(name, OwnTable) {
+	f, err := f.find(n)
+	if err == nil && !strings.HasPrefix(f.name, OwnTable) {
 		err = absence{unix.ENOENT}
 	}
 	if err != nil {
@@ -138,72 +140,79 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// same reports a filter that is missing, or has another program than this very one.
+// same reports a filter that is missing, or has another program, even one that does the same,
+// or is of another pod.
 func (f filter) same(n *NS) error {
-	name, err := f.program(n)
-	if err == nil && name != f.name {
-		err = differs("the program", name, f.name)
+	is, err := f.program(n)
+	switch {
+	case err != nil:
+		return err
+	case is.name != f.name:
+		return differs("the program", is.name, f.name)
+	case is.class != f.class:
+		return differs("the class", is.class, f.class)
 	}
-	return err
+	return nil
 }
 
-// check reports a filter that is missing, or whose program does something else. It may be
-// that of another release.
+// check reports a filter that is missing, or whose program does something else. It accepts
+// that of another release. Some of these had no classes.
 func (f filter) check(n *NS) error {
-	_, name, err := f.find(n)
-	if err == nil && !alike(name, f.name) {
-		err = differs("the program", name, f.name)
+	is, err := f.find(n)
+	if err == nil && !alike(is.name, f.name) {
+		err = differs("the program", is.name, f.name)
 	}
 	return err
 }
 
-// find returns the filter that there is in the place of f, and the name of its program.
-func (f filter) find(n *NS) (filter, string, error) {
-	name, err := f.program(n)
+// find returns the filter that the kernel has in the place of f.
+func (f filter) find(n *NS) (filter, error) {
+	is, err := f.program(n)
 	if f.hook == tcEgress && absent(err) {
 		old := f
 		old.older = true
-		if name, err := old.program(n); err == nil && !tells(name) {
-			return old, name, nil
+		if was, err := old.program(n); err == nil && !hasPurpose(was.name) {
+			return was, nil
 		}
 	}
-	return f, name, err
+	return is, err
 }
 
-// program returns the name of the program of the filter that there is.
-func (f filter) program(n *NS) (string, error) {
+// program returns f with the name and the class of the program that the kernel has.
+func (f filter) program(n *NS) (filter, error) {
 	msgs, err := f.request(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
 	if err == nil && len(msgs) == 0 {
 		err = absence{unix.ENOENT}
 	}
 	if err != nil {
-		return "", fmt.Errorf("there is no such filter: %w", err)
+		return f, fmt.Errorf("the link has no such filter: %w", err)
 	}
-	return programName(msgs[0])
-}
-
-// programName reads the name of a filter's program.
-func programName(m []byte) (name string, err error) {
-	attrs, err := nl.ParseRouteAttr(m[nl.SizeofTcMsg:])
+	f.name, f.class = "", 0
+	attrs, err := nl.ParseRouteAttr(msgs[0][nl.SizeofTcMsg:])
 	for _, a := range attrs {
-		if a.Attr.Type != nl.TCA_OPTIONS {
-			continue
-		}
-		options, err := nl.ParseRouteAttr(a.Value)
-		if err != nil {
-			return "", err
-		}
-		for _, o := range options {
-			if o.Attr.Type == nl.TCA_BPF_NAME {
-				name = unix.ByteSliceToString(o.Value)
-			}
+		if a.Attr.Type == nl.TCA_OPTIONS && err == nil {
+			err = f.parse(a.Value)
 		}
 	}
-	return name, err
+	return f, err
 }
 
-// fingerprint is the name that a program of ours has in the kernel. It tells what the program
-// is to do, and how this release does it.
+// parse reads the name of a filter's program, and the class.
+func (f *filter) parse(b []byte) error {
+	options, err := nl.ParseRouteAttr(b)
+	for _, o := range options {
+		switch o.Attr.Type {
+		case nl.TCA_BPF_NAME:
+			f.name = unix.ByteSliceToString(o.Value)
+		case nl.TCA_BPF_CLASSID:
+			f.class = uint16(binary.NativeEndian.Uint32(o.Value))
+		}
+	}
+	return err
+}
+
+// fingerprint is the name of a program of ours in the kernel: a hash of what the program does,
+// and a hash of how this release does it.
 func fingerprint(what string, code []byte) string {
 	does, how := fnv.New64a(), fnv.New64a()
 	io.WriteString(does, what)
@@ -211,12 +220,12 @@ func fingerprint(what string, code []byte) string {
 	return fmt.Sprintf("%s:%x:%x", OwnTable, does.Sum(nil), how.Sum(nil))
 }
 
-// tells says whether the name of a program tells what it is to do. Earlier releases' did not.
-func tells(name string) bool { return strings.Count(name, ":") == 2 }
+// hasPurpose reports whether the name of a program has a hash of what it does. Earlier releases had none.
+func hasPurpose(name string) bool { return strings.Count(name, ":") == 2 }
 
-// alike says whether a program of ours is to do what another is, as far as its name tells.
+// alike reports whether two programs of ours do the same, as far as their names show.
 func alike(name, want string) bool {
-	if !tells(name) {
+	if !hasPurpose(name) {
 		return strings.HasPrefix(name, OwnTable+":")
 	}
 	does := want[:strings.LastIndex(want, ":")+1]

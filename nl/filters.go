@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// at is the filter at each of some links.
+// at is the filter at each of the links.
 func (f filter) at(n *NS, devs []string) (all []filter, err error) {
 	for _, dev := range devs {
 		if f.index, err = n.index(dev); err != nil {
@@ -45,7 +45,7 @@ func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	return nil
 }
 
-// delFilters deletes the filters that links have in the place of f.
+// delFilters deletes the filters of links that are in the place of f.
 func delFilters(n *NS, devs []string, f filter) error {
 	var errs []error
 	missing := 0
@@ -67,7 +67,7 @@ func delFilters(n *NS, devs []string, f filter) error {
 	return errors.Join(errs...)
 }
 
-// checkFilters compares the filters that links have with f.
+// checkFilters compares the filters of links with f.
 func checkFilters(n *NS, devs []string, f filter) error {
 	filters, err := f.at(n, devs)
 	if err != nil {
@@ -76,7 +76,7 @@ func checkFilters(n *NS, devs []string, f filter) error {
 	return eachFilter(n, filters, filter.check)
 }
 
-// eachFilter asks the same of each filter, up to the first that is wrong.
+// eachFilter checks each filter, up to the first that is wrong.
 func eachFilter(n *NS, filters []filter, check func(filter, *NS) error) error {
 	for _, f := range filters {
 		if err := check(f, n); err != nil {

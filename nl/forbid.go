@@ -13,12 +13,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops what leaves by links for some addresses, whoever sends it.
+// A Forbid drops packets that leave by links for some addresses, whoever sends them.
 //
-// A route that refuses a destination does not do so for a socket that is bound to a
-// link: when IPv4 finds no way for it, it takes the destination to be on that link
-// (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). A program
-// at a link's egress sees all that leaves, packet sockets included.
+// A route that refuses a destination does not stop a socket that is bound to a link. When IPv4
+// finds no route for it, it assumes that the destination is on that link
+// (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). A program at a link's
+// egress sees everything that leaves, also from packet sockets.
+//
+// Each family has one address at most: see [bpf.Refuse].
 type Forbid struct {
 	Devs  []string
 	Addrs []netip.Addr
@@ -36,7 +38,7 @@ func (f Forbid) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// Supported says whether this kernel takes the program. The error answers to ErrNoBPF.
+// Supported fails if this kernel refuses the program. The error answers to ErrNoBPF.
 func (f Forbid) Supported() error {
 	program, err := loadBPF(bpf.Refuse(f.Addrs))
 	if err != nil {
@@ -57,5 +59,5 @@ func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.
 // Del deletes the filters. The hooks stay with the links.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
-// Check compares the filters with those that there are.
+// Check compares the filters with those in the kernel.
 func (f Forbid) Check(n *NS) error { return checkFilters(n, f.Devs, f.filter()) }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -22,6 +23,59 @@ func TestForbidString(t *testing.T) {
 	if d := cmp.Diff(want, forbidden.String()); d != "" {
 		t.Error(d)
 	}
+}
+
+// TestForbidPackets sends packets to the addresses, and looks which of them the program drops.
+func TestForbidPackets(t *testing.T) {
+	host, pod := two(t)
+	w := nl.Wiring{
+		{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}}, {host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}},
+		{pod, forbidden},
+	}
+	if err := w.Add(); err != nil {
+		t.Fatal(err)
+	}
+	eth0 := raw(t, pod, "eth0")
+	four, six := forbidden.Addrs[0], forbidden.Addrs[1]
+	for _, tt := range []struct {
+		name    string
+		addrs   []netip.Addr
+		to      netip.Addr
+		dropped bool
+	}{
+		{"IPv4", forbidden.Addrs, four, true},
+		{"IPv4, the next address", forbidden.Addrs, four.Next(), false},
+		{"IPv4, another network", forbidden.Addrs, netip.MustParseAddr("168.254.169.254"), false},
+		{"IPv6", forbidden.Addrs, six, true},
+		{"IPv6, the next address", forbidden.Addrs, six.Next(), false},
+		{"IPv6, another network", forbidden.Addrs, netip.MustParseAddr("fc00:ec2::254"), false},
+		{"IPv6, another in between", forbidden.Addrs, netip.MustParseAddr("fd00:ec2:0:1::254"), false},
+		{"IPv6, another in the second half", forbidden.Addrs, netip.MustParseAddr("fd00:ec2::1:0:254"), false},
+		{"no IPv6 address", forbidden.Addrs[:1], six, false},
+		{"no IPv6 address, to none", forbidden.Addrs[:1], netip.IPv6Unspecified(), false},
+		{"no IPv4 address", forbidden.Addrs[1:], four, false},
+		{"no IPv4 address, to none", forbidden.Addrs[1:], netip.IPv4Unspecified(), false},
+		{"IPv4 alone", forbidden.Addrs[:1], four, true},
+		{"IPv6 alone", forbidden.Addrs[1:], six, true},
+	} {
+		if err := (nl.Wiring{{pod, nl.Forbid{Devs: forbidden.Devs, Addrs: tt.addrs}}}).Add(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := unix.Write(eth0, to(tt.to)) // ENOBUFS is what a packet socket hears of a drop
+		if dropped := errors.Is(err, unix.ENOBUFS); dropped != tt.dropped || !dropped && err != nil {
+			t.Errorf("%s: dropped is %t (%v), want %t", tt.name, dropped, err, tt.dropped)
+		}
+	}
+}
+
+// to is a frame to an address.
+func to(a netip.Addr) []byte {
+	frame, at := ip4(0, 0, udp(80)), 14+16
+	if a.Is6() {
+		frame, at = ip6(udp(80)), 14+24
+	}
+	copy(frame[at:], a.AsSlice())
+	return frame
 }
 
 // TestForbid adds, adds again, replaces what differs, and deletes twice, beside a

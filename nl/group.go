@@ -4,14 +4,33 @@
 package nl
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
 )
 
-// InGroup is the name of the first of some links, by their names, that is in such a group,
-// or "". (The order in which kernels list links differs.)
+// PodGroup is the group (ip-link(8)) of the links that one attachment has in its pod. The
+// number follows from the attachment's digest, so no other attachment in the namespace has
+// it. People do not choose such large numbers.
+//
+// The kernel deletes a group in one request, and makes everybody wait for that once. Each
+// link by itself takes 10 ms.
+func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
+
+// Foreign reports whether a link in a pod is of another attachment to a network of ours, by
+// its group and the group of one's own. A pod has one such attachment. So either this is a
+// second network for the pod, or the path now leads to another pod's namespace.
+func Foreign(group, own uint32) bool { return group>>24 == OwnGroup && group != own }
+
+// ForeignLink is the name of the first link that is [Foreign], or "".
+func ForeignLink(links []Link, own uint32) string {
+	return InGroup(links, func(group uint32) bool { return Foreign(group, own) })
+}
+
+// InGroup is the first name, in alphabetical order, among the links that are in such a group.
+// It is "" if there is none. (The order in which kernels list links differs.)
 func InGroup(links []Link, such func(group uint32) bool) (first string) {
 	for _, l := range links {
 		if such(l.Group) && (first == "" || l.Name < first) {
@@ -21,12 +40,12 @@ func InGroup(links []Link, such func(group uint32) bool) (first string) {
 	return first
 }
 
-// DelGroup deletes all links of a group, and what they are one end of. The error answers
-// to fs.ErrNotExist if there is none. A link that cannot be deleted, as lo or a network
-// card, it takes out of the group: because of it the kernel would leave the others, too.
+// DelGroup deletes all links of a group, and the other ends of those that are pairs. The error
+// answers to fs.ErrNotExist if there is none. The kernel deletes no link of a group that has
+// one which cannot be deleted, such as lo or a network card. DelGroup takes that one out first.
 func (n *NS) DelGroup(group uint32) error {
-	if group == 0 { // of all links that are in no other
-		return errors.New("group 0 is everybody's")
+	if group == 0 {
+		return errors.New("group 0 is the default group of all links")
 	}
 	clear(n.indices)
 	del := func() error {
@@ -44,8 +63,8 @@ func (n *NS) DelGroup(group uint32) error {
 	return nil
 }
 
-// ungroup takes those links out of a group that nobody can delete. To delete the others one
-// by one instead would take 10 ms or more for each, and a pod may have put thousands there.
+// ungroup takes the links that cannot be deleted out of a group. Deleting the others one by
+// one would take 10 ms or more for each, and a pod may have put thousands there.
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()
 	for _, l := range links {

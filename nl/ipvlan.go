@@ -14,16 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An IPVlan is a slave of the link Master, created in the namespace NS. It
-// shares the MAC address of its master and has its own addresses.
+// An IPVlan is a slave of the link Master, created in the namespace NS. It has the MAC address
+// of its master, and addresses of its own.
 type IPVlan struct {
 	Name   string
-	Master string // in the namespace that the step names
-	NS     *NS    // where the slave lives; nil when that is gone, and the slave with it
+	Master string // in the namespace of the step
+	NS     *NS    // of the slave; nil if the namespace is gone, and the slave with it
 	Mode   string // l2, l3 or l3s; "" is l2
-	MTU    int    // 0: the master's, and when that changes the kernel has the slave follow; Check takes any
-	Group  uint32 // of links, to be deleted together; 0 is everybody's
-	Down   bool   // leave it down: something has to be set first, and Up follows
+	MTU    int    // 0: that of the master, which the slave then follows; Check accepts any
+	Group  uint32 // links to be deleted together; 0 is the default group
+	Down   bool   // leave it down: something must be set first, and then Up sets it up
 }
 
 // modes in the order of IPVLAN_MODE_*, see linux/if_link.h.
@@ -53,12 +53,13 @@ func (v IPVlan) mode() string {
 
 // Add creates the slave in its namespace, under its name, and up, in one request.
 //
-// The request goes to the master's namespace and names the slave's, because only so
-// does the kernel make a link where it will live; one that it makes elsewhere, moves
-// or renames, it makes everybody wait for (synchronize_rcu, 10 ms and more each).
-// But kernels before 6.15 look for a link of the same name in the namespace of the
-// request, and find the node's own eth0. They do not look if the request has an
-// index, which is therefore chosen here, among those that no kernel gives.
+// The request goes to the master's namespace and names the slave's. Only then does the kernel
+// make the link in its final namespace. To move or rename a link, the kernel makes everybody
+// wait (synchronize_rcu, 10 ms and more each).
+//
+// Kernels before 6.15 look for a link of the same name in the namespace of the request, and
+// find the node's own eth0. They do not look if the request has an index. So Add chooses one
+// that no kernel gives by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -73,7 +74,7 @@ func (v IPVlan) Add(n *NS) error {
 	for i := range int32(slaves) {
 		err = v.create(n, slaveIndex+i)
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
-			break // else the index is taken, here or there
+			break // otherwise the index is in use, here or there
 		}
 	}
 	if errors.Is(err, ErrUnanswered) {
@@ -82,9 +83,9 @@ func (v IPVlan) Add(n *NS) error {
 	return err
 }
 
-// slaveIndex is the index of the first slave in a namespace, one that a namespace which
-// counts its links from one does not come to; further ones follow. It is the same in
-// all pods, and so may be what depends on it: see Splice.
+// slaveIndex is the index of the first slave in a namespace. A namespace counts its links from
+// one, and does not reach it. Further slaves follow. The index is the same in all pods, so
+// they can share what depends on it: see Splice.
 const slaveIndex, slaves = 1 << 24, 8
 
 // create asks for the slave with an index.
@@ -116,9 +117,8 @@ func (v IPVlan) create(n *NS, index int32) error {
 	return n.change(unix.RTM_NEWLINK, addNew, data...)
 }
 
-// Supported reports a kernel that has no ipvlan and no module for it. It asks for
-// a slave without a master, which the kernel refuses in another way if it knows
-// what a slave is, after it has loaded the module if need be.
+// Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without
+// a master. A kernel with ipvlan loads the module and refuses that with another error.
 func (IPVlan) Supported(n *NS) error {
 	info := attr(unix.IFLA_LINKINFO, nil)
 	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("ipvlan"))
@@ -129,8 +129,8 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, and needs no master for that. A link of that name that
-// is no ipvlan is somebody else's, and is left.
+// Del deletes the slave, and needs no master for that. A link of that name that is no ipvlan is
+// not ours, and stays.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -145,8 +145,7 @@ func (v IPVlan) Del(*NS) error {
 	return v.NS.delLink(v.Name)
 }
 
-// Check compares the slave with what it should be, and with its master if that
-// is named.
+// Check compares the slave with what it should be, and with its master if there is a name.
 func (v IPVlan) Check(n *NS) error {
 	if v.NS == nil {
 		return errGone

@@ -18,13 +18,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Limit bounds what comes in by links, or goes out by them, all of them together: the
-// kernel drops what is beyond it (tc-police(8)). Their filters share one action, which
-// has the one bucket of tokens; it goes with the last filter.
+// A Limit limits the packets that arrive by some links together, or that leave by them: the
+// kernel drops the rest (tc-police(8)). The filters share one action, which has the one bucket
+// of tokens. The action ends with the last filter.
 //
-// It counts a packet once, and not what a [Splice] takes in at one link to send it out by
-// another: the filters for what comes in stand behind the Splice's own, and those for what
-// goes out pass over what has come in by another link.
+// The limit counts each packet once. It does not count packets that a [Splice] takes from one
+// link to the other: the filters for arriving packets are behind the Splice's own, and those
+// for outgoing packets ignore what has arrived by another link.
 type Limit struct {
 	Devs   []string
 	Egress bool
@@ -35,13 +35,13 @@ type Limit struct {
 // limitPref is behind the programs that redirect or drop a packet.
 const limitPref = filterPref + 1
 
-// name is that of the program, and tells the limit too.
+// name is that of the program, and contains the limit.
 func (l Limit) name() string {
 	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst), bpf.Count(l.Egress))
 }
 
-// index is that of the shared action in its namespace. Another limit has another: an
-// action outlives its filters for a while, and a filter takes the one that there is.
+// index is that of the shared action in its namespace. Another limit has another index: an
+// action outlives its filters for a while, and a filter would use the existing one.
 func (l Limit) index() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.name())
@@ -81,7 +81,7 @@ func (l Limit) filter() filter {
 func (l Limit) Add(n *NS) error {
 	err := addFilters(n, l.Devs, l.filter(), bpf.Count(l.Egress))
 	if errors.Is(err, ErrNoBPF) {
-		return fmt.Errorf("a limit takes the kernel's modules sch_ingress, cls_bpf and act_police: %v", err)
+		return fmt.Errorf("a limit of the bandwidth needs the kernel's modules sch_ingress, cls_bpf and act_police: %v", err)
 	}
 	return err
 }
@@ -89,11 +89,11 @@ func (l Limit) Add(n *NS) error {
 // Del deletes the filters, whatever the limit. The hooks stay with the links.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
 
-// Check compares the filters with those that there are.
+// Check compares the filters with those in the kernel.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
-// police is the action of the filters, struct tc_police of linux/pkt_cls.h: to drop what
-// exceeds the rate, and to let the next filter decide on the rest.
+// police is the action of the filters, struct tc_police of linux/pkt_cls.h. It drops what
+// exceeds the rate, and lets the next filter decide on the rest.
 func (l Limit) police() *nl.RtAttr {
 	const (
 		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*
@@ -124,8 +124,8 @@ func (l Limit) police() *nl.RtAttr {
 	return actions
 }
 
-// ticks is how long it takes to send the burst, in the kernel's unit of 64 ns (see
-// /proc/net/psched): 4 minutes at most.
+// ticks is the time to send the burst, in the kernel's unit of 64 ns (see /proc/net/psched):
+// 4 minutes at most.
 func (l Limit) ticks() uint32 {
 	return uint32(min(float64(l.Burst)/float64(l.Rate)*1e9/64, math.MaxUint32))
 }

@@ -8,9 +8,11 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
-// A Link is what the kernel says of a network interface.
+// A Link is a network interface as the kernel describes it.
 type Link struct {
 	Index int
 	Name  string
@@ -29,15 +31,21 @@ type Link struct {
 // realLink is the Kind of lo and of network cards, which cannot be deleted.
 const realLink = "device"
 
-// String is the link as ip(8) would add it, without what it is attached to.
+// String is the command of ip(8) that adds the link, without its master or its other end.
 func (l Link) String() string {
 	return command("ip link add").word(l.Name).number("mtu", l.MTU).number("group", int(l.Group)).
 		option("type", l.Kind).option("mode", l.Mode).String()
 }
 
 // Links lists the links of the namespace by index.
-func (n *NS) Links() ([]Link, error) {
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(), skipStats())
+func (n *NS) Links() ([]Link, error) { return n.links(n.request) }
+
+// exactLinks is Links for callers who must know that none is missing.
+func (n *NS) exactLinks() ([]Link, error) { return n.links(n.exact) }
+
+// links lists the links by a request.
+func (n *NS) links(request func(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error)) ([]Link, error) {
+	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(), skipStats())
 	if err != nil {
 		return nil, fmt.Errorf("%s: list links: %w", n.Name, err)
 	}
@@ -62,7 +70,7 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return parseLink(m)
 }
 
-// linkByName asks for one link without its statistics. There is none of a name that cannot be.
+// linkByName asks for one link without its statistics. An invalid name means that there is none.
 func (n *NS) linkByName(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, absence{err}
@@ -94,16 +102,15 @@ func (n *NS) index(name string) (int, error) {
 	return i, nil
 }
 
-// checkName keeps a name that the kernel would refuse, or take for another
-// request, away from it. IFNAMSIZ is 16 with the final zero byte.
+// checkName refuses a name that the kernel would refuse, or would take for another request.
 func checkName(name string) error {
-	if name == "" || len(name) >= unix.IFNAMSIZ {
-		return fmt.Errorf("%q is no link name: 1 to %d bytes", name, unix.IFNAMSIZ-1)
+	if fault := ifname.Fault(name); fault != "" {
+		return fmt.Errorf("link name %q %s", name, fault)
 	}
 	return nil
 }
 
-// setLink sets a link up, with its MTU and alias if they are given, and what more there is.
+// setLink sets a link up, with its MTU and alias if they are given, and with further attributes.
 func (n *NS) setLink(name string, mtu int, alias string, more ...nl.NetlinkRequestData) error {
 	if err := checkName(name); err != nil {
 		return err

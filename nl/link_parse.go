@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseLink reads an answer to RTM_GETLINK. Package netlink has a reader too, of all that
-// any kind of link may have, which is 1 % of a plugin.
+// parseLink reads an answer to RTM_GETLINK. Package netlink has a reader, too, for everything
+// that any kind of link may have. That is 1 % of a plugin.
 func parseLink(m []byte) (Link, error) {
 	msg := nl.DeserializeIfInfomsg(m)
 	l := Link{Index: int(msg.Index), Kind: realLink, Up: msg.Flags&unix.IFF_UP != 0}
@@ -25,7 +25,7 @@ func parseLink(m []byte) (Link, error) {
 		case unix.IFLA_IFNAME:
 			l.Name = unix.ByteSliceToString(t.Value)
 		case unix.IFLA_ADDRESS:
-			if slices.ContainsFunc(t.Value, func(b byte) bool { return b != 0 }) { // that of lo is none
+			if slices.ContainsFunc(t.Value, func(b byte) bool { return b != 0 }) { // lo has none
 				l.MAC = net.HardwareAddr(t.Value).String()
 			}
 		case unix.IFLA_MTU:
@@ -47,8 +47,7 @@ func parseLink(m []byte) (Link, error) {
 	return l, nil
 }
 
-// parseInfo reads what a link is, and what only links of that kind have, which the kernel
-// says afterwards.
+// parseInfo reads the kind of a link, and then what only links of that kind have.
 func (l *Link) parseInfo(info []byte) error {
 	attrs, err := nl.ParseRouteAttr(info)
 	if err != nil {

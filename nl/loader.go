@@ -11,25 +11,25 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A loader loads the programs of a Splice, or gets those that are kept with the same maps.
-// If somebody has removed some of what is kept, two programs with maps of different age
-// would not know of each other what they remember, and no service would answer.
+// A loader loads the programs of a Splice, or opens the pinned ones with the same maps. If
+// somebody has removed some of the pinned files, the two programs could get different maps.
+// Then neither would know what the other remembers, and no service would answer.
 type loader struct {
-	maps    bpf.Maps
-	which   string // the maps, in a program's name
-	keep    func(name string, open func() (int, error)) (int, error)
-	entries uint32 // of a map, each of a tenth of a kB
+	maps  bpf.Maps
+	which string // identifies the maps, in a program's name
+	keep  func(name string, open func() (int, error)) (int, error)
+	pods  uint32 // the number of pods for which the maps have room
 }
 
 func newLoader(share bool) *loader {
 	closed := bpf.Maps{Kept: -1, Looped: -1}
-	if share { // with all pods of the node
-		return &loader{maps: closed, keep: pinned, entries: 16384}
+	if share { // all pods of the node use the same
+		return &loader{maps: closed, keep: pinned, pods: 128}
 	}
-	return &loader{maps: closed, keep: unpinned, entries: 1024}
+	return &loader{maps: closed, keep: unpinned, pods: 8} // one pod, and what each processor keeps for itself
 }
 
-// program returns the file of the program of a name.
+// program returns the file of the program with a name.
 func (l *loader) program(name string, code func(bpf.Maps) []byte) (int, error) {
 	if err := l.open(); err != nil {
 		return -1, err
@@ -42,20 +42,23 @@ func (l *loader) open() (err error) {
 	if l.which != "" {
 		return nil
 	}
-	if l.maps.Kept, err = l.openMap("memory"); err != nil {
+	sets := bpf.MapSets * l.pods
+	if l.maps.Kept, err = l.openMap("kept", sets); err != nil {
 		return err
 	}
-	if l.maps.Looped, err = l.openMap("looped"); err != nil {
+	// This map may be smaller: its entries are needed only until the answer comes.
+	if l.maps.Looped, err = l.openMap("looped", sets/4); err != nil {
 		return err
 	}
 	l.which = fmt.Sprintf(":%d:%d", mapID(l.maps.Kept), mapID(l.maps.Looped))
 	return nil
 }
 
-// openMap opens a map by its name. Where it is kept it outlives this release, and so the
-// name has to change when the keys do.
-func (l *loader) openMap(name string) (int, error) {
-	return l.keep(fingerprint(name, nil), func() (int, error) { return createMap(bpf.KeySize, l.entries) })
+// openMap opens a map by its name, with a number of sets of an eighth of a kB each. A pinned map
+// outlives this release, so its name must change with its layout.
+func (l *loader) openMap(name string, sets uint32) (int, error) {
+	layout := fmt.Sprint(name, " ", bpf.MapKeySize, bpf.MapValueSize, bpf.MapSets)
+	return l.keep(fingerprint(layout, nil), func() (int, error) { return createMap(bpf.MapKeySize, bpf.MapValueSize, sets) })
 }
 
 func (l *loader) close() {

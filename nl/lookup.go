@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasHostRoute tells whether the namespace has in its main table a route to this
-// very address, a /32 or /128, as it has to the pods behind its links. It asks the
-// kernel for one route ("ip route get ADDR fibmatch"), however many there are.
+// HasHostRoute reports whether the main table has a route to this single address, a /32 or
+// /128, as it has to the pods behind its links. It asks the kernel for one route ("ip route
+// get ADDR fibmatch"), however many there are.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
 	r, err := n.lookup(unix.RTM_F_FIB_MATCH, netip.Addr{}, a)
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
-// DefaultSource is the address that the default route by a link says is to be the source of
-// what the namespace itself sends ("ip route get ADDR oif DEV fibmatch"). It is the zero
-// address if there is no such route, or it says none.
-func (n *NS) DefaultSource(dev string, v6 bool) (netip.Addr, error) {
-	anybody := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // RFC 5737 and RFC 3849: to documentation nothing narrower leads
-	if v6 {
+// DefaultSource is the source address in the default route by a link, for packets that the
+// namespace itself sends ("ip route get ADDR oif DEV fibmatch"). It is the zero address if
+// there is no such route, or the route has no source.
+func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
+	anybody := netip.AddrFrom4([4]byte{192, 0, 2, 1}) // RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
+	if family == IPv6 {
 		anybody = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 	}
 	index, err := n.index(dev)
@@ -39,9 +39,9 @@ func (n *NS) DefaultSource(dev string, v6 bool) (netip.Addr, error) {
 	return r.Src, nil
 }
 
-// Leaves names the link by which what the namespace sends from one of its own addresses
-// leaves for another ("ip route get TO from FROM"), whichever rules and tables say so. It is
-// "" if nothing leads there.
+// Leaves is the link by which a packet from one of the namespace's own addresses leaves for
+// another address ("ip route get TO from FROM"), by all rules and tables. It is "" if no route
+// leads there.
 func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
 	r, err := n.lookup(0, from, to)
 	if err != nil || r.index == 0 {
@@ -57,11 +57,11 @@ func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
 	return l.Name, err
 }
 
-// lookup asks for the route that leads from an address, or the zero address for whichever,
-// to another. Where there is none it is the zero route.
+// lookup asks for the route from an address to another. The zero address stands for any source.
+// The answer is the zero route if there is none.
 func (n *NS) lookup(flags uint32, from, a netip.Addr, more ...nl.NetlinkRequestData) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
-	msg.Family, msg.Src_len, msg.Dst_len, msg.Flags = uint8(familyOf(a)), uint8(from.BitLen()), uint8(a.BitLen()), flags
+	msg.Family, msg.Src_len, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(from.BitLen()), uint8(a.BitLen()), flags
 	data := append([]nl.NetlinkRequestData{msg, attrAddr(unix.RTA_DST, a)}, more...)
 	if from.IsValid() {
 		data = append(data, attrAddr(unix.RTA_SRC, from))

@@ -66,7 +66,7 @@ func marker(t *testing.T, n *nl.NS) func(from *nl.NS, to string) int {
 	return func(from *nl.NS, to string) (mark int) {
 		t.Helper()
 		if err := from.Do(func() error {
-			c, err := net.DialTimeout("tcp", net.JoinHostPort(to, port), 5*time.Second)
+			c, err := net.DialTimeout("tcp", net.JoinHostPort(to, port), time.Minute)
 			if err != nil {
 				return err
 			}

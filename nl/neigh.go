@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Neigh says which MAC address an address has on a link, so that nobody has
-// to ask. On an unnumbered link that is more than speed: an IPv6 host answers
-// only for the addresses of the link itself, and with arp_ignore=1, which
-// kube-proxy's strictARP sets on the whole node, so does an IPv4 host.
+// A Neigh is the MAC address of an address on a link, so that nobody must ask for it. On an
+// unnumbered link this is necessary: in IPv6 the kernel answers only for the addresses of the
+// link itself. In IPv4 it does the same with arp_ignore=1, which kube-proxy's strictARP sets on
+// the whole node.
 type Neigh struct {
 	Addr netip.Addr
 	MAC  string
@@ -30,7 +30,7 @@ func (e Neigh) String() string {
 	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
 }
 
-// Add adds a permanent entry, in the place of one that was learnt.
+// Add adds a permanent entry. It replaces an entry that the kernel has learned.
 func (e Neigh) Add(n *NS) error {
 	msg, err := e.message(n)
 	if err != nil {
@@ -61,17 +61,17 @@ func (e Neigh) message(n *NS) ([]nl.NetlinkRequestData, error) {
 		return nil, err
 	}
 	mac, err := net.ParseMAC(e.MAC)
-	msg := &netlink.Ndmsg{Family: uint8(familyOf(e.Addr)), Index: uint32(index), State: netlink.NUD_PERMANENT}
+	msg := &netlink.Ndmsg{Family: uint8(FamilyOf(e.Addr)), Index: uint32(index), State: netlink.NUD_PERMANENT}
 	return []nl.NetlinkRequestData{msg, attrAddr(netlink.NDA_DST, e.Addr), attr(netlink.NDA_LLADDR, mac)}, err
 }
 
-// Check reports an entry that is missing, has another MAC address, or may be forgotten.
+// Check reports an entry that is missing, has another MAC address, or is not permanent.
 func (e Neigh) Check(n *NS) error {
 	index, err := n.index(e.Dev)
 	if err != nil {
 		return err
 	}
-	ask := &netlink.Ndmsg{Family: uint8(familyOf(e.Addr)), Index: uint32(index)}
+	ask := &netlink.Ndmsg{Family: uint8(FamilyOf(e.Addr)), Index: uint32(index)}
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask, attrAddr(netlink.NDA_DST, e.Addr))
 	if err != nil {
 		return err

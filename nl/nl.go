@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package nl arranges the network of two namespaces, the host's and a pod's.
+// Package nl configures the network of two namespaces, the node's and a pod's.
 //
-// Its words are those of ip(8), sysctl(8) and nft(8). An Object is a link, an
-// address, a route, a rule, a neighbour, a sysctl or a table of netfilter
-// rules: it can be added, deleted and checked, and it prints as the command
-// that would add it. A Wiring is a list of objects, so one list is what ADD
-// adds, what CHECK checks, what DEL deletes, and the documentation of all three.
+// Its words are those of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a
+// route, a rule, a neighbour, a sysctl or a table of netfilter rules. It can be added, deleted
+// and checked, and it prints as the command that would add it. A Wiring is a list of objects.
+// So one list is what ADD adds, what CHECK checks, what DEL deletes, and their documentation.
 //
-// Adding twice is the same as adding once, and so is deleting. What is there
-// already, but otherwise than asked for, is an error and is left alone.
+// Adding twice is the same as adding once, and so is deleting. An object that exists with
+// other properties is an error, and stays as it is.
 //
-// Everything goes over netlink; nothing is ever executed. This is the only
-// package that knows netlink, namespaces as file descriptors, and nftables; it
-// knows nothing of CNI, of EC2, or of what the wiring is for.
+// Everything goes over netlink; no program is executed. This is the only package that uses
+// netlink, namespaces as file descriptors, and nftables. It knows nothing of CNI, EC2, or the
+// purpose of a wiring.
 package nl
 
 import (
@@ -30,37 +29,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteProtocol marks the routes and rules that are ours: "protocol 72" to
-// ip(8). The numbers below 64 and some above are taken, see rt_protos of
-// iproute2.
+// RouteProtocol marks our routes and rules: "protocol 72" in ip(8). Others use the numbers below
+// 64 and some above, see rt_protos of iproute2.
 const RouteProtocol = 72
 
-// An NS is a network namespace, held by its file and by netlink sockets opened
-// in it. A socket stays in its namespace whichever thread uses it, so that only
-// Do has to move threads. It serves one goroutine at a time.
+// An NS is a network namespace with its file and the netlink sockets opened in it. A socket
+// stays in its namespace whichever thread uses it, so only Do moves threads. An NS serves one
+// goroutine at a time.
 type NS struct {
-	Name string // for people: "host", "pod"
+	Name string // for people: "node", "pod"
 
 	fd      netns.NsHandle
-	process bool // it is that of the process: each thread that no goroutine has locked is in it
+	process bool // it is the namespace of the process: each thread that no goroutine has locked is in it
+	kept    bool // Close does nothing: a keeper closes it
 
 	mu      sync.Mutex      // held while one of these is opened, used or closed:
 	sockets map[int]*socket // by netlink family
 	nft     *nftables.Conn
 
-	indices map[string]int // of links, while a Wiring is at work that asks for them again and again
-}
-
-// Host opens the namespace of the calling thread, which for a plugin is the
-// host's.
-func Host() (*NS, error) {
-	fd, err := ofThread()
-	if err != nil {
-		return nil, fmt.Errorf("open the host's network namespace: %w", err)
-	}
-	n := open("host", fd)
-	n.process = n.is(anyThread())
-	return n, nil
+	indices map[string]int // of links, while a Wiring is at work that needs them repeatedly
 }
 
 // Open opens the namespace at path. The error answers to fs.ErrNotExist if
@@ -77,18 +64,18 @@ func Open(name, path string) (*NS, error) {
 	return open(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open], if it is another than n: that of a
-// container may be the host's by now, where its path goes by the number of a process.
+// OpenOther opens the namespace at path like [Open], unless it is n itself. A container's path
+// with the number of a process may now lead to the node's namespace.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	other, err := Open(name, path)
 	if err == nil && n.fd.Equal(other.fd) {
 		other.Close()
-		return nil, fmt.Errorf("open network namespace %s: it is the %s's own: %w", path, n.Name, os.ErrNotExist)
+		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name, os.ErrNotExist)
 	}
 	return other, err
 }
 
-// isNamespace tells a namespace from the empty file that its mount has left.
+// isNamespace reports whether a file is a namespace, and not the empty file that its mount has left.
 func isNamespace(fd int) bool {
 	var s unix.Statfs_t
 	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC
@@ -98,14 +85,12 @@ func open(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, fd: fd, sockets: map[int]*socket{}}
 }
 
-// ofThread opens the namespace of the calling thread. It is asked for in one system
-// call: a goroutine that learns its thread's number first may be on another one by then,
-// and the first in another namespace.
+// ofThread opens the namespace of the calling thread in one system call. A goroutine that first
+// asks for its thread's number may be on another thread then, and the first one elsewhere.
 func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
-// anyThread returns the namespace of a thread that no goroutine has locked, and
-// so of every such thread. It is not that of /proc/self: the first thread of a
-// process may be one that Do has moved.
+// anyThread returns the namespace of a thread that no goroutine has locked, and so of every
+// such thread. /proc/self may show another: Do may have moved the first thread of the process.
 func anyThread() (fd netns.NsHandle) {
 	done := make(chan struct{})
 	go func() {
@@ -116,7 +101,7 @@ func anyThread() (fd netns.NsHandle) {
 	return fd
 }
 
-// is says whether fd is the same namespace, and closes it.
+// is reports whether fd is the same namespace, and closes fd.
 func (n *NS) is(fd netns.NsHandle) bool {
 	defer fd.Close()
 	return fd.IsOpen() && n.fd.Equal(fd)
@@ -124,6 +109,9 @@ func (n *NS) is(fd netns.NsHandle) bool {
 
 // Close releases the namespace.
 func (n *NS) Close() error {
+	if n.kept {
+		return nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, s := range n.sockets {
@@ -136,9 +124,9 @@ func (n *NS) Close() error {
 	return n.fd.Close()
 }
 
-// Do runs f in the namespace, for what a netlink socket cannot do: to read and
-// write a sysctl, to open a socket that then stays there. f runs on a thread of
-// its own, and goroutines that it starts do not run in the namespace.
+// Do runs f in the namespace, for what a netlink socket cannot do: read and write a sysctl, and
+// open a socket that then stays there. f has its own thread. Goroutines that it starts do not
+// run in the namespace.
 func (n *NS) Do(f func() error) error {
 	if n.process {
 		return apart(f) // a thread that no goroutine has locked is there already
@@ -146,7 +134,7 @@ func (n *NS) Do(f func() error) error {
 	return apart(func() error { return n.enter(f) })
 }
 
-// apart runs f in another goroutine. If it panics so does apart: nobody could recover there.
+// apart runs f in another goroutine. If f panics, apart panics: nobody could recover there.
 func apart(f func() error) error {
 	err := errors.New("interrupted") // f called runtime.Goexit
 	var fault any
@@ -167,8 +155,8 @@ func apart(f func() error) error {
 	return err
 }
 
-// enter moves this goroutine's thread into the namespace and back. If it cannot
-// come back the thread stays locked, and ends with its goroutine.
+// enter moves this goroutine's thread into the namespace and back. A thread that cannot come
+// back stays locked, and ends with its goroutine.
 func (n *NS) enter(f func() error) error {
 	runtime.LockOSThread()
 	home, err := ofThread()

@@ -80,7 +80,7 @@ func TestDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := make([]byte, 9)
-	_ = server.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = server.SetDeadline(time.Now().Add(time.Minute))
 	if _, from, err := server.ReadFrom(b); err != nil || from.(*net.UDPAddr).IP.String() != "10.0.0.1" {
 		t.Errorf("from %v, %v", from, err)
 	}
@@ -120,7 +120,7 @@ func TestHost(t *testing.T) {
 		"another":    other.Do,
 	} {
 		err := in(func() error {
-			host, err := nl.Host()
+			host, err := nl.Node()
 			if err != nil {
 				return err
 			}
@@ -150,7 +150,7 @@ func TestSysctl(t *testing.T) {
 	if v, err := host.Sysctl(key); err != nil || v != "2" {
 		t.Errorf("got %q, %v", v, err)
 	}
-	if err := (nl.Sysctl{Key: key, Value: "0"}).Check(host); err == nil || err.Error() != "it is 2" {
+	if err := (nl.Sysctl{Key: key, Value: "0"}).Check(host); err == nil || err.Error() != "the value is 2" {
 		t.Errorf("Check: %v", err)
 	}
 	if err := (nl.Sysctl{Key: "net/ipv4/conf/absent/rp_filter", Value: "0"}).Add(host); !errors.Is(err, fs.ErrNotExist) {

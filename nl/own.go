@@ -5,69 +5,92 @@ package nl
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 )
 
-// By these marks, and by [RouteProtocol], what is ours on a node can be told from
-// what is others'.
+// These marks and [RouteProtocol] identify what is ours on a node.
 const (
-	OwnGroup = 72                   // of the host ends of veth pairs: see 'ip link show group 72'
+	OwnGroup = 72                   // of the node's ends of veth pairs: see 'ip link show group 72'
 	OwnTable = "cni_ipvlan_vpc_k8s" // of nftables, in the family inet, on the node and in pods
 )
 
-// OwnTableOf is the node's table of a network: [OwnTable] for the network that the shipped
-// configurations name, which is called like it. Each network has its own, so that two
-// whose configurations differ do not replace each other's: a name with a dash gets
-// underscores, and one that has those, or dots, stays as it is, behind a dot.
+// OwnTableOf is the name of a network's table on the node. It is [OwnTable] for the network
+// that the shipped configurations name. Each network has its own table, so that two networks
+// with different configurations do not replace each other's. A dash in the network's name
+// becomes an underscore. A name with underscores or dots stays as it is, behind a dot.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
 	}
-	return FoldedTableOf(network)
-}
-
-// FoldedTableOf is the node's table of a network in earlier releases, where those whose names
-// differ in a dash, a dot or an underscore had the same.
-func FoldedTableOf(network string) string {
-	name := strings.ReplaceAll(strings.ReplaceAll(network, "-", "_"), ".", "_")
+	name := strings.ReplaceAll(network, "-", "_")
 	if name == OwnTable {
 		return OwnTable
 	}
 	return OwnTable + "_" + name
 }
 
-// isOwnTable tells the table of a network, of this release or an earlier one, by its name.
+// isOwnTable reports whether a table of this name is a network's, of this or an earlier release.
 func isOwnTable(name string) bool {
 	rest, own := strings.CutPrefix(name, OwnTable)
 	return own && (rest == "" || rest[0] == '_' || rest[0] == '.')
 }
 
-// RemoveOwn removes from the namespace all that bears our marks: veth pairs, rules,
-// routes, and the table of nftables; and the programs that pods share. It is for a
-// node that has no pod any more.
-func (n *NS) RemoveOwn() error {
-	own, err := n.own()
+// RemoveShared removes from the namespace what serves all pods: our tables of nftables, our
+// rules, and the programs that pods share. It removes nothing, and reports false, unless the
+// kernel shows in this call that no pod is left. Only its veth pair serves a pod. So the proof
+// is that there is no link and no route of ours.
+//
+// RemoveShared never removes what belongs to one pod. The veth pair and the routes of a pod end
+// with its namespace. If they exist, a pod uses them.
+//
+// An ADD makes the pair first, and then checks what serves all pods. So either RemoveShared
+// finds the pair, or the ADD finds what was removed. If both happen at once, a pair may be
+// there afterwards. Then the error is [ErrPods], and the caller must repair what was removed.
+func (n *NS) RemoveShared() (removed bool, err error) {
+	if err := n.vacant(); err != nil {
+		if errors.Is(err, ErrPods) {
+			err = nil
+		}
+		return false, err
+	}
+	shared, err := n.shared()
+	if err != nil {
+		return false, err
+	}
+	if err := errors.Join(shared.Del(), unpin()); err != nil {
+		return len(shared) > 0, err
+	}
+	return len(shared) > 0, n.vacant()
+}
+
+// ErrPods reports that the node has pods: links or routes of ours lead to them.
+var ErrPods = errors.New("there are pods on the node")
+
+// vacant is nil if the kernel shows that there is no pod. A list that the kernel could not
+// complete proves nothing.
+func (n *NS) vacant() error {
+	links, err := n.exactLinks()
 	if err != nil {
 		return err
 	}
-	return errors.Join(own.Del(), unpin())
-}
-
-// own lists what bears our marks.
-func (n *NS) own() (Wiring, error) {
-	links, err1 := n.Links()
-	routes, err2 := n.Routes(RouteFilter{Protocol: RouteProtocol})
-	rules, err3 := n.Rules()
-	tables, err4 := n.Tables()
-	var w Wiring
 	for _, l := range links {
-		if l.Group == OwnGroup && l.Kind == "veth" {
-			w = append(w, Step{n, Veth{Name: l.Name}})
+		if l.Group == OwnGroup {
+			return fmt.Errorf("%w: %s is in group %d", ErrPods, l.Name, OwnGroup)
 		}
 	}
-	for _, r := range routes {
-		w = append(w, Step{n, r})
+	routes, err := n.Routes(RouteFilter{Protocol: RouteProtocol})
+	if err == nil && len(routes) > 0 {
+		err = fmt.Errorf("%w: %s", ErrPods, routes[0])
 	}
+	return err
+}
+
+// shared lists what serves all pods.
+func (n *NS) shared() (Wiring, error) {
+	rules, err1 := n.Rules()
+	tables, err2 := n.Tables()
+	var w Wiring
 	for _, r := range rules {
 		if r.Protocol == RouteProtocol {
 			w = append(w, Step{n, r})
@@ -78,5 +101,5 @@ func (n *NS) own() (Wiring, error) {
 			w = append(w, Step{n, Table{Family: "inet", Name: name}})
 		}
 	}
-	return w, errors.Join(err1, err2, err3, err4)
+	return w, errors.Join(err1, err2)
 }

@@ -4,10 +4,59 @@
 package nl_test
 
 import (
+	"net/netip"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
+
+// TestRemoveShared: what serves all pods stays as long as a link or a route of ours shows
+// that there is one, and goes then. What others have made stays.
+func TestRemoveShared(t *testing.T) {
+	nltest.Need(t, "nftables")
+	host, _ := nltest.NS(t, "host")
+	pod, path := nltest.NS(t, "pod")
+	add := func(objects ...nl.Object) {
+		t.Helper()
+		for _, o := range objects {
+			if err := (nl.Wiring{{NS: host, Object: o}}).Add(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable}
+	table := nl.Table{Family: "inet", Name: "others", Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
+	add(rule, table, nl.Veth{Name: "vethothers", Peer: "eth2", PeerNS: pod})
+	bare := nltest.Dump(t, host)
+	rule.Protocol = nl.RouteProtocol
+	table.Name = nl.OwnTable
+	pair := nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod, Group: nl.OwnGroup}
+	add(rule, table, pair)
+	keeps := func(why string) {
+		t.Helper()
+		before := nltest.Dump(t, host)
+		if removed, err := host.RemoveShared(); removed || err != nil || nltest.Dump(t, host) != before {
+			t.Fatalf("%s: removed %v, %v:\n%s", why, removed, err, nltest.Dump(t, host))
+		}
+	}
+	keeps("a pod")
+	if err := (nl.Wiring{{NS: host, Object: pair}}).Del(); err != nil {
+		t.Fatal(err)
+	}
+	route := nl.Route{Dst: netip.MustParsePrefix("10.0.1.5/32"), Dev: "lo", Protocol: nl.RouteProtocol}
+	add(route)
+	keeps("a route")
+	if err := (nl.Wiring{{NS: host, Object: route}}).Del(); err != nil {
+		t.Fatal(err)
+	}
+	nltest.Remove(t, path)
+	for _, want := range []bool{true, false} {
+		if removed, err := host.RemoveShared(); removed != want || err != nil || nltest.Dump(t, host) != bare {
+			t.Errorf("no pod: removed %v, %v:\n%s\nwant\n%s", removed, err, nltest.Dump(t, host), bare)
+		}
+	}
+}
 
 // TestOwnTableOf: no two networks have one table, and most have the name that they had before.
 func TestOwnTableOf(t *testing.T) {

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer tells whether the other end of a veth pair, of which near is a link of n, is the
-// link of other with that index. It goes by what the kernel says of near: the links of a
-// pod have the names and the indices that the pod gives them, and two of its own may well
-// be each other's other ends under the numbers of somebody else's.
+// IsPeer reports whether near, a link of n, is one end of a veth pair whose other end is the
+// link of other with that index. It uses only the kernel's answer about near. A pod chooses the
+// names and indices of its own links, so two of them could look like another pod's pair.
 func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	if near.Kind != "veth" || near.Peer != index || near.peerNS == 0 {
 		return false
@@ -20,8 +19,8 @@ func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	return err == nil && near.peerNS == ns
 }
 
-// numberOf is 1 + the ID by which n knows another namespace, ip-netns(8); 0 if it has none.
-// The kernel gives one to each that a link of n leads to, when it speaks of the link.
+// numberOf is 1 + the ID by which n knows another namespace, ip-netns(8); 0 if it has none. The
+// kernel gives an ID to each namespace to which a link of n leads, when it describes the link.
 func (n *NS) numberOf(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen, attr32(unix.NETNSA_FD, uint32(other.fd)))

@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pins is where systemd, like whoever else uses BPF, mounts the file system for its objects.
-// Ours are there under names that tell what they are. So they serve all pods, and only the
-// first waits for the kernel to verify a program.
+// pins is where systemd, and everybody else who uses BPF, mounts the file system for its
+// objects. Ours have names that identify them. So they serve all pods, and only the first pod
+// waits for the kernel to verify a program.
 const pins = "/sys/fs/bpf"
 
-// unpinned makes an object that nobody else is to have.
+// unpinned makes an object that nobody else gets.
 func unpinned(_ string, open func() (int, error)) (int, error) { return open() }
 
-// canPin says whether there is such a file system.
+// canPin reports whether there is such a file system.
 func canPin() bool {
 	var s unix.Statfs_t
 	return unix.Statfs(pins, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// pinned returns the file of the object that is kept under a name. If there is none it
-// makes it, and keeps it if there is such a file system.
+// pinned returns the file of the object that is pinned under a name. If there is none it makes
+// the object, and pins it if there is such a file system.
 func pinned(name string, open func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 		return fd, nil
@@ -38,7 +38,7 @@ func pinned(name string, open func() (int, error)) (int, error) {
 		return -1, err
 	}
 	if _, err := objCommand(unix.BPF_OBJ_PIN, name, fd); errors.Is(err, fs.ErrExist) {
-		// Another was faster, and has the one that others use.
+		// Another process was faster: use its object, as others do.
 		if other, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 			return other, unix.Close(fd)
 		}
@@ -46,7 +46,7 @@ func pinned(name string, open func() (int, error)) (int, error) {
 	return fd, nil
 }
 
-// unpin gives up all that is kept. Programs that links have stay until those go.
+// unpin removes all pinned objects. Programs at links stay as long as the links.
 func unpin() (err error) {
 	files, _ := filepath.Glob(filepath.Join(pins, OwnTable+":*"))
 	for _, f := range files {
@@ -55,7 +55,7 @@ func unpin() (err error) {
 	return err
 }
 
-// objCommand gets or keeps an object, see bpf(2).
+// objCommand opens or pins an object, see bpf(2).
 func objCommand(command uintptr, name string, fd int) (int, error) {
 	file := append([]byte(filepath.Join(pins, name)), 0)
 	attr := struct {
@@ -69,8 +69,8 @@ func objCommand(command uintptr, name string, fd int) (int, error) {
 	return int(r), nil
 }
 
-// mapID is the kernel's number of a map, which no other has at the same time; 0 if the
-// kernel does not say.
+// mapID is the kernel's number of a map. No two maps have the same one at the same time. It is 0
+// if the kernel does not answer.
 func mapID(fd int) uint32 {
 	var info struct{ mapType, id uint32 } // the beginning of struct bpf_map_info
 	attr := struct {

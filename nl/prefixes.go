@@ -13,8 +13,8 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// inPrefixes matches one of the two addresses of a packet against prefixes: one
-// by a comparison, several by an anonymous set.
+// inPrefixes matches one of the two addresses of a packet against prefixes: one prefix by a
+// comparison, several by an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermost(prefixes)
 	if len(prefixes) == 0 {
@@ -76,11 +76,11 @@ func compare(c *nftables.Conn, t *nftables.Table, prefixes []netip.Prefix, not b
 	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID, Invert: not}}, err
 }
 
-// outermost sorts prefixes and leaves out those that another contains, because
-// the intervals of a set must not overlap.
+// outermost sorts prefixes and omits those that another contains, because the intervals of a
+// set must not overlap.
 func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
-	for _, p := range prefixes { // a few: a sort of their type would be 10 kB of program
+	for _, p := range prefixes { // there are few, and a sort for their type would add 10 kB to the program
 		sorted = append(sorted, p.Masked())
 		for i := len(sorted) - 1; i > 0 && sorted[i].Compare(sorted[i-1]) < 0; i-- {
 			sorted[i-1], sorted[i] = sorted[i], sorted[i-1]

@@ -14,13 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// ErrNoBPF is the answer of a kernel that cannot run a program on a link's
-// packets: it is too old, was built without, or is locked down. What it says
-// further is the kernel's reason.
+// ErrNoBPF reports a kernel that cannot run a program on a link's packets: it is too old, was
+// built without BPF, or is locked down. The text that follows is the kernel's reason.
 var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
 
-// loadBPF gives the kernel a program for packets of links and returns its file.
-// If the kernel refuses, it is asked once more for its reasons.
+// loadBPF gives the kernel a program for packets of links and returns its file. If the kernel
+// refuses, loadBPF asks once more for the reasons.
 func loadBPF(code []byte) (fd int, err error) {
 	err = withMemory(func() (err error) { fd, err = progLoad(code, nil); return err })
 	if err == nil {
@@ -33,7 +32,7 @@ func loadBPF(code []byte) (fd int, err error) {
 	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, reason(log))
 }
 
-// reason is the last thing that the verifier says of the program itself.
+// reason is the verifier's last line about the program itself.
 func reason(log []byte) string {
 	lines := strings.Split(strings.TrimSpace(unix.ByteSliceToString(log)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
@@ -65,10 +64,9 @@ func progLoad(code, log []byte) (int, error) {
 	return int(fd), nil
 }
 
-// createMap makes a map that forgets what was not used for longest, with values of
-// four bytes, and returns its file.
-func createMap(keySize, entries uint32) (fd int, err error) {
-	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize, 4, entries, 0}
+// createMap makes a map that forgets what was not used for longest, and returns its file.
+func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
+	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize, valueSize, entries, 0}
 	err = withMemory(func() error {
 		r, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_CREATE, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 		if errno != 0 {

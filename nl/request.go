@@ -16,10 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// request sends one message of a netlink family and returns the answers of type
-// answer. With strict checking the kernel dumps only what is asked for (one link's
-// addresses, one table's routes), where package netlink reads everything and chooses.
+// request sends one message of a netlink family and returns the answers of type answer. With
+// strict checking the kernel dumps only what the message asks for (one link's addresses, one
+// table's routes). Package netlink reads everything and chooses.
 func (n *NS) request(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error) {
+	msgs, err := n.exact(family, typ, flags, answer, data...)
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		err = nil
+	}
+	return msgs, err
+}
+
+// exact is request for callers who must know that nothing is missing. A dump that was
+// interrupted in each try is an error, netlink.ErrDumpInterrupted.
+func (n *NS) exact(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, err := n.socket(family)
@@ -42,13 +52,13 @@ func (n *NS) change(typ, flags int, data ...nl.NetlinkRequestData) error {
 	return err
 }
 
-// The flags of a request that adds: what must not be there, and what may be.
+// The flags of a request that adds an object: one that must not exist, and one that may.
 const (
 	addNew     = unix.NLM_F_CREATE | unix.NLM_F_EXCL
 	addReplace = unix.NLM_F_CREATE | unix.NLM_F_REPLACE
 )
 
-// socket returns the socket of a netlink family, opened if it was not.
+// socket returns the socket of a netlink family, and opens it if necessary.
 func (n *NS) socket(family int) (*socket, error) {
 	if s := n.sockets[family]; s != nil {
 		return s, nil
@@ -65,9 +75,9 @@ func (n *NS) socket(family int) (*socket, error) {
 	return s, nil
 }
 
-// retry repeats a dump that a change in the kernel has interrupted. A busy node
-// changes something all the time, hence the limit; after it the last answer
-// stands, which may miss what changed while it was read.
+// retry repeats a dump that a change in the kernel has interrupted. A busy node changes
+// something all the time, so there is a limit. The last answer may miss what changed while the
+// kernel was writing it.
 func retry(dump func() error) error {
 	var err error
 	for range 10 {
@@ -75,11 +85,11 @@ func retry(dump func() error) error {
 			return err
 		}
 	}
-	return nil
+	return err
 }
 
-// kernel gives an error of netlink the meaning that package fs has for it.
-// EEXIST, ENOENT and EPERM have it already.
+// kernel makes an error of netlink answer to the errors of package fs. EEXIST, ENOENT and EPERM
+// do so already.
 func kernel(err error) error {
 	switch {
 	case err == nil:
@@ -96,7 +106,7 @@ type absence struct{ error }
 func (a absence) Is(target error) bool { return target == fs.ErrNotExist }
 func (a absence) Unwrap() error        { return a.error }
 
-// differs is what Check says of an object that is there otherwise than it should be.
+// differs is the error of Check about an object with another property than it should have.
 func differs(what string, got, want any) error {
 	return fmt.Errorf("%s is %v, not %v", what, got, want)
 }
@@ -119,7 +129,7 @@ func number(b []byte) uint32 {
 	return 0
 }
 
-// ordered reads a number of four bytes in the order of the network, as nftables has them.
+// ordered reads a number of four bytes in network byte order, as nftables writes it.
 func ordered(b []byte) uint32 {
 	if len(b) != 4 {
 		return 0
@@ -127,7 +137,7 @@ func ordered(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// attrsOf are the attributes in a message by their types, up to one that is cut off.
+// attrsOf are the attributes of a message by their types, up to one that is incomplete.
 func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
@@ -143,15 +153,4 @@ func attrsOf(b []byte) iter.Seq2[int, []byte] {
 func addrFrom(b []byte) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a
-}
-
-// familyOf is the address family of an address: 0, all, for the zero address.
-func familyOf(a netip.Addr) int {
-	switch {
-	case !a.IsValid():
-		return unix.AF_UNSPEC
-	case a.Is4():
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
 }

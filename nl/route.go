@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is a route to Dst over the link Dev, by way of Via if that is given,
-// else to what is on the link itself.
+// A Route is a route to Dst by the link Dev: by the next hop Via, or without one for what is on
+// the link itself.
 type Route struct {
 	Dst      netip.Prefix
 	Via      netip.Addr
@@ -24,11 +24,11 @@ type Route struct {
 	Src      netip.Addr
 	Metric   int
 	MTU      int
-	OnLink   bool   // Via is on the link, whatever the other routes say
-	Type     string // "" is unicast; one that is unreachable or blackhole has no Dev
+	OnLink   bool   // Via is on the link, even if no other route leads to it
+	Type     string // "" is unicast; unreachable and blackhole routes have no Dev
 	Protocol int    // 0 is boot, as with ip(8)
-	// Replace takes the place of another route to Dst. Where Dst is the address
-	// of a pod, that is what a pod has left behind that is no more.
+	// Replace replaces another route to Dst. If Dst is the address of a pod, a pod that has
+	// ended has left the other route.
 	Replace bool
 }
 
@@ -63,7 +63,7 @@ func (r Route) String() string {
 
 func (r Route) table() int { return int(cmp.Or(r.Table, unix.RT_TABLE_MAIN)) }
 
-// scope is how far Dst is: on the link, or beyond. IPv6 has no such thing.
+// scope is the distance of Dst: on the link, or beyond it. IPv6 has no scopes of routes.
 func (r Route) scope() int {
 	if r.Type == "" && !r.Via.IsValid() && r.Dst.Addr().Is4() {
 		return unix.RT_SCOPE_LINK
@@ -99,7 +99,7 @@ func (r Route) Del(n *NS) error {
 // message is the route as the kernel has it.
 func (r Route) message(n *NS) ([]nl.NetlinkRequestData, error) {
 	msg := &nl.RtMsg{}
-	msg.Family, msg.Dst_len, msg.Scope = uint8(familyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), uint8(r.scope())
+	msg.Family, msg.Dst_len, msg.Scope = uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), uint8(r.scope())
 	msg.Protocol, msg.Type = uint8(cmp.Or(r.Protocol, unix.RTPROT_BOOT)), unix.RTN_UNICAST
 	if r.OnLink {
 		msg.Flags = unix.RTNH_F_ONLINK
@@ -149,7 +149,7 @@ func (r Route) Check(n *NS) error {
 		}
 		index = i
 	}
-	found, err := n.routes(RouteFilter{Table: uint32(r.table())}, familyOf(r.Dst.Addr()), index)
+	found, err := n.routes(RouteFilter{Table: uint32(r.table())}, FamilyOf(r.Dst.Addr()), index)
 	if err != nil {
 		return err
 	}
@@ -158,10 +158,10 @@ func (r Route) Check(n *NS) error {
 	for _, f := range found {
 		got := f.Route
 		got.Protocol = 0
-		if want.Metric == 0 { // 0 is 1024 in IPv6
+		if want.Metric == 0 { // IPv6 turns 0 into 1024
 			got.Metric = 0
 		}
-		if want.MTU == 0 { // one that is smaller than it need be does no harm
+		if want.MTU == 0 { // a smaller one than necessary does no harm
 			got.MTU = 0
 		}
 		if f.index == index && got == want {
@@ -174,14 +174,14 @@ func (r Route) Check(n *NS) error {
 // MainTable is the table of routes that ip(8) calls main.
 const MainTable = unix.RT_TABLE_MAIN
 
-// A RouteFilter says which routes to list. The zero value of a field is any.
+// A RouteFilter selects the routes to list. The zero value of a field is any.
 type RouteFilter struct {
 	Table    uint32
 	Dev      string
 	Protocol int
 }
 
-// Routes lists routes, IPv4 first. Those of the local table come only if it is asked for.
+// Routes lists routes, IPv4 first. It omits the local table, unless the filter asks for it.
 func (n *NS) Routes(f RouteFilter) ([]Route, error) {
 	all, err := n.listRoutes(f)
 	if err != nil {
@@ -198,7 +198,7 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 		}
 	}
 	var found []kernelRoute
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+	for _, family := range Families {
 		more, err := n.routes(f, family, index)
 		if err != nil {
 			return nil, err
@@ -222,7 +222,7 @@ type kernelRoute struct {
 }
 
 // routes reads the routes of a table, a protocol, and a link; 0 is any.
-func (n *NS) routes(f RouteFilter, family, index int) ([]kernelRoute, error) {
+func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)
 	data := []nl.NetlinkRequestData{msg}

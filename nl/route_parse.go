@@ -24,10 +24,7 @@ func parseRoute(m []byte) (kernelRoute, error) {
 	if err != nil {
 		return r, err
 	}
-	dst := netip.IPv4Unspecified()
-	if msg.Family == unix.AF_INET6 {
-		dst = netip.IPv6Unspecified()
-	}
+	dst := Family(msg.Family).Everywhere().Addr()
 	for _, t := range attrs {
 		switch t.Attr.Type {
 		case unix.RTA_DST:

@@ -18,10 +18,10 @@ import (
 // A Rule sends packets to the routes of a table.
 type Rule struct {
 	Pref     int
-	IPv6     bool // only asked for where neither From nor To tells
-	Not      bool // for what does not match
+	Family   Family // that of From or To where there is one; else 0 is IPv4
+	Not      bool   // for packets that do not match
 	From, To netip.Prefix
-	IIF      string // "lo" for what the host itself sends, and for the check of sources, rp_filter
+	IIF      string // "lo" for what the namespace itself sends, and for the check of sources, rp_filter
 	Mark     uint32
 	Mask     uint32 // 0 is all bits
 	Table    uint32 // 0 only to delete: any table
@@ -30,7 +30,7 @@ type Rule struct {
 
 func (r Rule) String() string {
 	name := "ip rule add"
-	if r.v6() {
+	if r.family() == IPv6 {
 		name = "ip -6 rule add"
 	}
 	c := command(name).flag("not", r.Not).option("pref", strconv.Itoa(r.Pref))
@@ -46,10 +46,13 @@ func (r Rule) String() string {
 	return c.option("iif", r.IIF).option("lookup", tableName(r.Table)).number("protocol", r.Protocol).String()
 }
 
-func (r Rule) v6() bool     { return r.IPv6 || r.From.Addr().Is6() || r.To.Addr().Is6() }
+func (r Rule) family() Family {
+	return cmp.Or(FamilyOf(r.From.Addr()), FamilyOf(r.To.Addr()), r.Family, IPv4)
+}
+
 func (r Rule) mask() uint32 { return cmp.Or(r.Mask, ^uint32(0)) }
 
-// tableName is the name of a table where every host has one, see rt_tables.
+// tableName is the name of a table that every host has, see rt_tables, or else its number.
 func tableName(t uint32) string {
 	switch t {
 	case 0:
@@ -64,8 +67,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. The kernel says that there is one only of a rule that is the same
-// in all but the protocol (rule_exists): nobody need list those of all pods to compare.
+// Add adds the rule. The kernel refuses only a rule that is the same in everything but the
+// protocol (rule_exists). So nobody must list the rules of all pods to compare.
 func (r Rule) Add(n *NS) error {
 	err := n.change(unix.RTM_NEWRULE, addNew, r.message(unix.FR_ACT_TO_TBL)...)
 	if errors.Is(err, fs.ErrExist) {
@@ -77,16 +80,16 @@ func (r Rule) Add(n *NS) error {
 // Del deletes the rule.
 func (r Rule) Del(n *NS) error { return n.change(unix.RTM_DELRULE, 0, r.message(0)...) }
 
-// DelRules deletes all rules about what comes in by a link, without listing them: a node
-// has some for each pod.
+// DelRules deletes all rules about packets that arrive by a link. It does not list the rules: a
+// node has some for each pod.
 func (n *NS) DelRules(iif string) error {
-	if err := checkName(iif); err != nil { // without a name the kernel would delete any rule
+	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
 		return err
 	}
 	const most = 1000 // nobody has so many
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+	for _, family := range Families {
 		msg := &nl.RtMsg{}
-		msg.Family = family
+		msg.Family = uint8(family)
 		for range most {
 			err := n.change(unix.RTM_DELRULE, 0, msg, attrString(nl.FRA_IIFNAME, iif))
 			if absent(err) {
@@ -100,13 +103,10 @@ func (n *NS) DelRules(iif string) error {
 	return nil
 }
 
-// message is the rule as the kernel has it, which takes 0 for any action where it deletes.
+// message is the rule as the kernel has it. To delete a rule, action 0 is any action.
 func (r Rule) message(action uint8) []nl.NetlinkRequestData {
 	msg := &nl.RtMsg{}
-	msg.Family, msg.Type = unix.AF_INET, action
-	if r.v6() {
-		msg.Family = unix.AF_INET6
-	}
+	msg.Family, msg.Type = uint8(r.family()), action
 	if r.Not {
 		msg.Flags = unix.FIB_RULE_INVERT
 	}
@@ -138,15 +138,11 @@ func (r Rule) message(action uint8) []nl.NetlinkRequestData {
 
 // Check looks for the rule. Who put it there does not matter.
 func (r Rule) Check(n *NS) error {
-	family := unix.AF_INET
-	if r.v6() {
-		family = unix.AF_INET6
-	}
-	found, err := n.rules(family)
+	found, err := n.rules(r.family())
 	if err != nil {
 		return err
 	}
-	r.IPv6, r.Protocol = r.v6(), 0
+	r.Family, r.Protocol = r.family(), 0
 	if r.Mark != 0 {
 		r.Mask = r.mask()
 	}
@@ -158,10 +154,10 @@ func (r Rule) Check(n *NS) error {
 	return fmt.Errorf("there is no such rule: %w", fs.ErrNotExist)
 }
 
-// Rules lists the rules, IPv4 first, in the order the kernel asks them.
+// Rules lists the rules, IPv4 first, in the order in which the kernel applies them.
 func (n *NS) Rules() ([]Rule, error) {
 	var all []Rule
-	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+	for _, family := range Families {
 		found, err := n.rules(family)
 		if err != nil {
 			return nil, fmt.Errorf("%s: list rules: %w", n.Name, err)
@@ -171,7 +167,7 @@ func (n *NS) Rules() ([]Rule, error) {
 	return all, nil
 }
 
-func (n *NS) rules(family int) ([]Rule, error) {
+func (n *NS) rules(family Family) ([]Rule, error) {
 	// struct fib_rule_hdr has the size and the first field of struct rtmsg.
 	msg := &nl.RtMsg{}
 	msg.Family = uint8(family)
@@ -195,7 +191,7 @@ func (n *NS) rules(family int) ([]Rule, error) {
 
 func parseRule(m []byte) (Rule, error) {
 	msg := nl.DeserializeRtMsg(m)
-	r := Rule{IPv6: msg.Family == unix.AF_INET6, Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table)}
+	r := Rule{Family: Family(msg.Family), Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table)}
 	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
 	if err != nil {
 		return r, err

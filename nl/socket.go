@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A socket is a netlink socket. It stays in the namespace that it was opened in,
-// whichever thread uses it.
+// A socket is a netlink socket. It stays in the namespace in which it was opened, whichever
+// thread uses it.
 //
-// Package netlink has one too, which waits for answers in the runtime's poller, and
-// reads each into 64 kB of a stack that has to grow for it. But there is nothing to
-// wait for: the kernel has its answer ready when sendto(2) returns (netlink_unicast).
+// Package netlink has one, too. That waits for answers in the runtime's poller, and reads each
+// into 64 kB of a stack that must grow for it. But there is nothing to wait for: the kernel's
+// answer is ready when sendto(2) returns (netlink_unicast).
 type socket struct {
 	fd  int
 	buf []byte
@@ -36,21 +36,21 @@ func openSocket(family int) (*socket, error) {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
-	// Kernels before 4.20 do not know the option: they answer with more than was asked
-	// for, which the readers sift.
+	// Kernels before 4.20 do not have the option. They answer with more than the request asks
+	// for, and the readers of the answers filter that.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return &socket{fd, make([]byte, nl.RECEIVE_BUFFER_SIZE)}, nil
 }
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// ErrUnanswered says that the kernel has got a request whose answer was lost: it may have
-// done what it was asked for.
+// ErrUnanswered reports that the kernel got a request, but its answer was lost. The kernel may
+// have carried out the request.
 var ErrUnanswered = errors.New("netlink has not answered")
 
-// exchange sends a request, and returns what the kernel answers up to the end, which is
-// an acknowledgement, the end of a dump, or the one answer that there is. Of a type that
-// is not 0, only answers of that type.
+// exchange sends a request, and returns the kernel's answers up to their end. The end is an
+// acknowledgement, the end of a dump, or the only answer. With a type other than 0, exchange
+// returns only answers of that type.
 func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte, err error) {
 	if err := unix.Sendto(s.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return nil, os.NewSyscallError("sendto", err)
@@ -66,7 +66,7 @@ func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte,
 			if m, b, err = cut(b); err != nil {
 				return nil, err
 			}
-			if m.seq != req.Seq { // what an exchange that failed has left
+			if m.seq != req.Seq { // the answer to an earlier exchange that failed
 				continue
 			}
 			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
@@ -89,7 +89,7 @@ func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte,
 	}
 }
 
-// receive reads one datagram of the kernel's.
+// receive reads one datagram from the kernel.
 func (s *socket) receive() ([]byte, error) {
 	for {
 		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
@@ -97,16 +97,16 @@ func (s *socket) receive() ([]byte, error) {
 		case err == unix.EINTR:
 		case err != nil:
 			return nil, os.NewSyscallError("recvfrom", err)
-		case sender == nil || sender.Pid != 0: // anybody may send to a socket of netlink
+		case sender == nil || sender.Pid != 0: // anybody may send to a netlink socket
 		case n > len(s.buf):
-			return nil, fmt.Errorf("an answer of %d bytes: %w", n, unix.EMSGSIZE)
+			return nil, fmt.Errorf("the kernel's answer has %d bytes: %w", n, unix.EMSGSIZE)
 		default:
 			return bytes.Clone(s.buf[:n]), nil
 		}
 	}
 }
 
-// A message is a struct nlmsghdr and what comes after it, netlink(7).
+// A message is a struct nlmsghdr and its data, netlink(7).
 type message struct {
 	typ, flags uint16
 	seq        uint32
@@ -116,11 +116,11 @@ type message struct {
 // cut takes the first message from b.
 func cut(b []byte) (m message, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
-		return m, nil, fmt.Errorf("%d bytes are no message of netlink", len(b))
+		return m, nil, fmt.Errorf("netlink sent %d bytes, which are no message", len(b))
 	}
 	size := int(binary.NativeEndian.Uint32(b))
 	if size < unix.SizeofNlMsghdr || size > len(b) {
-		return m, nil, fmt.Errorf("a message of netlink is said to have %d bytes of %d", size, len(b))
+		return m, nil, fmt.Errorf("netlink sent a message whose length is %d, in %d bytes", size, len(b))
 	}
 	m = message{
 		typ:   binary.NativeEndian.Uint16(b[4:]),

@@ -12,60 +12,65 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Splice joins two links of a namespace, past its routing and its netfilter, by a
-// program at either's ingress.
+// A Splice connects two links of a namespace, without its forwarding and netfilter, by a
+// program at the ingress of each.
 //
-// What comes in by Veth and is addressed to MAC goes on by ENI, by the routes of the
-// namespace. A source port of TCP or UDP from [SpliceOwn] on becomes the one that
-// stands for it, from [SpliceFirst] on: the n-th for the n-th. What comes in by ENI
-// for such a port, and which no socket of the namespace awaits, is changed back and
-// goes to the other end of Veth, where it arrives as if sent by the veth. All else
-// takes its usual way.
+// What arrives by Veth for the address MAC leaves by ENI, by the routes of the namespace. A
+// source port of TCP or UDP from [SpliceOwn] on becomes the n-th port from [SpliceFirst] on.
+// What arrives by ENI for such a port, and no socket of the namespace awaits, is changed back.
+// It goes to the other end of Veth, and arrives there as if the veth had sent it. Everything
+// else takes its usual way.
 //
-// The namespace must not take the ports from SpliceFirst on for connections of its
-// own. That it serves on one is no harm: a packet is awaited if it belongs to a
-// connection of TCP that there is, or begins one; if a socket of UDP is connected to
-// where it comes from; or if any other socket has that port, unless a packet has gone
-// on by ENI that this answers. One that begins without a socket, because something
-// translates its port, is awaited from then on; so is one that is answered without a
-// socket, and has not begun by Veth. The programs keep in mind those few, and what begins by
-// Veth as long as there is room.
-// An error of ICMP is awaited by whoever awaits answers to the packet that it is
-// about, and fragments go where the first of them goes.
+// The namespace must not use the ports from SpliceFirst on for its own connections. It may
+// serve on them. A socket awaits a packet in these cases:
 //
-// What comes in by Veth and stays gets the bits of Mark, besides those that it has. By
-// these the namespace knows what calls it by Veth.
+//   - The packet belongs to a TCP connection of the namespace, or begins one.
+//   - A UDP socket is connected to the packet's source.
+//   - Any other socket has the port, unless the packet answers one that has left by ENI.
+//
+// A connection may begin without a socket, because something translates its port; or it is
+// answered without a socket, and has not begun by Veth. Its packets count as awaited from then
+// on. The programs remember these few, and what begins by Veth, as long as there is room. An
+// ICMP error is awaited by whoever awaits answers to the packet that it is about. Fragments
+// go where the first of them goes.
+//
+// What arrives by Veth and stays gets the bits of Mark besides its own. They show the namespace
+// what calls it by Veth.
+//
+// Pod is the number of the pod. Each number has room of its own for what the programs
+// remember. So much traffic of one pod does not make the programs forget another's.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
 	Mark      uint32
+	Pod       uint16
 }
 
-// The ports from SpliceFirst to the last that there is stand for those from
-// SpliceOwn up to SpliceFirst, from which they differ by one bit.
+// Each port from SpliceFirst to the highest stands for one from SpliceOwn up to SpliceFirst. The
+// two differ in one bit.
 const (
 	SpliceOwn   = bpf.Own
 	SpliceFirst = bpf.First
 )
 
 func (s Splice) String() string {
-	onward := fmt.Sprintf("%s direct-action # what is to %s: sport + %d, bpf_redirect_neigh %s",
-		filter{}.command(s.Veth), s.MAC, bpf.Bit, s.ENI)
+	onward := fmt.Sprintf("%s classid :%x direct-action # what is to %s: sport + %d, bpf_redirect_neigh %s",
+		filter{}.command(s.Veth), s.Pod, s.MAC, bpf.Bit, s.ENI)
 	if s.Mark != 0 {
 		onward += fmt.Sprintf("; else: mark | %#x", s.Mark)
 	}
-	return onward + "\n\t" + fmt.Sprintf("%s direct-action # dport >= %d that no socket awaits: dport - %d, bpf_redirect_peer %s",
-		filter{}.command(s.ENI), SpliceFirst, bpf.Bit, s.Veth)
+	return onward + "\n\t" + fmt.Sprintf("%s classid :%x direct-action # dport >= %d that no socket awaits: dport - %d, bpf_redirect_peer %s",
+		filter{}.command(s.ENI), s.Pod, SpliceFirst, bpf.Bit, s.Veth)
 }
 
-// Supported says whether this kernel takes the programs. The error answers to ErrNoBPF.
+// Supported fails if this kernel refuses the programs. The error answers to ErrNoBPF.
 func (s Splice) Supported() error {
 	link := filter{index: 1}
 	return s.load(link, link, false, func(onward, unawaited int) error { return nil })
 }
 
-// load loads the programs of two filters, or gets those that are shared, and calls use
-// with their files.
+// load loads the programs of two filters, or opens the shared ones, and calls use with their
+// files.
 func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaited int) error) error {
 	l := newLoader(share)
 	defer l.close()
@@ -88,8 +93,9 @@ func (s Splice) onward(m bpf.Maps, eni int) []byte {
 	return bpf.Onward(hw, s.Mark, m, eni)
 }
 
-// filters are the two filters, with the programs' names.
+// filters are the two filters with the names of their programs.
 func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
+	atVeth.class, atENI.class = s.Pod, s.Pod
 	atENI.index, err = n.index(s.ENI)
 	if err != nil {
 		return atVeth, atENI, err
@@ -113,8 +119,8 @@ func (s Splice) Add(n *NS) error {
 	if eachFilter(n, []filter{atVeth, atENI}, filter.same) == nil {
 		return errSame
 	}
-	// The links of nearly all pods have the same indices, and so the same programs.
-	// Others are not kept for ever.
+	// The links of nearly all pods have the same indices, and so the same programs. Programs
+	// for other indices are not pinned.
 	share := usual(atENI.index) && usual(atVeth.index) && canPin()
 	return s.load(atVeth, atENI, share, func(onward, unawaited int) error {
 		if err := atVeth.add(n, onward); err != nil {
@@ -128,16 +134,16 @@ func (s Splice) Add(n *NS) error {
 	})
 }
 
-// usual tells whether many pods have a link of this index: one of their first, or an IPVlan.
+// usual reports whether many pods have a link of this index: one of their first links, or an IPVlan.
 func usual(index int) bool {
 	const few = 8
 	return index < few || index >= slaveIndex && index < slaveIndex+slaves
 }
 
-// Del deletes both programs. The hooks stay with the links: others may use them.
+// Del deletes both programs. The hooks stay at the links: others may use them.
 func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
-// Check compares both programs with those that there are.
+// Check compares both programs with those in the kernel.
 func (s Splice) Check(n *NS) error {
 	atVeth, atENI, err := s.filters(n)
 	if err != nil {

@@ -10,16 +10,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 func TestSpliceString(t *testing.T) {
-	const want = `tc qdisc add dev eth1 ingress; tc filter add dev eth1 ingress pref 72 handle 1 bpf direct-action # what is to 02:00:00:00:00:48: sport + 16384, bpf_redirect_neigh eth0; else: mark | 0x2000
-	tc qdisc add dev eth0 ingress; tc filter add dev eth0 ingress pref 72 handle 1 bpf direct-action # dport >= 49152 that no socket awaits: dport - 16384, bpf_redirect_peer eth1`
-	if d := cmp.Diff(want, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48", Mark: 0x2000}.String()); d != "" {
+	const want = `tc qdisc add dev eth1 ingress; tc filter add dev eth1 ingress pref 72 handle 1 bpf classid :107 direct-action # what is to 02:00:00:00:00:48: sport + 16384, bpf_redirect_neigh eth0; else: mark | 0x2000
+	tc qdisc add dev eth0 ingress; tc filter add dev eth0 ingress pref 72 handle 1 bpf classid :107 direct-action # dport >= 49152 that no socket awaits: dport - 16384, bpf_redirect_peer eth1`
+	if d := cmp.Diff(want, nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48", Mark: 0x2000, Pod: 263}.String()); d != "" {
 		t.Error(d)
 	}
 }
@@ -89,18 +88,9 @@ func TestSplice(t *testing.T) {
 
 // TestSpliceShared: where there is a file system for them the programs are loaded once.
 func TestSpliceShared(t *testing.T) {
-	nltest.Need(t, "root")
-	const dir = "/sys/fs/bpf"
-	if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
+	mountPins(t)
 	count := func() int {
-		files, _ := filepath.Glob(dir + "/cni_ipvlan_vpc_k8s:*")
+		files, _ := filepath.Glob("/sys/fs/bpf/cni_ipvlan_vpc_k8s:*")
 		return len(files)
 	}
 	host, pod := two(t)
@@ -118,8 +108,8 @@ func TestSpliceShared(t *testing.T) {
 			t.Errorf("%d objects are kept, want 4: two maps and two programs", got)
 		}
 	}
-	if err := host.RemoveOwn(); err != nil || count() != 0 {
-		t.Errorf("RemoveOwn: %v, %d objects are kept", err, count())
+	if _, err := host.RemoveShared(); err != nil || count() != 0 {
+		t.Errorf("RemoveShared: %v, %d objects are kept", err, count())
 	}
 }
 

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sysctl is a parameter of the kernel under net, which every namespace has
-// its own of. Deleting it does nothing: what belongs to a link goes with the
-// link, and what belongs to the namespace others may rely on by now.
+// A Sysctl is a parameter of the kernel under net, of which each namespace has its own. Deleting
+// it does nothing. A link's parameters end with the link. Others may rely on a parameter of the
+// namespace by then.
 type Sysctl struct {
-	// Key is the path beneath /proc/sys, "net/ipv4/ip_forward": with dots for
-	// slashes the name of a link that has a dot in it could not be told.
+	// Key is the path below /proc/sys, "net/ipv4/ip_forward". With dots instead of slashes, the
+	// name of a link with a dot would be ambiguous.
 	Key   string
 	Value string
 }
@@ -39,7 +39,7 @@ func (s Sysctl) String() string {
 func (s Sysctl) Add(n *NS) error {
 	return n.Do(func() error {
 		if s.check() == nil {
-			return errSame // to write is to disturb: ip_forward=1 resets a dozen others
+			return errSame // a write has effects even if the value is the same: ip_forward=1 resets a dozen others
 		}
 		return s.write()
 	})
@@ -57,8 +57,8 @@ func (s Sysctl) write() error {
 	return nil
 }
 
-// open opens the parameter, without package os: that would have the runtime's poller
-// wait for it, and cost as much again as all else here.
+// open opens the parameter without package os, which would register it with the runtime's
+// poller. That would double the cost of everything here.
 func (s Sysctl) open(mode int) (int, error) {
 	fd, err := unix.Open(s.path(), mode|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -76,12 +76,12 @@ func (s Sysctl) Check(n *NS) error { return n.Do(s.check) }
 func (s Sysctl) check() error {
 	v, err := s.read()
 	if err == nil && v != s.Value {
-		err = fmt.Errorf("it is %s", v)
+		err = fmt.Errorf("the value is %s", v)
 	}
 	return err
 }
 
-// read reads the value, with a blank where the kernel has a tab between two numbers.
+// read reads the value, with a space instead of the kernel's tab between two numbers.
 func (s Sysctl) read() (string, error) {
 	fd, err := s.open(unix.O_RDONLY)
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Table is a table of nftables that is ours alone. It is installed, compared
-// and replaced whole, each in one transaction. It has at least one rule, because
-// it is by its rules that one in the kernel is known.
+// A Table is a table of nftables that is ours alone. It is installed, compared and replaced as a
+// whole, each in one transaction. It must have at least one rule, because Check identifies the
+// kernel's table by its rules.
 type Table struct {
 	Family string // inet, ip or ip6
 	Name   string
 	Chains []Chain
-	More   bool // Check passes over chains that are not among these
+	More   bool // Check ignores chains that are not among these
 }
 
-// An NFRule is a rule of netfilter: what all its terms match, the last of them act on.
+// An NFRule is a rule of netfilter. Its last terms act on what all the others match.
 type NFRule []Term
 
 func (r NFRule) String() string {
@@ -37,7 +37,7 @@ func (r NFRule) String() string {
 	return strings.Join(words, " ")
 }
 
-// String is the table as nft(8) takes it for a command, quoted for the shell.
+// String is the table as a command of nft(8), quoted for the shell.
 func (t Table) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "nft 'table %s %s {\n", t.Family, t.Name)
@@ -52,33 +52,32 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Add installs the table, in the place of one of its name that differs: that has
-// been flushed, or is of another version. The check before is what makes a
-// second Add cheap.
+// Add installs the table. It replaces a table of the same name that differs, because somebody
+// has flushed it or another version has made it. The check before makes a second Add cheap.
 func (t Table) Add(n *NS) error {
 	err := t.Check(n)
 	if err == nil {
 		return errSame
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		// To delete is slow, so do not where there is nothing.
+		// Deletion is slow, so do not delete a table that is not there.
 		if err = t.install(n, (*nftables.Conn).CreateTable); !errors.Is(err, fs.ErrExist) {
 			return t.lacking(err)
 		}
 	}
 	return t.lacking(t.install(n, func(c *nftables.Conn, k *nftables.Table) *nftables.Table {
-		c.AddTable(k) // or, if somebody has flushed it meanwhile, there is none to delete
+		c.AddTable(k) // otherwise DelTable fails if somebody has flushed the table meanwhile
 		c.DelTable(k)
 		return c.AddTable(k)
 	}))
 }
 
-// ErrNoModule says that the kernel has nftables, but not all of it that a table takes.
+// ErrNoModule reports that the kernel has nftables, but not all parts that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
-// lacking names the modules, one of which the kernel has not and could not load: it answers
-// the whole transaction with "no such file or directory" then (nft_expr_type_get,
-// nf_tables_chain_type_lookup), for each message of it.
+// lacking names the modules of a table. The kernel lacks one of them and could not load it. It
+// then answers each message of the transaction with "no such file or directory"
+// (nft_expr_type_get, nf_tables_chain_type_lookup).
 func (t Table) lacking(err error) error {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
@@ -96,7 +95,7 @@ func (t Table) lacking(err error) error {
 	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
-// install begins a transaction and adds what is in the table.
+// install begins a transaction and adds the chains of the table.
 func (t Table) install(n *NS, begin func(*nftables.Conn, *nftables.Table) *nftables.Table) error {
 	family, ok := tableFamilies[t.Family]
 	if !ok {
@@ -109,12 +108,12 @@ func (t Table) install(n *NS, begin func(*nftables.Conn, *nftables.Table) *nftab
 	k := begin(c, &nftables.Table{Family: family, Name: t.Name})
 	for _, chain := range t.Chains {
 		if err := chain.add(c, k); err != nil {
-			n.forget(c) // and what it has not sent
+			n.forget(c) // with the messages that it has not sent
 			return err
 		}
 	}
 	err = c.Flush()
-	if errno, ok := errors.AsType[unix.Errno](err); ok { // of the first message, and it says all
+	if errno, ok := errors.AsType[unix.Errno](err); ok { // of the first message; the others have the same
 		err = errno
 	}
 	return kernel(err)
@@ -128,9 +127,9 @@ func (n *NS) forget(c *nftables.Conn) {
 	_ = c.CloseLasting()
 }
 
-// nftables returns a socket that stays open as long as n: when one is closed the
-// kernel waits until all that was deleted is freed, 10 ms or more, and a
-// namespace that is about to be closed has other things to wait for meanwhile.
+// nftables returns a socket that stays open as long as n. When it is closed, the kernel waits
+// until everything deleted is freed, 10 ms or more. At the end of n the kernel has other things
+// to wait for meanwhile.
 func (n *NS) nftables() (*nftables.Conn, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -145,8 +144,8 @@ func (n *NS) nftables() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// Del deletes the table. It asks first: a transaction that fails, because there is none,
-// has the kernel wait for everybody (__nf_tables_abort: synchronize_rcu, 10 ms).
+// Del deletes the table. It first asks whether the table exists: after a transaction that fails
+// the kernel waits for everybody (__nf_tables_abort: synchronize_rcu, 10 ms).
 func (t Table) Del(n *NS) error {
 	if _, err := t.itself(n); absent(err) {
 		return err
@@ -159,9 +158,9 @@ func (t Table) Del(n *NS) error {
 	return kernel(c.Flush())
 }
 
-// Check compares the rules in the kernel with those of the table by their
-// fingerprints: one question, about this table only, and no decoding. Of a table that has
-// them it asks whether anything comes to them, and what becomes of what matches none.
+// Check compares the rules in the kernel with those of the table by their fingerprints. That is
+// one request, about this table only, without decoding. If they are equal it also checks that
+// the kernel calls the chains, and with which policy.
 func (t Table) Check(n *NS) error {
 	got, err := t.fingerprints(n)
 	if err != nil {
@@ -180,16 +179,16 @@ func (t Table) Check(n *NS) error {
 	case slices.Equal(got, want):
 		return t.works(n)
 	case len(got) == 0:
-		return fmt.Errorf("there are no such rules: %w", fs.ErrNotExist)
+		return fmt.Errorf("the table has no rules: %w", fs.ErrNotExist)
 	}
 	return ErrOtherRules
 }
 
-// ErrOtherRules is what Check says of a table with other rules than it should have.
+// ErrOtherRules is the error of Check about a table with other rules than it should have.
 var ErrOtherRules = errors.New("the rules differ")
 
-// works reports a table that is dormant, whose chains nothing calls, and a chain that somebody
-// has changed without its rules.
+// works reports a table that is dormant, whose chains the kernel does not call. It also reports
+// a chain that somebody has changed without its rules.
 func (t Table) works(n *NS) error {
 	msg, err := t.itself(n)
 	if err != nil {
@@ -213,13 +212,13 @@ func (t Table) itself(n *NS) ([]byte, error) {
 	return t.get(n, unix.NFT_MSG_GETTABLE, attrString(unix.NFTA_TABLE_NAME, t.Name))
 }
 
-// get asks for the one thing of the table's family that some attributes name, and returns
-// its own.
+// get asks for the one object of the table's family that the attributes name, and returns the
+// attributes of that object.
 func (t Table) get(n *NS, typ int, which ...nl.NetlinkRequestData) ([]byte, error) {
 	data := append([]nl.NetlinkRequestData{&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}}, which...)
 	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0, data...)
 	if err == nil && (len(msgs) != 1 || len(msgs[0]) < nl.SizeofNfgenmsg) {
-		err = fmt.Errorf("%d answers about one thing", len(msgs))
+		err = fmt.Errorf("netlink sent %d answers about one object", len(msgs))
 	}
 	if err != nil {
 		return nil, err
@@ -227,8 +226,8 @@ func (t Table) get(n *NS, typ int, which ...nl.NetlinkRequestData) ([]byte, erro
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has returns what tells of a chain whether all its rules are in the kernel's table of this
-// name, which may have more. It reads that once.
+// Has returns a function that reports whether the kernel's table of this name has all rules of
+// a chain. The table may have more. Has reads it once.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.fingerprints(n)
 	if err != nil && !absent(err) {
@@ -249,7 +248,7 @@ func (t Table) fingerprints(n *NS) ([]fingerprinted, error) {
 	found := make([]fingerprinted, len(msgs))
 	for i, m := range msgs {
 		if len(m) < nl.SizeofNfgenmsg {
-			return nil, fmt.Errorf("%d bytes are no rule", len(m))
+			return nil, fmt.Errorf("netlink sent %d bytes, which are no rule", len(m))
 		}
 		for typ, value := range attrsOf(m[nl.SizeofNfgenmsg:]) {
 			switch typ {

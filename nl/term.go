@@ -15,26 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Term is one phrase of a rule of netfilter: as nft(8) writes it, and as the
-// kernel runs it, which is by loading a register and comparing it.
+// A Term is one part of a rule of netfilter: the text of nft(8), and the code of the kernel,
+// which loads a register and compares it.
 type Term struct {
 	text string
 	code func(*nftables.Conn, *nftables.Table) ([]expr.Any, error)
 }
 
-// term is a Term whose code depends on nothing.
+// term is a Term whose code needs no set.
 func term(text string, code ...expr.Any) Term {
 	return Term{text, func(*nftables.Conn, *nftables.Table) ([]expr.Any, error) { return code, nil }}
 }
 
-// IIFName matches packets that came in by a link, or by all whose names begin
-// as it does if it ends in an asterisk.
-func IIFName(name string) Term { return ifname("iifname", expr.MetaKeyIIFNAME, name) }
+// IIFName matches packets that have arrived by a link. A name that ends in an asterisk stands
+// for all links whose names begin with the part before it.
+func IIFName(name string) Term { return linkName("iifname", expr.MetaKeyIIFNAME, name) }
 
-// OIFName matches packets that go out by a link; see IIFName.
-func OIFName(name string) Term { return ifname("oifname", expr.MetaKeyOIFNAME, name) }
+// OIFName matches packets that leave by a link; see IIFName.
+func OIFName(name string) Term { return linkName("oifname", expr.MetaKeyOIFNAME, name) }
 
-func ifname(word string, key expr.MetaKey, name string) Term {
+func linkName(word string, key expr.MetaKey, name string) Term {
 	data := make([]byte, unix.IFNAMSIZ)
 	copy(data, name)
 	if prefix, ok := strings.CutSuffix(name, "*"); ok {
@@ -43,32 +43,32 @@ func ifname(word string, key expr.MetaKey, name string) Term {
 	return term(fmt.Sprintf("%s %q", word, name), &expr.Meta{Key: key, Register: 1}, equal(data))
 }
 
-// IIFGroup matches packets that came in by a link of that group.
+// IIFGroup matches packets that have arrived by a link of the group.
 func IIFGroup(group uint32) Term { return ifgroup("iifgroup", expr.MetaKeyIIFGROUP, group) }
 
-// OIFGroup matches packets that go out by a link of that group.
+// OIFGroup matches packets that leave by a link of the group.
 func OIFGroup(group uint32) Term { return ifgroup("oifgroup", expr.MetaKeyOIFGROUP, group) }
 
 func ifgroup(word string, key expr.MetaKey, group uint32) Term {
 	return term(fmt.Sprintf("%s %d", word, group), &expr.Meta{Key: key, Register: 1}, equal(binaryutil.NativeEndian.PutUint32(group)))
 }
 
-// SAddr matches packets from one of the prefixes, which are of one family.
+// SAddr matches packets from one of the prefixes, which must have one family.
 func SAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", false, p) }
 
 // DAddr matches packets to one of the prefixes.
 func DAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", false, p) }
 
-// NotSAddr matches packets of the prefixes' family from none of them.
+// NotSAddr matches packets of the prefixes' family whose source is in none of them.
 func NotSAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", true, p) }
 
-// NotDAddr matches packets of the prefixes' family to none of them.
+// NotDAddr matches packets of the prefixes' family whose destination is in none of them.
 func NotDAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", true, p) }
 
-// NextHop matches packets that are routed by way of a.
+// NextHop matches packets whose route has the next hop a.
 func NextHop(a netip.Addr) Term {
 	f, _ := nfFamily(a)
-	key := expr.RtNexthop4 // matches only packets of its family
+	key := expr.RtNexthop4 // it matches only packets of its family
 	if a.Is6() {
 		key = expr.RtNexthop6
 	}
@@ -96,8 +96,8 @@ func DPort(proto string, first, last uint16) Term {
 	return term(fmt.Sprintf("%s dport %d-%d", proto, first, last), append(l4proto(proto), port, within)...)
 }
 
-// NoRouteBack matches packets from an address that no route leads back to by
-// the link they came in by.
+// NoRouteBack matches packets from an address to which no route leads by the link by which they
+// have arrived.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing",
 		&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true}, equal(make([]byte, 4)))
@@ -159,20 +159,20 @@ func Drop() Term { return term("drop", &expr.Verdict{Kind: expr.VerdictDrop}) }
 // Accept ends a rule.
 func Accept() Term { return term("accept", &expr.Verdict{Kind: expr.VerdictAccept}) }
 
-// Masquerade ends a rule: the source becomes an address of the link that the
-// packet leaves by, and its port any that is free. Ports drawn in order collide
-// when two CPUs draw at once, and the later packet is lost; hence fully-random.
+// Masquerade ends a rule: the source becomes an address of the link by which the packet leaves,
+// and any free port. Ports chosen in order collide when two CPUs choose at once, and the later
+// packet is lost. So the choice is fully-random.
 func Masquerade() Term { return term("masquerade fully-random", &expr.Masq{FullyRandom: true}) }
 
-// SNAT ends a rule: the source becomes a, and its port any that is free.
+// SNAT ends a rule: the source becomes a, with any free port.
 func SNAT(a netip.Addr) Term {
 	f, family := nfFamily(a)
 	return term(fmt.Sprintf("snat %s to %s fully-random", f, a), &expr.Immediate{Register: 1, Data: a.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1, FullyRandom: true})
 }
 
-// SNATPorts ends a rule: the source keeps its address, and its port too if that is
-// from first to last and free, else becomes one that is.
+// SNATPorts ends a rule: the source keeps its address. It keeps its port, too, if that is free
+// and from first to last. Otherwise it gets such a port.
 func SNATPorts(first, last uint16) Term {
 	return term(fmt.Sprintf("snat to :%d-%d", first, last),
 		&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(first)},
@@ -199,7 +199,7 @@ func equal(data []byte) expr.Any    { return &expr.Cmp{Op: expr.CmpOpEq, Registe
 func notEqual(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: data} }
 func notZero() expr.Any             { return notEqual(make([]byte, 4)) }
 
-// masked leaves only some bits of the register, and or sets some of them.
+// masked keeps only some bits of the register; or sets some of them.
 func masked(bits uint32) expr.Any { return bitwise(bits, 0) }
 func or(bits uint32) expr.Any     { return bitwise(^bits, bits) }
 

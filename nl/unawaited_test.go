@@ -29,7 +29,6 @@ func TestUnawaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	const answer, own, first, later = nl.SpliceFirst, nl.SpliceOwn, 0x2000, 0x0010
-	const no, as, changed = "not at all", "as it is", "with its own port"
 	link := wire{t: t, in: raw(t, host, "eni"), out: raw(t, host, "veth1")}
 	for _, tt := range []struct {
 		name   string
@@ -58,6 +57,13 @@ func TestUnawaited(t *testing.T) {
 		{"an error about the pod's port", ip4(0, 0, icmp(1, 3, ip4(0, 0, from(answer-1)))), no},
 		{"an error about the loop's", ip4(0, 0, icmp(1, 3, ip4(0, 0, from(answer)))), changed},
 		{"an error about options and the loop's", ip4(0, 0, icmp(1, 3, ip4(1, 0, from(answer)))), changed},
+		{"the first fragment of an error about the loop's", ip4(0, first, icmp(1, 3, ip4(0, 0, from(answer)))), changed},
+		{"a later fragment of that", ip4(0, later, segment{1, make([]byte, 8)}), as},
+		{"the first fragment of a message with its number", ip4(0, first, icmp(1, 8, nil)), no},
+		{"a later fragment of that message", ip4(0, later, segment{1, make([]byte, 8)}), no},
+		{"a first fragment, for the next", ip4(0, first, tcp(answer)), changed},
+		{"a first fragment, of the flags cut off", ip4(0, first, segment{6, tcp(answer).bytes[:12]}), no},
+		{"a later fragment of what was cut off", ip4(0, later, segment{6, tcp(answer).bytes}), no},
 		{"tcp cut off", ip4(0, 0, segment{6, nil}), no},
 
 		{"ipv6, tcp", ip6(tcp(80)), no},
@@ -75,16 +81,7 @@ func TestUnawaited(t *testing.T) {
 		{"ipv6, an error about the loop's", ip6(icmp(58, 1, ip6(from(answer)))), changed},
 		{"ipv6, another header", ip6(segment{60, tcp(answer).bytes}), no},
 	} {
-		node := no
-		switch got := link.pass(tt.packet); {
-		case bytes.Equal(got, tt.packet):
-			node = as
-		case translated(tt.packet, got):
-			node = changed
-		case got != nil:
-			t.Errorf("%s: %x comes to the node as %x", tt.name, tt.packet, got)
-		}
-		if node != tt.node {
+		if node := link.how(tt.packet); node != tt.node {
 			t.Errorf("%s: it comes to the node %s, want %s", tt.name, node, tt.node)
 		}
 	}
@@ -95,6 +92,21 @@ type wire struct {
 	t       *testing.T
 	in, out int
 	sent    int
+}
+
+// how sends a packet and returns how it comes to the node.
+func (w *wire) how(packet []byte) string {
+	w.t.Helper()
+	switch got := w.pass(packet); {
+	case got == nil:
+		return no
+	case bytes.Equal(got, packet):
+		return as
+	case translated(packet, got):
+		return changed
+	default:
+		return fmt.Sprintf("as %x", got)
+	}
 }
 
 // pass sends a packet and returns what comes of it. What comes of the one that is sent behind
@@ -124,7 +136,7 @@ func (w *wire) pass(packet []byte) (got []byte) {
 	}
 }
 
-// translated tells whether a frame is what was sent, but for one port, which is the one that it
+// translated reports whether a frame is what was sent, but for one port, which is the one that it
 // stands for, and the checksum, which is as right or wrong as it was.
 func translated(sent, got []byte) bool {
 	if len(sent) != len(got) {
@@ -163,7 +175,7 @@ func raw(t *testing.T, n *nl.NS, dev string) (fd int) {
 		if err != nil {
 			return err
 		}
-		wait := unix.NsecToTimeval((5 * time.Second).Nanoseconds())
+		wait := unix.NsecToTimeval(time.Minute.Nanoseconds())
 		return errors.Join(unix.Bind(fd, &unix.SockaddrLinklayer{Ifindex: l.Index, Protocol: every}), unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait))
 	}); err != nil {
 		t.Fatal(err)

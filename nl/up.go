@@ -5,8 +5,8 @@ package nl
 
 import "errors"
 
-// Up is the state of a link that is up, with an MTU if that is not 0. Deleting
-// it does nothing: a link that was set up stays up.
+// Up is the state of a link that is up, with an MTU unless that is 0. Deleting it does nothing:
+// a link that was set up stays up.
 type Up struct {
 	Dev string
 	MTU int

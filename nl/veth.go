@@ -14,31 +14,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Veth is a pair of links, one in its own namespace and its peer in another.
-// Both are created where they belong and are up; deleting one deletes both.
+// A Veth is a pair of links, one in its own namespace and its peer in another. Both are created
+// in their final namespaces and are up. Deleting one deletes both.
 //
-// The MAC addresses are given, not left to chance: udev would change the host
-// end's after the fact (systemd.link(5), MACAddressPolicy=persistent), and
-// neighbours can be known without asking for them.
+// The MAC addresses are given. Otherwise udev would change that of the near end later
+// (systemd.link(5), MACAddressPolicy=persistent). And with known MAC addresses nobody must ask
+// for neighbours.
 type Veth struct {
 	Name    string
 	MAC     string
 	Peer    string
 	PeerMAC string
-	PeerNS  *NS // nil to delete or to check the near end alone
+	PeerNS  *NS // nil to delete, or to check the near end alone
 	MTU     int
-	Group   uint32 // of the near end; 0 is everybody's
+	Group   uint32 // of the near end; 0 is the default group
 	Alias   string // of the near end; 255 bytes at most
-	// PeerGroup is the group of the far end. Its owner may change it: Check does not ask.
+	// PeerGroup is the group of the far end. Check ignores it, because the pod may change it.
 	PeerGroup uint32
-	// NoLinkLocal keeps the near end from giving itself a link-local address when it
-	// comes up. Without one it sends no redirects (RFC 4861, section 8.2), and cannot ask
-	// for its neighbours, who have to be given.
+	// NoLinkLocal keeps the near end from making a link-local address when it comes up.
+	// Without one it sends no redirects (RFC 4861, section 8.2). It also cannot ask for its
+	// neighbours, so they must be given.
 	NoLinkLocal bool
-	// Deaf keeps the near end from taking addresses and routes from who says on the link
-	// that he is a router, as anybody in the other namespace can (RFC 4861, section 4.2).
-	// Who forwards IPv6 does not listen anyway.
-	Deaf bool
+	// NoRA makes the near end ignore router advertisements, which anybody in the other
+	// namespace can send (RFC 4861, section 4.2). A node that forwards IPv6 ignores them anyway.
+	NoRA bool
 }
 
 func (v Veth) String() string {
@@ -54,7 +53,7 @@ func (v Veth) String() string {
 		c.b.WriteString("\n\tip link set")
 		c.word(v.Name).word("addrgenmode none")
 	}
-	if v.Deaf {
+	if v.NoRA {
 		c.b.WriteString("\n\t" + v.advice().String())
 	}
 	return c.String()
@@ -108,7 +107,7 @@ func (v Veth) message() ([]nl.NetlinkRequestData, error) {
 	return msg, nil
 }
 
-// end are the attributes of one end.
+// end returns the attributes of one end.
 func (v Veth) end(name, mac string, group uint32) ([]*nl.RtAttr, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -130,11 +129,11 @@ func (v Veth) end(name, mac string, group uint32) ([]*nl.RtAttr, error) {
 	return attrs, nil
 }
 
-// setUp sets the near end up. The kernel takes the mode of link-local addresses, too,
-// only for a link that it has. It sets it after setting the link up, and still in time:
-// the link is of no use before the far end is up.
+// setUp sets the near end up. The kernel accepts the mode of link-local addresses, too, only for
+// an existing link. It sets the mode after it has set the link up. That is in time, because
+// the link carries nothing before the far end is up.
 func (v Veth) setUp(n *NS) error {
-	if v.Deaf {
+	if v.NoRA {
 		if err := n.Do(v.advice().write); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -147,21 +146,26 @@ func (v Veth) setUp(n *NS) error {
 		if err := n.setLink(v.Name, 0, v.Alias, spec); !errors.Is(err, unix.EAFNOSUPPORT) {
 			return err
 		}
-		// There is no IPv6 in this kernel, or with so small an MTU.
+		// The kernel has no IPv6, or not with so small an MTU.
 	}
 	return n.setLink(v.Name, 0, v.Alias)
 }
 
-// advice is what the near end makes of what routers say.
+// advice is whether the near end accepts router advertisements.
 func (v Veth) advice() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
+}
+
+// DelPair deletes a veth pair by the name of its end in n, and the rules about that end. The
+// kernel removes the routes and neighbours with the link, but not the rules.
+func (n *NS) DelPair(veth string) error {
+	return errors.Join(n.DelRules(veth), Wiring{{n, Veth{Name: veth}}}.Del())
 }
 
 // Del deletes both ends.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check compares both ends, and that they are each other's. Whether the near end is
-// deaf, or has a link-local address, it does not ask.
+// Check compares both ends, and checks that they are a pair. It ignores NoRA and NoLinkLocal.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {

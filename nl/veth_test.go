@@ -14,11 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestDeaf makes two pairs, and has somebody in the pod say that he is a router. It waits until the one believes it that
-// shall, and has a link-local address.
-func TestDeaf(t *testing.T) {
+// TestNoRA makes two pairs, and has the pod send router advertisements. It waits until the end
+// that accepts them has an address. The other must have none.
+func TestNoRA(t *testing.T) {
 	host, pod := two(t)
-	deaf := nl.Veth{Name: "deaf", Peer: "eth1", PeerNS: pod, NoLinkLocal: true, Deaf: true}
+	deaf := nl.Veth{Name: "deaf", Peer: "eth1", PeerNS: pod, NoLinkLocal: true, NoRA: true}
 	other := nl.Veth{Name: "other", Peer: "eth2", PeerNS: pod}
 	if err := (nl.Wiring{
 		{NS: pod, Object: nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}}, // addresses are of use at once
@@ -37,7 +37,7 @@ func TestDeaf(t *testing.T) {
 	if a, r := addrs(t, host, "deaf"), defaults(t, host, "deaf"); a+r > 0 {
 		t.Errorf("it has %d addresses and %d default routes", a, r)
 	}
-	other.NoLinkLocal, other.Deaf = true, true // made by an earlier version
+	other.NoLinkLocal, other.NoRA = true, true // made by an earlier version
 	if err := other.Check(host); err != nil {
 		t.Errorf("Check of the other: %v", err)
 	}
@@ -97,7 +97,7 @@ func addrs(t *testing.T, n *nl.NS, dev string) int {
 // to.
 func TestNoIPv6(t *testing.T) {
 	host, pod := two(t)
-	v := nl.Veth{Name: "veth0", Peer: "eth1", PeerNS: pod, MTU: 1279, Alias: "small", NoLinkLocal: true, Deaf: true}
+	v := nl.Veth{Name: "veth0", Peer: "eth1", PeerNS: pod, MTU: 1279, Alias: "small", NoLinkLocal: true, NoRA: true}
 	if err := (nl.Wiring{{NS: host, Object: v}}).Add(); err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkByMAC returns the link with that MAC address. If there is none yet it
-// waits for one until ctx is done, as for an ENI that has just been attached:
-// the kernel needs a moment, and then udev renames the link.
+// LinkByMAC returns the link with a MAC address. If there is none yet it waits until ctx is
+// done. An ENI that has just been attached needs this: the kernel takes a moment, and then udev
+// renames the link.
 //
-// Links that have the MAC address of another (ipvlan, macvlan, VLANs) do not count.
+// It ignores links with the MAC address of another link (ipvlan, macvlan, VLANs).
 func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -34,11 +34,11 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 	return l, nil
 }
 
-// errLost says that the kernel had more to tell than the socket could hold.
+// errLost reports that the kernel had more events than the socket could hold.
 var errLost = errors.New("netlink events were lost")
 
-// awaitMAC subscribes, looks, and waits, in this order: what appears after the
-// look is an event.
+// awaitMAC subscribes, looks, and waits, in this order: a link that appears after the look is an
+// event.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
 	if err := netlink.LinkSubscribeWithOptions(events, done, netlink.LinkSubscribeOptions{Namespace: &n.fd}); err != nil {
@@ -46,7 +46,7 @@ func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	}
 	defer func() {
 		close(done)
-		for range events { // let the reader end
+		for range events { // so that the reader ends
 		}
 	}()
 	if l, err := n.findMAC(hw); !errors.Is(err, fs.ErrNotExist) {
@@ -71,19 +71,47 @@ func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 }
 
 func (n *NS) findMAC(hw net.HardwareAddr) (Link, error) {
-	links, err := n.Links()
+	links, err := n.LinksByMAC()
 	if err != nil {
 		return Link{}, err
 	}
-	for _, l := range links {
-		if l.MAC == hw.String() && !borrows(l) {
-			return l, nil
-		}
+	if l, ok := links[hw.String()]; ok {
+		return l, nil
 	}
 	return Link{}, absence{unix.ENODEV}
 }
 
-// borrows says whether a link has its MAC address from the one beneath it.
+// FindMAC is LinkByMAC without waiting. The error answers to fs.ErrNotExist if there is no such
+// link.
+func (n *NS) FindMAC(mac string) (Link, error) {
+	hw, err := net.ParseMAC(mac)
+	if err == nil {
+		var l Link
+		if l, err = n.findMAC(hw); err == nil {
+			return l, nil
+		}
+	}
+	return Link{}, fmt.Errorf("%s: link with MAC address %s: %w", n.Name, mac, err)
+}
+
+// LinksByMAC maps MAC addresses to the links of the namespace that have them as their own. If
+// several links have the same one, it is the first, on which the others were made. The list is
+// complete: an ENI without a link gives pods no addresses.
+func (n *NS) LinksByMAC() (map[string]Link, error) {
+	links, err := n.exactLinks()
+	if err != nil {
+		return nil, err
+	}
+	byMAC := map[string]Link{}
+	for _, l := range links {
+		if _, known := byMAC[l.MAC]; !known && !borrows(l) {
+			byMAC[l.MAC] = l
+		}
+	}
+	return byMAC, nil
+}
+
+// borrows reports whether a link has the MAC address of the link below it.
 func borrows(l Link) bool {
 	switch l.Kind {
 	case "ipvlan", "ipvtap", "macvlan", "macvtap", "vlan":

@@ -12,30 +12,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Object is what ip(8) calls one: a thing that a namespace has or has not.
+// An Object is an object as in ip(8): a namespace has it, or does not.
 type Object interface {
 	Add(*NS) error   // the error answers to fs.ErrExist if it is there
 	Del(*NS) error   // the error answers to fs.ErrNotExist if it is not there
-	Check(*NS) error // nil if it is there as it should be; fs.ErrNotExist if it is not there
+	Check(*NS) error // nil if it is right; the error answers to fs.ErrNotExist if it is not there
 	fmt.Stringer     // the command that adds it
 }
 
-// A Step is an object and the namespace it belongs to. The namespace is nil
-// when it is gone, and everything in it with it.
+// A Step is an object and its namespace. The namespace is nil if it is gone, with everything in
+// it.
 type Step struct {
 	NS *NS
 	Object
 }
 
-// A Wiring lists objects in the order they are added.
+// A Wiring lists objects in the order in which they are added.
 type Wiring []Step
 
-// errSame says that an object is there exactly as it should be, where the kernel
-// said so: it saves Wiring.Add the Check.
+// errSame reports that an object is there and right, if the kernel has shown that already. It
+// saves Wiring.Add the Check.
 var errSame = fmt.Errorf("as it should be: %w", fs.ErrExist)
 
-// Add adds every object that is not there yet. If it fails it deletes again
-// what it has added, and nothing that was there before.
+// Add adds every object that is not there yet. If it fails it deletes what it has added, and
+// nothing that was there before.
 func (w Wiring) Add() error {
 	defer w.remember()()
 	var added Wiring
@@ -44,7 +44,7 @@ func (w Wiring) Add() error {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", s.label(), err)
 			if undo := added.Del(); undo != nil {
-				err = fmt.Errorf("%w; taking back: %w", err, undo)
+				err = fmt.Errorf("%w; undo: %w", err, undo)
 			}
 			return err
 		}
@@ -55,8 +55,8 @@ func (w Wiring) Add() error {
 	return nil
 }
 
-// remember has the namespaces keep in mind which index each link has until forget is
-// called. If somebody else replaces a link meanwhile, its index names nothing.
+// remember makes the namespaces remember the indices of links until forget is called. If
+// somebody replaces a link meanwhile, the remembered index is invalid, and a request fails.
 func (w Wiring) remember() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {
@@ -72,7 +72,7 @@ func (w Wiring) remember() (forget func()) {
 	}
 }
 
-// add adds one object; was says that it was there already, as it should be.
+// add adds one object. was reports that it was there already, and right.
 func (s Step) add() (was bool, err error) {
 	if s.NS == nil {
 		return false, errGone
@@ -86,7 +86,7 @@ func (s Step) add() (was bool, err error) {
 	case errors.Is(err, fs.ErrExist):
 		wrong := s.Object.Check(s.NS)
 		if errors.Is(wrong, fs.ErrNotExist) {
-			return true, fmt.Errorf("%w: another is in its place", err)
+			return true, fmt.Errorf("%w: another object is in its place", err)
 		} else if wrong != nil {
 			return true, fmt.Errorf("%w: %v", err, wrong)
 		}
@@ -110,7 +110,7 @@ func (w Wiring) Del() (err error) {
 	return err
 }
 
-// Check reports each object that is missing or is not as it should be.
+// Check reports each object that is missing or wrong.
 func (w Wiring) Check() (err error) {
 	defer w.remember()()
 	for _, s := range w {
@@ -125,8 +125,8 @@ func (w Wiring) Check() (err error) {
 	return err
 }
 
-// String is the wiring as a script, a line for each object and the name of the
-// namespace before it.
+// String is the wiring as a script: a line for each object, with the name of the namespace
+// before it.
 func (w Wiring) String() string {
 	var b strings.Builder
 	for _, s := range w {
@@ -135,7 +135,7 @@ func (w Wiring) String() string {
 	return b.String()
 }
 
-// errGone is the answer of a namespace that is not there.
+// errGone is the error of a namespace that is gone.
 var errGone = fmt.Errorf("the namespace is gone: %w", fs.ErrNotExist)
 
 // label names the step in an error, by the first line of its command.
@@ -154,9 +154,8 @@ func (s Step) name() string {
 	return s.NS.Name
 }
 
-// absent says whether an error of Del means that there was nothing to delete. A
-// kernel without an address family, or with the family disabled, has no objects
-// of it.
+// absent reports whether an error of Del means that there was nothing to delete. A kernel
+// without an address family, or with the family disabled, has no objects of it.
 func absent(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -47,7 +47,7 @@ func pair(host, pod *nl.NS) nl.Wiring {
 		{host, nl.Route{Dst: netip.PrefixFrom(ip, 32), Dev: "veth.1", Protocol: nl.RouteProtocol, Replace: true}},
 		{host, nl.Route{Dst: vpc, Via: ip, Dev: "veth.1", Table: 263, Protocol: nl.RouteProtocol}},
 		{host, nl.Rule{Pref: 1024, IIF: "veth.1", Table: 263, Protocol: nl.RouteProtocol}},
-		{host, nl.Rule{Pref: 1024, IIF: "veth.1", Table: 70000, IPv6: true, Protocol: nl.RouteProtocol}},
+		{host, nl.Rule{Pref: 1024, IIF: "veth.1", Table: 70000, Family: nl.IPv6, Protocol: nl.RouteProtocol}},
 		{host, nl.Rule{Pref: 1022, Not: true, IIF: "lo", Table: 1<<31 + 72, Protocol: nl.RouteProtocol}},
 		{host, nl.Rule{Pref: 1024, From: netip.PrefixFrom(ip, 32), To: vpc, IIF: "lo", Table: 263}},
 		{host, nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}},
@@ -169,10 +169,10 @@ func TestAddRefusesWhatDiffers(t *testing.T) {
 	before := nltest.Dump(t, host, pod)
 	node := netip.MustParseAddr("10.0.0.4")
 	for want, s := range map[string]nl.Step{
-		"mtu of veth.1 is 9001, not 1500":           {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 1500, Group: 72, Alias: "net id eth0"}},
-		"address of eth1 is 02:00:00:00:00:02, not": {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: nearMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
-		"alias is net id eth0, not somebody's":      {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "somebody's"}},
-		"file exists: another is in its place":      {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1"}},
+		"mtu of veth.1 is 9001, not 1500":             {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 1500, Group: 72, Alias: "net id eth0"}},
+		"address of eth1 is 02:00:00:00:00:02, not":   {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: nearMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "net id eth0"}},
+		"alias is net id eth0, not somebody's":        {host, nl.Veth{Name: "veth.1", MAC: nearMAC, Peer: "eth1", PeerMAC: farMAC, PeerNS: pod, MTU: 9001, Group: 72, Alias: "somebody's"}},
+		"file exists: another object is in its place": {pod, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: node, Dev: "eth1"}},
 	} {
 		err := nl.Wiring{s}.Add()
 		if !errors.Is(err, fs.ErrExist) || !strings.Contains(err.Error(), want) {

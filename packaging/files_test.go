@@ -14,16 +14,17 @@ import (
 	"testing"
 )
 
-// TestMetricNames wants each metric that the rules and the dashboard look at among
-// those that the tool writes, in its source.
+// TestMetricNames checks that the tool's source has each metric that the rules and the
+// dashboard use.
 func TestMetricNames(t *testing.T) {
-	sources, err := filepath.Glob("../tool/*.go")
+	sources, err := filepath.Glob("../tool/view/*.go")
+	sources = append(sources, "../tool/metrics.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var written []string
 	for _, source := range sources {
-		for _, m := range regexp.MustCompile(`metric\{Name: "(\w+)"`).FindAllStringSubmatch(read(t, source), -1) {
+		for _, m := range regexp.MustCompile(`Metric\{Name: "(\w+)"`).FindAllStringSubmatch(read(t, source), -1) {
 			written = append(written, "cni_ipvlan_vpc_"+m[1])
 		}
 	}
@@ -40,7 +41,8 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
-// TestDashboard wants JSON, a number of its own for each panel, and no two panels in one place.
+// TestDashboard checks that the dashboard is JSON, that each panel has its own ID, and that
+// no two panels overlap.
 func TestDashboard(t *testing.T) {
 	var d struct {
 		Panels []struct {
@@ -66,8 +68,8 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// TestCloudInit looks at the two files that the user data writes: a conflist that the
-// tool finds nothing wrong with, and a script.
+// TestCloudInit checks the two files that the user data writes: the tool accepts the
+// conflist, and the other is a valid script.
 func TestCloudInit(t *testing.T) {
 	files := written(t, "cloud-init.yaml")
 	dir := t.TempDir()
@@ -82,8 +84,8 @@ func TestCloudInit(t *testing.T) {
 	command(t, "shellcheck", filepath.Join(dir, "pod-network"))
 }
 
-// written are the files of write_files, by their path: the literal blocks, which are
-// indented by six.
+// written returns the files of write_files by path: the literal blocks, indented by six
+// spaces.
 func written(t *testing.T, name string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -108,11 +110,14 @@ func written(t *testing.T, name string) map[string]string {
 func TestScripts(t *testing.T) {
 	need(t, "shellcheck")
 	scripts := []string{"package", "testdata/boot", "testdata/story", "../systemd/cni-ipvlan-vpc-k8s-links"}
-	more, err := filepath.Glob("*.sh")
-	if err != nil {
-		t.Fatal(err)
+	for _, pattern := range []string{"*.sh", "../.ci/*", "../nl/nltest/vm/*"} {
+		more, err := filepath.Glob(pattern)
+		if err != nil || len(more) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(more), err)
+		}
+		scripts = append(scripts, more...)
 	}
-	command(t, "shellcheck", append(scripts, more...)...)
+	command(t, "shellcheck", scripts...)
 }
 
 func read(t *testing.T, file string) string {
@@ -124,7 +129,7 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// command runs a program that is to succeed, and returns what it writes.
+// command runs a program that must succeed, and returns its output.
 func command(t *testing.T, name string, arg ...string) string {
 	t.Helper()
 	out, err := exec.Command(name, arg...).CombinedOutput()

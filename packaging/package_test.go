@@ -19,9 +19,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestPackage packs the programs of bin twice and wants the same bytes, which it
-// installs into a root folder and removes again. With CNI_TEST_PACKAGE=all it builds them
-// too, twice, for both architectures.
+// TestPackage packs the programs of bin twice, and checks that the bytes are the same. It
+// installs them into a root folder and removes them again. With CNI_TEST_PACKAGE=all it
+// also builds the programs, twice, for both architectures.
 func TestPackage(t *testing.T) {
 	need(t, "dpkg", "rpm", "systemctl")
 	nltest.Need(t, "root")
@@ -97,12 +97,13 @@ func rpm(t *testing.T, file string, want []string) {
 	}
 	installed(t, root, want,
 		func() { run("--nodeps", "--install", file) },
-		func() {}, // its scripts are in the root folder, which has no systemctl
+		func() {}, // its scripts run in the root folder, which has no systemctl
 		func() { run("--erase", "cni-ipvlan-vpc-k8s") })
 }
 
-// installed wants the package's files, no unit enabled, and after its removal what was
-// there before; of what the operator has enabled, no link is left.
+// installed checks that the package's files are there and that no unit is enabled. After
+// the removal, the root folder must be as before: no link of a unit that the operator
+// enabled is left.
 func installed(t *testing.T, root string, want []string, install, enable, remove func()) {
 	t.Helper()
 	before := files(t, root)
@@ -121,7 +122,7 @@ func installed(t *testing.T, root string, want []string, install, enable, remove
 	}
 }
 
-// files lists what is in a root folder: files and links, without the packagers' own.
+// files lists the files and links of a root folder, without those of the package managers.
 func files(t *testing.T, root string) []string {
 	t.Helper()
 	var list []string
@@ -153,7 +154,7 @@ func tarball(t *testing.T, file string) {
 	}
 }
 
-// sbom wants the five programs and what they are made of.
+// sbom checks that the bill has the five programs and their modules.
 func sbom(t *testing.T, file string) {
 	var bom struct {
 		BomFormat, SpecVersion string
@@ -179,7 +180,7 @@ func sbom(t *testing.T, file string) {
 	}
 }
 
-// TestInstall wants make uninstall to remove what make install has brought, and no more.
+// TestInstall checks that make uninstall removes exactly what make install has installed.
 func TestInstall(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(root+"/opt/cni/bin", 0o755); err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// need skips the test where a program is missing; make test installs them all.
+// need skips the test if a program is missing. make test installs them all.
 func need(t *testing.T, programs ...string) {
 	t.Helper()
 	for _, p := range programs {

@@ -1,6 +1,6 @@
 #!/bin/sh
-# After units have come or gone. None is enabled or started: that is the operator's to do, when the conflist is there.
-# In a root folder, as when an image is built, no systemd runs that could be told.
+# Runs after units were installed or removed. It enables and starts none: the operator does that, when the conflist is there.
+# In a root folder, for example while an image is built, no systemd is running, so nothing is reloaded.
 if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
 	systemctl daemon-reload || :
 fi

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Before the last version goes, not at an upgrade: what the operator has enabled is disabled, so that no link to a unit stays.
-# dpkg says "remove" (deb-prerm(5)), rpm how many versions will be left.
+# Runs before the last version is removed, not at an upgrade. It disables the units, so that no link to a unit stays.
+# The argument is "remove" from dpkg (deb-prerm(5)), and the number of remaining versions from rpm.
 case ${1:-} in
 remove | 0) ;;
 *) exit 0 ;;

@@ -18,15 +18,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 var update = flag.Bool("update", false, "write testdata/story.golden")
 
-// TestSystemd boots systemd in a container on a simulated instance, with the units
-// and drop-ins where a package puts them, and lets testdata/story use them.
+// TestSystemd boots systemd in a container on a simulated instance. The units and drop-ins
+// are where a package puts them, and testdata/story uses them.
 func TestSystemd(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "nft", "unshare")
@@ -40,7 +40,7 @@ func TestSystemd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // stops a hang; the test takes half a minute
 	defer cancel()
 	output, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-pfmuiC", "--kill-child", "--mount-proc", boot, dir).CombinedOutput()
 	log, _ := os.ReadFile(filepath.Join(dir, "out", "log"))
@@ -62,7 +62,7 @@ func TestSystemd(t *testing.T) {
 	}
 }
 
-// instance is a simulated instance, which has its boot ENI.
+// instance is a simulated instance with its boot ENI.
 func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	t.Helper()
 	fabric, err := vpcsim.New(ec2sim.Config{
@@ -87,7 +87,7 @@ func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	return fabric, node
 }
 
-// container fills a folder with what differs from this machine: what a package
+// container fills a folder with everything that differs from this machine: what a package
 // installs, a conflist, the simulated EC2, and the units of the story.
 func container(t *testing.T, files string, env []string) {
 	t.Helper()
@@ -113,7 +113,7 @@ func container(t *testing.T, files string, env []string) {
 		"story": string(story),
 		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist":     string(conflist),
 		"etc/nftables.conf":                                "flush ruleset\ntable inet filter {\n}\n",
-		"etc/systemd/system.conf.d/ec2.conf":               "[Manager]\nDefaultEnvironment=" + quoted.String() + "\n",
+		"etc/systemd/system.conf.d/ec2.conf":               "[Manager]\nDefaultTimeoutStartSec=15min\nDefaultTimeoutStopSec=15min\nDefaultEnvironment=" + quoted.String() + "\n",
 		"etc/systemd/system/story.target":                  "[Unit]\nRequires=sockets.target story.service\nAfter=sockets.target\n",
 		"etc/systemd/system/story.service":                 storyService,
 		"etc/systemd/system/sockets.target.d/wants.conf":   "[Unit]\nWants=systemd-journald.socket dbus.socket systemd-udevd-kernel.socket systemd-udevd-control.socket\n",
@@ -145,5 +145,5 @@ Type=oneshot
 ExecStart=/story
 StandardOutput=file:/mnt/log
 StandardError=file:/mnt/log
-TimeoutStartSec=90
+TimeoutStartSec=infinity
 `

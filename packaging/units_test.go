@@ -11,12 +11,13 @@ import (
 	"testing"
 )
 
-// exposed is how exposed to attack a service may be for systemd-analyze(1) security,
-// in tenths: 3.0 of 10, "OK". What is left is root, the network, and the namespaces of pods.
+// exposed is the highest accepted exposure of a service, in tenths, as systemd-analyze(1)
+// security rates it: 3.0 of 10 is "OK". The rest comes from root, the network, and the
+// namespaces of pods, which the services need.
 const exposed = "--threshold=31"
 
-// TestUnits lets systemd look at the units, in a root folder where they are as a
-// package puts them.
+// TestUnits verifies the units with systemd-analyze, in a root folder where they are as a
+// package installs them.
 func TestUnits(t *testing.T) {
 	need(t, "systemd-analyze")
 	root := t.TempDir()
@@ -26,7 +27,7 @@ func TestUnits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// What the units of every system are, and the programs that ours begin with.
+	// Units that every system has, and the programs that our units execute.
 	for _, unit := range []string{"sysinit", "basic", "shutdown", "network-online", "network", "multi-user", "timers", "paths"} {
 		copyFile(t, "/lib/systemd/system/"+unit+".target", root+"/usr/lib/systemd/system/"+unit+".target", 0o644)
 	}
@@ -37,7 +38,7 @@ func TestUnits(t *testing.T) {
 	if err != nil || len(units) < 7 {
 		t.Fatal(units, err)
 	}
-	// And a stand-in for what only has a drop-in of ours.
+	// A replacement for a unit that only has a drop-in of ours.
 	firewall := "/usr/lib/systemd/system/nftables.service"
 	if err := os.WriteFile(root+firewall, []byte("[Service]\nType=oneshot\nExecStart=rm\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -57,8 +58,8 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// TestPresets wants each unit that can be enabled in the preset, which keeps it disabled,
-// and in what a package disables when it goes.
+// TestPresets checks that the preset lists each unit that can be enabled and keeps it
+// disabled. Removal of the package must also disable each.
 func TestPresets(t *testing.T) {
 	preset, removal := read(t, "../systemd/system-preset/80-cni-ipvlan-vpc-k8s.preset"), read(t, "preremove.sh")
 	units, err := filepath.Glob("../systemd/system/cni-*")

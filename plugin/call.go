@@ -10,17 +10,17 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
-// A call is what a runtime asks for, in the environment and on standard input (CNI
-// specification, section 2, "Parameters"). The package skel of the CNI project reads it
-// too, and a test holds that both do the same. But skel decodes the configuration anew
-// for each thing that it asks of it, and compiles regular expressions: a tenth of all the
-// instructions of a plugin.
+// A call is a runtime's command, in the environment and on standard input (CNI specification,
+// section 2, "Parameters"). The package skel of the CNI project reads it, too, and a test
+// compares both. But skel decodes the configuration again for each value that it needs, and
+// compiles regular expressions. That is a tenth of all the instructions of a plugin.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string
@@ -37,18 +37,18 @@ type network struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // present, though null, in each GC of a runtime
+	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // each GC of a runtime has it, even if it is null
 }
 
-// The verbs that need a variable.
+// The commands that need a variable.
 var (
 	additions   = []string{"ADD", "CHECK"}
 	attachments = []string{"ADD", "CHECK", "DEL"}
 	all         = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
 )
 
-// readCall reads a call, and says what of it is missing or cannot be. VERSION needs
-// nothing but its name.
+// readCall reads a call. Its error names what is missing or invalid. VERSION needs nothing
+// but its name.
 func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error) {
 	override := getenv("CNI_NETNS_OVERRIDE")
 	c := &call{verb: getenv("CNI_COMMAND"), args: getenv("CNI_ARGS"), override: override == "1" || strings.EqualFold(override, "true")}
@@ -106,8 +106,8 @@ func (c *call) readNetwork() *types.Error {
 	return nil
 }
 
-// dispatch calls the function of the verb. VERSION has none: it prints which versions
-// the plugin has.
+// dispatch calls the function of the command. VERSION has none: it prints the versions that
+// the plugin supports.
 func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call) *types.Error) *types.Error {
 	switch c.verb {
 	case "ADD":
@@ -129,11 +129,11 @@ func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call)
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+c.verb, "")
 }
 
-// since is the version of the specification that has brought a verb.
+// since is the version of the specification in which a command appeared.
 var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// allowed asks whether the configuration is of a version that this plugin has, and
-// which has the verb.
+// allowed refuses a configuration whose version this plugin does not support, or whose
+// version does not have the command.
 func (c *call) allowed() *types.Error {
 	v := c.network.CNIVersion
 	if v == "" {
@@ -157,27 +157,27 @@ func (c *call) allowed() *types.Error {
 	return nil
 }
 
-// sameNS refuses to work on the host: CNI_NETNS must not be the namespace that the plugin
-// runs in. CNI_NETNS_OVERRIDE turns the question off; then whoever opens the namespace
-// refuses it. A DEL is not refused, but works as if there were no namespace: its path may go
-// by the number of a process of the pod's, which one of the host's has by now.
+// sameNS refuses to work on the node itself: CNI_NETNS must not be the namespace in which the
+// plugin runs. CNI_NETNS_OVERRIDE turns this check off; whoever opens the namespace then
+// refuses it. A DEL is not refused, but works as if there were no namespace. Its path may
+// contain the number of a process in the pod, and now a process of the node has this number.
 //
-// The package ns of the CNI project asks the same, and locks a thread for it, for which Go's
-// runtime starts another two. But no thread of ours has left the namespace yet.
+// The package ns of the CNI project checks the same, but locks a thread for it. For that Go's
+// runtime starts two more. Here no thread has left the namespace yet.
 func (c *call) sameNS() error {
 	if c.netns == "" || c.override || c.verb == "DEL" {
 		return nil
 	}
 	pod, err := os.Stat(c.netns)
 	if err != nil {
-		return nil // whoever needs it will say so
+		return nil // whoever needs it reports that it is missing
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
-		return Errorf(types.ErrInvalidNetNS, "", "the plugin's own namespace: %w", err)
+		return Errorf(types.ErrInvalidNetNS, "", "read the plugin's own network namespace: %w", err)
 	}
 	if os.SameFile(pod, own) {
-		return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the plugin's own namespace", c.netns)
+		return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the network namespace of the node, not of a pod", c.netns)
 	}
 	return nil
 }
@@ -189,8 +189,8 @@ func validContainerID(id string) *types.Error {
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "invalid characters in containerID", id)
 }
 
-// validName tells whether the name of a network, or a container ID, is an alphanumeric
-// character, and then any of those, underscores, dots and hyphens.
+// validName reports whether a name of a network, or a container ID, is valid: it begins with
+// a letter or a digit, followed by letters, digits, underscores, dots and hyphens.
 func validName(s string) bool {
 	for i, r := range s {
 		alphanumeric := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
@@ -202,28 +202,12 @@ func validName(s string) bool {
 }
 
 func validIfName(name string) *types.Error {
-	fault, details := LinkNameFault(name), ""
+	fault, details := ifname.Fault(name), ""
 	if fault == "" {
 		return nil
 	}
-	if len(name) > 15 {
+	if len(name) > ifname.Longest {
 		details = "interface name should be less than 16 characters"
 	}
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "interface name "+fault, details)
-}
-
-// LinkNameFault says why the kernel would not take a name for a link (dev_valid_name), or
-// "" if it would: it wants 1 to 15 bytes without blanks, / and :.
-func LinkNameFault(name string) string {
-	switch {
-	case name == "":
-		return "is empty"
-	case len(name) > 15:
-		return "is too long"
-	case name == "." || name == "..":
-		return "is . or .."
-	case strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }):
-		return "contains / or : or whitespace characters"
-	}
-	return ""
 }

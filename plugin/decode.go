@@ -13,8 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// A Pod is the Kubernetes pod of an attachment, as the runtime names it in
-// CNI_ARGS (K8S_POD_NAMESPACE, K8S_POD_NAME, K8S_POD_UID).
+// A Pod is the Kubernetes pod of an attachment, as the runtime names it in CNI_ARGS
+// (K8S_POD_NAMESPACE, K8S_POD_NAME, K8S_POD_UID).
 type Pod struct {
 	Namespace, Name, UID string
 }
@@ -27,12 +27,13 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// A validator is a configuration that knows what is right: Validate sets its
-// defaults, and returns every mistake at once.
+// A validator is a configuration that can check itself: Validate sets its defaults and
+// returns all mistakes together.
 type validator interface{ Validate() error }
 
-// request makes a request of a call. A DEL must work with what an ADD would refuse, or a
-// mistake in an edited configuration would keep every pod of the node from ending.
+// request makes a request from a call. A DEL must work with a configuration that an ADD
+// refuses. Otherwise one mistake in an edited configuration would keep all pods of the node
+// from ending.
 func request[C any](c *call) (*Request[C], error) {
 	if err := c.sameNS(); err != nil {
 		return nil, err
@@ -60,7 +61,7 @@ func request[C any](c *call) (*Request[C], error) {
 	return r, nil
 }
 
-// decodeConfig decodes what is the plugin's own of the configuration.
+// decodeConfig decodes the plugin's part of the configuration.
 func decodeConfig[C any](stdin []byte, config *C) error {
 	if err := unmarshal(stdin, config); err != nil {
 		return Errorf(CodeInvalid, "", "decode plugin configuration: %w", err)
@@ -75,11 +76,11 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 	return nil
 }
 
-// valid are the attachments that a GC leaves alone. That there are none is said, not
-// left out.
+// valid are the attachments that a GC keeps. A GC without the key is refused: a GC that keeps
+// none has an empty list.
 func (n *network) valid() (as []Attachment, err error) {
 	if n.Valid == nil {
-		return nil, Errorf(CodeInvalid, "call GC with the key cni.dev/valid-attachments, or leave it to the registry-gc timer",
+		return nil, Errorf(CodeInvalid, "call GC with the key cni.dev/valid-attachments, or let the timer of registry-gc collect",
 			"GC without a list of valid attachments would end every pod of network %s", n.Name)
 	}
 	if err := json.Unmarshal(n.Valid, &as); err != nil {
@@ -118,8 +119,8 @@ func (n *network) parsePrevResult() (types.Result, error) {
 	return r, nil
 }
 
-// unversioned decodes a previous result that does not say of which version it is:
-// before 1.0.0 it need not.
+// unversioned decodes a previous result that does not name its version. Before 1.0.0 it need
+// not.
 func (n *network) unversioned() (types.Result, error) {
 	conf := types.PluginConf{CNIVersion: n.CNIVersion}
 	if err := json.Unmarshal(n.PrevResult, &conf.RawPrevResult); err != nil {
@@ -129,9 +130,8 @@ func (n *network) unversioned() (types.Result, error) {
 	return conf.PrevResult, err
 }
 
-// parseArgs reads CNI_ARGS. It does so itself because types.LoadArgs refuses
-// unknown keys, a trailing semicolon, and values that contain an equals sign, all of
-// which runtimes send.
+// parseArgs reads CNI_ARGS. types.LoadArgs refuses unknown keys, a semicolon at the end, and
+// values with an equals sign. Runtimes send all of these.
 func parseArgs(args string) Pod {
 	var p Pod
 	for pair := range strings.SplitSeq(args, ";") {

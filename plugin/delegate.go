@@ -20,22 +20,23 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// Delegate executes another plugin for the request, as a runtime would, and returns its
-// result, or its error (CNI specification, section 4, "Plugin Delegation"). The program
-// is in a folder of CNI_PATH. It ends with ctx, and with this process.
-func (r *Request[C]) Delegate(ctx context.Context, name string) (*types100.Result, error) {
+// Delegate executes another plugin for the request, as a runtime does, and returns its result
+// or its error (CNI specification, section 4, "Plugin Delegation"). The program is in a folder
+// of CNI_PATH. It ends when ctx ends, or when this process ends. Runtimes give a plugin no
+// arguments.
+func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) (*types100.Result, error) {
 	program, err := find(name, os.Getenv("CNI_PATH"))
 	if err != nil {
 		return nil, err
 	}
 	var stdout bytes.Buffer
-	cmd := exec.CommandContext(ctx, program)
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(r.stdin), &stdout, os.Stderr
-	// Its parent is the thread that starts it (prctl(2), PR_SET_PDEATHSIG).
+	// The signal comes when the thread ends that has started the program (prctl(2), PR_SET_PDEATHSIG).
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Run(); err != nil && ctx.Err() != nil { // which has killed it
+	if err := cmd.Run(); err != nil && ctx.Err() != nil { // the end of ctx has killed it
 		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
 	} else if err != nil {
 		return nil, answered(name, stdout.Bytes(), err)
@@ -44,7 +45,7 @@ func (r *Request[C]) Delegate(ctx context.Context, name string) (*types100.Resul
 	return n.prevResult()
 }
 
-// CanDelegate fails, as a STATUS has to, if the program of another plugin is not there.
+// CanDelegate fails with STATUS' code if the program of another plugin is missing.
 func (r *Request[C]) CanDelegate(name string) error {
 	_, err := find(name, os.Getenv("CNI_PATH"))
 	if err != nil {
@@ -53,8 +54,8 @@ func (r *Request[C]) CanDelegate(name string) error {
 	return nil
 }
 
-// install is what an operator can do about a program that is not there.
-const install = "install it beside this plugin, from the same release"
+// install is the hint about a missing program.
+const install = "install it in the folder of this plugin, from the same release"
 
 // find finds a program in one of the folders of a path.
 func find(name, path string) (string, error) {
@@ -67,11 +68,12 @@ func find(name, path string) (string, error) {
 	return "", Errorf(CodeInvalid, install, "%s is in none of the folders of CNI_PATH, %s", name, path)
 }
 
-// answered is the error that a plugin has printed, or, if it came to none, how it ended.
+// answered is the error that a plugin has printed. If it has printed none, it is how the
+// plugin ended.
 func answered(name string, stdout []byte, ended error) error {
 	var e types.Error
 	if json.Unmarshal(stdout, &e) != nil || e.Code == 0 {
-		return Errorf(types.ErrInternal, "see what the runtime logs of it", "%s: %w: %s", name, ended, strings.TrimSpace(string(stdout)))
+		return Errorf(types.ErrInternal, "see the log of the container runtime", "%s: %w: %s", name, ended, strings.TrimSpace(string(stdout)))
 	}
 	return &Error{e.Code, e.Details, errors.New(e.Msg)}
 }

@@ -53,7 +53,7 @@ func orphan(ts *testscript.TestScript, _ bool, _ []string) {
 func TestDelegateOverdue(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CNI_PATH", dir)
-	if err := os.WriteFile(filepath.Join(dir, "echo"), []byte("#!/bin/sh\n: > $CNI_PATH/started\nexec sleep 60\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "echo"), []byte("#!/bin/sh\n: > $CNI_PATH/started\nexec sleep 600\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -71,7 +71,7 @@ func TestDelegateOverdue(t *testing.T) {
 	}
 }
 
-// ended tells whether a process is no more, or is but the entry that its parent has yet to take.
+// ended reports whether a process has ended, also if its parent has not waited for it yet.
 func ended(pid int) bool {
 	stat, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) || strings.Contains(string(stat), ") Z ")
@@ -79,9 +79,9 @@ func ended(pid int) bool {
 
 // within waits until something is so, for half of what the delegate would take at most.
 func within(so func() bool) error {
-	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); !so(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			return errors.New("it is not so after 30 seconds")
+			return errors.New("it is not so after 5 minutes")
 		}
 	}
 	return nil

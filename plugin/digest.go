@@ -8,11 +8,14 @@ import (
 	"hash/fnv"
 )
 
-// Digest is what tells an attachment to a network from all others: 16 bytes, of which a
-// name or a number takes as many as it has room for. It need not withstand an adversary,
-// who could as well ask for the same attachment twice.
+// Digest identifies an attachment to a network by 16 bytes. A name or a number takes as many
+// of them as it has room for. The digest need not withstand an adversary, who could as well
+// ask for the same attachment twice.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", network, a.ContainerID, a.IfName)
 	return h.Sum(nil)
 }
+
+// Digest is the [Digest] of the request's attachment.
+func (r *Request[C]) Digest() []byte { return Digest(r.Network, r.Attachment) }

@@ -23,9 +23,8 @@ const (
 	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed
 )
 
-// An Error is an error with what the runtime and the operator need: CNI's code,
-// and a hint at what can be done. It may stand anywhere in a chain of wrapped
-// errors; the outermost one decides.
+// An Error is an error with CNI's code, for the runtime, and a hint, for the operator. It may
+// be anywhere in a chain of wrapped errors. The outermost one counts.
 type Error struct {
 	Code uint
 	Hint string // what the operator can do; the "details" of CNI's error
@@ -40,8 +39,15 @@ func Errorf(code uint, hint, format string, args ...any) error {
 	return &Error{code, hint, fmt.Errorf(format, args...)}
 }
 
-// encode gives err CNI's shape. What has no code is 999, "internal error", or 11
-// if only time was lacking.
+// SecondNetwork is the error of an ADD for a pod that has a link of another network of ours.
+// Both would add the routes to the VPC and to the node.
+func SecondNetwork(link string) error {
+	return Errorf(CodeInvalid, "a pod can have one network of cni-ipvlan-vpc-k8s; for a further interface use another plugin, such as host-device",
+		"the pod's link %s belongs to another network of cni-ipvlan-vpc-k8s", link)
+}
+
+// encode turns err into CNI's error. The code of an error without one is 999, "internal
+// error", or 11 if the time was over.
 func encode(verb string, err error) *types.Error {
 	if err == nil {
 		return nil
@@ -62,8 +68,8 @@ func encode(verb string, err error) *types.Error {
 	return types.NewError(code, msg, hint)
 }
 
-// printError prints the error object of the specification, which has a
-// cniVersion key; types.Error lacks it.
+// printError prints the error object of the specification. That has the key cniVersion, which
+// types.Error lacks.
 func printError(w io.Writer, cniVersion string, err *types.Error) {
 	b, fault := json.MarshalIndent(struct {
 		CNIVersion string `json:"cniVersion"`
@@ -75,7 +81,7 @@ func printError(w io.Writer, cniVersion string, err *types.Error) {
 	fmt.Fprintf(w, "%s\n", b)
 }
 
-// printResult prints a result as one line-terminated object.
+// printResult prints a result as one object with a newline.
 func printResult(w io.Writer, r types.Result) *types.Error {
 	b, err := formatResult(r)
 	if err != nil {

@@ -12,18 +12,17 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// This is the JSON of calls and answers. What is here for a type is what its struct tags
-// say, which tests compare, in the order in which runtimes and the CNI library write it:
-// that of the alphabet.
+// This file describes the JSON of calls and answers. Tests compare each description with the
+// struct tags of its type. The order is alphabetical, as runtimes and the CNI library write it.
 
-// A describer is a type that a codec reads: it says again what its struct tags say.
+// A describer is a type that a codec reads. It describes the same JSON as its struct tags.
 type describer interface{ Describe(*codec.Codec) }
 
-// unmarshal does what encoding/json does with compact JSON: by the description of v, if
-// it has one, and if there is nothing unusual in the text.
+// unmarshal does what encoding/json does with compact JSON. It uses the description of v, if
+// there is one and the text has nothing unusual.
 func unmarshal[T any](text []byte, v *T) error {
 	if d, ok := any(v).(describer); ok && codec.ReadExactly(text, d.Describe) == nil {
 		return nil
@@ -41,10 +40,10 @@ func (n *network) Describe(c *codec.Codec) {
 	})
 }
 
-// current are the versions that types100 is for.
+// current are the versions whose results have the type of types100.
 var current = []string{"1.0.0", "1.1.0"}
 
-// parseResult reads a result of one of them, and tells whether it could.
+// parseResult reads a result of one of these versions, and reports whether it could.
 func parseResult(text []byte) (*types100.Result, bool) {
 	r := &types100.Result{}
 	err := codec.ReadExactly(text, func(c *codec.Codec) { result(r, c) })
@@ -76,7 +75,7 @@ func result(r *types100.Result, c *codec.Codec) {
 	})
 }
 
-// DNS describes what the CNI library calls so, which is part of configurations, too.
+// DNS describes the CNI library's type of that name, which configurations have, too.
 func DNS(d *types.DNS, c *codec.Codec) {
 	c.Object(func() {
 		codec.Optional(c, "domain", &d.Domain, codec.Text)
@@ -133,7 +132,7 @@ func prefix(n *net.IPNet, c *codec.Codec) {
 	*n = *p
 }
 
-// gateway is a member that is an address, and not written if there is none.
+// gateway is a member with an address. It is left out if there is none.
 func gateway(c *codec.Codec, name string, ip *net.IP) {
 	if len(*ip) > 0 || !c.Writes() {
 		codec.Field(c, name, ip, address)

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package plugin is the skeleton that the ipam, ipvlan and unnumbered-ptp
-// plugins share.
+// Package plugin is CNI: what the plugins ipam, ipvlan and unnumbered-ptp share to decode
+// commands and to encode answers.
 //
-// A runtime executes a plugin once per command, with the command in the
-// environment and the network configuration on standard input (CNI
-// specification 1.1.0, sections 2 and 3). [Main] decodes both once, runs the one
-// function that answers the command, and encodes what it returns. A plugin is
-// therefore a [Commands] value: functions that take a [Request] and return a
-// result or an error. Nothing below Main reads the environment or standard
-// input, prints, or exits.
+// A runtime executes a plugin once per command. The command is in the environment, and the
+// network configuration on standard input (CNI specification 1.1.0, sections 2 and 3). [Main]
+// decodes both once, calls the function for the command, and encodes what it returns. So a
+// plugin is a [Commands] value: functions that take a [Request] and return a result or an
+// error. Only Main reads the environment and standard input, prints, and exits.
 //
-// Standard output holds exactly one JSON object: a result in the version that
-// the configuration asks for, or an error with CNI's code, what went wrong, and
-// what the operator can do. A panic is error 999 with its stack; a command that
-// does not come to an end before its deadline is error 11, "try again later".
+// Standard output gets exactly one JSON object. It is a result in the version that the
+// configuration asks for, or an error with CNI's code, the cause, and a hint for the operator.
+// A panic is error 999 with its stack. A command that does not end before its deadline is
+// error 11, "try again later".
 package plugin
 
 import (
@@ -28,6 +26,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -36,12 +35,11 @@ import (
 // An Attachment is CNI's key for one interface of one container.
 type Attachment = types.GCAttachment
 
-// A Request is one CNI command about one attachment, or, for STATUS and GC,
-// about a network.
+// A Request is one CNI command about one attachment. STATUS and GC are about a network.
 type Request[C any] struct {
 	Network    string           // the network's name
 	Attachment                  // container ID and interface name; zero for STATUS and GC
-	NetNS      string           // path of the container's namespace; empty on a DEL that has none any more
+	NetNS      string           // path of the container's namespace; empty for a DEL without one
 	Pod        Pod              // whose attachment it is; zero outside Kubernetes
 	Config     C                // the plugin's part of the configuration, validated
 	Prev       *types100.Result // prevResult; nil for the first plugin of a chain, and on a DEL after a failed ADD
@@ -51,8 +49,7 @@ type Request[C any] struct {
 	stdin      []byte
 }
 
-// Commands are the commands that a plugin answers. A nil one succeeds and does
-// nothing.
+// Commands are the commands that a plugin answers. A nil one succeeds and does nothing.
 type Commands[C any] struct {
 	Add    func(context.Context, *Request[C]) (*types100.Result, error)
 	Del    func(context.Context, *Request[C]) error
@@ -61,11 +58,10 @@ type Commands[C any] struct {
 	Status func(context.Context, *Request[C]) error
 }
 
-// The deadlines keep each command below the one that its callers have: a
-// runtime ends an overdue plugin with SIGKILL, and then nobody learns why.
-// containerd gives ADD 4 minutes (twice the kubelet's runtimeRequestTimeout) and
-// DEL 1 minute; CRI-O gives DEL 1 minute and GC 30 seconds; STATUS has no limit in
-// containerd, which holds a lock meanwhile.
+// Each deadline is shorter than the callers': a runtime ends an overdue plugin with SIGKILL,
+// and then nobody learns the reason. containerd gives ADD 4 minutes (twice the kubelet's
+// runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds.
+// containerd has no limit for STATUS, but holds a lock meanwhile.
 const (
 	addDeadline    = 100 * time.Second
 	delDeadline    = 45 * time.Second
@@ -73,18 +69,22 @@ const (
 	gcDeadline     = 25 * time.Second
 	statusDeadline = 2 * time.Second
 
-	// grace is what a command has left to say, after its deadline, what it was
-	// waiting for. That text is better than ours.
+	// grace is the time for a command to report, after its deadline, what it was waiting
+	// for. Its text is better than ours.
 	grace = time.Second
 )
+
+// Unhurried gives every command an hour. It is for tests that stop a process at each of its system calls, on a machine that
+// may be busy: a STATUS that runs out of time reports success.
+var Unhurried bool
 
 // supported are the specification versions in which prevResult and chaining exist.
 var supported = version.VersionsStartingFrom("0.3.0")
 
-// Main answers the command in the environment and exits: with 0, or with 1 after
-// printing an error. It never returns. It handles no signal: a command may be
-// killed anywhere, and the thread that waits for signals would cost each of them a
-// twentieth of its instructions.
+// Main answers the command in the environment and exits: with 0, or with 1 after it has
+// printed an error. It never returns. It handles no signal, because a command may be killed
+// anywhere. A thread that waits for signals would cost each command a twentieth of its
+// instructions.
 func Main[C any](name string, c Commands[C]) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID")))
 	if os.Getenv("CNI_COMMAND") == "" {
@@ -103,7 +103,7 @@ func Main[C any](name string, c Commands[C]) {
 // An execution is the one command that a process of a plugin answers.
 type execution[C any] struct {
 	commands   Commands[C]
-	cniVersion string       // of the configuration, so of the answer
+	cniVersion string       // of the configuration, and so of the answer
 	result     types.Result // of an ADD
 }
 
@@ -135,8 +135,8 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// command adapts one command to dispatch: it decodes the request, and gives the
-// function a deadline and a net for its panics.
+// command adapts one command to dispatch. It decodes the request, sets the deadline, and turns
+// a panic into an error.
 func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Request[C]) error) func(*call) *types.Error {
 	return func(c *call) *types.Error {
 		if err := c.allowed(); err != nil || f == nil {
@@ -146,6 +146,9 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 		req, err := request[C](c)
 		if err != nil {
 			return encode(c.verb, err)
+		}
+		if Unhurried {
+			limit = time.Hour
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
@@ -157,19 +160,22 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 		select {
 		case err = <-done:
 		case <-overdue(ctx):
-			err = Errorf(CodeTryAgain, "the node is overloaded, or something holds its locks", "%s did not end within %v", c.verb, limit)
+			err = Errorf(CodeTryAgain, "the node is overloaded, or another process holds a lock; the runtime tries again", "%s did not end within %v", c.verb, limit)
+		}
+		if c.verb == "STATUS" {
+			err = unready(err)
 		}
 		return encode(c.verb, err)
 	}
 }
 
-// deepen grows the stack of a goroutine at once to what a command takes of it. By
-// itself it grows from 2 kB, in five steps, each of which copies and rewrites all that
-// there is: a twentieth of the instructions of a short process.
+// deepen grows the stack of a goroutine at once to the size that a command needs. Otherwise it
+// grows from 2 kB in five steps, each of which copies and rewrites the whole stack. That is a
+// twentieth of the instructions of a short process.
 //
 //go:noinline
 func deepen(i int) byte {
-	var stack [40 << 10]byte // which is neither zeroed nor touched
+	var stack [40 << 10]byte // neither zeroed nor used
 	if i > 0 {
 		stack[i] = 1
 		return stack[i/2]
@@ -184,7 +190,7 @@ func overdue(ctx context.Context) <-chan struct{} {
 	return late
 }
 
-// protect turns a panic, which is a broken invariant of ours, into an error.
+// protect turns a panic into an error. A panic is a broken invariant of this program.
 func protect(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -195,14 +201,5 @@ func protect(f func() error) (err error) {
 }
 
 func about(name string) string {
-	return fmt.Sprintf("%s %s: a CNI plugin, to be executed by a container runtime", name, Version())
-}
-
-// Version is the version of the module that the program was built from, for
-// example v1.2.3, or (devel).
-func Version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
-	}
-	return "(devel)"
+	return fmt.Sprintf("%s %s: a CNI plugin, to be executed by a container runtime", name, release.Version())
 }

@@ -11,12 +11,12 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// schemaVersion is that of the original's file, whose two fields, schema_version
-// and ips, we keep as they are: a node can be upgraded and rolled back with pods
-// running. All else stands beside them, where the original does not look.
+// schemaVersion is that of the original's file. We keep its two fields, schema_version and
+// ips, as they are, so that a node can be upgraded and rolled back with pods running. All
+// other fields are beside them, and the original ignores them.
 const schemaVersion = 1
 
 func newState() *State {
@@ -24,7 +24,7 @@ func newState() *State {
 		ENIs:      map[string]ENI{},
 		VPCs:      map[string]VPC{},
 		Intents:   map[string]Intent{},
-		Wishes:    map[string]Wish{},
+		Waiters:   map[string]Waiter{},
 		Failures:  map[string]Failure{},
 		Gone:      map[netip.Addr]time.Time{},
 		Warm:      map[string]Warm{},
@@ -37,6 +37,8 @@ func newState() *State {
 func parse(b []byte) (*State, error) {
 	if sealed(b) {
 		if s, version, err := decode(b, codec.ReadLate); err == nil && version == schemaVersion {
+			s.ours = true
+			s.upgrade()
 			return s, nil
 		}
 	}
@@ -47,6 +49,7 @@ func parse(b []byte) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
+	s.upgrade()
 	return s, s.check()
 }
 
@@ -57,7 +60,7 @@ func decode(b []byte, read func([]byte, func(*codec.Codec)) error) (s *State, ve
 	return s, version, err
 }
 
-// decodeSpaced decodes what a person has edited.
+// decodeSpaced decodes a file with white space, which a person has edited.
 func decodeSpaced(b []byte) (s *State, version int, err error) {
 	var dense bytes.Buffer
 	if err := json.Compact(&dense, b); err != nil {
@@ -66,8 +69,8 @@ func decodeSpaced(b []byte) (s *State, version int, err error) {
 	return decode(dense.Bytes(), codec.Read)
 }
 
-// checkVersion decides what a file is that cannot be decoded: a later layout need not
-// look like this one in anything but its version.
+// checkVersion explains why a file cannot be decoded. A later layout may differ from this
+// one in everything except its version.
 func checkVersion(b []byte) error {
 	var f struct {
 		SchemaVersion int `json:"schema_version"`
@@ -85,13 +88,13 @@ func checkVersion(b []byte) error {
 	return nil
 }
 
-// encode writes the layout on disk, a line of text, after it has checked what it
-// writes. Fields of a later release come last but for the sum.
+// encode checks the state and returns the layout on disk, a line of text. Fields of a later
+// release come last, before the sum.
 func (s *State) encode() ([]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	const more = 1 << 10 // than it was: most changes add no more, and then it is allocated once
+	const more = 1 << 10 // than the last size: most changes add less, so one allocation is enough
 	version := schemaVersion
 	b, err := codec.Write(make([]byte, 0, s.size+more), func(c *codec.Codec) { s.describe(c, &version) })
 	b = bytes.TrimSuffix(b, []byte("}"))

@@ -6,13 +6,13 @@ package registry
 import (
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// This is the layout on disk. What is here for a type is what its struct tags say,
-// which a test compares; so a new field needs its tag and a line here: Field or List, or
-// Optional or OptionalList if it has omitempty or omitzero. A new map of State needs a
-// line in newState too. Who reads a file in which there is none finds the zero value.
+// This is the layout on disk. The lines for a type must agree with its struct tags; a test
+// compares them. A new field needs its tag and a line here: Field or List, or Optional or
+// OptionalList if it has omitempty or omitzero. A new map of State also needs a line in
+// newState. A file without the field is read as the zero value.
 
 func (s *State) describe(c *codec.Codec, version *int) {
 	c.ObjectAndRest(func() {
@@ -23,16 +23,19 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
 		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)
-		codec.OptionalTable(c, "wishes", &s.Wishes, codec.ByName, (*Wish).describe)
+		codec.OptionalTable(c, "wishes", &s.Waiters, codec.ByName, (*Waiter).describe)
 		codec.OptionalTable(c, "failures", &s.Failures, codec.ByName, (*Failure).describe)
 		codec.OptionalTable(c, "warm", &s.Warm, codec.ByName, (*Warm).Describe)
 		codec.OptionalTable(c, "not_before", &s.NotBefore, codec.ByName, codec.Time)
+		codec.Optional(c, "rebuilt", &s.Rebuilt, (*Rebuilt).describe)
 		codec.Field(c, "instance", &s.Instance, (*Instance).describe)
-		codec.Optional(c, "sum", new(string), codec.Text) // which encode writes, and parse has looked at
+		codec.Optional(c, "booted", &s.booted, codec.Time)
+		codec.Optional(c, "sum", new(string), codec.Text) // encode writes it, and parse has checked it
 	}, s.unknown)
 }
 
-// cooling is an address of the original's: the zero time means reusable at once.
+// cooling is an entry of the original's file. The zero time means that the address is
+// reusable at once.
 func cooling(since *time.Time, c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "released_on", since, codec.Time)
@@ -69,11 +72,16 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "pool", &e.Pool, codec.Text)
 		codec.Optional(c, "serving", &e.Serving, codec.Flag)
 		codec.Optional(c, "foreign", &e.Foreign, codec.Flag)
+		codec.Optional(c, "tagsUnknown", &e.TagsUnknown, codec.Text)
 		codec.Optional(c, "managed", &e.Managed, codec.Flag)
 		codec.Optional(c, "draining", &e.Draining, codec.Flag)
 		codec.Optional(c, "keep", &e.Keep, codec.Flag)
 		codec.Field(c, "read", &e.Read, codec.Time)
 		codec.Optional(c, "grown", &e.Grown, codec.Time)
+		codec.Optional(c, "missed", &e.Missed, codec.Time)
+		codec.Optional(c, "detached", &e.Detached, codec.Flag)
+		codec.OptionalList(c, "groups", &e.Groups, codec.Text)
+		codec.OptionalTable(c, "subnetTags", &e.SubnetTags, codec.ByName, codec.Text)
 	})
 }
 
@@ -98,10 +106,25 @@ func (i *Intent) describe(c *codec.Codec) {
 		codec.Field(c, "action", &i.Action, codec.Text)
 		codec.Optional(c, "eni", &i.ENI, codec.Text)
 		codec.Field(c, "since", &i.Since, codec.Time)
+		codec.Optional(c, "subnet", &i.Subnet, codec.Text)
+		codec.OptionalList(c, "securityGroups", &i.SecurityGroups, codec.Text)
+		codec.OptionalTable(c, "tags", &i.Tags, codec.ByName, codec.Text)
+		codec.Optional(c, "secondary", &i.Secondary, codec.Number)
+		codec.Optional(c, "prefixes", &i.Prefixes, codec.Number)
+		codec.Optional(c, "ipv6", &i.IPv6, codec.Number)
+		codec.Optional(c, "ipv6Prefixes", &i.IPv6Prefixes, codec.Number)
 	})
 }
 
-func (w *Wish) describe(c *codec.Codec) {
+func (r *Rebuilt) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "since", &r.Since, codec.Time)
+		codec.Optional(c, "compared", &r.Compared, codec.Flag)
+		codec.Optional(c, "unconfirmed", &r.Unconfirmed, codec.Flag)
+	})
+}
+
+func (w *Waiter) describe(c *codec.Codec) {
 	c.Object(func() {
 		codec.Optional(c, "pool", &w.Pool, codec.Text)
 		codec.Field(c, "since", &w.Since, codec.Time)
@@ -118,7 +141,8 @@ func (f *Failure) describe(c *codec.Codec) {
 	})
 }
 
-// Describe says what struct tags say: a Warm is part of configurations, too.
+// Describe repeats the struct tags. It is exported because a Warm is part of
+// configurations, too.
 func (w *Warm) Describe(c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "min", &w.Min, codec.Number)
@@ -136,5 +160,8 @@ func (i *Instance) describe(c *codec.Codec) {
 		codec.Optional(c, "ipv6PerENI", &i.IPv6PerENI, codec.Number)
 		codec.OptionalList(c, "cards", &i.Cards, codec.Number)
 		codec.Optional(c, "fullUntil", &i.FullUntil, codec.Time)
+		codec.Optional(c, "fullWith", &i.FullWith, codec.Number)
+		codec.Optional(c, "fullRead", &i.FullRead, codec.Time)
+		codec.Optional(c, "quotaUntil", &i.QuotaUntil, codec.Time)
 	})
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec/codectest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 )
 
-// file is the layout on disk as encoding/json reads and writes it: a codec does the same.
+// file is the layout on disk for encoding/json. A codec must read and write the same.
 type file struct {
 	SchemaVersion int                      `json:"schema_version"`
 	Free          map[netip.Addr]free      `json:"ips"`
@@ -30,10 +30,11 @@ type file struct {
 	VPCs          map[string]VPC           `json:"vpcs"`
 	Intents       map[string]Intent        `json:"intents,omitempty"`
 	Gone          map[netip.Addr]time.Time `json:"gone,omitempty"`
-	Wishes        map[string]Wish          `json:"wishes,omitempty"`
+	Waiters       map[string]Waiter        `json:"wishes,omitempty"`
 	Failures      map[string]Failure       `json:"failures,omitempty"`
 	Warm          map[string]Warm          `json:"warm,omitempty"`
 	NotBefore     map[string]time.Time     `json:"not_before,omitempty"`
+	Rebuilt       Rebuilt                  `json:"rebuilt,omitzero"`
 	Instance      Instance                 `json:"instance"`
 }
 
@@ -41,7 +42,7 @@ type free struct {
 	ReleasedOn time.Time `json:"released_on"`
 }
 
-// fileOf has the fields of a state by their names.
+// fileOf copies the fields of a state by their names.
 func fileOf(s *State) (f file) {
 	f.SchemaVersion, f.Free, f.Leases = schemaVersion, map[netip.Addr]free{}, maps.Collect(s.Leases.All())
 	for a, since := range s.Free.All() {
@@ -86,8 +87,8 @@ var likeState = cmp.Options{
 	cmp.Transformer("All", func(e codec.Entries[Lease]) map[netip.Addr]Lease { return maps.Collect(e.All()) }),
 }
 
-// What is written is what the struct tags say, to the byte but for the order; a field
-// that layout.go lacks is missed here.
+// The file has what the struct tags say, to the byte except for the order. So a field that
+// layout.go lacks fails here.
 func TestLayoutWritten(t *testing.T) {
 	for range 500 {
 		s := randomState()
@@ -107,8 +108,8 @@ func TestLayoutWritten(t *testing.T) {
 	}
 }
 
-// What encoding/json writes is read: in the order of the struct, in that of the alphabet,
-// and with spaces.
+// The codec reads what encoding/json writes: in the order of the struct, sorted, and with
+// spaces.
 func TestLayoutRead(t *testing.T) {
 	for range 500 {
 		s := randomState()
@@ -130,7 +131,7 @@ func TestLayoutRead(t *testing.T) {
 	}
 }
 
-// Fields that an entry has from a later release are passed over; its null is zero.
+// Fields of a later release in an entry are kept and ignored; null is the zero value.
 func TestLaterFields(t *testing.T) {
 	const b = `{"colour":null,"schema_version":1,"leases":{"10.0.0.1":{"mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},"enis":null,"size":[]}`
 	s, err := parse([]byte(b))
@@ -215,8 +216,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// BenchmarkUpdate and BenchmarkView are of registries with so many addresses, four of
-// five leased. Of figures that repeat see nl/nltest/vm/icount: go test -c, and run it
+// BenchmarkUpdate and BenchmarkView use registries with this number of addresses, four of
+// five leased. For figures that repeat, see nl/nltest/vm/icount: go test -c, and run it
 // there.
 func BenchmarkUpdate(b *testing.B) {
 	benchmark(b, func(r *Registry) { update(b, r, func(*State) {}) })
@@ -244,7 +245,7 @@ func benchmark(b *testing.B, f func(*Registry)) {
 	}
 }
 
-// crowd leases four of five addresses to pods as they are.
+// crowd leases four of five addresses to realistic pods.
 func crowd(b *testing.B, s *State, addresses int) {
 	a := fill(s, addresses)
 	for i := range addresses * 4 / 5 {

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package registry keeps what a node knows of its own addresses: which are
-// leased to a pod, which are free and since when, and which ENIs carry them.
+// Package registry keeps what a node knows of its own addresses: which are leased to a pod,
+// which are free and since when, and which ENIs have them.
 //
 // There is no daemon, so the registry is a file that many short processes share.
-// [Registry.Update] holds an exclusive lock while it reads, changes and replaces
-// the file; [Registry.View] needs none, because the file is replaced by rename: a
-// reader sees it before a change or after. The lock is for memory and tmpfs, about
-// half a millisecond. It must never be held across a call to EC2, the metadata
-// service or netlink; [Registry.Lock] has other locks for that.
+// [Registry.Update] holds an exclusive lock on the folder while it reads, changes and
+// replaces the file. [Registry.View] needs no lock, because the file is replaced by rename:
+// a reader sees the old file or the new one. The lock is held for work in memory and on
+// tmpfs, about half a millisecond. Never hold it during a call to EC2, the metadata service
+// or netlink; [Registry.Lock] has other locks for that.
 //
-// The registry is knowledge, not truth: EC2 and the kernel are the state. It lives
-// on /run, so a reboot empties it, and whoever deletes it loses nothing but the
-// time it takes to look again. A file that cannot be read is set aside, not trusted.
+// The registry is what we know; EC2 and the kernel are the state. It is on /run, so a
+// reboot empties it. If somebody deletes it, only time is lost: the next process learns
+// from the kernel, metadata and EC2 again. A file that cannot be read is set aside, not
+// trusted.
 package registry
 
 import (
@@ -21,12 +22,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
-	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
 )
 
 // ErrVersion means that a later release wrote the file.
@@ -44,8 +43,8 @@ func Dir() string {
 // A Registry is a directory with the state of one node.
 type Registry struct{ dir string }
 
-// Open returns the registry in dir, which it makes if it must, readable by its
-// owner alone.
+// Open returns the registry in dir. It creates the directory if there is none, readable by
+// its owner alone.
 func Open(dir string) (*Registry, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open registry: %w", err)
@@ -53,35 +52,44 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state. If there is no file yet, it is Blank.
+// View returns the state. If somebody has set the clock since the file was written, View corrects
+// the times of the state by the difference. If there is no file yet, the state is Blank.
 func (r *Registry) View() (*State, error) {
 	b, err := os.ReadFile(r.file())
-	if errors.Is(err, fs.ErrNotExist) {
-		return newState(), nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read registry: %w", err)
-	}
-	s, err := parse(b)
-	if err != nil {
-		return nil, fmt.Errorf("read registry: %s: %w", r.file(), err)
-	}
-	return s, nil
+	return read(r.file(), b, err)
 }
 
-// Update calls f with the state, and keeps what f makes of it unless f fails. A
-// file that cannot be parsed is set aside, and f gets a Blank state; one of a
-// later release is left alone, and the error is ErrVersion.
+// Update calls f with the state. Unless f fails, Update writes the state as f has changed it. A
+// file that cannot be parsed is set aside, and f gets a Blank state. A file of a later release is
+// left alone, and the error is ErrVersion.
+//
+// If somebody deletes the folder meanwhile, nothing is written, and f is called again with
+// the new state. So f must set its results, and not add to them.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
-	unlock, err := r.Lock(ctx, "registry")
+	var err error
+	for range attempts {
+		if err = r.update(ctx, f); !errors.Is(err, errDeleted) {
+			return err
+		}
+	}
+	return fmt.Errorf("update registry in %s: %w", r.dir, err)
+}
+
+// update is one try of Update. It fails with errDeleted if somebody deletes the folder meanwhile.
+// It takes two locks. The lock "registry" excludes older releases, which lock nothing else. The
+// folder's lock excludes all others.
+func (r *Registry) update(ctx context.Context, f func(*State) error) error {
+	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	s, err := r.View()
-	if isGarbage(err) {
-		s, err = newState(), r.setAside(err)
+	d, err := r.enter(ctx)
+	if err != nil {
+		return err
 	}
+	defer d.leave()
+	s, err := d.state()
 	if err != nil {
 		return err
 	}
@@ -89,10 +97,10 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 		return err
 	}
 	b, err := s.encode()
-	if err != nil {
-		return fmt.Errorf("write registry: %w", err)
+	if err == nil {
+		err = d.replace(b)
 	}
-	if err := replace(r.file(), b); err != nil {
+	if err != nil {
 		return fmt.Errorf("write registry: %w", err)
 	}
 	return nil
@@ -103,82 +111,64 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 	return r.Update(ctx, func(s *State) error { f(s); return nil })
 }
 
-// Lock takes the named lock of this node, from every other process and every other
-// goroutine. It waits in the kernel, so waiters are served at once and in turn, until
-// ctx is done. The kernel releases the lock when the process ends, however it ends.
-func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err error) {
-	// A lock of its own for each caller: a Flock is no lock between goroutines.
-	l := flock.New(filepath.Join(r.dir, name+".lock"), flock.SetPermissions(0o600))
-	free, err := l.TryLock() // as it is mostly, without a thread to wait in
-	if err == nil && !free {
-		err = wait(ctx, l)
+// Usable returns nil if a process can change the registry, and otherwise the reason. It waits for no
+// lock, because a process that holds the lock may be slow without being broken. It leaves
+// no file behind: it writes as much as a change would write, to a file without a name.
+func (r *Registry) Usable() error {
+	s, err := r.View()
+	if err != nil && !isGarbage(err) { // the next change sets garbage aside
+		return err
+	}
+	lock, err := os.OpenFile(r.lockFile(lockName), os.O_CREATE|os.O_RDONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("lock of the registry: %w", err)
+	}
+	lock.Close()
+	f, err := os.OpenFile(r.dir, unix.O_TMPFILE|os.O_WRONLY, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) { // some file systems have no such files
+		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
+	} else if err == nil {
+		size := 1
+		if s != nil {
+			size = max(size, s.size)
+		}
+		_, err = f.Write(make([]byte, size))
+		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", name, err)
+		return fmt.Errorf("write to %s: %w", r.dir, err)
 	}
-	return func() { l.Close() }, nil
+	return nil
 }
 
-// wait locks l when nobody else has it any more, unless ctx is done before.
-func wait(ctx context.Context, l *flock.Flock) error {
-	done := make(chan error, 1)
-	go func() { done <- l.Lock() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		go func() { <-done; l.Close() }()
-		return ctx.Err()
-	}
-}
-
-// Mark makes an empty file of that name in the registry's directory, for systemd to
-// see: that there is one is all it says (systemd.path(5), PathExists=).
+// Mark creates an empty file of that name in the registry's directory, for systemd. Only
+// its existence counts (systemd.path(5), PathExists=).
 func (r *Registry) Mark(name string) error {
-	f, err := os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
+	open := func() (*os.File, error) {
+		return os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
+	}
+	f, err := open()
+	if errors.Is(err, fs.ErrNotExist) { // the folder has been deleted
+		err = os.MkdirAll(r.dir, 0o700)
+		if err == nil {
+			f, err = open()
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("mark: %w", err)
 	}
 	return f.Close()
 }
 
-func (r *Registry) file() string { return filepath.Join(r.dir, "registry.json") }
-
-// isGarbage tells a file that nobody can make sense of from one that cannot be read.
-func isGarbage(err error) bool {
-	if _, ok := errors.AsType[*fs.PathError](err); ok {
-		return false
-	}
-	return err != nil && !errors.Is(err, ErrVersion)
+// Marked reports whether Mark's file exists. If stat(2) does not answer that, Marked reports true.
+func (r *Registry) Marked(name string) bool {
+	_, err := os.Stat(filepath.Join(r.dir, name))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// setAside renames the file for people to look at.
-func (r *Registry) setAside(why error) error {
-	bad := r.file() + ".bad-" + time.Now().UTC().Format("20060102T150405.000000000")
-	if err := os.Rename(r.file(), bad); err != nil {
-		return fmt.Errorf("set registry aside: %w", err)
-	}
-	slog.Warn("registry set aside, and begun again", "file", bad, "because", why)
-	return nil
-}
+// lockName is the lock under which the registry is changed.
+const lockName = "registry"
 
-// replace puts data at path, whole or not at all. The lock is on another file: a
-// lock on this one would stay with the inode that the rename takes away. The lock also
-// lets the new file always have the same name, so that what a killed process has left
-// there is overwritten by the next one, and does not stay on a tmpfs for ever.
-func replace(path string, data []byte) (err error) {
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
-}
+func (r *Registry) lockFile(name string) string { return filepath.Join(r.dir, name+".lock") }
+
+func (r *Registry) file() string { return filepath.Join(r.dir, fileName) }

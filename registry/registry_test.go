@@ -21,8 +21,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// child, in the environment, makes a process of the test binary one that shares
-// the registry in the directory named.
+// child in the environment makes the test binary a process that shares the registry in this
+// directory.
 const child = "REGISTRY_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -92,7 +92,7 @@ func view(t testing.TB, r *Registry) *State {
 	return s
 }
 
-// Each of 40 processes at once takes an address, and no two take the same.
+// 40 processes at once take an address each, and no two take the same.
 func TestProcesses(t *testing.T) {
 	r := open(t)
 	const n = 40
@@ -138,7 +138,7 @@ func TestKilledWriters(t *testing.T) {
 			t.Fatalf("after kill %d: %d addresses, want 200", i, got)
 		}
 	}
-	update(t, r, func(*State) {}) // nobody has died with the lock
+	update(t, r, func(*State) {}) // no process has died while it held the lock for ever
 }
 
 func leftovers(t *testing.T, r *Registry) {
@@ -149,7 +149,7 @@ func leftovers(t *testing.T, r *Registry) {
 	}
 }
 
-// The original's file is read, and what we write is one that the original reads.
+// We read the original's file, and the original can read what we write.
 func TestOriginalFile(t *testing.T) {
 	r := open(t)
 	const original = `{"schema_version":1,"ips":{"10.0.1.13":{"released_on":"2026-11-21T07:17:24Z"},"10.0.1.14":{"released_on":"0001-01-01T00:00:00Z"}}}` + "\n"
@@ -203,7 +203,7 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// A file that cannot be read is never the end of an ADD, nor lost.
+// A file that cannot be parsed is neither lost nor the end of an ADD.
 func TestBadFiles(t *testing.T) {
 	for _, tt := range []struct{ name, content string }{
 		{"empty", ""},
@@ -321,8 +321,8 @@ func TestStateMethods(t *testing.T) {
 	e := s.ENIs["eni-1"]
 	e.Prefixes = []Prefix{{CIDR: netip.MustParsePrefix("10.0.1.16/28")}}
 	s.ENIs["eni-1"] = e
-	if id, _ := s.ENIOf(addr("10.0.1.20")); id != "eni-1" || e.Slots(false) != 4 || e.Slots(true) != 0 {
-		t.Errorf("ENIOf an address in a prefix: %q; slots %d", id, e.Slots(false))
+	if id, _ := s.ENIOf(addr("10.0.1.20")); id != "eni-1" || e.Assigned(false) != 4 || e.Assigned(true) != 0 {
+		t.Errorf("ENIOf an address in a prefix: %q; assigned %d", id, e.Assigned(false))
 	}
 	if id, e := s.ENIOf(addr("1.2.3.4")); id != "" || e.Primary().IsValid() {
 		t.Errorf("ENIOf: %s %v", id, e)
@@ -343,5 +343,62 @@ func write(t *testing.T, r *Registry, content string) {
 	t.Helper()
 	if err := os.WriteFile(r.file(), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// When a lease ends whose address has left its ENI, the address does not become free.
+func TestEndOfWhatIsGone(t *testing.T) {
+	s := newState()
+	there, prefixed, gone := addr("10.0.0.4"), addr("10.0.1.4"), addr("10.0.0.5")
+	s.ENIs["eni-1"] = ENI{Addrs: []netip.Addr{there}, Prefixes: []Prefix{{CIDR: netip.MustParsePrefix("10.0.1.0/28")}}}
+	for _, a := range []netip.Addr{there, prefixed, gone} {
+		if err := s.Reserve(a, lease(a.String())); err != nil {
+			t.Fatal(err)
+		}
+		s.ReleaseOf(lease(a.String()).Key, time.Now())
+	}
+	if s.Leases.Len() > 0 || !s.Free.Has(there) || !s.Free.Has(prefixed) || s.Free.Has(gone) {
+		t.Errorf("leases %v, free %v", maps.Collect(s.Leases.All()), maps.Collect(s.Free.All()))
+	}
+}
+
+// An ENI serves no pods if its link has vanished, or did not appear in time.
+func TestNoLink(t *testing.T) {
+	now := time.Now()
+	for _, tt := range []struct {
+		e    ENI
+		want bool
+	}{
+		{ENI{}, false},
+		{ENI{Link: "eth1"}, false},
+		{ENI{Missed: now}, false},
+		{ENI{Missed: now.Add(-LinkPatience)}, true},
+		{ENI{Missed: now, Link: "eth1"}, true},
+	} {
+		if got := tt.e.NoLink(now); got != tt.want {
+			t.Errorf("link %q, missed %v: %v", tt.e.Link, tt.e.Missed, got)
+		}
+	}
+}
+
+// A file of an earlier release has comparisons with EC2 as intents, and the wait for the
+// quota as that of an action.
+func TestEarlierNames(t *testing.T) {
+	const text = `{"schema_version":1,"ips":{},"leases":{},"enis":{},"vpcs":{},"intents":{` +
+		`"a":{"action":"DescribeNetworkInterfaces again, for addresses in doubt","since":"2026-01-02T03:04:05Z"},%s` +
+		`"c":{"action":"AttachNetworkInterface","eni":"eni-1","since":"2026-01-02T03:04:05Z"}},` +
+		`"not_before":{"CreateNetworkInterface beyond the quota":"2026-01-02T03:05:05Z","AttachNetworkInterface":"2026-01-02T03:04:06Z"},"instance":{}}`
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for first, want := range map[string]Rebuilt{
+		"": {Since: since, Compared: true, Unconfirmed: true},
+		`"b":{"action":"DescribeNetworkInterfaces","since":"2026-01-02T03:04:05Z"},`: {Since: since, Unconfirmed: true},
+	} {
+		s, err := parse(fmt.Appendf(nil, text, first))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Rebuilt != want || len(s.Intents) != 1 || len(s.NotBefore) != 1 || !s.Instance.QuotaUntil.Equal(since.Add(time.Minute)) {
+			t.Errorf("%+v, intents %v, not before %v, quota until %v", s.Rebuilt, s.Intents, s.NotBefore, s.Instance.QuotaUntil)
+		}
 	}
 }

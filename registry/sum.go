@@ -10,32 +10,34 @@ import (
 	"math/bits"
 )
 
-// The last member of the file is a sum of all bytes before it. Where it is right, the file
-// is what we have checked and written, and who wants one lease need not read them all.
-// Where it is not, somebody else has written the file: the original, a release of ours
-// before there was a sum, which keeps what it does not know, or a person.
+// The last member of the file is a sum of all bytes before it. If it is right, we have
+// checked and written the file, and a process that needs one lease does not parse the
+// others. If it is wrong, somebody else has written the file: the original, a person, or an
+// early release of ours, which keeps the sum as an unknown field.
 //
-// It is against edits and broken memory, not against malice: who can write the file could
-// write the sum.
+// The sum detects edits and broken memory. It does not protect against an attacker, who
+// could write the sum, too.
 
-// layout is what all sums begin with. A release whose leases cannot be read by the ones
-// before it needs another one: to them its sums are wrong then, and they look closely.
+// layout is the initial value of all sums. A release whose leases earlier releases cannot
+// read needs another value. To earlier releases its sums are then wrong, so they parse the
+// whole file.
 const layout = 0x2545f4914f6cdd1d
 
-// seal is the end of a file that begins with b, which lacks only a brace.
+// seal returns the end of a file that begins with b. Of the file, b lacks only the closing
+// brace.
 func seal(b []byte) []byte {
 	return fmt.Appendf(nil, `,"sum":"%016x"}`+"\n", sum(b))
 }
 
-// sealed tells whether a file ends as it has to if we have written it.
+// sealed reports whether the file ends with the sum of its content.
 func sealed(b []byte) bool {
 	n := len(b) - len(seal(nil))
 	return n > 0 && bytes.Equal(b[n:], seal(b[:n]))
 }
 
-// sum is a hash of 64 bits. Each step is one to one in each of its words and in what was
-// before, so a change within one word is always seen. Two go on at a time, which need not
-// wait for each other.
+// sum is a hash of 64 bits. Each step is one-to-one in each of its words and in the
+// previous hash, so a change within one word always changes the sum. Two independent chains
+// let the processor work on both at once.
 func sum(b []byte) uint64 {
 	one, two, rest := uint64(layout), uint64(len(b)), b
 	for len(rest) >= 32 {
@@ -50,11 +52,11 @@ func sum(b []byte) uint64 {
 	return all ^ all>>32
 }
 
-// factor is 2^64 by the golden ratio: its bits are as if by chance, and it is odd, so
-// that a product says what was multiplied.
+// factor is 2^64 divided by the golden ratio. Its bits look random. It is odd, so the
+// multiplication is one-to-one.
 const factor = 0x9e3779b97f4a7c15
 
-// step takes 16 bytes into a hash.
+// step adds 16 bytes to a hash.
 func step(h uint64, b []byte) uint64 {
 	return bits.RotateLeft64((h^binary.LittleEndian.Uint64(b))*factor+binary.LittleEndian.Uint64(b[8:]), 29)
 }

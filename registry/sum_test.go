@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// unsealed is a file of ours as it was before there was a sum.
+// unsealed is a file of ours from before the sum was introduced.
 func unsealed(t *testing.T, file []byte) []byte {
 	t.Helper()
 	if !sealed(file) {
@@ -24,7 +24,7 @@ func unsealed(t *testing.T, file []byte) []byte {
 	return append(bytes.Clone(file[:len(file)-len(seal(nil))]), "}\n"...)
 }
 
-// resealed is a file of ours after an edit, with the sum that this has.
+// resealed is a file of ours after an edit, with the sum of the edited content.
 func resealed(t *testing.T, file []byte, old, new string) []byte {
 	t.Helper()
 	body, ok := bytes.CutSuffix(unsealed(t, file), []byte("}\n"))
@@ -53,8 +53,8 @@ func parsed(t *testing.T, b []byte) *State {
 	return s
 }
 
-// A file is the same with a sum that is right, with none, and with one that is wrong,
-// whatever is done to it then.
+// A state is the same from a file with a right sum, with none, or with a wrong one, also
+// after further operations.
 func TestSumChangesNothing(t *testing.T) {
 	for range 300 {
 		file := encoded(t, randomState())
@@ -78,9 +78,9 @@ func TestSumChangesNothing(t *testing.T) {
 	}
 }
 
-// work does what an ADD and a DEL do to a state, and says what came of it.
+// work does what an ADD and a DEL do to a state, and returns a summary.
 func work(s *State) string {
-	k := Key{"", Attachment{ContainerID: "eni-1"}} // one that a random lease may have
+	k := Key{"", Attachment{ContainerID: "eni-1"}} // a random lease may have it
 	held := s.Held(k)
 	s.ReleaseOf(k, time.Time{}, slices.Collect(s.Leases.Keys())...)
 	err := s.Reserve(addr("10.0.0.2"), Lease{Key: k, ENI: "eni-1"})
@@ -88,7 +88,7 @@ func work(s *State) string {
 	return fmt.Sprintf("%v %v %v %s", held, err, bad, b)
 }
 
-// A bit that is wrong, anywhere in the file, is seen, and so is an end that is missing.
+// The sum detects each flipped bit in the file, and a missing end.
 func TestSumSeesFlips(t *testing.T) {
 	s := newState()
 	first := fill(s, 40)
@@ -114,7 +114,7 @@ func TestSumSeesFlips(t *testing.T) {
 	}
 }
 
-// The sum says where it stands, how long the file is, and that no words changed places.
+// The sum depends on positions and on the length, and detects swapped words.
 func TestSumOfLikeTexts(t *testing.T) {
 	seen := map[uint64]string{}
 	word := func(i int) string { return fmt.Sprintf("%08d", i) }
@@ -138,8 +138,8 @@ func TestSumOfLikeTexts(t *testing.T) {
 	}
 }
 
-// A release before there was a sum keeps it with all that it does not know: it is stale
-// then. The file is read as closely as before, and has one sum when it is written again.
+// A release from before the sum keeps it as an unknown field, so it becomes stale. The file
+// is then parsed in full, and has one sum when it is written again.
 func TestSumStale(t *testing.T) {
 	s := newState()
 	a := fill(s, 2)
@@ -171,8 +171,8 @@ func TestSumStale(t *testing.T) {
 	}
 }
 
-// What an ADD and a DEL do reads no lease but the attachment's own, and one whose address
-// is a hint: the others are broken here, and stay as they are.
+// An ADD and a DEL parse only the attachment's own lease and a lease whose address is a
+// hint. All other leases are broken here, and stay as they are.
 func TestOthersStayUnread(t *testing.T) {
 	s := newState()
 	a := fill(s, 250)
@@ -202,7 +202,8 @@ func TestOthersStayUnread(t *testing.T) {
 	}
 	s.ReleaseOf(own, time.Now(), free, a)
 	file = encoded(t, s)
-	// Of the lease that a was a hint for nobody can say whose it is: it has ended, too.
+	// The lease of the hinted address is broken, so its owner is unknown. It has ended,
+	// too.
 	if n := bytes.Count(file, []byte(`"eni":!`)); n != 199 || s.Leases.Len() != 199 || s.Free.Len() != 51 {
 		t.Errorf("%d leases are as they were, of %d; %d are free", n, s.Leases.Len(), s.Free.Len())
 	}
@@ -211,7 +212,7 @@ func TestOthersStayUnread(t *testing.T) {
 	}
 }
 
-// A lease is found by its container's ID, whatever that is and however it is written.
+// A lease is found by its container's ID, whatever characters the ID has.
 func TestHeldByAnyID(t *testing.T) {
 	for _, id := range []string{"", "c1", strings.Repeat("0123456789abcdef", 4), strings.Repeat("long", 100), `"`, `\`, "ü", "<&>", "\u2028"} {
 		s := newState()

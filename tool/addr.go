@@ -4,60 +4,39 @@
 package tool
 
 import (
-	"net/netip"
-
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func addr() *cli.Command {
 	return &cli.Command{
 		Name:        "addr",
 		Usage:       "List all bound IP addresses",
-		Description: "IPv4 addresses of this node and of every network namespace on it.",
+		Description: "IPv4 addresses of this node and of every network namespace on it." + cli.JSON("[] iface ip netns (of the pod; \"\": the node's)"),
 		Action: func(c *cli.Context) error {
-			if err := needRoot(); err != nil {
+			if err := cli.NeedRoot(); err != nil {
 				return err
 			}
-			host, err := nl.Host()
+			host, err := nl.Node()
 			if err != nil {
 				return err
 			}
 			defer host.Close()
-			rows, err := boundTo(host, "")
+			rows, err := view.Addrs(host, "")
 			if err != nil {
 				return err
 			}
 			partial := lease.EachNetNS(func(ns *nl.NS) error {
-				more, err := boundTo(ns, ns.Name)
+				more, err := view.Addrs(ns, ns.Name)
 				rows = append(rows, more...)
 				return err
 			})
-			if err := table(c, rows); err != nil {
+			if err := cli.Table(c, rows); err != nil {
 				return err
 			}
 			return partial
 		},
 	}
-}
-
-// An addrRow is an address that a link has.
-type addrRow struct {
-	Iface string     `json:"iface"`
-	Addr  netip.Addr `json:"ip"`
-	NetNS string     `json:"netns" head:"-"` // its path; empty on the node itself
-}
-
-// boundTo lists the addresses that links of a namespace have.
-func boundTo(ns *nl.NS, path string) ([]addrRow, error) {
-	addrs, err := ns.Addrs("")
-	var rows []addrRow
-	for _, a := range addrs {
-		if a.Prefix.Addr().Is4() {
-			rows = append(rows, addrRow{a.Dev, a.Prefix.Addr(), path})
-		}
-	}
-	return rows, err
 }

@@ -8,9 +8,9 @@ import (
 	"io"
 	"net/netip"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func allocate() *cli.Command {
@@ -20,22 +20,22 @@ func allocate() *cli.Command {
 		Description: `It assigns addresses to the first ENI, by device index, that has room. The
 next pods find them:
 
-    ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10`,
+    ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "index", Usage: "begin with the ENI at device index `N`; 0 is the boot ENI"},
-			batchFlag(),
+			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {
-			n, err := batch(c)
+			n, err := cli.Batch(c)
 			if err != nil {
 				return err
 			}
-			p, err := openPool(lease.Policy{MinIndex: c.Int("index")})
+			p, err := cli.OpenPool(lease.Policy{MinIndex: c.Int("index")})
 			if err != nil {
 				return err
 			}
 			defer p.Close()
-			stop := working("ask EC2 for addresses")
+			stop := cli.Working("ask EC2 for addresses")
 			id, addrs, err := p.Allocate(c.Context, n)
 			stop()
 			if err != nil {
@@ -45,12 +45,12 @@ next pods find them:
 			if err != nil {
 				return err
 			}
-			names, err := linkNames()
+			names, err := view.LinkNames()
 			if err != nil {
 				return err
 			}
-			got := allocated{names[eni.MAC], id, list(addrs)}
-			return answer(c, got, got.print)
+			got := allocated{names[eni.MAC], id, cli.List(addrs)}
+			return cli.Answer(c, got, got.print)
 		},
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func bugs() *cli.Command {
@@ -17,17 +17,17 @@ func bugs() *cli.Command {
 		Name:  "bugs",
 		Usage: "Show any bugs associated with this instance",
 		Description: `broken_cidr: the metadata service leaves out CIDRs of the VPC that EC2 has,
-as it did on the first m5 and c5 instances. Both are asked and compared.`,
+as it did on the first m5 and c5 instances. Both are asked and compared.` + cli.JSON("[] bug afflicted"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
 			broken := false
-			err := eachVPC(c.Context, cloud, cloud.VPCCIDRs, func(_ string, e aws.ENI, cidrs []netip.Prefix) {
+			err := view.EachVPC(c.Context, cloud, cloud.VPCCIDRs, func(_ string, e aws.ENI, cidrs []netip.Prefix) {
 				broken = broken || slices.ContainsFunc(cidrs, func(p netip.Prefix) bool { return !slices.Contains(e.VPCCIDRs, p) })
 			})
 			if err != nil {
 				return err
 			}
-			return table(c, []bugRow{{"broken_cidr", broken}})
+			return cli.Table(c, []bugRow{{"broken_cidr", broken}})
 		},
 	}
 }

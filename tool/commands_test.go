@@ -24,16 +24,17 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // TestTranscripts wants a transcript of every command in testdata, in which it has good
 // input and bad, as text and as JSON, without root, without EC2, and while EC2 throttles.
 func TestTranscripts(t *testing.T) {
-	noEC2 := []string{"addr", "registry-list", "mend", "validate", "iam-policy", "completion", "man"} // they ask nobody
-	noCalls := append([]string{"eniif", "free-ips"}, noEC2...)                                        // they ask metadata alone
-	for _, c := range tool.New(io.Discard).Commands {
+	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy"} // they ask nobody
+	noCalls := append([]string{"eniif", "free-ips"}, noEC2...)                     // they ask metadata alone
+	for _, c := range visible() {
 		b := transcripts(t, c.Name)
 		want := []string{
 			`exec ` + tool.Name + ` ` + c.Name + `\b`,
@@ -56,24 +57,28 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// TestReadme wants the README to say of each command what --help says, and no command more.
-func TestReadme(t *testing.T) {
-	const file = "../README.md"
+// TestDocs wants docs/tool.md to say of each command what --help says, and no command more.
+func TestDocs(t *testing.T) {
+	const file = "../docs/tool.md"
 	b, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, _ := strings.Cut(string(b), "\n## The tool\n")
-	_, rest, _ = strings.Cut(rest, "\n```\n")
+	_, rest, _ := strings.Cut(string(b), "\n```\n")
 	list, _, _ := strings.Cut(rest, "```\n")
 	got := slices.DeleteFunc(strings.Split(list, "\n"), func(line string) bool { return line == "" })
 	var want []string
-	for _, c := range tool.New(io.Discard).Commands {
+	for _, c := range visible() {
 		want = append(want, fmt.Sprintf("%-26s %s", c.Name, c.Usage))
 	}
 	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("%s: -help +README\n%s", file, d)
+		t.Errorf("%s: -help +file\n%s", file, d)
 	}
+}
+
+// visible are the commands that help names.
+func visible() []*cli.Command {
+	return slices.DeleteFunc(tool.New(io.Discard).Commands, func(c *cli.Command) bool { return c.Hidden })
 }
 
 // transcripts are those of a command: its own name's, and those with more words in theirs.

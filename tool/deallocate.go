@@ -8,9 +8,8 @@ import (
 	"io"
 	"net/netip"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 func deallocate() *cli.Command {
@@ -18,31 +17,31 @@ func deallocate() *cli.Command {
 		Name:  "deallocate",
 		Usage: "Deallocate a private IP",
 		Description: `It unassigns addresses of this instance's ENIs that no pod has: all of them,
-or none. The primary address of an ENI stays.`,
+or none. The primary address of an ENI stays.` + cli.JSON("deallocated"),
 		ArgsUsage: "IP...",
 		Action: func(c *cli.Context) error {
 			var addrs []netip.Addr
 			for _, arg := range c.Args().Slice() {
 				a, err := netip.ParseAddr(arg)
 				if err != nil {
-					return misuse(c, "Invalid IP: please specify a valid IP: %w", err)
+					return cli.Misuse(c, "Invalid IP: please specify a valid IP: %w", err)
 				}
 				addrs = append(addrs, a)
 			}
 			if len(addrs) > 0 {
-				p, err := openPool(lease.Policy{})
+				p, err := cli.OpenPool(lease.Policy{})
 				if err != nil {
 					return err
 				}
 				defer p.Close()
-				stop := working("give addresses back to EC2")
+				stop := cli.Working("give addresses back to EC2")
 				err = p.Deallocate(c.Context, addrs...)
 				stop()
 				if err != nil {
 					return fmt.Errorf("deallocation failed: %w", err)
 				}
 			}
-			return answer(c, map[string][]netip.Addr{"deallocated": list(addrs)}, func(io.Writer) {})
+			return cli.Answer(c, map[string][]netip.Addr{"deallocated": cli.List(addrs)}, func(io.Writer) {})
 		},
 	}
 }

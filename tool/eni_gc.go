@@ -4,20 +4,26 @@
 package tool
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 // leastGrace is the shortest time between two sightings of a leak. It is longer than the
@@ -51,7 +57,7 @@ Never deleted are the ENIs of other instances that still exist, which their
 own registry-gc ends; ENIs without that tag, the original's among them; ENIs
 with the tag ` + tagNoManage + `=true; and what has been seen once. The
 sightings are kept in the file of --state. It needs
-ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.`,
+ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` + cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be deleted, delete nothing, and remember nothing"},
 			&cli.DurationFlag{Name: "grace", Value: time.Hour, Usage: "delete what an earlier run saw at least this `TIME` ago"},
@@ -59,9 +65,9 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.`,
 		},
 		Action: func(c *cli.Context) error {
 			if g := c.Duration("grace"); g < leastGrace {
-				return misuse(c, "--grace: %v: want %v or more: a node may need so long to take up what it has begun", g, leastGrace)
+				return cli.Misuse(c, "--grace: %v: want %v or more: a node may need so long to take up what it has begun", g, leastGrace)
 			}
-			p, err := openPool(lease.Policy{})
+			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {
 				return err
 			}
@@ -72,10 +78,10 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.`,
 			}
 			defer unlock()
 			l := leaks{pool: p, grace: c.Duration("grace"), dry: c.Bool("dry-run"), sightings: sightingsAt(c.String("state"))}
-			stop := working("look for leaked ENIs")
+			stop := cli.Working("look for leaked ENIs")
 			failed := l.collect(c.Context)
 			stop()
-			return errors.Join(failed, answer(c, map[string]any{"deleted": list(l.deleted), "waiting": list(l.waiting)}, l.print))
+			return errors.Join(failed, cli.Answer(c, map[string]any{"deleted": cli.List(l.deleted), "waiting": cli.List(l.waiting)}, l.print))
 		},
 	}
 }
@@ -122,7 +128,7 @@ func (l *leaks) collect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := seconds(time.Now())
+	now := view.Seconds(time.Now())
 	still := map[string]time.Time{}
 	var failed error
 	for _, e := range enis {
@@ -189,8 +195,8 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// alive tells which of the instances that the ENIs were made for exist: those that have
-// an ENI attached, as every instance has from its launch to its end. EC2 is believed only
+// alive reports which of the instances that the ENIs were made for exist: those that have
+// an ENI attached, as every instance has from its launch to its end. EC2's answer counts only
 // if it shows as much of this very instance.
 func (l *leaks) alive(ctx context.Context, self string, enis []aws.ENI) (alive map[string]bool, vpc string, err error) {
 	ids := []string{self}
@@ -214,22 +220,53 @@ func (l *leaks) alive(ctx context.Context, self string, enis []aws.ENI) (alive m
 		}
 	}
 	if vpc == "" {
-		return nil, "", fmt.Errorf("EC2 shows no boot ENI of this very instance, %s: what it says of others is not believed", self)
+		return nil, "", fmt.Errorf("EC2 does not show the boot ENI of this instance, %s: so its answer about other instances is not trusted, and nothing is deleted", self)
 	}
 	return alive, vpc, nil
 }
 
-// busy tells whether this node may still want an ENI that was made for it.
+// busy reports whether this node may still want an ENI that was made for it.
 func (l *leaks) busy() (func(id string) bool, error) {
 	s, err := l.pool.Registry.View()
 	if err != nil {
 		return nil, err
 	}
 	return func(id string) bool {
-		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 {
+		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 && s.Rebuilt.Since.IsZero() {
 			return false
 		}
 		slog.Info("an ENI of this instance is left to its next ADD or registry-gc", "eni", id)
 		return true
 	}, nil
+}
+
+// sightings is the file that remembers since when an ENI was seen to leak. Losing it
+// costs time: every leak is then seen for the first time.
+type sightings struct{ file string }
+
+func sightingsAt(file string) sightings {
+	return sightings{cmp.Or(file, filepath.Join(registry.Dir(), "eni-gc.json"))}
+}
+
+func (s sightings) read() (map[string]time.Time, error) {
+	b, err := os.ReadFile(s.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var seen map[string]time.Time
+	if err := json.Unmarshal(b, &seen); err != nil {
+		return nil, cli.Hint(fmt.Errorf("%s: %w", s.file, err), "remove the file: what leaks will be seen again")
+	}
+	return seen, nil
+}
+
+func (s sightings) write(seen map[string]time.Time) error {
+	b, err := json.Marshal(seen)
+	if err != nil {
+		return err
+	}
+	return cli.ReplaceFile(s.file, append(b, '\n'), 0o600)
 }

@@ -7,10 +7,10 @@ import (
 	"context"
 	"net/netip"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func freeIPs() *cli.Command {
@@ -18,9 +18,9 @@ func freeIPs() *cli.Command {
 		Name:  "free-ips",
 		Usage: "List all currently unassigned AWS IP addresses",
 		Description: `Those that the metadata service lists, but that neither this node nor a
-namespace on it has, and that are not reserved for a pod.`,
+namespace on it has, and that are not reserved for a pod.` + cli.JSON("[] adapter ip"),
 		Action: func(c *cli.Context) error {
-			p, err := openPool(lease.Policy{})
+			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {
 				return err
 			}
@@ -29,7 +29,7 @@ namespace on it has, and that are not reserved for a pod.`,
 			if err != nil {
 				return err
 			}
-			return table(c, rows)
+			return cli.Table(c, rows)
 		},
 	}
 }
@@ -46,7 +46,7 @@ func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	names, err := linkNames()
+	names, err := view.LinkNames()
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := boundTo(p.Host, "")
+	own, err := view.Addrs(p.Host, "")
 	if err != nil {
 		return nil, err
 	}

@@ -12,11 +12,12 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func launchTemplate() *cli.Command {
@@ -38,9 +39,12 @@ default, and --subnet may be left out: subnetTags select one of its zone. EC2
 is asked for the limits of the type (ec2:DescribeInstanceTypes).
 
 No collection deletes these ENIs, nor gives their addresses back: they end with
-their instance.`,
+their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
+    DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
+    with --prefixes, --ipv6: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
+    DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),
 		Flags: []cli.Flag{
-			configFlag(),
+			conf.Flag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's", Usage: "respect the limits of `TYPE`"},
 			&cli.StringFlag{Name: "subnet", DefaultText: "by subnetTags, in this zone", Usage: "make the ENIs for pods in the subnet `ID`"},
 			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet", Usage: "make the boot ENI in the subnet `ID`"},
@@ -55,7 +59,7 @@ their instance.`,
 			if err != nil {
 				return err
 			}
-			return answer(c, t, func(w io.Writer) {
+			return cli.Answer(c, t, func(w io.Writer) {
 				e := json.NewEncoder(w)
 				e.SetIndent("", "    ")
 				_ = e.Encode(t) // it has no value that JSON cannot have; w is in memory
@@ -118,12 +122,12 @@ func templateFor(c *cli.Context) (launchData, error) {
 	if p.MinIndex == 0 { // it serves pods, too
 		boot.Secondary, boot.Prefixes, boot.IPv6Prefixes = p.eni.Secondary, p.eni.Prefixes, p.eni.IPv6Prefixes
 	}
-	seats, err := p.seats()
+	slots, err := p.slots()
 	if err != nil {
 		return launchData{}, err
 	}
 	t := launchData{NetworkInterfaces: []launchENI{boot}, TagSpecifications: []launchTags{{"network-interface", p.tags()}}}
-	for _, at := range seats {
+	for _, at := range slots {
 		eni := p.eni
 		eni.NetworkCardIndex, eni.DeviceIndex = at[0], at[1]
 		t.NetworkInterfaces = append(t.NetworkInterfaces, eni)
@@ -134,13 +138,13 @@ func templateFor(c *cli.Context) (launchData, error) {
 // planOf reads the command line and the configuration, and asks EC2 for the rest.
 func planOf(c *cli.Context) (plan, error) {
 	p := plan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
-	config, err := findConfig(c.String("config"))
+	config, err := conf.Find(c.String("config"))
 	if err != nil {
 		return p, err
 	}
-	i := slices.IndexFunc(config.Policies(), func(q lease.Policy) bool { return poolName(q.Pool) == c.String("pool") })
+	i := slices.IndexFunc(config.Policies(), func(q lease.Policy) bool { return conf.PoolName(q.Pool) == c.String("pool") })
 	if i < 0 {
-		return p, misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))
+		return p, cli.Misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))
 	}
 	p.Policy = config.Policies()[i]
 	if p.eni.Groups = p.SecurityGroups; len(p.eni.Groups) == 0 {
@@ -150,7 +154,7 @@ func planOf(c *cli.Context) (plan, error) {
 	if p.kind = c.String("instance-type"); p.kind == "" {
 		self, err := cloud.Instance(c.Context)
 		if err != nil {
-			return p, hinted{err, "anywhere else say --instance-type and --subnet"}
+			return p, cli.Hint(err, "anywhere else say --instance-type and --subnet")
 		}
 		p.kind = self.Type
 	}
@@ -161,7 +165,7 @@ func planOf(c *cli.Context) (plan, error) {
 		return p, err
 	}
 	if p.eni.SubnetID == "" {
-		p.eni.SubnetID, err = chooseSubnet(c, cloud, p.SubnetTags)
+		p.eni.SubnetID, err = p.chooseSubnet(c, cloud)
 	}
 	return p, err
 }
@@ -172,14 +176,14 @@ func (p *plan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
 		if n < 0 || n > room {
-			return misuse(c, "--%s: %d: an ENI of %s has %d IPv4 addresses, its primary one among them: want 0 to %d",
+			return cli.Misuse(c, "--%s: %d: an ENI of %s has %d IPv4 addresses, its primary one among them: want 0 to %d",
 				flag, n, p.kind, p.limits.IPv4PerENI, room)
 		}
 		return nil
 	}
 	switch {
 	case c.IsSet("prefixes") && c.IsSet("addresses"):
-		return misuse(c, "--prefixes, --addresses: EC2 makes an ENI with one or the other")
+		return cli.Misuse(c, "--prefixes, --addresses: EC2 makes an ENI with one or the other")
 	case c.IsSet("prefixes"):
 		p.eni.Prefixes = c.Int("prefixes")
 	case c.IsSet("addresses"):
@@ -195,7 +199,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 	}
 	if c.Bool("ipv6") || !c.IsSet("ipv6") && slices.Contains(p.Families, lease.IPv6) {
 		if p.limits.IPv6PerENI == 0 {
-			return misuse(c, "--ipv6: %s has no IPv6", p.kind)
+			return cli.Misuse(c, "--ipv6: %s has no IPv6", p.kind)
 		}
 		p.eni.IPv6Prefixes = 1
 	}
@@ -211,9 +215,9 @@ func (p *plan) pods() int {
 	return 1 + p.eni.Secondary + size*p.eni.Prefixes
 }
 
-// seats are the network cards and device indices of the ENIs for pods: those of the lowest
+// slots are the network cards and device indices of the ENIs for pods: those of the lowest
 // index first, because what is on one card shares its bandwidth.
-func (p *plan) seats() ([][2]int, error) {
+func (p *plan) slots() ([][2]int, error) {
 	var all [][2]int
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
@@ -252,7 +256,7 @@ func (p *plan) tags() []launchTag {
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	tags[ipam.TagManaged], tags[ipam.TagPool] = "false", poolName(p.Pool)
+	tags[ipam.TagManaged], tags[ipam.TagPool] = "false", conf.PoolName(p.Pool)
 	var all []launchTag
 	for _, k := range slices.Sorted(maps.Keys(tags)) {
 		all = append(all, launchTag{k, tags[k]})
@@ -261,15 +265,13 @@ func (p *plan) tags() []launchTag {
 }
 
 // chooseSubnet is the subnet of this zone that has the tags, and the most free addresses.
-func chooseSubnet(c *cli.Context, cloud *aws.Client, tags map[string]string) (string, error) {
-	all, zone, err := zoneSubnets(c.Context, cloud)
+func (p *plan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
+	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
+	if errors.Is(err, ipam.ErrNoSubnet) {
+		return "", err
+	}
 	if err != nil {
-		return "", hinted{err, "anywhere else say --instance-type and --subnet"}
+		return "", cli.Hint(err, "anywhere else say --instance-type and --subnet")
 	}
-	for _, s := range all {
-		if carriesTags(s.Tags, tags) {
-			return s.ID, nil
-		}
-	}
-	return "", fmt.Errorf("subnetTags: no subnet of %s has the tags %v", zone, tags)
+	return slices.MaxFunc(fit, func(a, b aws.Subnet) int { return cmp.Compare(a.Free, b.Free) }).ID, nil
 }

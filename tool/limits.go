@@ -4,25 +4,24 @@
 package tool
 
 import (
-	"context"
 	"io"
 
-	"github.com/urfave/cli/v2"
-
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func limits() *cli.Command {
 	return &cli.Command{
-		Name:  "limits",
-		Usage: "Display limits for ENI for this instance type",
+		Name:        "limits",
+		Usage:       "Display limits for ENI for this instance type",
+		Description: cli.JSON("adapters ipv4 ipv6"),
 		Action: func(c *cli.Context) error {
-			l, err := instanceLimits(c.Context)
+			l, err := view.Limits(c.Context)
 			if err != nil {
 				return err
 			}
 			row := limitsRow{l.ENIs, l.IPv4PerENI, l.IPv6PerENI}
-			return answer(c, row, func(w io.Writer) { tabulate(w, []limitsRow{row}) })
+			return cli.Answer(c, row, func(w io.Writer) { cli.Tabulate(w, []limitsRow{row}) })
 		},
 	}
 }
@@ -32,14 +31,4 @@ type limitsRow struct {
 	ENIs int `json:"adapters"`
 	IPv4 int `json:"ipv4"` // addresses of an ENI, the primary one included
 	IPv6 int `json:"ipv6"`
-}
-
-// instanceLimits asks EC2 for the limits of this instance's type.
-func instanceLimits(ctx context.Context) (aws.Limits, error) {
-	cloud := aws.New(aws.Options{})
-	i, err := cloud.Instance(ctx)
-	if err != nil {
-		return aws.Limits{}, err
-	}
-	return cloud.Limits(ctx, i.Type)
 }

@@ -9,13 +9,11 @@ import (
 	"io"
 	"log/slog"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
-
-// kubeletPods is the kubelet's own limit (kubelet(1), --max-pods).
-const kubeletPods = 110
 
 func maxPods() *cli.Command {
 	return &cli.Command{
@@ -27,22 +25,22 @@ func maxPods() *cli.Command {
 
 It counts every address of every ENI but the boot ENI, and on further network
 cards but the one at device index 0. If EC2 does not tell the limits, it warns
-and takes the kubelet's own, 110.`,
+and takes the kubelet's own, 110.` + cli.JSON("max_pods"),
 		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"}},
 		Action: func(c *cli.Context) error {
-			l, err := instanceLimits(c.Context)
+			l, err := view.Limits(c.Context)
 			pods := l.PodENIs() * l.IPv4PerENI
 			switch {
 			case errors.Is(err, aws.ErrNoMetadata):
 				return err
 			case err != nil:
-				slog.Warn("the limits of this instance type are not known: assuming the kubelet's", "pods", kubeletPods, "error", err)
-				pods = kubeletPods
+				slog.Warn("the limits of this instance type are not known: assuming the kubelet's", "pods", conf.KubeletPods, "error", err)
+				pods = conf.KubeletPods
 			}
 			if c.IsSet("max") {
 				pods = min(pods, c.Int("max"))
 			}
-			return answer(c, map[string]int{"max_pods": pods}, func(w io.Writer) { fmt.Fprintln(w, pods) })
+			return cli.Answer(c, map[string]int{"max_pods": pods}, func(w io.Writer) { fmt.Fprintln(w, pods) })
 		},
 	}
 }

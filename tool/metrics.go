@@ -9,10 +9,11 @@ import (
 	"io"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func metrics() *cli.Command {
@@ -23,53 +24,53 @@ func metrics() *cli.Command {
 
     ` + Name + ` metrics --file /var/lib/node_exporter/cni-ipvlan-vpc.prom
 
-It reads the registry alone. All are gauges; what is not known is left out.`,
+It reads the registry alone. All are gauges; what is not known is left out.` + cli.JSON("[] name help samples[] {labels value}"),
 		Flags: []cli.Flag{
-			configFlag(),
+			conf.Flag(),
 			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, whole or not at all, and not to standard output"},
 			&cli.BoolFlag{Name: "subnets", Usage: "ask EC2, too, how many addresses the subnets of this zone have free"},
 		},
 		Action: func(c *cli.Context) error {
-			s, err := viewRegistry()
+			s, err := cli.ViewRegistry()
 			if err != nil {
 				return err
 			}
-			all := nodeMetrics(s, reuseWaits(c), time.Now())
+			all := view.Metrics(s, conf.ReuseWaits(c.String("config")), time.Now())
 			var failed error
 			if c.Bool("subnets") {
-				var free metric
+				var free view.Metric
 				free, failed = subnetMetric(c, s)
 				all = append(all, free)
 			}
-			all = written(all)
+			all = view.Written(all)
 			if file := c.String("file"); file != "" {
 				return errors.Join(failed, writeMetrics(c, file, all))
 			}
-			return errors.Join(failed, answer(c, all, func(w io.Writer) { expose(w, all) }))
+			return errors.Join(failed, cli.Answer(c, all, func(w io.Writer) { view.Expose(w, all) }))
 		},
 	}
 }
 
 // writeMetrics replaces the file, which everybody may read. The collector must not see
 // half of it.
-func writeMetrics(c *cli.Context, file string, all []metric) error {
+func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {
-		return rooted(err)
+		return cli.Rooted(err)
 	}
 	unlock, err := r.Lock(c.Context, "metrics")
 	if err != nil {
-		return rooted(err)
+		return cli.Rooted(err)
 	}
 	defer unlock()
 	var b bytes.Buffer
-	expose(&b, all)
-	return rooted(replaceFile(file, b.Bytes(), 0o644))
+	view.Expose(&b, all)
+	return cli.Rooted(cli.ReplaceFile(file, b.Bytes(), 0o644))
 }
 
 // subnetMetric asks EC2 for the free addresses of the subnets in this zone.
-func subnetMetric(c *cli.Context, s *registry.State) (metric, error) {
-	m := metric{Name: "subnet_free_addresses", Help: "Free IPv4 addresses of a subnet of this node's zone, as EC2 says."}
+func subnetMetric(c *cli.Context, s *registry.State) (view.Metric, error) {
+	m := view.Metric{Name: "subnet_free_addresses", Help: "Free IPv4 addresses of a subnet of this node's zone, as EC2 says."}
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(c.Context)
 	if err != nil {
@@ -85,7 +86,7 @@ func subnetMetric(c *cli.Context, s *registry.State) (metric, error) {
 			return m, err
 		}
 		for _, n := range subnets {
-			m.add(float64(n.Free), "subnet", n.ID)
+			m.Add(float64(n.Free), "subnet", n.ID)
 		}
 	}
 	return m, nil

@@ -6,14 +6,12 @@ package tool
 import (
 	"fmt"
 	"io"
-	"math"
 	"net/netip"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 func newInterface() *cli.Command {
@@ -27,30 +25,30 @@ func newInterface() *cli.Command {
 
 It makes an ENI with the security groups, attaches it, waits until its link
 is there, and sets that up. The next pods find its addresses. registry-gc
-never deletes it.`,
+never deletes it.` + cli.JSON("iface mac id index card subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter", Usage: "take a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},
-			batchFlag(),
+			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {
 			spec := ipam.ENISpec{SecurityGroups: c.Args().Slice(), MinIndex: 1}
 			var err error
-			if spec.Addrs, err = batch(c); err != nil {
+			if spec.Addrs, err = cli.Batch(c); err != nil {
 				return err
 			}
 			if spec.Tags, err = parseFilter(c.String("subnet_filter")); err != nil {
-				return misuse(c, "%w", err)
+				return cli.Misuse(c, "%w", err)
 			}
 			if len(spec.SecurityGroups) == 0 {
-				return misuse(c, "need security groups")
+				return cli.Misuse(c, "need security groups")
 			}
-			p, err := openPool(lease.Policy{})
+			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {
 				return err
 			}
 			defer p.Close()
-			stop := working("make an ENI, attach it, and wait for its link")
+			stop := cli.Working("make an ENI, attach it, and wait for its link")
 			id, link, err := p.Provision(c.Context, spec)
 			stop()
 			if err != nil {
@@ -61,7 +59,7 @@ never deletes it.`,
 				return err
 			}
 			made.Iface, made.SecurityGroups = link, spec.SecurityGroups
-			return answer(c, made, made.print)
+			return cli.Answer(c, made, made.print)
 		},
 	}
 }
@@ -83,8 +81,8 @@ func describe(p *ipam.Pool, id string) (madeENI, error) {
 	if !ok || len(e.Addrs) == 0 {
 		return madeENI{}, fmt.Errorf("%s was made, but somebody has removed it since", id)
 	}
-	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC, Addrs: list(e.Addrs)}
-	return madeENI{row, list(s.VPCs[e.VPC].CIDRs)}, nil
+	row := eniRow{MAC: e.MAC, ID: id, Index: e.Index, Card: e.Card, Subnet: e.Subnet, CIDR: e.CIDR, VPC: e.VPC, Addrs: cli.List(e.Addrs)}
+	return madeENI{row, cli.List(s.VPCs[e.VPC].CIDRs)}, nil
 }
 
 // print writes the ENI as the original does: as Go prints a pointer to its struct.
@@ -94,7 +92,7 @@ func (e madeENI) print(w io.Writer) {
 		primary = e.VPCCIDRs[0]
 	}
 	fmt.Fprintf(w, "&{%s %s %s %d %v %s %s %s %s %v %v}\n",
-		e.ID, e.MAC, e.Iface, e.Index, e.Addrs, e.Subnet, cell(e.CIDR), e.VPC, cell(primary), e.VPCCIDRs, e.SecurityGroups)
+		e.ID, e.MAC, e.Iface, e.Index, e.Addrs, e.Subnet, cli.Cell(e.CIDR), e.VPC, cli.Cell(primary), e.VPCCIDRs, e.SecurityGroups)
 }
 
 // parseFilter parses tags: k=v,k=v.
@@ -112,21 +110,4 @@ func parseFilter(text string) (map[string]string, error) {
 		tags[key] = value
 	}
 	return tags, nil
-}
-
-// batchFlag is the flag for how many addresses to ask for at once.
-func batchFlag() cli.Flag {
-	return &cli.IntFlag{Name: "ip_batch_size", Value: 1, Usage: "ask for `N` addresses; 0: as many as the interface can have"}
-}
-
-// batch is the value of batchFlag, with as many as there are for 0.
-func batch(c *cli.Context) (int, error) {
-	switch n := c.Int("ip_batch_size"); {
-	case n < 0:
-		return 0, misuse(c, "--ip_batch_size: %d: want 0 or more", n)
-	case n == 0:
-		return math.MaxInt32, nil
-	default:
-		return n, nil
-	}
 }

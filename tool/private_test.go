@@ -84,7 +84,7 @@ func furnish() error {
 	if err := syscall.Mount("cni", "/etc/cni", "tmpfs", 0, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	host, err := nl.Host()
+	host, err := nl.Node()
 	if err != nil {
 		return err
 	}

@@ -8,16 +8,15 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"time"
-
-	"github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func registryGC() *cli.Command {
@@ -28,17 +27,16 @@ func registryGC() *cli.Command {
 
     ` + Name + ` registry-gc --free-after=15m
 
-It unassigns addresses that have been free for so long, ends the leases of
-pods that have gone without a DEL, and deletes ENIs that the ipam plugin has
-made and that are empty. It also deletes the rules of veths that are no more,
-which a pod leaves that ended without a DEL. It answers nothing. If it could not do all of it,
-the exit status is 1, and the next run takes it up.
+It unassigns addresses that have been free for this time. It ends the leases of
+pods that have ended without a DEL, and deletes their rules. It deletes ENIs that
+the ipam plugin has made and that are empty. Where pods get routes to the peers of
+the VPC, it asks EC2 for them once an hour. It answers nothing. If it could not do
+all of it, the exit status is 1, and the next run continues.
 
-Before all this it looks whether the node still has what serves all its pods:
-the table of nftables, the rules and sysctls that the next ADD would see to.
-What a firewall that was restarted has flushed it puts back, and says so.`,
+It only collects. What the node has lost of its pods' network, the command repair
+puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.JSON("deleted ended prefixes rules unassigned"),
 		Flags: []cli.Flag{
-			configFlag(),
+			conf.Flag(),
 			&cli.DurationFlag{
 				Name: "free-after", DefaultText: "none",
 				Usage: "give back what has been free for this `TIME`; up to 15 % is added, so that nodes do not call EC2 together",
@@ -48,50 +46,45 @@ What a firewall that was restarted has flushed it puts back, and says so.`,
 		Action: func(c *cli.Context) error {
 			after := c.Duration("free-after")
 			if after <= 0 {
-				return misuse(c, "invalid duration %v: --free-after must be more than 0", after)
+				return cli.Misuse(c, "invalid duration %v: --free-after must be more than 0", after)
 			}
-			if err := needRoot(); err != nil {
-				return err
-			}
-			mended, err := mendNode(c.String("config"))
-			if err != nil { // in the way of nothing
-				slog.Warn("look after what serves all pods", "error", err)
-			}
-			p, err := openPool(lease.Policy{})
+			p, err := cli.OpenPool(policyOf(c))
 			if err != nil {
 				return err
 			}
 			defer p.Close()
-			stop := working("collect")
-			done := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
-			failed := p.Collect(c.Context, &done)
-			rules, err := p.Host.RemoveDetached()
-			failed = errors.Join(failed, err)
-			if failed == nil {
-				failed = markCollected()
-			}
+			stop := cli.Working("collect")
+			done, rules, failed := collect(c, p, ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")})
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
 				slog.Info("gave back", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
 					"prefixes", len(done.Returned), "rules", len(rules))
 			}
-			return errors.Join(failed, answer(c, map[string]any{
-				"unassigned": list(done.Unassigned), "prefixes": list(done.Returned), "deleted": list(done.Deleted),
-				"ended": list(done.Ended), "rules": texts(rules), "mended": mended,
+			return errors.Join(failed, cli.Answer(c, map[string]any{
+				"unassigned": cli.List(done.Unassigned), "prefixes": cli.List(done.Returned), "deleted": cli.List(done.Deleted),
+				"ended": cli.List(done.Ended), "rules": texts(rules),
 			}, func(io.Writer) {}))
 		},
 	}
 }
 
-// collectedMark is the file whose time tells when a collection has last done all that it
-// had to do.
-const collectedMark = "collected"
-
-func markCollected() error {
-	return os.WriteFile(filepath.Join(registry.Dir(), collectedMark), nil, 0o600)
+// collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
+func collect(c *cli.Context, p *ipam.Pool, done ipam.Collection) (ipam.Collection, []nl.Rule, error) {
+	failed := p.Collect(c.Context, &done)
+	if done.Tidied {
+		// Collect has removed what serves all pods, because there was no pod. A pod may have come at that moment, and
+		// needs what was removed. Put it back here: the pod must not wait for a later run.
+		_, err := repair.Node(c.Context, c.String("config"))
+		failed = errors.Join(failed, err)
+	}
+	rules, err := p.Host.RemoveDetached()
+	if failed = errors.Join(failed, err); failed == nil {
+		failed = view.MarkCollected()
+	}
+	return done, rules, failed
 }
 
-// texts are the rules as ip(8) would add them.
+// texts returns the rules in the syntax of ip(8).
 func texts(rules []nl.Rule) []string {
 	text := []string{}
 	for _, r := range rules {
@@ -100,13 +93,16 @@ func texts(rules []nl.Rule) []string {
 	return text
 }
 
-// jitter is up to 15 % of d.
+// jitter returns a random part of d, up to 15 %, so that nodes do not call EC2 together.
 func jitter(d time.Duration) time.Duration { return rand.N(d*15/100 + 1) }
 
-// openPool opens the pool of this node for a command that needs root.
-func openPool(policy lease.Policy) (*ipam.Pool, error) {
-	if err := needRoot(); err != nil {
-		return nil, err
+// policyOf returns the part of the node's configuration that says what a collection may ask EC2
+// for. It is empty if no configuration can be read.
+func policyOf(c *cli.Context) lease.Policy {
+	config, err := conf.Find(c.String("config"))
+	if err != nil {
+		return lease.Policy{}
 	}
-	return ipam.Open(policy)
+	all := config.Policies()[0]
+	return lease.Policy{Provision: all.Provision, Peers: all.Peers}
 }

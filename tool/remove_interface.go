@@ -7,9 +7,8 @@ import (
 	"errors"
 	"io"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 func removeInterface() *cli.Command {
@@ -17,13 +16,16 @@ func removeInterface() *cli.Command {
 		Name:  "remove-interface",
 		Usage: "Remove an existing interface",
 		Description: `It detaches ENIs and deletes them, and takes up where it was interrupted. An
-ENI whose addresses pods of this node have is left alone: drain the node first.`,
+ENI stays whose addresses pods of this node have, those of its prefixes too, as
+the registry or the kernel shows: drain the node first. So does one that is
+attached to another instance, or was made for one, and one with the tag
+` + tagNoManage + `=true.` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
-				return misuse(c, "Insufficient Arguments: please specify an interface")
+				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			p, err := openPool(lease.Policy{})
+			p, err := cli.OpenPool(lease.Policy{})
 			if err != nil {
 				return err
 			}
@@ -31,7 +33,7 @@ ENI whose addresses pods of this node have is left alone: drain the node first.`
 			var failed error
 			var removed []string
 			for _, id := range c.Args().Slice() {
-				stop := working("detach " + id + " and delete it")
+				stop := cli.Working("detach " + id + " and delete it")
 				err := p.Remove(c.Context, id)
 				stop()
 				if err != nil {
@@ -40,7 +42,7 @@ ENI whose addresses pods of this node have is left alone: drain the node first.`
 				}
 				removed = append(removed, id)
 			}
-			return errors.Join(failed, answer(c, map[string][]string{"removed": list(removed)}, func(io.Writer) {}))
+			return errors.Join(failed, cli.Answer(c, map[string][]string{"removed": cli.List(removed)}, func(io.Writer) {}))
 		},
 	}
 }

@@ -7,19 +7,19 @@ import (
 	"maps"
 	"net/netip"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func subnets() *cli.Command {
 	return &cli.Command{
 		Name:  "subnets",
 		Usage: "Show available subnets for this host",
-		Description: `The subnets of the boot ENI's VPC in this availability zone, those with the
-most free addresses first.`,
+		Description: `The subnets of the boot ENI's VPC in this availability zone, in the order in
+which EC2 lists them.` + cli.JSON("[] id cidr default addresses_available tags"),
 		Action: func(c *cli.Context) error {
-			all, _, err := zoneSubnets(c.Context, aws.New(aws.Options{}))
+			all, _, _, err := view.ZoneSubnets(c.Context, aws.New(aws.Options{}))
 			if err != nil {
 				return err
 			}
@@ -30,7 +30,7 @@ most free addresses first.`,
 				delete(tags, "Name") // for people; subnetTags are not meant to depend on it
 				rows = append(rows, subnetRow{s.ID, s.CIDR, s.Default, s.Free, tags})
 			}
-			return table(c, rows)
+			return cli.Table(c, rows)
 		},
 	}
 }

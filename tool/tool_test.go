@@ -21,7 +21,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -64,6 +64,7 @@ func TestScript(t *testing.T) {
 			"freed": freed,
 
 			"intents": intents,
+			"rebuilt": rebuilt,
 
 			"ec2":        callEC2,
 			"elsewhere":  elsewhere,
@@ -111,7 +112,7 @@ func setup(e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
-	host, err := nl.Host()
+	host, err := nl.Node()
 	if err != nil {
 		return err
 	}
@@ -261,9 +262,18 @@ func bound(ts *testscript.TestScript, _ bool, args []string) {
 func intents(ts *testscript.TestScript, _ bool, args []string) {
 	update(ts, func(s *registry.State) {
 		clear(s.Intents)
+		s.Rebuilt = registry.Rebuilt{}
 		for _, action := range args {
 			s.Intents[action] = registry.Intent{Action: action, Since: time.Now()}
 		}
+	})
+}
+
+// rebuilt says that the registry is yet to be compared with EC2.
+func rebuilt(ts *testscript.TestScript, _ bool, _ []string) {
+	update(ts, func(s *registry.State) {
+		clear(s.Intents)
+		s.Rebuilt = registry.Rebuilt{Since: time.Now(), Unconfirmed: true}
 	})
 }
 

@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func vpcCIDR() *cli.Command {
@@ -18,24 +18,24 @@ func vpcCIDR() *cli.Command {
 		Name:  "vpccidr",
 		Usage: "Show the VPC CIDRs associated with current interfaces",
 		Description: `As the metadata service says, and as EC2 says. What EC2 does not tell is
-empty, with a warning.`,
+empty, with a warning.` + cli.JSON("[] iface metadata_cidr aws_api_cidr"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
 			ask := func(ctx context.Context, vpc string) ([]netip.Prefix, error) {
 				cidrs, err := cloud.VPCCIDRs(ctx, vpc)
 				if err != nil {
-					slog.Warn("EC2 does not tell the CIDRs", "vpc", vpc, "error", err)
+					slog.Warn("EC2 does not tell the CIDRs of the VPC: the column is empty", "vpc", vpc, "error", err)
 				}
 				return cidrs, nil
 			}
 			var rows []vpcCIDRRow
-			err := eachVPC(c.Context, cloud, ask, func(iface string, e aws.ENI, cidrs []netip.Prefix) {
-				rows = append(rows, vpcCIDRRow{iface, list(e.VPCCIDRs), list(cidrs)})
+			err := view.EachVPC(c.Context, cloud, ask, func(iface string, e aws.ENI, cidrs []netip.Prefix) {
+				rows = append(rows, vpcCIDRRow{iface, cli.List(e.VPCCIDRs), cli.List(cidrs)})
 			})
 			if err != nil {
 				return err
 			}
-			return table(c, rows)
+			return cli.Table(c, rows)
 		},
 	}
 }
@@ -45,28 +45,4 @@ type vpcCIDRRow struct {
 	Iface    string         `json:"iface"`
 	Metadata []netip.Prefix `json:"metadata_cidr" head:"metadata cidr"`
 	EC2      []netip.Prefix `json:"aws_api_cidr" head:"aws api cidr"`
-}
-
-// eachVPC calls f with each ENI, the name of its link, and what ask says of its VPC; it
-// asks once for each VPC.
-func eachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, string) ([]netip.Prefix, error),
-	f func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
-	enis, err := cloud.ENIs(ctx)
-	if err != nil {
-		return err
-	}
-	names, err := linkNames()
-	if err != nil {
-		return err
-	}
-	known := map[string][]netip.Prefix{}
-	for _, e := range enis {
-		if _, ok := known[e.VPC]; !ok {
-			if known[e.VPC], err = ask(ctx, e.VPC); err != nil {
-				return err
-			}
-		}
-		f(names[e.MAC], e, known[e.VPC])
-	}
-	return nil
 }

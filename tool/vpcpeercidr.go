@@ -6,26 +6,26 @@ package tool
 import (
 	"net/netip"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 func vpcPeerCIDR() *cli.Command {
 	return &cli.Command{
 		Name:        "vpcpeercidr",
 		Usage:       "Show the peered VPC CIDRs associated with current interfaces",
-		Description: "Those of active peering connections: what routeToVpcPeers adds to the pods' routes.",
+		Description: "Those of active peering connections: what routeToVpcPeers adds to the pods' routes." + cli.JSON("[] iface peer_cidr"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
 			var rows []vpcPeerCIDRRow
-			err := eachVPC(c.Context, cloud, cloud.PeerCIDRs, func(iface string, _ aws.ENI, cidrs []netip.Prefix) {
-				rows = append(rows, vpcPeerCIDRRow{iface, list(cidrs)})
+			err := view.EachVPC(c.Context, cloud, cloud.PeerCIDRs, func(iface string, _ aws.ENI, cidrs []netip.Prefix) {
+				rows = append(rows, vpcPeerCIDRRow{iface, cli.List(cidrs)})
 			})
 			if err != nil {
 				return err
 			}
-			return table(c, rows)
+			return cli.Table(c, rows)
 		},
 	}
 }

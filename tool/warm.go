@@ -10,10 +10,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 func warm() *cli.Command {
@@ -21,16 +21,16 @@ func warm() *cli.Command {
 		Name:  "warm",
 		Usage: "Fill each pool to the free addresses that its configuration wants",
 		Description: `For a systemd path unit, and before the kubelet starts: it asks EC2 for what
-the pools have fewer of than warm.min, as an ADD would, so that ADDs need not.
-A pool that has enough costs nothing. It takes the mark
+the pools have fewer of than warm.min, as an ADD would, so that ADDs need not;
+but for no more pods than maxPods. A pool that has enough costs nothing. It takes the mark
 ` + registry.Dir() + `/` + lease.Refill + ` away, which an ADD leaves
-when it has taken one of the last addresses.`,
-		Flags: []cli.Flag{configFlag()},
+when it has taken one of the last addresses.` + cli.JSON("[] pool free min"),
+		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
-			if err := needRoot(); err != nil {
+			if err := cli.NeedRoot(); err != nil {
 				return err
 			}
-			config, err := findConfig(c.String("config"))
+			config, err := conf.Find(c.String("config"))
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ when it has taken one of the last addresses.`,
 				rows = append(rows, row)
 				failed = errors.Join(failed, err)
 			}
-			return errors.Join(failed, table(c, rows))
+			return errors.Join(failed, cli.Table(c, rows))
 		},
 	}
 }
@@ -56,28 +56,24 @@ when it has taken one of the last addresses.`,
 type warmRow struct {
 	Pool string `json:"pool"`
 	Free int    `json:"free"` // that a pod could have now; of a /80, a million
-	Min  int    `json:"min"`  // that the configuration wants
+	Min  int    `json:"min"`  // that it is to have: warm.min, but none for more pods than maxPods
 }
 
 // fillPool fills one pool. It goes no further than what its configuration wants.
 func fillPool(c *cli.Context, policy lease.Policy) (warmRow, error) {
-	row := warmRow{Pool: poolName(policy.Pool), Min: policy.Warm.Min}
-	p, err := openPool(policy)
+	row := warmRow{Pool: conf.PoolName(policy.Pool), Min: policy.Warm.Min}
+	p, err := cli.OpenPool(policy)
 	if err != nil {
 		return row, err
 	}
 	defer p.Close()
-	defer working("fill pool " + row.Pool)()
+	defer cli.Working("fill pool " + row.Pool)()
 	if row.Free, err = p.Fill(c.Context); err != nil {
 		err = fmt.Errorf("fill pool %s: %w", row.Pool, err)
 	}
-	return row, err
-}
-
-// poolName is the name of a pool for people: the registry's default one has none.
-func poolName(pool string) string {
-	if pool == "" {
-		return "default"
+	s, unread := p.Registry.View()
+	if unread == nil {
+		row.Min = policy.Wanted(s)
 	}
-	return pool
+	return row, errors.Join(err, unread)
 }

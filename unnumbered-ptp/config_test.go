@@ -6,7 +6,7 @@ package ptp
 import (
 	"testing"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec/codectest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 )
 
 func TestConfigRead(t *testing.T) { codectest.Reads(t, (*Config).Describe) }

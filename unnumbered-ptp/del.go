@@ -10,28 +10,23 @@ import (
 	"log/slog"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// del deletes the pair, what hangs on its host end, and, while it is at it, the link
-// that the ipvlan plugin has made: a DEL is for the whole chain, and comes to ipvlan
-// next. It needs neither the namespace nor prevResult, and what it does not find is
-// deleted already.
+// del deletes the pair and everything attached to the node's end. It deletes the slave of the
+// ipvlan plugin in the same request: a DEL is for the whole chain, and ipvlan is next. It
+// needs neither the namespace nor prevResult. What it does not find is deleted already.
 //
-// It fails only for what it cannot delete on the node. What it cannot delete in the pod
-// ends with the namespace, and the pod may have seen to that: its DEL would fail for ever.
-func del(ctx context.Context, r *plugin.Request[Config]) error {
-	host, err := nl.Host()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	pod, err := host.OpenOther("pod", r.NetNS)
+// It fails only if it cannot delete something on the node. What it cannot delete in the pod
+// ends with the namespace. The pod may have caused the failure, and its DEL would then fail
+// for ever.
+func del(ctx context.Context, r *request) error {
+	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var eni nl.Link // if the pod has one
-	own := pod      // nil where anything is another attachment's
+	own := pod      // nil if the namespace may have something of another attachment
 	if pod != nil {
 		defer pod.Close()
 		eni, _ = pod.LinkByName(r.IfName)
@@ -39,66 +34,66 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 			own = nil
 		}
 	}
-	veth := vethName(r.Network, r.Attachment)
+	veth := VethName(r.Network, r.Attachment)
 	var failed error
-	if _, err := host.LinkByName(veth); err != nil { // there is none, or nobody knows
-		failed = delOriginal(ctx, host, own, r)
+	if _, err := r.nodeNS.LinkByName(veth); err != nil { // it is not there, or the kernel did not answer
+		failed = legacy.Del(ctx, r.nodeNS, own, legacy.Pod{Network: r.Network, ContainerID: r.ContainerID,
+			Link: r.Config.ContainerInterface, Prev: r.Prev, Veth: veth})
 	}
-	failed = errors.Join(failed, host.DelRules(veth))
+	failed = errors.Join(failed, r.nodeNS.DelRules(veth))
 	if pod != nil {
 		delPod(r, pod, own, eni)
 	}
-	// Most often it is gone with the group.
-	return errors.Join(failed, nl.Wiring{{NS: host, Object: nl.Veth{Name: veth}}}.Del())
+	// The group most often contained it.
+	return errors.Join(failed, nl.Wiring{{NS: r.nodeNS, Object: nl.Veth{Name: veth}}}.Del())
 }
 
-// shared tells whether a namespace has a link of another attachment, or may have one. All
-// but the links there is then another's: the path was the pod's, and is another pod's by
-// now, as "/proc/1234/ns/net" may be; or this is about a second network, which an ADD has
-// refused. Where one has succeeded, and the pod has its ENI still, there is no other.
-func shared(r *plugin.Request[Config], pod *nl.NS, eni nl.Link) bool {
-	if eni.Group == r.LinkGroup() && r.Prev != nil {
+// shared reports whether a namespace has a link of another attachment, or may have one. Then
+// everything but our links belongs to the other. Either the path now leads to another pod, as
+// "/proc/1234/ns/net" may, or this DEL is about a second network that an ADD has refused.
+// Where an ADD has succeeded and the pod still has its ENI, there is no other attachment.
+func shared(r *request, pod *nl.NS, eni nl.Link) bool {
+	group := nl.PodGroup(r.Digest())
+	if eni.Group == group && r.Prev != nil {
 		return false
 	}
 	links, err := pod.Links()
-	return err != nil || nl.InGroup(links, r.Anothers) != ""
+	return err != nil || nl.ForeignLink(links, group) != ""
 }
 
-// delPod deletes what the pod has of ours: the links, and if the namespace is its own the
-// rest.
-func delPod(r *plugin.Request[Config], pod, own *nl.NS, eni nl.Link) {
-	err := pod.DelGroup(r.LinkGroup())
-	if errors.Is(err, fs.ErrNotExist) { // the pod is from before there were groups, or this is the second DEL
+// delPod deletes our links in the pod, and everything else of ours if the namespace is the
+// pod's own.
+func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
+	err := pod.DelGroup(nl.PodGroup(r.Digest()))
+	if errors.Is(err, fs.ErrNotExist) { // the pod is from a release without groups, or this is the second DEL
 		err = nil
 	}
 	if own != nil {
 		err = errors.Join(err, remains(r, own, eni).Del())
 	}
 	if err != nil {
-		slog.Warn("what DEL has to leave ends with the namespace", "error", err)
+		slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
 	}
 }
 
 // remains is what a pod may have of ours besides the links of the group.
-func remains(r *plugin.Request[Config], pod *nl.NS, eni nl.Link) nl.Wiring {
-	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}}, callerRules(r, pod)...)
-	if eni.Name != "" && eni.Group != r.LinkGroup() { // another plugin's, or as old
+func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
+	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}}, steps(pod, callerRules(r))...)
+	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // of another plugin, or of an older release
 		w = append(w, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
-		for _, o := range r.Config.RuntimeConfig.Bandwidth.objects(r) {
-			w = append(w, nl.Step{NS: pod, Object: o})
-		}
+		w = append(w, steps(pod, r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()))...)
 	}
 	return append(w, beyondPair(r, pod)...)
 }
 
-// beyondPair is what a pod may have of ours that does not go with a link: routes by
-// none, and, where it has kept its ENI, routes and filters there. Most pods have none,
-// and need not be asked.
-func beyondPair(r *plugin.Request[Config], pod *nl.NS) (w nl.Wiring) {
-	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: addrsOf(r.Prev)})) == 0 {
+// beyondPair is what a pod may have of ours that does not end with a link: routes without a
+// link, and routes and filters of an ENI that it has kept. Most pods have none, and need not
+// be asked.
+func beyondPair(r *request, pod *nl.NS) (w nl.Wiring) {
+	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: r.addrs})) == 0 {
 		return nil
 	}
-	w = append(w, nl.Step{NS: pod, Object: nl.Forbid{Devs: links(r)}})
+	w = append(w, nl.Step{NS: pod, Object: nl.Forbid{Devs: r.podLinks()}})
 	routes, err := pod.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
 	if err != nil {
 		return w // they end with the namespace

@@ -22,7 +22,7 @@ func TestDelTogether(t *testing.T) {
 	p := f.grouped("pod2", "10.0.1.51")
 	others := []nl.Object{
 		nl.Veth{Name: "net1", Peer: "far1", PeerNS: f.other, Group: nl.OwnGroup},
-		nl.Veth{Name: "net2", Peer: "far2", PeerNS: f.other, Group: p.request.LinkGroup() + 1},
+		nl.Veth{Name: "net2", Peer: "far2", PeerNS: f.other, Group: nl.PodGroup(p.request.Digest()) + 1},
 		nl.Veth{Name: "net3", Peer: "far3", PeerNS: f.other},
 	}
 	node := nltest.Dump(t, f.node)

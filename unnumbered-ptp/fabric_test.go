@@ -4,7 +4,9 @@
 package ptp_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -36,6 +38,17 @@ const (
 	otherAddr = "10.0.2.20"
 	internet  = "198.51.100.1"
 )
+
+// bare deletes all pairs of the node, and then what serves all pods.
+func (f *fabric) bare() {
+	f.t.Helper()
+	if err := f.node.DelGroup(nl.OwnGroup); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.t.Fatal(err)
+	}
+	if _, err := f.node.RemoveShared(); err != nil {
+		f.t.Fatal(err)
+	}
+}
 
 // sixth is the IPv6 address of what has an IPv4 address in the VPC.
 func sixth(addr string) string {
@@ -135,7 +148,7 @@ func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 func (f *fabric) grouped(name, addr string) *pod {
 	f.t.Helper()
 	p := f.unconnected(name, addr)
-	f.connect(p, p.request.LinkGroup())
+	f.connect(p, nl.PodGroup(p.request.Digest()))
 	return p
 }
 

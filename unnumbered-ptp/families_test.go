@@ -32,9 +32,9 @@ func TestFamilies(t *testing.T) {
 	}{
 		{without6, none, "", ""},
 		{without6, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "leave IPv6 out of ipFamilies"},
-		{without6, only6, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 is 0"},
+		{without6, only6, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 to 0"},
 		{disabled, none, "", ""},
-		{disabled, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 is 0"},
+		{disabled, dual, "hostInterface: eth0 has no IPv6 address, and the pod has fd00:0:1::50", "disable_ipv6 to 0"},
 		{without4, none, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50", "leave IPv4 out of ipFamilies"},
 		{without4, only6, "", ""},
 		{without4, dual, "hostInterface: eth0 has no IPv4 address, and the pod has 10.0.1.50", "leave IPv4 out of ipFamilies"},

@@ -20,7 +20,7 @@ func TestAddressFlaps(t *testing.T) {
 			s := newScene(t, [2]string{loop, loop})
 			p := s.pods[0]
 			for name, repair := range map[string]func() error{
-				"Mend": func() error { _, err := ptp.Mend(s.node, "net", p.request.Config); return err },
+				"Repair": func() error { _, err := ptp.Repair(s.node, "net", p.request.Config); return err },
 				"GC": func() error {
 					return s.GC(p, p.request.Attachment, s.pods[1].request.Attachment, s.pods[2].request.Attachment)
 				},
@@ -64,7 +64,7 @@ func TestAddressFlapsOfHeirs(t *testing.T) {
 	}
 	before := nltest.Dump(t, f.node)
 	iproute(t, f.node, again[1:])
-	_, err := ptp.Mend(f.node, "net", heir.request.Config)
+	_, err := ptp.Repair(f.node, "net", heir.request.Config)
 	must(t, err)
-	same(t, "Mend", before, nltest.Dump(t, f.node))
+	same(t, "Repair", before, nltest.Dump(t, f.node))
 }

@@ -68,7 +68,7 @@ var pranks = map[string]string{
 // stage runs a prank.
 func stage(t testing.TB, prank string, p *pod, theirs uint32, elsewhere string) {
 	t.Helper()
-	sh(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", p.request.LinkGroup(), theirs, filepath.Base(elsewhere), prank))
+	sh(t, p.NS, fmt.Sprintf("group=%d theirs=%d elsewhere=%s\n%s", nl.PodGroup(p.request.Digest()), theirs, filepath.Base(elsewhere), prank))
 }
 
 // rich is a configuration with all that ADD may add to a pod.
@@ -92,7 +92,7 @@ func TestPranks(t *testing.T) {
 			rich(&p.request)
 			_, elsewhere := nltest.NS(t, "elsewhere")
 			must(t, g.ADD(p))
-			stage(t, prank, p, other.request.LinkGroup(), elsewhere)
+			stage(t, prank, p, nl.PodGroup(other.request.Digest()), elsewhere)
 			for range 2 {
 				must(t, g.DEL(p))
 				same(t, "DEL left something on the node", before, nltest.Dump(t, f.node))
@@ -135,7 +135,7 @@ func TestPodCannotReachAnother(t *testing.T) {
 			_, elsewhere := nltest.NS(t, "elsewhere")
 			must(t, g.ADD(p))
 			env := fmt.Sprintf("veth=%s far=%d near=%d ours=%s\n", near.Name, near.Peer, near.Index, victim.result.Interfaces[1].Name)
-			stage(t, env+prank, p, victim.request.LinkGroup(), elsewhere)
+			stage(t, env+prank, p, nl.PodGroup(victim.request.Digest()), elsewhere)
 			_ = g.CHECK(p) // be it content or not
 			must(t, g.GC(p, p.request.Attachment, victim.request.Attachment))
 			for range 2 {
@@ -193,11 +193,11 @@ func TestSecondNetwork(t *testing.T) {
 	second.request.Network, second.request.IfName = "second", "net1"
 	second.request.Config.ContainerInterface = "eth3"
 	err := f.ADD(&second)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "eth0 in the pod is another attachment's") {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "the pod's link eth0 belongs to another network") {
 		t.Errorf("ADD: %v", err)
 	}
 	same(t, "ADD was refused and changed something", before, nltest.Dump(t, f.node, p.NS))
-	for _, group := range []uint32{0, second.request.LinkGroup()} {
+	for _, group := range []uint32{0, nl.PodGroup(second.request.Digest())} {
 		sh(t, p.NS, fmt.Sprint("ip link set net1 group ", group))
 		before := nltest.Dump(t, f.node, p.NS)
 		for range 2 {
@@ -239,7 +239,7 @@ func keep(t *testing.T, n *nl.NS, table string) (release func()) {
 	}))
 	release = func() { _, _ = stdin.Close(), nft.Wait() }
 	fmt.Fprintln(stdin, "add table inet "+table+" { flags owner; }")
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		tables, err := n.Tables()
 		if slices.Contains(tables, "inet "+table) {
 			break

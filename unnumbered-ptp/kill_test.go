@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -23,9 +24,13 @@ import (
 // The test binary is the plugin where it is called as one.
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
+		plugin.Unhurried = os.Getenv(hurried) == ""
 		plugin.Main("cni-ipvlan-vpc-k8s-unnumbered-ptp", ptp.Commands())
 	}
 }
+
+// hurried is a variable of a test whose command has to end in time.
+const hurried = "TEST_HURRIED"
 
 // An ending is what a runtime does about a pod whose command was killed.
 type ending string
@@ -101,7 +106,7 @@ func (v victim) play(e ending) {
 			same(t, "DEL left something in the pod", gone.bare, nltest.Dump(t, gone.NS))
 			v.clean()
 		}
-		v.connect(gone, gone.request.LinkGroup())
+		v.connect(gone, nl.PodGroup(gone.request.Digest()))
 		v.whole(gone)
 	})
 	switch e {
@@ -126,7 +131,7 @@ func (v victim) fail(p *pod) {
 	status := v.run(p, tr)
 	if status.ExitStatus() != 1 { // it could do without, or its runtime could not
 		must(v.t, v.DEL(p))
-		v.connect(p, p.request.LinkGroup())
+		v.connect(p, nl.PodGroup(p.request.Digest()))
 	}
 	same(v.t, "ADD failed and left something in the pod", before, nltest.Dump(v.t, p.NS))
 	v.clean()
@@ -151,7 +156,7 @@ func (v victim) strike(p *pod) {
 // fresh takes from the node what it keeps when all pods have gone.
 func (v victim) fresh() {
 	v.t.Helper()
-	must(v.t, v.node.RemoveOwn())
+	v.bare()
 	same(v.t, "the node is not as it was", v.before, nltest.Dump(v.t, v.node))
 }
 

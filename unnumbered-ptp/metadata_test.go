@@ -34,7 +34,7 @@ func hear(t *testing.T, n *nl.NS) (h hearer) {
 // until reads up to a datagram of that text, and says whether there was another of text probe.
 func (h hearer) until(t *testing.T, text, probe string) (heard bool) {
 	t.Helper()
-	h.SetReadDeadline(time.Now().Add(5 * time.Second))
+	h.SetReadDeadline(time.Now().Add(time.Minute))
 	for b := make([]byte, 100); ; {
 		k, _, err := h.ReadFrom(b)
 		if err != nil {

@@ -50,13 +50,13 @@ func TestNested(t *testing.T) {
 
 // callFrom connects from a port and returns what the server says.
 func callFrom(port int, to string) (string, error) {
-	d := net.Dialer{Timeout: 5 * time.Second, LocalAddr: &net.TCPAddr{Port: port}}
+	d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{Port: port}}
 	c, err := d.Dial("tcp4", to)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	seen, err := io.ReadAll(c)
 	return string(seen), err
 }

@@ -4,161 +4,197 @@
 package ptp
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A node is what an ADD has to know of the node.
+// A node is what an ADD must know of the node.
 type node struct {
 	mtu      int          // of hostInterface
-	addrs    []netip.Addr // of hostInterface, the primary one of each family first, without link-local ones
-	acceptRA bool         // hostInterface listens to routers, as long as the node does not forward IPv6
-	rationed bool         // there are more than refusals6 milliseconds between two refusals to a host, by ICMPv6
+	addrs    []netip.Addr // of hostInterface without link-local ones, the primary address of each family first
+	acceptRA bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
+	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
 }
 
-func readNode(host *nl.NS, c Config) (node, error) {
-	l, err := host.LinkByName(c.HostInterface)
+func readNode(ns *nl.NS, c Config) (node, error) {
+	l, err := ns.LinkByName(c.HostInterface)
 	if err != nil {
 		return node{}, fmt.Errorf("hostInterface: %w", err)
 	}
 	n := node{mtu: l.MTU}
-	if n.addrs, err = hostAddrs(host, c.HostInterface); err != nil {
+	if n.addrs, err = nodeAddrs(ns, c.HostInterface); err != nil {
 		return n, err
 	}
 	if len(n.addrs) == 0 {
 		return n, fmt.Errorf("hostInterface: %s has no addresses", c.HostInterface)
 	}
-	if _, ok := n.primary(true); ok {
-		v, _ := host.Sysctl(conf6(c.HostInterface) + "accept_ra")
+	if n.has(nl.IPv6) {
+		v, _ := ns.Sysctl(conf6(c.HostInterface) + "accept_ra")
 		n.acceptRA = v == "1"
-		v, _ = host.Sysctl(ration6)
+		v, _ = ns.Sysctl(ration6)
 		ms, _ := strconv.Atoi(v)
 		n.rationed = ms > refusals6
 	}
 	return n, nil
 }
 
-// forwards6 says whether the node forwards IPv6 because of pods.
-func (n node) forwards6(c Config) bool {
-	_, v6 := n.primary(true)
-	return c.IPMasq && v6
-}
+// forwards6 reports whether the node forwards IPv6 for pods.
+func (n node) forwards6(c Config) bool { return c.IPMasq && n.has(nl.IPv6) }
 
 func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
 func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 
-// The kernel rations the refusals that a host gets by ICMPv6, as for a Service without
-// backends: by default to one a second, newer kernels to ten. Redirects come out of the
-// same ration, at most one a second, and each packet that leaves by the link that it
-// came by is counted as if it caused one, though none is sent without a link-local
-// address (ip6_forward). Packets of the service loop are such. So a pod that talks to
-// Services has less than a second's worth of its ration left. With refusals6 milliseconds
-// between two, nearly all refusals get through; what a node refuses altogether is limited
-// besides (icmp_msgs_per_sec). It is a whole number of ticks of any kernel's.
-const (
-	ration6   = "net/ipv6/icmp/ratelimit"
-	refusals6 = 20 // milliseconds
-)
-
-const (
-	prefNodePort = 512
-	prefLoopless = 1022
-	prefHost     = 1023 // what a pod has the node send on, and is not looped
-	prefPod      = 1024
-)
-
-// nodeWiring is what serves all pods of the node.
-func nodeWiring(r *plugin.Request[Config], n node, host *nl.NS) nl.Wiring {
-	c := r.Config
-	var w nl.Wiring
-	add := func(o nl.Object) { w = append(w, nl.Step{NS: host, Object: o}) }
-	_, v6 := n.primary(true)
-	if c.IPMasq {
-		add(nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
-		// The node sends a packet back by the veth that it came by, on purpose, and
-		// need not tell the pod of a shorter way. It does if either the link or
-		// "all" wants it to; the links that have always done so still do.
-		add(nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"})
-	}
-	if n.forwards6(c) {
-		if n.acceptRA { // 2: although it forwards
-			add(nl.Sysctl{Key: conf6(c.HostInterface) + "accept_ra", Value: "2"})
-		}
-		add(nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
-		if n.rationed {
-			add(nl.Sysctl{Key: ration6, Value: strconv.Itoa(refusals6)})
-		}
-	}
-	if t := nodeTable(r, n); len(t.Chains) > 0 {
-		add(t)
-	}
-	if c.Loopless() {
-		// What the node sends itself goes by the main table, which says from which address.
-		loopless := nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless, Protocol: nl.RouteProtocol}
-		add(loopless)
-		if v6 {
-			loopless.IPv6 = true
-			add(loopless)
-		}
-	}
-	if c.ports.last == 0 {
-		return w
-	}
-	// A strict check would ask for the way back of a packet to a NodePort as if it
-	// came from the pod, and find the pod's table.
-	add(nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
-	marked := nl.Rule{Pref: prefNodePort, Mark: c.mark, Mask: c.mark, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol}
-	add(marked)
-	if v6 {
-		marked.IPv6 = true
-		add(marked)
-	}
-	return w
-}
-
-// nodeTable is the node's netfilter rules, for one network. What two networks have in
-// common is there twice, which is as good as once.
+// nodeAddrs are the addresses of hostInterface without link-local ones and duplicates. IPv4
+// is before IPv6, and the primary address of each family is its first.
 //
-// A connection from outside to a NodePort gets a mark, because its answers must
-// leave as it came. To the pod's rule they are packets to the VPC like others,
-// which it would send back into the pod; the rule for marked packets comes first.
-func nodeTable(r *plugin.Request[Config], n node) nl.Table {
-	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
-	if p := c.ports; p.last != 0 {
-		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
-		t.Chains = append(t.Chains, nl.Chain{
-			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
-			Rules: []nl.NFRule{
-				{in, nl.DPort("tcp", p.first, p.last), mark},
-				{in, nl.DPort("udp", p.first, p.last), mark},
-				{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.SetMark(c.mark)},
-			},
-		})
+// Pods know the node by its primary address, the instance's own. keepalived and others add
+// addresses, and move them to another node. The order in the kernel does not show which one
+// is primary: an address that is removed and added again is the last.
+func nodeAddrs(ns *nl.NS, link string) ([]netip.Addr, error) {
+	found, err := ns.Addrs(link)
+	if err != nil {
+		return nil, fmt.Errorf("hostInterface: %w", err)
 	}
-	if c.IPMasq {
-		t.Chains = append(t.Chains, senders(), postrouting(c, n.primaries().addrs...))
+	var all []netip.Addr
+	for _, f := range nl.Families {
+		of, err := sorted(ns, link, f, found)
+		if err != nil {
+			return nil, fmt.Errorf("hostInterface: %w", err)
+		}
+		for _, a := range of {
+			all = append(all, a.Prefix.Addr())
+		}
 	}
-	if caller := callers(r, n); len(caller.Rules) > 0 {
-		t.Chains = append(t.Chains, caller)
-	}
-	return t
+	return all, nil
 }
 
-// postrouting is the node's chain for what it sends on for pods, by these addresses of its
-// own. It comes before kube-proxy, at 100, which would give what goes back into a pod the
-// node's address where it masquerades.
-func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
-	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
-		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
-	}}
-	for _, a := range addrs {
-		chain.Rules = append(chain.Rules, loopRules(a)...)
+// sorted are the addresses of one family that nodeAddrs returns.
+func sorted(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
+	of := slices.DeleteFunc(slices.Clone(found), func(a nl.Addr) bool {
+		return nl.FamilyOf(a.Prefix.Addr()) != f || a.Prefix.Addr().IsLinkLocalUnicast() || a.Duplicate
+	})
+	if f == nl.IPv6 {
+		slices.Reverse(of) // the oldest first, as in IPv4
 	}
-	return chain
+	if len(of) > 1 {
+		src, err := ns.DefaultSource(link, f)
+		if err != nil {
+			return nil, err
+		}
+		slices.SortStableFunc(of, func(a, b nl.Addr) int { return compare(a, b, src) })
+	}
+	return of, nil
+}
+
+// compare sorts the address first that is more likely the instance's own.
+//
+// A deprecated address is better than none: keepalived adds such addresses of IPv6, and an
+// address of DHCP becomes deprecated when its lease ends. The source of the default route
+// decides next. Then the form of the address decides. The instance's own address has the
+// prefix of its subnet, or is a /128 from DHCPv6, and it has a lifetime. An address that
+// others add is a /32, a /128, or secondary, and it has no lifetime.
+func compare(a, b nl.Addr, src netip.Addr) int {
+	return cmp.Or(
+		last(a.Deprecated, b.Deprecated),
+		last(a.Tentative, b.Tentative),
+		last(a.Prefix.Addr() != src, b.Prefix.Addr() != src),
+		cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()),
+		last(a.Secondary, b.Secondary),
+		last(!a.Dynamic, !b.Dynamic),
+	)
+}
+
+// last sorts true behind false.
+func last(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return 1
+	}
+	return -1
+}
+
+// primaries is the node without the addresses that others may add to hostInterface and remove.
+func (n node) primaries() node {
+	var addrs []netip.Addr
+	for _, f := range nl.Families {
+		if a, ok := n.primary(f); ok {
+			addrs = append(addrs, a)
+		}
+	}
+	n.addrs = addrs
+	return n
+}
+
+// primary is the first address of a family.
+func (n node) primary(f nl.Family) (netip.Addr, bool) { return first(n.addrs, f) }
+
+// has reports whether the node has addresses of a family.
+func (n node) has(f nl.Family) bool {
+	_, is := n.primary(f)
+	return is
+}
+
+// meets refuses a pod with addresses of a family of which the node has none, because neither
+// could reach the other. The node's address may still come: DHCPv6 is later than DHCP.
+func (n node) meets(r *request) error {
+	for _, a := range r.addrs {
+		f, enable := nl.FamilyOf(a), ""
+		if f == nl.IPv6 {
+			enable = ", and set net.ipv6.conf.all.disable_ipv6 to 0"
+		}
+		if !n.has(f) {
+			return plugin.Errorf(plugin.CodeTryAgain, fmt.Sprintf("give the boot ENI an %s address%s; or leave %[1]s out of ipFamilies", f, enable),
+				"hostInterface: %s has no %s address, and the pod has %s", r.Config.HostInterface, f, a)
+		}
+	}
+	return nil
+}
+
+// knownBy is the node as it is known to those who use some of its addresses: in each family
+// the first of these is the primary one. An address that the node has lost changes nothing.
+func (n node) knownBy(addrs []netip.Addr) node {
+	n.addrs = slices.Clone(n.addrs)
+	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
+		return last(!slices.Contains(addrs, a), !slices.Contains(addrs, b))
+	})
+	return n
+}
+
+// changes reports whether the node may have had another primary address.
+func (n node) changes() bool { return len(n.addrs) > len(n.primaries().addrs) }
+
+// whenMade is the node as it was when the pod was made. The pod's routes have the primary
+// addresses of that time as their sources.
+func (s *scene) whenMade(p pair) (node, error) {
+	if !s.node.changes() {
+		return s.node, nil
+	}
+	routes, err := s.nodeNS.Routes(nl.RouteFilter{Table: nl.MainTable, Dev: p.veth.Name})
+	var sources []netip.Addr
+	for _, r := range routes {
+		if slices.Contains(p.addrs, r.Dst.Addr()) {
+			sources = append(sources, r.Src)
+		}
+	}
+	return s.node.knownBy(sources), err
+}
+
+// inTable is the node as it was when the last pod was made. That ADD wrote the table for all pods.
+func (n node) inTable(r *request) (node, error) {
+	if !n.changes() {
+		return n, nil
+	}
+	has, err := nodeTable(r, n).Has(r.nodeNS)
+	if err != nil {
+		return n, err
+	}
+	return n.knownBy(slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !has(postrouting(r.Config, a)) })), nil
 }

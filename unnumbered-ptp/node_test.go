@@ -87,9 +87,9 @@ func TestTwoNetworks(t *testing.T) {
 	must(t, f.ADD(q))
 	must(t, f.CHECK(q))
 	must(t, f.CHECK(p))
-	must(t, f.node.RemoveOwn())
+	f.bare()
 	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
-		t.Errorf("RemoveOwn left %v", tables)
+		t.Errorf("left %v", tables)
 	}
 }
 
@@ -113,9 +113,9 @@ func TestAlikeNetworks(t *testing.T) {
 	if tables := nltest.Hooked(t, f.node); !slices.Equal(slices.Sorted(slices.Values(tables)), want) {
 		t.Errorf("tables %v, want %v", tables, want)
 	}
-	must(t, f.node.RemoveOwn())
+	f.bare()
 	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
-		t.Errorf("RemoveOwn left %v", tables)
+		t.Errorf("left %v", tables)
 	}
 }
 

@@ -5,12 +5,15 @@ package ptp
 
 import (
 	"cmp"
+	"encoding/hex"
 	"errors"
 	"io/fs"
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 
-	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -22,71 +25,93 @@ type pair struct {
 	addrs   []netip.Addr
 	mtu     int    // of the pod's link to the VPC
 	loop    string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
-	callers bool   // who calls by the veth is answered by it
+	callers bool   // the pod answers by the veth whoever calls by it
 }
 
-func newPair(r *plugin.Request[Config], s *scene) pair {
-	host, pod := macs(r.Network, r.Attachment)
+func newPair(s *scene) pair {
+	near, far := macs(s.Network, s.Attachment)
 	return pair{
 		veth: nl.Veth{
-			Name: vethName(r.Network, r.Attachment), MAC: host,
-			Peer: r.Config.ContainerInterface, PeerMAC: pod, PeerNS: s.pod, PeerGroup: r.LinkGroup(),
-			MTU: cmp.Or(r.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(r),
-			NoLinkLocal: true, Deaf: !s.node.forwards6(r.Config),
+			Name: VethName(s.Network, s.Attachment), MAC: near,
+			Peer: s.Config.ContainerInterface, PeerMAC: far, PeerNS: s.podNS, PeerGroup: nl.PodGroup(s.Digest()),
+			MTU: cmp.Or(s.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(s.request),
+			NoLinkLocal: true, NoRA: !s.node.forwards6(s.Config),
 		},
-		addrs:   addrsOf(r.Prev),
+		addrs:   s.addrs,
 		mtu:     s.podMTU,
-		callers: r.Config.KeepCaller,
+		callers: s.Config.KeepCaller,
 	}
 }
 
-// pair is the pod's pair as it is to be made, or, where it is there, as it was: it keeps its
-// MTU when hostInterface's changes, unless the configuration says another.
-func (s *scene) pair(r *plugin.Request[Config]) (p pair, there bool) {
-	p = newPair(r, s)
-	l, err := s.host.LinkByName(p.veth.Name)
-	if err == nil && r.Config.MTU == 0 {
+// pair is the pod's pair as ADD makes it. If the pair is there, it keeps its MTU when the MTU
+// of hostInterface changes, unless the configuration has an MTU.
+func (s *scene) pair() (p pair, there bool) {
+	p = newPair(s)
+	l, err := s.nodeNS.LinkByName(p.veth.Name)
+	if err == nil && s.Config.MTU == 0 {
 		p.veth.MTU = l.MTU
 	}
 	return p, !errors.Is(err, fs.ErrNotExist)
 }
 
-func addrsOf(prev *types100.Result) []netip.Addr {
-	var all []netip.Addr
-	for _, c := range prev.IPs {
-		if a, ok := plugin.Addr(c.Address.IP); ok && !slices.Contains(all, a) {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
-// has tells whether the pod has addresses of a family.
-func (p pair) has(v6 bool) bool {
-	_, is := p.first(v6)
+// has reports whether the pod has addresses of a family.
+func (p pair) has(f nl.Family) bool {
+	_, is := first(p.addrs, f)
 	return is
 }
 
-// families are those of the pod's addresses: of IPv4 false, of IPv6 true.
-func (p pair) families() []bool {
-	return slices.DeleteFunc([]bool{false, true}, func(v6 bool) bool { return !p.has(v6) })
+// families are those of the pod's addresses.
+func (p pair) families() []nl.Family {
+	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.has(f) })
 }
 
-// first is the pod's first address of a family.
-func (p pair) first(v6 bool) (netip.Addr, bool) {
-	i := slices.IndexFunc(p.addrs, func(a netip.Addr) bool { return a.Is6() == v6 })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return p.addrs[i], true
-}
-
-// byHost are the destinations in the pod's families that are reached by the node.
-func (p pair) byHost(c Config) (all []netip.Prefix) {
+// byNode are the destinations in the pod's families that it reaches by the node.
+func (p pair) byNode(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
-		if p.has(dst.Addr().Is6()) {
+		if p.has(nl.FamilyOf(dst.Addr())) {
 			all = append(all, dst)
 		}
 	}
 	return all
+}
+
+// owner begins the alias of our links.
+const owner = "cni-ipvlan-vpc-k8s"
+
+// VethName is the name of the node's end of an attachment's veth pair. kube2iam and others
+// know such links by the prefix.
+func VethName(network string, a plugin.Attachment) string {
+	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
+}
+
+// macs are the MAC addresses of the node's and the pod's end: locally administered, and
+// always the same for the same attachment.
+func macs(network string, a plugin.Attachment) (near, far string) {
+	end := net.HardwareAddr(plugin.Digest(network, a)[:6])
+	end[0] = end[0]&^1 | 2
+	end[5] &^= 1
+	near = end.String()
+	end[5] |= 1
+	return near, end.String()
+}
+
+// alias names the owner of the link, for people and for GC: network, container ID,
+// interface, and the pod if it is known.
+func alias(r *request) string {
+	words := []string{owner, r.Network, r.ContainerID, r.IfName}
+	if p := r.Pod.String(); p != "" {
+		words = append(words, p)
+	}
+	const most = 255 // IFALIASZ-1
+	s := strings.Join(words, " ")
+	return s[:min(len(s), most)]
+}
+
+// networkOf is the network in an alias of ours, or "".
+func networkOf(alias string) string {
+	words := strings.SplitN(alias, " ", 3)
+	if len(words) < 3 || words[0] != owner {
+		return ""
+	}
+	return words[1]
 }

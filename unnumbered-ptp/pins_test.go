@@ -100,7 +100,7 @@ func TestPinsLost(t *testing.T) {
 		})
 	}
 	for some := range 1 << 4 {
-		must(t, f.node.RemoveOwn())
+		f.bare()
 		next("all")
 		all := kept()
 		if len(all) != 4 {

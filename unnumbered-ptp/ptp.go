@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ptp is the last plugin of the chain, unnumbered-ptp: it puts a veth
-// pair without addresses between the pod and the node.
+// Package ptp is the last plugin of the chain, unnumbered-ptp. It puts a veth pair without
+// addresses between the pod and the node.
 //
-// By its ENI a pod reaches the VPC, and by the veth pair everything else: the
-// node itself, Kubernetes services, and, with the node's address, the internet.
-// A service is where the two meet: the pod sends to the service's address, by the
-// veth; kube-proxy on the node rewrites that to the address of a backend in the
-// VPC; and then the packet has to leave by the pod's ENI with the pod's address,
-// and the answer to come back to where the rewriting is remembered. See loop.go.
+// A pod reaches the VPC by its ENI. It reaches everything else by the veth pair: the node
+// itself, Kubernetes services, and the internet with the node's address. A service needs
+// both ways. The pod sends to the service's address by the veth. kube-proxy on the node
+// changes that address to the address of a backend in the VPC. The packet must then leave by
+// the pod's ENI with the pod's address, and the answer must return to the node, which
+// remembers what kube-proxy has changed. See serviceloop.go.
 //
-// What serves all pods is on the node once: some sysctls, a rule for NodePorts,
-// and one table of nftables. ADD checks it and repairs it; DEL leaves it.
+// Some things on the node serve all pods: sysctls, a rule for NodePorts, and one table of
+// nftables. ADD checks and repairs them. DEL leaves them.
 //
-// The invariants: all that belongs to one pod hangs on the host end of its veth
-// pair, whose name follows from the attachment alone, so that DEL, CHECK and GC
-// need nothing else to find it; and what bears neither our names nor our protocol
-// number is never deleted.
+// The invariants: everything of one pod is attached to the node's end of its veth pair. The
+// name of that link follows from the attachment alone, so DEL, CHECK and GC find it without
+// further knowledge. What has neither our names nor our protocol number is never deleted.
 package ptp
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
-	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -35,191 +33,144 @@ import (
 
 // Commands are the commands of the unnumbered-ptp plugin.
 func Commands() plugin.Commands[Config] {
-	return plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
+	return plugin.Commands[Config]{
+		Add: func(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
+			err = onNode(ctx, r, func(r *request) error {
+				res, err = add(r)
+				return err
+			})
+			return res, err
+		},
+		Del:    command(del),
+		Check:  command(func(_ context.Context, r *request) error { return check(r) }),
+		GC:     command(func(_ context.Context, r *request) error { return gc(r) }),
+		Status: command(func(_ context.Context, r *request) error { return status(r) }),
+	}
 }
 
-func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
-	if err := chained(r); err != nil {
-		return nil, err
+// command adapts a function to CNI's requests.
+func command(f func(context.Context, *request) error) func(context.Context, *plugin.Request[Config]) error {
+	return func(ctx context.Context, r *plugin.Request[Config]) error {
+		return onNode(ctx, r, func(r *request) error { return f(ctx, r) })
 	}
-	s, err := open(r)
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	if first := nl.InGroup(s.links, r.Anothers); first != "" {
-		return nil, r.SecondNetwork(first)
-	}
-	if err := s.node.meets(r); err != nil {
-		return nil, err
-	}
-	if err := install(nodeWiring(r, s.node, s.host)); err != nil {
-		return nil, unavailable(err)
-	}
-	p, there := s.pair(r)
-	made, err := s.connect(r, p, there)
-	if err == nil {
-		return result(r, p), nil
-	}
-	if made && !there {
-		err = errors.Join(err, delPair(s.host, p.veth.Name)) // with its rules: the last may be there without an answer
-	}
-	return nil, unavailable(err)
 }
 
-// connect makes the veth pair, unless it is there, and all that goes with it. If that fails,
-// made tells whether the pair may be there.
-func (s *scene) connect(r *plugin.Request[Config], p pair, there bool) (made bool, err error) {
-	if err := (nl.Wiring{{NS: s.host, Object: p.veth}}).Add(); err != nil {
-		return errors.Is(err, nl.ErrUnanswered), err
-	}
-	return true, s.wire(r, p, there)
+// A request is a command of CNI with the node's namespace and with prevResult, both opened
+// and parsed once.
+type request struct {
+	*plugin.Request[Config]
+	nodeNS *nl.NS
+
+	// What prevResult says. The plugin passes prevResult itself on, and reads it no more.
+	addrs    []netip.Addr   // of the pod, each once
+	gateways []netip.Addr   // of these addresses
+	routes   []netip.Prefix // destinations of the pod's routes, each once
 }
 
-// wire adds all but the veth pair, on whose index the number of the table depends.
-func (s *scene) wire(r *plugin.Request[Config], p pair, there bool) error {
-	var err error
-	for _, loop := range r.Config.loops() {
-		p.loop = loop
-		table, failed := s.table(r, p, there)
-		if failed = errors.Join(failed, s.supersede(p)); failed != nil {
-			return failed
-		}
-		err = wiring(r, p, s.node, table, s.host, s.pod).Add()
-		if !errors.Is(err, nl.ErrNoBPF) {
-			break
-		}
-	}
-	return err
-}
-
-// chained refuses what is not the last plugin of a chain, or does not fit what is before it.
-func chained(r *plugin.Request[Config]) error {
-	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain"
-	switch {
-	case r.Prev == nil:
-		return plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin")
-	case len(addrsOf(r.Prev)) == 0:
-		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
-	case r.Config.ContainerInterface == r.IfName:
-		return plugin.Errorf(plugin.CodeInvalid, "it is the name of the pod's end of the veth pair, eth1 for example",
-			"containerInterface: %q: that is the pod's link to the VPC", r.IfName)
-	}
-	for _, a := range addrsOf(r.Prev) {
-		if r.Config.DefaultRoute == byVPC && !plugin.Gateway(r.Prev, a.Is6()).IsValid() {
-			return plugin.Errorf(plugin.CodeInvalid, hint, `defaultRoute "vpc": prevResult names no gateway for %s`, a)
-		}
-	}
-	return nil
-}
-
-// check looks for all that is ours alone. The routes in the pod, and the
-// destinations of those on the node, a later plugin may have changed (CNI
-// specification, CHECK).
-func check(_ context.Context, r *plugin.Request[Config]) error {
-	if err := chained(r); err != nil {
-		return err
-	}
-	s, err := open(r)
+// onNode calls f with the request of a command in the node's namespace.
+func onNode(ctx context.Context, r *plugin.Request[Config], f func(*request) error) error {
+	node, err := nl.NodeOf(ctx)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	p, _ := s.pair(r)
-	if err := (nl.Wiring{{NS: s.host, Object: p.veth}}).Check(); err != nil {
-		return err
-	}
-	if err := serves(r, s.node, s.host); err != nil {
-		return err
-	}
-	n, err := s.whenMade(p)
-	if err != nil {
-		return err
-	}
-	// A pod that was made before an upgrade, or under another configuration, has
-	// the other loop, which is as good, and may not know callers from others.
-	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(r, p, n) })
+	defer node.Close()
+	return f(newRequest(node, r))
 }
 
-// anyRight returns nil if one of the ways that a pod may be is right, and otherwise what is
-// wrong with the first, unless that is only that the pod has a loop.
-func anyRight(ways []pair, wrong func(pair) error) (first error) {
-	for _, p := range ways {
-		err := wrong(p)
-		if err == nil {
-			return nil
+func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
+	q := &request{Request: r, nodeNS: node}
+	if r.Prev == nil {
+		return q
+	}
+	for _, c := range r.Prev.IPs {
+		if a, ok := plugin.Addr(c.Address.IP); ok && !slices.Contains(q.addrs, a) {
+			q.addrs = append(q.addrs, a)
 		}
-		if first == nil || errors.Is(first, errLooped) {
-			first = err
+		if a, ok := plugin.Addr(c.Gateway); ok {
+			q.gateways = append(q.gateways, a)
 		}
 	}
-	return first
+	for _, route := range r.Prev.Routes {
+		if dst, ok := plugin.Prefix(route.Dst); ok && !slices.Contains(q.routes, dst.Masked()) {
+			q.routes = append(q.routes, dst.Masked())
+		}
+	}
+	return q
 }
 
-func (s *scene) checkPod(r *plugin.Request[Config], p pair, n node) error {
-	table, err := s.table(r, p, true)
-	if err != nil {
-		return err
-	}
-	var w nl.Wiring
-	for _, step := range wiring(r, p, n.primaries(), table, s.host, s.pod) {
-		if route, is := step.Object.(nl.Route); !is || step.NS == s.host && (route.Table == 0 || route.Table == tableLoopless) {
-			w = append(w, step)
-		}
-	}
-	return slices.DeleteFunc(w, minor).Check()
+// gateway is the first of a family; the zero address if there is none.
+func (r *request) gateway(f nl.Family) netip.Addr {
+	a, _ := first(r.gateways, f)
+	return a
 }
 
-// minor tells of a step whether a pod does without it, though not as well: it is a sysctl, but
-// none that forwards, or a spare route, which pods of older releases have not.
-func minor(s nl.Step) bool {
-	switch o := s.Object.(type) {
-	case nl.Sysctl:
-		return !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
-	case nl.Route:
-		return o.Metric > 0
+// routed reports whether prevResult has a default route of the family.
+func (r *request) routed(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
+
+// podLinks are the names of the pod's two links.
+func (r *request) podLinks() []string { return []string{r.IfName, r.Config.ContainerInterface} }
+
+// first is the first address of a family.
+func first(addrs []netip.Addr, f nl.Family) (netip.Addr, bool) {
+	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
+	if i < 0 {
+		return netip.Addr{}, false
 	}
-	return false
+	return addrs[i], true
 }
+
+// single is the prefix of one address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // A scene is what an ADD and a CHECK find.
 type scene struct {
-	host, pod *nl.NS
-	node      node
-	links     []nl.Link // of the pod
-	podMTU    int       // of its link to the VPC
+	*request
+	podNS  *nl.NS
+	node   node
+	links  []nl.Link // of the pod
+	podMTU int       // of the pod's link to the VPC
 }
 
-func open(r *plugin.Request[Config]) (*scene, error) {
-	host, err := nl.Host()
+// open opens the pod's namespace, and reads what a command must know of pod and node.
+func open(r *request) (*scene, error) {
+	s := &scene{request: r}
+	err := s.read()
 	if err != nil {
-		return nil, err
-	}
-	s := &scene{host: host}
-	if s.node, err = readNode(host, r.Config); err != nil {
 		s.close()
 		return nil, err
 	}
-	if s.pod, err = host.OpenOther("pod", r.NetNS); err != nil {
-		s.close()
-		return nil, err
-	}
-	if s.links, err = s.pod.Links(); err != nil {
-		s.close()
-		return nil, err
-	}
-	i := slices.IndexFunc(s.links, func(l nl.Link) bool { return l.Name == r.IfName })
-	if i < 0 {
-		s.close()
-		return nil, fmt.Errorf("pod: link %s: no such device", r.IfName)
-	}
-	s.podMTU = s.links[i].MTU
 	return s, nil
 }
 
-func (s *scene) close() {
-	s.host.Close()
-	if s.pod != nil {
-		s.pod.Close()
+func (s *scene) read() (err error) {
+	if s.node, err = readNode(s.nodeNS, s.Config); err != nil {
+		return err
 	}
+	if s.podNS, err = s.nodeNS.OpenOther("pod", s.NetNS); err != nil {
+		return err
+	}
+	if s.links, err = s.podNS.Links(); err != nil {
+		return err
+	}
+	i := slices.IndexFunc(s.links, func(l nl.Link) bool { return l.Name == s.IfName })
+	if i < 0 {
+		return fmt.Errorf("pod: link %s: no such device", s.IfName)
+	}
+	s.podMTU = s.links[i].MTU
+	return nil
+}
+
+func (s *scene) close() {
+	if s.podNS != nil {
+		s.podNS.Close()
+	}
+}
+
+// steps are steps in one namespace.
+func steps(ns *nl.NS, objects []nl.Object) nl.Wiring {
+	w := make(nl.Wiring, 0, len(objects))
+	for _, o := range objects {
+		w = append(w, nl.Step{NS: ns, Object: o})
+	}
+	return w
 }

@@ -355,7 +355,7 @@ func TestNames(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)
 	p.request.Config.ContainerInterface = "eth0"
-	if err := f.ADD(p); err == nil || err.Error() != `containerInterface: "eth0": that is the pod's link to the VPC` {
+	if err := f.ADD(p); err == nil || err.Error() != `containerInterface: "eth0": the pod's link to the VPC has this name` {
 		t.Errorf("got %v", err)
 	}
 	for _, name := range []string{"sixteen-bytes-up", "a/b", "lo", ""} {

@@ -52,6 +52,19 @@ func TestStatusLacks(t *testing.T) {
 // noModule is the error of a node that has not all that its table takes.
 const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, nft_fib_inet, nft_counter (until Linux 5.16): no such file or directory"
 
+// TestStatusOfBusyKernel: a kernel that is short of something for the moment lacks nothing.
+func TestStatusOfBusyKernel(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("nobody knows how to have a system call fail here")
+	}
+	f := newFabric(t)
+	for _, errno := range []syscall.Errno{syscall.ENOBUFS, syscall.ENOMEM, syscall.EAGAIN} {
+		if e := f.asks(map[string]any{"hostInterface": "eth0"}, netfilter, 1, errno, hurried+"=yes"); e != nil {
+			t.Errorf("%v: %+v", errno, e)
+		}
+	}
+}
+
 // TestStatusKnows: where there is the node's table, from an ADD of this release, STATUS tries
 // nothing.
 func TestStatusKnows(t *testing.T) {
@@ -71,7 +84,7 @@ func TestStatusKnows(t *testing.T) {
 	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e == nil || e.Msg != noModule {
 		t.Errorf("with another table: %+v", e)
 	}
-	must(t, f.node.RemoveOwn())
+	f.bare()
 	if e := f.asks(nil, unshares, 1, syscall.EPERM); e != nil {
 		t.Errorf("where it cannot be tried: %+v", e)
 	}
@@ -92,7 +105,7 @@ func TestAddLacks(t *testing.T) {
 		t.Skip("nobody knows how to have a system call fail here")
 	}
 	f, p := prepared(t)
-	must(t, f.node.RemoveOwn())
+	f.bare()
 	r := &p.request
 	r.Prev.CNIVersion = "1.1.0"
 	before := nltest.Dump(t, f.node, p.NS)

@@ -73,12 +73,12 @@ func send(n *nl.NS, network, to string, bytes int) (answer string, err error) {
 
 // exchange is send from the namespace of the thread.
 func exchange(network, to string, bytes int) (string, error) {
-	c, err := net.DialTimeout(network, to, 5*time.Second)
+	c, err := net.DialTimeout(network, to, time.Minute)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	if strings.HasPrefix(network, "udp") {
 		c.Write(make([]byte, bytes))
 		b := make([]byte, 1<<16)

@@ -42,8 +42,13 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// request is an ADD with a config in JSON, addresses, and the destinations of routes.
-func request(t *testing.T, config string, addrs, dsts []string) *plugin.Request[Config] {
+// newScene is what an ADD finds before it has read anything of the kernel.
+func newScene(r *plugin.Request[Config]) *scene {
+	return &scene{request: newRequest(&nl.NS{Name: "node"}, r), podNS: &nl.NS{Name: "pod"}, podMTU: 9001}
+}
+
+// asked is an ADD with a config in JSON, addresses, and the destinations of routes.
+func asked(t *testing.T, config string, addrs, dsts []string) *plugin.Request[Config] {
 	t.Helper()
 	r := &plugin.Request[Config]{
 		Network:    "cni-ipvlan-vpc-k8s",
@@ -107,25 +112,27 @@ func TestWiring(t *testing.T) {
 		{"ipv4-on-dual", `{` + keys + `, "ipMasq": true}`, dual, []string{"10.0.1.20/24"}, append(vpc, "2600:1f18::/56")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := &scene{host: &nl.NS{Name: "host"}, pod: &nl.NS{Name: "pod"}, node: c.node, podMTU: 9001}
+			r := asked(t, c.config, c.addrs, c.dsts)
+			s := newScene(r)
+			s.node = c.node
 			if c.name == "small-eni" {
 				s.podMTU = 1500
 			}
-			r := request(t, c.config, c.addrs, c.dsts)
-			p := newPair(r, s)
+			p := newPair(s)
 			p.loop = r.Config.loops()[0]
-			w := append(nodeWiring(r, s.node, s.host), nl.Step{NS: s.host, Object: p.veth})
-			w = append(w, wiring(r, p, s.node, table(r.Config.start, 7), s.host, s.pod)...)
+			w := append(nodeWiring(s.request, s.node), nl.Step{NS: s.nodeNS, Object: p.veth})
+			w = append(w, s.wiring(p, s.node, table(r.Config.start, 7))...)
 			golden(t, c.name, w.String())
 		})
 	}
 }
 
 func TestResult(t *testing.T) {
-	r := request(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, []string{"10.0.1.20/24"}, []string{"10.0.0.0/16"})
+	r := asked(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, []string{"10.0.1.20/24"}, []string{"10.0.0.0/16"})
 	r.Prev.DNS.Nameservers = []string{"10.0.0.2"}
-	p := newPair(r, &scene{node: node{mtu: 9001}})
-	b, err := json.MarshalIndent(result(r, p), "", "  ")
+	s := newScene(r)
+	s.node.mtu = 9001
+	b, err := json.MarshalIndent(result(s.request, newPair(s)), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,24 +160,24 @@ func TestTable(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	r := request(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, nil, nil)
+	r := asked(t, `{"hostInterface": "ens5", "containerInterface": "eth1"}`, nil, nil)
 	seen := map[string]bool{}
 	for _, network := range []string{"a", "b"} {
 		for _, id := range []string{"1", "2", strings.Repeat("f", 64)} {
 			for _, ifname := range []string{"eth0", "net1"} {
 				a := plugin.Attachment{ContainerID: id, IfName: ifname}
-				name := vethName(network, a)
-				host, pod := macs(network, a)
-				for _, s := range []string{name, host, pod} {
+				name := VethName(network, a)
+				near, far := macs(network, a)
+				for _, s := range []string{name, near, far} {
 					if seen[s] {
 						t.Errorf("%s serves two", s)
 					}
 					seen[s] = true
 				}
-				if len(name) != 15 || !strings.HasPrefix(name, "veth") || name != vethName(network, a) {
+				if len(name) != 15 || !strings.HasPrefix(name, "veth") || name != VethName(network, a) {
 					t.Errorf("name %q", name)
 				}
-				for _, mac := range []string{host, pod} {
+				for _, mac := range []string{near, far} {
 					if hw, err := net.ParseMAC(mac); err != nil || hw[0]&3 != 2 {
 						t.Errorf("%s is not a locally administered address of one station", mac)
 					}
@@ -178,11 +185,11 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
-	if got, want := alias(r), "cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s 4f1c eth0 default/web-0"; got != want {
+	if got, want := alias(newScene(r).request), "cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s 4f1c eth0 default/web-0"; got != want {
 		t.Errorf("alias %q, want %q", got, want)
 	}
 	r.Pod.Name = strings.Repeat("x", 253)
-	if got := alias(r); len(got) != 255 || networkOf(got) != r.Network {
+	if got := alias(newScene(r).request); len(got) != 255 || networkOf(got) != r.Network {
 		t.Errorf("%d bytes, network %q", len(got), networkOf(got))
 	}
 	for _, foreign := range []string{"", "uplink", "somebody else's link"} {
@@ -197,22 +204,22 @@ func TestValidate(t *testing.T) {
 	for config, want := range map[string]string{
 		`{}`: "hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5\n" +
 			"containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: it is 0, for that of hostInterface, or 68 to 65535\n" +
-			"routeTableStart: 0: it is 1 to 1073741824\n" +
-			"nodePortMark: 0: it is the bits that mark a connection, at least one; 8192 is 0x2000\n" +
-			"nodePorts: \"9:8\": it is a range as \"30000:32767\", or \"\" for none\n" +
-			"serviceLoop: \"ports\": it is \"redirect\" or \"masquerade\", or \"\" for the first of them that the kernel can do, or \"none\"",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": it is \"host\", or \"\" for that, or \"vpc\", by the pod's ENI\n" +
-			"hostCidrs: \"10.0.0.0/33\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10\n" +
-			"hostCidrs: \"0.0.0.0/0\": that is the default route: see defaultRoute\n" +
-			"hostCidrs: \"dns\": it is a CIDR or an address, 172.20.0.0/16 or 169.254.20.10",
-		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": the name is too long: a link's has 1 to 15 bytes without blanks, / and :\n" +
-			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: a link's has 1 to 15 bytes without blanks, / and :",
-		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: a link's has 1 to 15 bytes without blanks, / and :\n" +
-			"containerInterface: \"lo\": that is the loopback link, which each namespace has",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: it is for NodePorts, and nodePorts "" has none`,
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: with serviceLoop "none" pods see the node, whoever calls`,
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": the CIDRs of the cluster's services, \"172.20.0.0/16\" for example, or they would leave by the ENI, which has none",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: the value must be 0, for the MTU of hostInterface, or 68 to 65535\n" +
+			"routeTableStart: 0: the value must be 1 to 1073741824\n" +
+			"nodePortMark: 0: the value must have at least one bit to mark a connection; 8192 is 0x2000\n" +
+			"nodePorts: \"9:8\": the value must be a range such as \"30000:32767\", or \"\" for no NodePorts\n" +
+			"serviceLoop: \"ports\": the value must be \"redirect\", \"masquerade\", \"none\", or \"\" for the first of these that the kernel can do",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": the value must be \"host\" or \"\", by the node, or \"vpc\", by the pod's ENI\n" +
+			"hostCidrs: \"10.0.0.0/33\": the value must be a CIDR or an address, such as 172.20.0.0/16 or 169.254.20.10\n" +
+			"hostCidrs: \"0.0.0.0/0\": this is the default route: use the key defaultRoute\n" +
+			"hostCidrs: \"dns\": the value must be a CIDR or an address, such as 172.20.0.0/16 or 169.254.20.10",
+		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": the name is too long: a link name has 1 to 15 bytes without white space, / and :\n" +
+			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :",
+		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: a link name has 1 to 15 bytes without white space, / and :\n" +
+			"containerInterface: \"lo\": this is the loopback link, which each namespace has",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: it needs NodePorts, but nodePorts is ""`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`,
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": list the CIDRs of the cluster's services, \"172.20.0.0/16\" for example; otherwise calls to services leave by the ENI and get no answer",
 	} {
 		var c Config
 		if err := json.Unmarshal([]byte(config), &c); err != nil {

@@ -6,8 +6,10 @@
 package main
 
 import (
+	"os"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", ipam.Commands()) }
+func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", ipam.Commands(os.Args[1:]...)) }

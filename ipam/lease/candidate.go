@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -20,29 +21,38 @@ type Place struct {
 	leased int // how many of its addresses are
 }
 
-// Serves tells whether an ENI is at a place that is for pods.
+// Serves reports whether an ENI is at a place that is for pods.
 func (policy Policy) Serves(e registry.ENI) bool {
 	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
 }
 
-// takes tells whether pods of the policy's pool can get addresses of an ENI.
+// takes reports whether pods of the policy's pool can get addresses of an ENI.
 func (policy Policy) takes(e registry.ENI) bool {
-	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign
+	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && policy.Misfit(e) == ""
 }
 
 // Places lists the ENIs that serve the policy's pool, the fullest first, so that the
-// others run empty and can be given back.
-func Places(s *registry.State, policy Policy) []Place {
+// others run empty and can be given back. One whose link is waited for comes last, and one
+// without a link not at all.
+func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
 	for id, e := range s.ENIs {
-		if policy.takes(e) {
+		if policy.takes(e) && !e.NoLink(now) {
 			ps = append(ps, Place{id, e, leased(s, e)})
 		}
 	}
 	slices.SortFunc(ps, func(a, b Place) int {
-		return cmp.Or(b.leased-a.leased, cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
+		return cmp.Or(a.waited()-b.waited(), b.leased-a.leased, cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
 	})
 	return ps
+}
+
+// waited is 1 if somebody waits for the ENI's link, and 0 if it is there.
+func (p Place) waited() int {
+	if p.Missed.IsZero() {
+		return 0
+	}
+	return 1
 }
 
 // leased is how many of an ENI's addresses are.
@@ -71,7 +81,7 @@ func load(s *registry.State, b netip.Prefix) int {
 // Candidates chooses the addresses to lease next, one of each family, all on the same
 // ENI, because a pod has one; nil if there is none that has them.
 func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
-	for _, p := range Places(s, policy) {
+	for _, p := range Places(s, policy, now) {
 		if addrs := p.Pick(s, policy, now); len(addrs) == len(policy.Families) {
 			return p.ID, addrs
 		}
@@ -83,7 +93,7 @@ func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
 	before := now.Add(-policy.ReuseWait)
-	if since, ok := s.Doubt(); ok && policy.Provision != ProvisionNone && since.Before(before) {
+	if since, ok := s.Unconfirmed(); ok && policy.Provision != ProvisionNone && since.Before(before) {
 		before = since
 	}
 	for _, f := range policy.Families {
@@ -104,7 +114,7 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 	var oldest time.Time
 	for _, a := range p.Addrs {
 		since, free := s.Free.At(a)
-		if !free || a.Is6() != bool(f) || !since.Before(before) {
+		if !free || nl.FamilyOf(a) != f || !since.Before(before) {
 			continue
 		}
 		if !best.IsValid() || since.Before(oldest) {
@@ -118,7 +128,7 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
 	var blocks []netip.Prefix
 	for _, b := range p.Prefixes {
-		if b.CIDR.Addr().Is6() == bool(f) {
+		if nl.FamilyOf(b.CIDR.Addr()) == f {
 			blocks = append(blocks, b.CIDR)
 		}
 	}
@@ -156,7 +166,7 @@ func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Add
 	return best
 }
 
-// usable tells whether an address of a prefix can be leased.
+// usable reports whether an address of a prefix can be leased.
 func usable(s *registry.State, a netip.Addr, before time.Time) bool {
 	since, released := s.Free.At(a)
 	return !s.Leases.Has(a) && (!released || since.Before(before))

@@ -11,7 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -131,20 +132,13 @@ type Policy struct {
 }
 
 // A Family is IPv4 or IPv6.
-type Family bool
+type Family = nl.Family
 
-// The families, by the names that Kubernetes gives them.
+// The families that a pod's addresses may have.
 const (
-	IPv4 Family = false
-	IPv6 Family = true
+	IPv4 = nl.IPv4
+	IPv6 = nl.IPv6
 )
-
-func (f Family) String() string {
-	if f == IPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
-}
 
 // Provision says what the node may ask of EC2.
 type Provision string
@@ -155,9 +149,9 @@ const (
 	ProvisionNone   Provision = "none"   // nothing: a launch template has seen to it
 )
 
-// maxTimeout keeps an ADD below the skeleton's own deadline, and that below the
-// runtimes'.
-const maxTimeout = 90
+// maxTimeout, in seconds, keeps an ADD below the skeleton's own deadline, and that below
+// the runtimes'.
+const maxTimeout = int(registry.MostWait / time.Second)
 
 // Validate sets the defaults, and returns every mistake at once, each with the key
 // and the value that is wrong and what would be right.

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec/codectest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -92,7 +92,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		p := c.pools[0]
-		if p.MinIndex < 0 || p.Batch < 0 || p.ReuseWait < 0 || p.MaxENIs < 0 || p.Timeout <= 0 || p.Timeout > maxTimeout*time.Second {
+		if p.MinIndex < 0 || p.Batch < 0 || p.ReuseWait < 0 || p.MaxENIs < 0 || p.Timeout <= 0 || p.Timeout > registry.MostWait {
 			t.Errorf("%s: %+v", b, p)
 		}
 		for _, r := range p.Routes {

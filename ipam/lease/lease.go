@@ -7,8 +7,9 @@
 // small that need no more.
 //
 // An ADD that finds a free address writes a lease to the registry and is done
-// ([Pool.Take]); for one that does not, package ipam asks EC2. A DEL ends the lease and
-// asks nobody; unassigning is the business of collections.
+// ([Pool.Take]). One that finds none waits for its turn to ask EC2 ([Pool.Acquire]), by a
+// [Source]: package ipam, or a program that is executed. A DEL ends the lease and asks
+// nobody; unassigning is the business of collections.
 //
 // The invariants: an address has one owner, from before its ADD answers until after its
 // DEL began; and who takes one has looked whether the node routes it to a pod already.
@@ -33,12 +34,15 @@ func Commands() plugin.Commands[Config] {
 }
 
 // Open opens the pool of this node.
-func Open(policy Policy) (*Pool, error) {
+func Open(policy Policy) (*Pool, error) { return open(context.Background(), policy) }
+
+// open opens the pool for a command, whose context may keep the node's namespace.
+func open(ctx context.Context, policy Policy) (*Pool, error) {
 	r, err := openRegistry()
 	if err != nil {
 		return nil, err
 	}
-	host, err := nl.Host()
+	host, err := nl.NodeOf(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -56,44 +60,8 @@ func openRegistry() (*registry.Registry, error) {
 // Close releases what Open has opened.
 func (p *Pool) Close() error { return p.Host.Close() }
 
-// Add answers an ADD as far as it goes without EC2; then it fails with an error that
-// [IsNone] knows. The owner then waits, as the registry knows, for the plugin that may
-// ask. Fresh tells whether the attachment had no address before.
-func Add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, fresh bool, err error) {
-	policy, err := r.Config.Choose(r.Pod)
-	if err != nil {
-		return nil, false, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, policy.Timeout)
-	defer cancel()
-	p, err := Open(policy)
-	if err != nil {
-		return nil, false, err
-	}
-	defer p.Close()
-	a, err := p.Take(ctx, OwnerOf(r))
-	if err == nil && policy.Peers && !PeersKnown(a.VPC) {
-		err = errPeers
-	}
-	if err != nil {
-		return nil, a.Fresh || isShort(err), err
-	}
-	res, err = p.Answer(ctx, a)
-	return res, a.Fresh, err
-}
-
 // OwnerOf is who makes a request.
 func OwnerOf(r *plugin.Request[Config]) Owner { return Owner{key(r), r.Pod, r.NetNS} }
-
-// Answer is the result of an ADD, with the link of the ENI set up.
-func (p *Pool) Answer(ctx context.Context, a Allocation) (*types100.Result, error) {
-	link, err := p.up(ctx, a.seen, a.ID)
-	if err != nil {
-		return nil, plugin.Errorf(plugin.CodeTryAgain, "a new ENI takes some seconds to appear; if it never does, see dmesg and 'ip link'",
-			"%s (%s) of %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
-	}
-	return a.Result(link, p.Policy), nil
-}
 
 // del needs nothing of the host.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
@@ -131,7 +99,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 }
 
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
-	p, err := Open(Policy{})
+	p, err := open(ctx, Policy{})
 	if err != nil {
 		return err
 	}
@@ -139,13 +107,13 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return p.Retain(ctx, r.Network, r.Valid)
 }
 
-// status says whether an ADD could succeed at all. That no address is free is no
-// reason to fail: a runtime then reports the node as not ready, and Kubernetes evicts
-// the pods that it has.
-func status(ctx context.Context, _ *plugin.Request[Config]) error {
+// status reports whether an ADD could succeed at all. That no address is free is no
+// reason to fail, nor is a lock that somebody holds: a runtime then reports the node as
+// not ready, and Kubernetes evicts the pods that it has.
+func status(context.Context, *plugin.Request[Config]) error {
 	r, err := registry.Open(registry.Dir())
 	if err == nil {
-		err = r.Update(ctx, func(*registry.State) error { return nil })
+		err = r.Usable()
 	}
 	if err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "", "%w", err)

@@ -5,7 +5,10 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"log/slog"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -16,7 +19,7 @@ import (
 const minMTU, maxMTU = 1000, 9001
 
 // LinkUp sets the link of an ENI up, with the boot ENI's MTU, and returns its name.
-// It waits for a link that is not there yet.
+// It waits for the link of a new ENI; the error is [ErrNoLink] if that does not come.
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -28,18 +31,15 @@ func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 // up is LinkUp for who has a state at hand.
 func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, error) {
 	link, err := p.link(ctx, s, id)
+	if errors.Is(err, fs.ErrNotExist) {
+		link, err = p.await(ctx, s.ENIs[id], id)
+	}
 	if err != nil {
 		return "", err
 	}
-	mtu := 0
-	for boot, e := range s.ENIs {
-		if e.Index == 0 && e.Card == 0 {
-			l, err := p.link(ctx, s, boot)
-			if err != nil {
-				return "", fmt.Errorf("MTU of the boot ENI: %w", err)
-			}
-			mtu = sensible(l.MTU)
-		}
+	mtu, err := p.bootMTU(ctx, s)
+	if err != nil {
+		return "", err
 	}
 	if link.Up && (mtu == 0 || link.MTU == mtu) {
 		return link.Name, nil
@@ -48,24 +48,39 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 }
 
 // link finds the link of an ENI: where it was the last time, or else by its MAC
-// address, which costs a look at all links of the node.
+// address, which costs a look at all links of the node. If it is not on the node, the
+// error answers to fs.ErrNotExist.
 func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link, error) {
 	eni := s.ENIs[id]
-	if eni.Link != "" {
+	if eni.Link != "" && eni.Missed.IsZero() {
 		if l, err := p.Host.LinkByName(eni.Link); err == nil && l.MAC == eni.MAC {
 			return l, nil
 		}
 	}
-	l, err := p.Host.LinkByMAC(ctx, eni.MAC)
+	l, err := p.Host.FindMAC(eni.MAC)
 	if err != nil {
 		return l, err
 	}
-	return l, p.Registry.Change(ctx, func(s *registry.State) {
-		if e, ok := s.ENIs[id]; ok {
-			e.Link = l.Name
-			s.ENIs[id] = e
+	return l, p.noteLink(ctx, id, l.Name)
+}
+
+// bootMTU is the MTU of the boot ENI, or 0 if the others' is to be left alone.
+func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
+	for id, e := range s.ENIs {
+		if e.Index > 0 || e.Card > 0 {
+			continue
 		}
-	})
+		l, err := p.link(ctx, s, id)
+		if errors.Is(err, fs.ErrNotExist) {
+			slog.Warn("the boot ENI has no link on the node: the MTU of the others stays as it is", "eni", id, "mac", e.MAC)
+			return 0, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("MTU of the boot ENI: %w", err)
+		}
+		return sensible(l.MTU), nil
+	}
+	return 0, nil
 }
 
 // sensible is the MTU, or 0 if that is to be left alone.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -17,14 +18,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Pool is the addresses that a node has, and who has which.
+// A Pool leases the addresses of this node by one policy. The registry records which attachment
+// has which address.
 type Pool struct {
 	Registry *registry.Registry
 	Host     *nl.NS
 	Policy   Policy
+	Shelves  []Shelf // where pods' namespaces are; nil: where all runtimes have them
 }
 
-// An Owner is who asks for an address.
+// An Owner is the attachment that asks for addresses, with its pod and network namespace.
 type Owner struct {
 	registry.Key
 	Pod   plugin.Pod
@@ -38,53 +41,68 @@ func (o Owner) lease(eni string) registry.Lease {
 // An Allocation is what an attachment gets.
 type Allocation struct {
 	Addrs []netip.Addr // one of each family
-	ID    string       // of the ENI that carries them
+	ID    string       // the ID of the ENI that has them
 	ENI   registry.ENI
 	VPC   registry.VPC
-	Fresh bool // the attachment had none before
+	Fresh bool // the attachment had no address before; also set if it gets none now
 
-	seen *registry.State // in which it was leased
+	seen *registry.State // the state that decided this
 }
 
-// Why an ADD has to ask EC2, or, where nothing is known yet, the metadata service first.
+// Why an ADD has to ask EC2. With ErrUnknown, it asks the metadata service first.
+//
+// A list of peers is never too old for an ADD. But an ADD without such a list would add no
+// routes to the peers, although the configuration asks for them. Nobody would add them later.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("nothing is known of this node's ENIs yet")
-	errPeers   = errors.New("the peers of the VPC are not known, or too old")
+	ErrPeers   = errors.New("the peers of the VPC are not known yet")
 )
 
-// IsNone tells whether err says that there is no answer but from EC2.
-func IsNone(err error) bool { return isShort(err) || errors.Is(err, errPeers) }
+// IsNone reports whether err means that the ADD has to ask EC2.
+func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 
-// isShort tells whether err says that the attachment has no address, and none is free.
+// isShort reports whether err means that the attachment has no address, and that none is free.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Take leases an address of each family to the owner. The same owner again gets the
-// same. The error is ErrNone if none is free, or ErrUnknown; then the registry knows
-// that the owner waits.
+// Lacking returns the first part of the error of an ADD whose growth has failed. All waiters
+// report the same error, whatever each of them has found in the registry.
+func Lacking(none error) error {
+	if errors.Is(none, ErrPeers) {
+		return ErrPeers
+	}
+	return ErrNone
+}
+
+// Take leases an address of each family to the owner. If the owner calls it again, it gets the
+// same addresses. If [IsNone] is true of the error, the registry has the owner as a waiter.
 func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 	for {
 		a, err := p.reserve(ctx, o)
+		if isShort(err) && missing(a.seen) && p.Look(ctx) && ctx.Err() == nil {
+			continue // an ENI that was passed over has its link again
+		}
 		if err != nil {
 			return a, err
 		}
-		// The registry may not know all pods: the original plugin's have no lease.
-		// The node routes to a pod, so this finds them. A lease that the owner had may
-		// be that of an ADD that was killed before it came here.
-		taken, err := p.routed(a.Addrs)
+		// The registry may not know all pods: those of the original plugin have no lease.
+		// The node has a host route to each pod, so withRoute finds them. If the owner
+		// already had the lease, its ADD may have been killed before this check. Then the
+		// route is its own only if its namespace has the address.
+		taken, err := p.withRoute(a.Addrs)
 		if err == nil && len(taken) > 0 && !a.Fresh {
 			taken, err = without(taken, o.NetNS)
 		}
 		if err != nil || len(taken) == 0 {
 			return a, err
 		}
-		if err := p.reject(ctx, o, taken); err != nil {
+		if err := p.reject(ctx, o, taken, routed); err != nil {
 			return Allocation{}, err
 		}
 	}
 }
 
-// without are those of the addresses that the namespace at path does not have.
+// without returns the addresses that the namespace at path does not have.
 func without(addrs []netip.Addr, path string) ([]netip.Addr, error) {
 	ns, err := nl.Open(path, path)
 	if gone(err) {
@@ -100,8 +118,8 @@ func without(addrs []netip.Addr, path string) ([]netip.Addr, error) {
 	}), err
 }
 
-// routed are those of the addresses that the node has a route of their own to.
-func (p *Pool) routed(addrs []netip.Addr) (taken []netip.Addr, err error) {
+// withRoute returns the addresses to which the node has a host route.
+func (p *Pool) withRoute(addrs []netip.Addr) (taken []netip.Addr, err error) {
 	for _, a := range addrs {
 		used, err := p.Host.HasHostRoute(a)
 		if err != nil {
@@ -114,26 +132,25 @@ func (p *Pool) routed(addrs []netip.Addr) (taken []netip.Addr, err error) {
 	return taken, nil
 }
 
-// reserve is Take, as far as the registry goes.
+// reserve does the part of Take that needs only the registry.
 func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	var none error
 	var short bool
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
+		a, none, short = Allocation{}, nil, false
 		now := time.Now()
 		prune(s, p.Policy, now)
 		p.Note(s)
-		wish := s.Wishes[o.Key.String()]
-		delete(s.Wishes, o.Key.String())
+		waiter := s.Waiters[o.Key.String()]
+		delete(s.Waiters, o.Key.String())
 		id, addrs := held(s, o.Key)
 		fresh := len(addrs) == 0
 		if fresh {
 			id, addrs = Candidates(s, p.Policy, now)
 		}
-		if len(addrs) == 0 {
-			if none = ErrNone; Unknown(s) {
-				none = ErrUnknown
-			}
-			p.wait(s, o, wish, now, deadline(ctx))
+		if none = p.lacks(s, id); none != nil {
+			a.Fresh, a.seen = fresh, s
+			p.wait(s, o, waiter, now, deadline(ctx))
 			return nil
 		}
 		delete(s.Failures, p.Concern(o))
@@ -151,20 +168,36 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	return a, cmp.Or(err, none)
 }
 
-// Unknown tells whether this node has yet to be learnt about. A registry that was lost
-// while a process waited for EC2 has what that one has written afterwards, and no more.
+// lacks returns why an ADD has to ask EC2, or nil if it need not. eni is the ENI whose addresses
+// the ADD would get, and empty if there is none.
+func (p *Pool) lacks(s *registry.State, eni string) error {
+	switch {
+	case eni == "" && Unknown(s):
+		return ErrUnknown
+	case eni == "":
+		return ErrNone
+	case p.Policy.Peers && s.VPCs[s.ENIs[eni].VPC].PeersRead.IsZero():
+		return ErrPeers
+	}
+	return nil
+}
+
+// Unknown reports whether the registry has no ENI, or does not know the instance: Learn is needed.
+// The registry may be lost while a process waits for EC2. Then it has only what that process
+// writes afterwards.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
-// StaleMetadata is for how long the metadata service may list an address that has
-// left the ENI. Minutes were seen; we double what its users saw.
+// StaleMetadata is how long the metadata service may still list an address that has left its
+// ENI. Its users saw minutes; this is twice what they saw.
 const StaleMetadata = 10 * time.Minute
 
-// prune forgets what has no meaning any more: wishes of processes that are no more,
-// failures that nobody who waits now has waited for, and released addresses of a /80,
-// of which there are too many to list, once they are as good as new.
+// prune forgets three things that have no meaning any more. The first are waiters whose deadline
+// has passed. The second are failures that are older than the longest wait: no ADD that waits now
+// was waiting then. The third are the times when addresses of a /80 became free, if they cool no
+// longer: a /80 has too many addresses to list all.
 func prune(s *registry.State, policy Policy, now time.Time) {
-	maps.DeleteFunc(s.Wishes, func(_ string, w registry.Wish) bool { return now.After(w.Until) })
-	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > maxTimeout*time.Second })
+	maps.DeleteFunc(s.Waiters, func(_ string, w registry.Waiter) bool { return now.After(w.Until) })
+	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > registry.MostWait })
 	for a := range s.Free.Within(everywhere6) {
 		since, _ := s.Free.At(a)
 		if now.Sub(since) <= max(policy.ReuseWait, StaleMetadata) {
@@ -176,11 +209,15 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note writes down what collections, which have no configuration, have to know of it.
+// Note records what a collection has to know of the configuration. A collection has none.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		if p.Policy.takes(e) && (!e.Serving || p.Policy.Keep && !e.Keep) {
 			e.Serving, e.Keep = true, e.Keep || p.Policy.Keep
+			s.ENIs[id] = e
+		}
+		if e.Serving && e.Pool == p.Policy.Pool && p.Policy.Misfit(e) != "" {
+			e.Serving = false // it does not fit the pool any more
 			s.ENIs[id] = e
 		}
 	}
@@ -189,20 +226,22 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// held are the addresses that the attachment has already, and the ENI that they are
-// on. A lease of an address that is on no ENI any more is worth nothing, and ends.
+// held returns the addresses that the attachment already has, and their ENI. If one of them is
+// on no ENI any more, held ends all leases of the attachment. The lease of that address is
+// useless, and the addresses of a pod must all be on the same ENI.
 func held(s *registry.State, k registry.Key) (eni string, addrs []netip.Addr) {
 	for _, h := range s.Held(k) {
-		if id, _ := s.ENIOf(h); id != "" {
-			eni, addrs = id, append(addrs, h)
-			continue
+		id, _ := s.ENIOf(h)
+		if id == "" {
+			s.ReleaseOf(k, time.Now())
+			return "", nil
 		}
-		s.Leases.Delete(h)
+		eni, addrs = id, append(addrs, h)
 	}
 	return eni, addrs
 }
 
-// deadline is until when a wish is worth something: afterwards its process has given up.
+// deadline returns when the process of an ADD gives up. If ctx has no deadline, that is in a minute.
 func deadline(ctx context.Context) time.Time {
 	if d, ok := ctx.Deadline(); ok {
 		return d
@@ -210,37 +249,81 @@ func deadline(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// reject gives addresses that turned out to be in use to nobody that we know: they
-// become leases without a key, which end when a collector finds them gone. The owner's
-// others are free again.
-func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr) error {
+// reject gives leases without a key to addresses that turned out to be in use, so that no pod gets
+// them. Such a lease ends when a collection finds that the address is gone. The owner's other
+// addresses are free again. seen is where the kernel has the addresses in use: the path of a
+// namespace, [routed], or empty if that is not known.
+func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.Held(o.Key) {
-			l, _ := s.Leases.At(a)
-			s.Leases.Delete(a)
-			if slices.Contains(taken, a) {
-				s.Leases.Set(a, registry.Lease{ENI: l.ENI, Bound: true, Since: time.Now()})
+			if l, _ := s.Leases.At(a); slices.Contains(taken, a) {
+				s.Leases.Set(a, registry.Lease{NetNS: seen, ENI: l.ENI, Bound: true, Since: time.Now()})
 			} else {
-				s.Free.Set(a, time.Time{})
+				s.End(a, time.Time{})
 			}
 		}
 		return nil
 	})
 }
 
-// Release ends the lease of an attachment; its addresses cool. It asks nobody, and
-// an attachment without a lease is no error. The hints are addresses that the
-// attachment is said to have: if nobody that we know has them, as is so for pods of the
-// original plugin, they are released too.
+// Release ends the leases of an attachment, and its addresses begin to cool. It calls neither EC2
+// nor metadata. An attachment without a lease is no error.
+//
+// The hints are addresses that the attachment has according to the caller. If such an address has
+// a lease without a key, as for a pod of the original plugin, Release ends that lease too. It does
+// not if the kernel shows the address in use, or if that is not known: a runtime may repeat an old
+// DEL, and a running pod may have the address by now. A collection ends such a lease later.
 func (p *Pool) Release(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
-	return p.Registry.Change(ctx, func(s *registry.State) {
-		delete(s.Wishes, k.String())
-		s.ReleaseOf(k, time.Now(), hints...)
+	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
+	err := p.Registry.Change(ctx, func(s *registry.State) {
+		clear(found)
+		delete(s.Waiters, k.String())
+		s.ReleaseOf(k, time.Now())
+		for _, a := range hints {
+			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
+				found[a] = l.NetNS
+			}
+		}
 	})
+	var left []netip.Addr
+	for a, netns := range found {
+		if !p.has(netns, a) {
+			left = append(left, a)
+		}
+	}
+	if err != nil || len(left) == 0 {
+		return err
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) { s.ReleaseOf(k, time.Now(), left...) })
 }
 
-// Retain ends the leases of the network's attachments that are not valid, except
-// those whose address is in use nevertheless: CNI's GC.
+// has reports whether the namespace in which an address was seen still has it, or the node has a
+// host route to it. If that cannot be read, has reports true. If the namespace is not known, has
+// reports true, too: only a walk through all namespaces of the node could find it.
+func (p *Pool) has(seen string, a netip.Addr) bool {
+	switch {
+	case filepath.IsAbs(seen):
+		gone, err := without([]netip.Addr{a}, seen)
+		if err != nil || len(gone) == 0 {
+			return true
+		}
+	case seen != routed:
+		return true
+	}
+	host := p.Host
+	if host == nil {
+		var err error
+		if host, err = nl.Node(); err != nil {
+			return true
+		}
+		defer host.Close()
+	}
+	routed, err := host.HasHostRoute(a)
+	return routed || err != nil
+}
+
+// Retain is CNI's GC: it ends the leases of the network's attachments that are not valid. It keeps
+// a lease whose address is in use nevertheless. If a namespace cannot be read, it keeps all.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

@@ -30,8 +30,8 @@ func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 // that lets its namespace ask; else the one that claims its namespace most narrowly;
 // else the default pool.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
-	if wish := c.RuntimeConfig.Annotations[AnnotationPool]; wish != "" {
-		return c.requested(pod, wish)
+	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
+		return c.requested(pod, name)
 	}
 	return c.serving(pod.Namespace), nil
 }

@@ -31,7 +31,7 @@ func parseConfig(t *testing.T, text string) (Config, error) {
 }
 
 func TestChoosePool(t *testing.T) {
-	for _, tt := range []struct{ namespace, wish, want, refused string }{
+	for _, tt := range []struct{ namespace, asked, want, refused string }{
 		{namespace: "shop"},
 		{namespace: ""}, // outside Kubernetes
 		{namespace: "payments", want: "payments"},
@@ -40,22 +40,22 @@ func TestChoosePool(t *testing.T) {
 		{namespace: "payments-audit-eu", want: "audit"}, // the longer beginning
 		{namespace: "ingress", want: "public"},
 		{namespace: "edge-1"},
-		{namespace: "edge-1", wish: "public", want: "public"},
-		{namespace: "ingress", wish: "public", want: "public"},
-		{namespace: "shop", wish: "default"},
-		{namespace: "shop", wish: "public", refused: "does not let the namespace shop ask"},
-		{namespace: "", wish: "public", refused: "does not let the namespace  ask"},
-		{namespace: "payments", wish: "default", refused: "does not let the namespace payments ask"},
-		{namespace: "payments", wish: "audit", refused: "does not let the namespace payments ask"},
-		{namespace: "edge-1", wish: "publik", refused: `"publik": there is none of that name`},
+		{namespace: "edge-1", asked: "public", want: "public"},
+		{namespace: "ingress", asked: "public", want: "public"},
+		{namespace: "shop", asked: "default"},
+		{namespace: "shop", asked: "public", refused: "does not let the namespace shop ask"},
+		{namespace: "", asked: "public", refused: "does not let the namespace  ask"},
+		{namespace: "payments", asked: "default", refused: "does not let the namespace payments ask"},
+		{namespace: "payments", asked: "audit", refused: "does not let the namespace payments ask"},
+		{namespace: "edge-1", asked: "publik", refused: `"publik": there is none of that name`},
 	} {
-		t.Run(tt.namespace+"/"+tt.wish, func(t *testing.T) {
+		t.Run(tt.namespace+"/"+tt.asked, func(t *testing.T) {
 			c, err := parseConfig(t, poolsConfig)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if tt.wish != "" {
-				c.RuntimeConfig.Annotations = map[string]string{AnnotationPool: tt.wish}
+			if tt.asked != "" {
+				c.RuntimeConfig.Annotations = map[string]string{AnnotationPool: tt.asked}
 			}
 			p, err := c.Choose(plugin.Pod{Namespace: tt.namespace, Name: "pod"})
 			if tt.refused != "" {

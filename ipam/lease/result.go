@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -97,9 +96,3 @@ func destinations(a Allocation, p Policy) []netip.Prefix {
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
-
-// peersLife is for how long the CIDRs of peered VPCs are believed without asking.
-const peersLife = time.Hour
-
-// PeersKnown tells whether EC2 need not be asked for the peers of a VPC.
-func PeersKnown(v registry.VPC) bool { return time.Since(v.PeersRead) < peersLife }

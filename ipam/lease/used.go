@@ -38,6 +38,10 @@ func (s Shelf) paths() (paths []string, err error) {
 	return paths, err
 }
 
+// routed is where an address was seen that the node has a route of its own to: in a namespace
+// that cannot be seen from here, perhaps.
+const routed = "a route of the node"
+
 // Used is what the kernel says about the addresses of pods.
 type Used struct {
 	By      map[netip.Addr]string // the path of a namespace that has the address
@@ -46,9 +50,11 @@ type Used struct {
 
 // UsedAddrs looks into every network namespace but the caller's own. It is a walk
 // of the whole node: for a registry that is new, and for collectors.
-func UsedAddrs() Used {
+func UsedAddrs() Used { return usedIn(Shelves) }
+
+func usedIn(shelves []Shelf) Used {
 	used := Used{By: map[netip.Addr]string{}}
-	err := EachNetNS(func(ns *nl.NS) error {
+	err := eachNetNS(shelves, func(ns *nl.NS) error {
 		addrs, err := ns.Addrs("")
 		for _, a := range addrs {
 			used.By[a.Prefix.Addr()] = ns.Name
@@ -65,7 +71,11 @@ func UsedAddrs() Used {
 // Used is UsedAddrs with the addresses that the node has a route of their own to: it
 // leads to a pod, even to one whose namespace cannot be seen from here.
 func (p *Pool) Used() Used {
-	used := UsedAddrs()
+	shelves := p.Shelves
+	if shelves == nil {
+		shelves = Shelves
+	}
+	used := usedIn(shelves)
 	routes, err := p.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	if err != nil {
 		slog.Warn("the node's routes cannot be read: all addresses count as used", "error", err)
@@ -73,7 +83,7 @@ func (p *Pool) Used() Used {
 	}
 	for _, r := range routes {
 		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && used.By[a] == "" {
-			used.By[a] = "a route of the node"
+			used.By[a] = routed
 		}
 	}
 	return used
@@ -82,14 +92,16 @@ func (p *Pool) Used() Used {
 // EachNetNS calls f with every network namespace on the node but the caller's own,
 // each once, however many names it has; its Name is the path by which it was found.
 // It goes on when one cannot be opened, or f fails, and returns all such errors.
-func EachNetNS(f func(*nl.NS) error) error {
+func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
+
+func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	self, err := inode("/proc/self/ns/net")
 	if err != nil {
 		return fmt.Errorf("list namespaces: %w", err)
 	}
 	seen := map[nsID]bool{self: true}
 	var failed error
-	for _, s := range Shelves {
+	for _, s := range shelves {
 		paths, err := s.paths()
 		failed = errors.Join(failed, err)
 		for _, path := range paths {

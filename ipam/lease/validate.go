@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -60,12 +61,12 @@ func (v *validation) families(texts []string) []Family {
 	}
 	var fs []Family
 	for _, text := range texts {
-		f := Family(text == "IPv6")
-		if text != f.String() || slices.Contains(fs, f) {
+		i := slices.IndexFunc(nl.Families, func(f Family) bool { return f.String() == text })
+		if i < 0 || slices.Contains(fs, nl.Families[i]) {
 			v.wrong("ipFamilies: %q: want IPv4, IPv6, or both", texts)
 			return []Family{IPv4}
 		}
-		fs = append(fs, f)
+		fs = append(fs, nl.Families[i])
 	}
 	if len(fs) == 0 {
 		v.wrong("ipFamilies: []: want IPv4, IPv6, or both")

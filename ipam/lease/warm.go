@@ -5,6 +5,7 @@ package lease
 
 import (
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -18,21 +19,41 @@ const Refill = "refill"
 // refill leaves the mark. An ADD that has its address does not fail for it.
 func (p *Pool) refill() {
 	if err := p.Registry.Mark(Refill); err != nil {
-		slog.Warn("nobody will refill the pool", "error", err)
+		slog.Warn("the pool is not refilled before it is empty: the mark that asks for it cannot be written", "error", err)
 	}
 }
 
-// Short tells whether the pool has fewer free addresses than its configuration wants.
+// Short reports whether the pool has fewer free addresses than its configuration wants.
 // What counts is IPv4: a pool without needs a prefix, which is enough for ever.
 func (p *Pool) Short(s *registry.State, now time.Time) bool {
-	if p.Policy.Warm.Min == 0 {
+	wanted := p.Policy.Wanted(s)
+	if wanted == 0 {
 		return false
 	}
 	if slices.Contains(p.Policy.Families, IPv4) {
-		return Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)) < p.Policy.Warm.Min
+		return Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)) < wanted
 	}
 	_, addrs := Candidates(s, p.Policy, now)
 	return len(addrs) == 0
+}
+
+// Wanted is how many free addresses the pool is to have ready: warm.min, but none for
+// more pods than the node may have.
+func (policy Policy) Wanted(s *registry.State) int { return min(policy.Warm.Min, policy.More(s)) }
+
+// More is how many more pods the node may have.
+func (policy Policy) More(s *registry.State) int {
+	if policy.MaxPods == 0 {
+		return math.MaxInt
+	}
+	pods := 0
+	v6 := !slices.Contains(policy.Families, IPv4)
+	for a := range s.Leases.Keys() {
+		if a.Is6() == v6 {
+			pods++ // a pod has one address of each family
+		}
+	}
+	return max(policy.MaxPods-pods, 0)
 }
 
 // plenty stands for the addresses of a /80.
@@ -49,8 +70,11 @@ func Ready(s *registry.State, pool string, before time.Time) int {
 	return n
 }
 
-// Count counts those of one ENI: of IPv4, if it has that.
+// Count counts those of one ENI: of IPv4, if it has that. An ENI without its link has none.
 func Count(s *registry.State, e registry.ENI, before time.Time) int {
+	if e.NoLink(time.Now()) {
+		return 0
+	}
 	n, v6 := 0, !e.CIDR.IsValid()
 	for _, a := range e.Addrs {
 		if since, free := s.Free.At(a); free && a.Is6() == v6 && !since.After(before) {

@@ -1,33 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package bpf writes the programs that package nl has links run on their packets, in BPF's
-// instructions: each is made for the links and addresses that it is about, and takes no
-// compiler but Go's. [Onward] and [Unawaited] are those of a Splice, [Refuse] is that of a
-// Forbid, and [Count] that of a Limit; nl says what these are for. It knows of no namespace,
-// and does not talk to the kernel.
-//
-// A program is written in pieces: functions that emit some instructions each. They know each
-// other's labels, and have the registers in common:
-//
-//	r0      what a call returns, or any number for a moment
-//	r1-r5   the arguments of a call, which loses them
-//	r2, r3  else the packet, from its Ethernet header on, and its end
-//	r4, r5  else any number for a moment
-//	r6      the context, struct __sk_buff
-//	r7      the header that comes after that of IP
-//	r8      the protocol of that header
-//	r9      what else is known of the packet: isFirst and the others
-//
-// On the stack are the key by which a program remembers a packet, and what translate needs.
-//
-// The kernel's verifier takes a program only if it asks, before it reads, whether the packet
-// goes that far: see within. What the verifier says of one that it refuses is part of the error
-// of nl.
+// Package bpf has the programs that package nl has links run on their packets. [Onward] and
+// [Unawaited] are those of a Splice, [Refuse] is that of a Forbid, and [Count] that of a Limit; nl
+// says what these are for. The package knows of no namespace, and does not talk to the kernel.
 package bpf
 
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+)
+
 // The programs of a Splice change the ports from First on, to the last that there is, into
-// those from Own up to First and back. They differ by one bit.
+// those from Own up to First and back. They differ by one bit. src/program.h has them, too.
 const (
 	Own   = 0x8000
 	First = Own | Bit
@@ -37,9 +23,58 @@ const (
 // InsnSize is the size of an instruction, in bytes.
 const InsnSize = 8
 
-// Maps are the files of the maps that the programs of a Splice share. Each has keys of
-// KeySize bytes, and values that mean nothing.
+// Maps are the files of the maps that the programs of a Splice share: see src/memory.h.
 type Maps struct {
-	Kept   int // what the sockets do not tell, or tell wrongly: see Onward, noSocket and fragments
+	Kept   int // what the sockets do not tell, or tell wrongly
 	Looped int // the last connections of TCP that have begun by the veth, to tell what answers them
+}
+
+// Onward is the program of a Splice for the veth: what is addressed to a MAC address goes on
+// by the link eni, from the port that stands for its own. All else gets the bits of the mark.
+func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
+	return onwardProgram.with(map[string]uint64{
+		"mac_head": uint64(binary.LittleEndian.Uint32(to)),
+		"mac_tail": uint64(binary.LittleEndian.Uint16(to[4:])),
+		"mark":     uint64(mark),
+		"eni":      uint64(eni),
+		"kept":     uint64(m.Kept),
+		"looped":   uint64(m.Looped),
+	})
+}
+
+// Unawaited is the program of a Splice for the ENI: what no socket of the namespace awaits goes
+// to the other end of the link veth.
+func Unawaited(m Maps, veth int) []byte {
+	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept), "looped": uint64(m.Looped)})
+}
+
+// Refuse is the program of a Forbid: it drops what is to one of the addresses, of which each
+// family has one at most.
+func Refuse(addrs []netip.Addr) []byte {
+	values := map[string]uint64{"has4": 0, "addr4": 0, "has6": 0, "addr6_0": 0, "addr6_1": 0, "addr6_2": 0, "addr6_3": 0}
+	for _, a := range addrs {
+		has, words := "has4", []string{"addr4"}
+		if a.Is6() {
+			has, words = "has6", []string{"addr6_0", "addr6_1", "addr6_2", "addr6_3"}
+		}
+		if values[has] == 1 {
+			panic("two addresses of a family")
+		}
+		values[has] = 1
+		b := a.AsSlice()
+		for i, word := range words {
+			values[word] = uint64(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+	}
+	return refuseProgram.with(values)
+}
+
+// Count is the program of a Limit, which matches what counts: all that passes; or, of what
+// goes out, what the namespace sends itself.
+func Count(own bool) []byte {
+	var v uint64
+	if own {
+		v = 1
+	}
+	return countProgram.with(map[string]uint64{"own": v})
 }

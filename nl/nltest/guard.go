@@ -44,9 +44,9 @@ func warm() {
 }
 
 // leftover compares, and gives what is on its way out a moment: threads that end,
-// connections that close, namespaces that the kernel takes down.
+// connections that close, namespaces that the kernel takes down. On a busy machine that may be long.
 func leftover(before map[string]int) (left []string) {
-	for deadline := time.Now().Add(time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
 		after := traces()
 		for what := range maps.Keys(after) {
@@ -111,7 +111,7 @@ func children() (names []string) {
 
 // own is the dump of the namespace of this process. Who may not ask gets none.
 func own() []string {
-	n, err := nl.Host()
+	n, err := nl.Node()
 	if err != nil {
 		return nil
 	}

@@ -36,7 +36,7 @@ var leaks = map[string]func(t *testing.T) error{
 	},
 	"process sleep": func(*testing.T) error { return exec.Command("sleep", "9").Start() },
 	"link add forgotten": func(*testing.T) error {
-		host, err := nl.Host()
+		host, err := nl.Node()
 		if err != nil {
 			return err
 		}

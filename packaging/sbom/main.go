@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Sbom writes what programs are made of, as Go's linker has noted it in them: a software
-// bill of materials in CycloneDX 1.6, https://cyclonedx.org/docs/1.6/json.
+// Sbom writes a software bill of materials of programs in CycloneDX 1.6, https://cyclonedx.org/docs/1.6/json. It reads
+// the modules that Go's linker has recorded in them.
 //
 //	sbom PROGRAM...
 //
-// It has neither a date nor a serial number: the same programs give the same text.
+// It writes neither a date nor a serial number, so the same programs give the same text.
 package main
 
 import (
@@ -75,7 +75,7 @@ func main() {
 	}
 }
 
-// describe returns the bill of the programs, which are of one module.
+// describe returns the bill of the programs, which must be of one module.
 func describe(programs []string) (*bom, error) {
 	b := &bom{Format: "CycloneDX", Spec: "1.6", Version: 1}
 	libraries := map[string]component{}
@@ -100,14 +100,14 @@ func describe(programs []string) (*bom, error) {
 	for _, l := range libraries {
 		b.Components = append(b.Components, l)
 	}
-	// Programs before libraries, and each by name.
+	// Programs come before libraries, each sorted by name.
 	slices.SortFunc(b.Components, func(x, y component) int {
 		return cmp.Or(cmp.Compare(x.Type, y.Type), cmp.Compare(x.Ref, y.Ref))
 	})
 	return b, nil
 }
 
-// program is the component of a program, known by its hash.
+// program returns the component of a program, identified by its hash.
 func program(path string, info *debug.BuildInfo) (component, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -121,7 +121,8 @@ func program(path string, info *debug.BuildInfo) (component, error) {
 	}), nil
 }
 
-// linked are the modules in a program, and Go's library, which is none but has bugs to be found by as well.
+// linked returns the modules in a program, and Go's standard library. The library is not a module, but scanners look
+// for its bugs, too.
 func linked(info *debug.BuildInfo) []component {
 	libraries := []component{module("library", &debug.Module{Path: "stdlib", Version: strings.TrimPrefix(info.GoVersion, "go")})}
 	for _, m := range info.Deps {
@@ -130,7 +131,7 @@ func linked(info *debug.BuildInfo) []component {
 	return libraries
 }
 
-// module is the component of a Go module: https://github.com/package-url/purl-spec, type golang.
+// module returns the component of a Go module: https://github.com/package-url/purl-spec, type golang.
 func module(kind string, m *debug.Module) component {
 	purl := "pkg:golang/" + m.Path + "@" + strings.ReplaceAll(m.Version, "+", "%2B")
 	return component{Type: kind, Ref: purl, Name: m.Path, Version: m.Version, PURL: purl}

@@ -1,78 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package chain is the three plugins, ipam, ipvlan and unnumbered-ptp, in one process.
+// Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process.
 //
-// Most of what an ADD costs is not what it does, but that three programs start and end
-// for it, one of them with the SDK of AWS. In a conflist the type cni-ipvlan-vpc-k8s
-// stands for all three: one program, without the SDK. Where an ADD finds no free address
-// it executes the ipam plugin, which asks EC2, as CNI has it of a plugin that delegates
-// (CNI specification, section 4).
+// With three plugins, most of the cost of an ADD is the start and the end of three programs. One
+// of them contains the AWS SDK. The type cni-ipvlan-vpc-k8s in a conflist replaces all three by
+// one program without the SDK. If no address is free, the ADD executes the ipam plugin, which
+// asks EC2 ([lease.Program]). Only one ADD at a time does so, for all that wait. CNI calls this
+// delegation (CNI specification, section 4).
 //
-// The invariant: what a command does to the node, and what the registry has of it, is
-// what the three would do and have, so that a pod made by one kind is deleted by the
-// other.
+// The invariant: a command has the same effect on the node and on the registry as the three
+// plugins have. So the chain can delete a pod of the three plugins, and they can delete its pods.
 package chain
 
 import (
 	"context"
 	"errors"
 	"slices"
+	"syscall"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// ipamProgram is executed by an ADD for which EC2 has to be asked.
-const ipamProgram = "cni-ipvlan-vpc-k8s-ipam"
-
-// all are the three, in their order.
+// all has the three plugins, in the order of an ADD.
 var all = []plugin.Commands[Config]{
-	as(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // but for ADD, see address
-	as(ipvlan.Commands(), func(c Config) ipvlan.Config { return c.ipvlan }),
+	as(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // its Add is not used, see address
+	as(lease.NotesUse(ipvlan.Commands()), func(c Config) ipvlan.Config { return c.ipvlan }),
 	as(ptp.Commands(), func(c Config) ptp.Config { return c.ptp }),
 }
 
 // Commands are the commands of the plugin.
 func Commands() plugin.Commands[Config] {
-	return plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
+	return plugin.Commands[Config]{
+		Add: func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
+			ctx, release := nl.KeepNode(ctx)
+			defer release()
+			return add(ctx, r)
+		},
+		Del: onNode(del), Check: onNode(check), GC: onNode(gc), Status: onNode(status),
+	}
 }
 
-// add calls each with the result of the one before. If one fails, what the others have
-// made is taken back, unless it is the ADD of an attachment that had an address before:
-// then it may be there since then.
-func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
-	result, fresh, err := address(ctx, r)
-	made, step := 1, *r
-	for err == nil && made < len(all) {
-		step.Prev = result
-		if result, err = all[made].Add(ctx, &step); err == nil { // else it has taken back its own
-			made++
-		}
+// onNode makes the three plugins share the node's namespace, which is opened once.
+func onNode(f func(context.Context, *plugin.Request[Config]) error) func(context.Context, *plugin.Request[Config]) error {
+	return func(ctx context.Context, r *plugin.Request[Config]) error {
+		ctx, release := nl.KeepNode(ctx)
+		defer release()
+		return f(ctx, r)
 	}
-	if err != nil && fresh {
-		err = errors.Join(err, takeBack(context.WithoutCancel(ctx), r, made))
+}
+
+// add calls each plugin with the result of the one before. If a plugin fails, add deletes what the
+// earlier plugins have made. But if the attachment had an address before, add deletes nothing,
+// because an earlier ADD may have made it.
+//
+// If the kernel reports the address as in use, add tries again. By then the registry has a lease
+// for that address, so each try gets another address.
+func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
+	const tries = 8
+	for range tries {
+		var inUse bool
+		if result, inUse, err = addOnce(ctx, r); !inUse || ctx.Err() != nil {
+			break
+		}
 	}
 	return result, err
 }
 
-// address is ipam's ADD. Fresh tells whether the attachment had no address before.
-func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, fresh bool, err error) {
-	result, fresh, err = lease.Add(ctx, part(r, r.Config.ipam))
-	if lease.IsNone(err) {
-		result, err = r.Delegate(ctx, ipamProgram)
+// addOnce is one try of add. inUse reports whether the kernel already has the address in use.
+func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result, inUse bool, _ error) {
+	result, fresh, err := address(ctx, r)
+	made, step := 1, *r
+	for err == nil && made < len(all) {
+		step.Prev = result
+		if result, err = all[made].Add(ctx, &step); err == nil { // otherwise it has deleted its own
+			made++
+		}
 	}
-	return result, fresh, err
+	inUse = made == 1 && errors.Is(err, syscall.EADDRINUSE)
+	if err != nil && fresh {
+		err = errors.Join(err, takeBack(context.WithoutCancel(ctx), r, made))
+	}
+	return result, inUse, err
+}
+
+// address is the ADD of ipam. If no address is free, it executes ipam's program. fresh reports
+// whether the attachment had no address before.
+func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, fresh bool, err error) {
+	return lease.Add(ctx, part(r, r.Config.ipam), lease.Program(ctx, r))
 }
 
 func del(ctx context.Context, r *plugin.Request[Config]) error { return takeBack(ctx, r, len(all)) }
 
-// takeBack deletes what the first n have made, in the reverse order. It ends at the first
-// that fails: an address must not be free while the pod has it.
+// takeBack deletes what the first n plugins have made, in reverse order. It ends at the first
+// failure: an address must not become free while the pod has it.
 func takeBack(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(all[:n]) {
 		if err := c.Del(ctx, r); err != nil {
@@ -99,9 +126,9 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return failed
 }
 
-// status wants ipam's program, too: without it the node's first ADD would fail.
+// status also checks that ipam's program is there: without it the node's first ADD would fail.
 func status(ctx context.Context, r *plugin.Request[Config]) error {
-	if err := r.CanDelegate(ipamProgram); err != nil {
+	if err := r.CanDelegate(lease.IPAMProgram); err != nil {
 		return err
 	}
 	for _, c := range all {

@@ -30,6 +30,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv("CNI_COMMAND") != "" { // the test binary is the plugin where it is called as one
+		plugin.Unhurried = true
 		plugin.Main("cni-ipvlan-vpc-k8s", Commands())
 	}
 	os.Exit(nltest.Guard{M: m}.Run())
@@ -98,8 +99,14 @@ func (n node) vacant() {
 	n.Helper()
 	s, err := n.registry().View()
 	n.must(err)
-	if s.Leases.Len()+len(s.Wishes) > 0 || s.Free.Len() != 4 {
-		n.Errorf("leases %v, wishes %v, free %v", maps.Collect(s.Leases.All()), s.Wishes, maps.Collect(s.Free.All()))
+	kept := 0 // by a namespace that has lost its link's group: a collection ends such a lease
+	for _, l := range s.Leases.All() {
+		if l.Key == (registry.Key{}) {
+			kept++
+		}
+	}
+	if s.Leases.Len() > kept || len(s.Waiters) > 0 || s.Free.Len()+kept != 4 {
+		n.Errorf("leases %v, waiters %v, free %v", maps.Collect(s.Leases.All()), s.Waiters, maps.Collect(s.Free.All()))
 	}
 }
 
@@ -154,7 +161,7 @@ func (n node) GC(r *plugin.Request[Config], valid ...plugin.Attachment) error {
 func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err error) {
 	err = n.ns.Do(func() (err error) {
 		ctx, step := n.Context(), *r
-		if step.Prev, _, err = lease.Add(ctx, part(&step, r.Config.ipam)); err != nil {
+		if step.Prev, _, err = lease.Add(ctx, part(&step, r.Config.ipam), lease.Program(ctx, &step)); err != nil {
 			return err
 		}
 		if step.Prev, err = ipvlan.Commands().Add(ctx, part(&step, r.Config.ipvlan)); err != nil {
@@ -243,11 +250,17 @@ func TestStatus(t *testing.T) {
 	r.Attachment = plugin.Attachment{}
 	status := func() error { return n.ns.Do(func() error { return Commands().Status(t.Context(), r) }) }
 	err := status()
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeNotAvailable || !strings.Contains(err.Error(), ipamProgram) {
-		t.Errorf("STATUS without %s: %v", ipamProgram, err)
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeNotAvailable || !strings.Contains(err.Error(), lease.IPAMProgram) {
+		t.Errorf("STATUS without %s: %v", lease.IPAMProgram, err)
 	}
-	n.must(os.WriteFile(filepath.Join(dir, ipamProgram), nil, 0o755))
+	n.must(os.WriteFile(filepath.Join(dir, lease.IPAMProgram), nil, 0o755))
 	n.must(status())
+	reg, err := registry.Open(registry.Dir())
+	n.must(err)
+	unlock, err := reg.Lock(t.Context(), "registry")
+	n.must(err)
+	defer unlock()
+	n.must(status()) // it waits for nobody
 }
 
 // TestGC: of two pods, it leaves the valid one alone.

@@ -12,46 +12,46 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Config has the keys of the three plugins side by side. One that two of them have,
-// mtu, is both's: of both of the pod's links.
+// A Config has the keys of all three plugins. Two of them have the key mtu: it is for both
+// links of the pod.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config
 	ptp    ptp.Config
 }
 
-// Parts are the configurations of the three plugins, by the names of their programs.
+// Parts are the configurations of the three plugins.
 func (c *Config) Parts() (ipam *lease.Config, slave *ipvlan.Config, pair *ptp.Config) {
 	return &c.ipam, &c.ipvlan, &c.ptp
 }
 
-// Describe says what UnmarshalJSON does.
+// Describe describes the JSON, as UnmarshalJSON reads it.
 func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe)
 }
 
-// UnmarshalJSON gives each plugin all keys, of which it takes its own. As encoding/json
-// does, it reads on behind a mistake, and returns the first: mtu's would be there twice.
+// UnmarshalJSON gives all keys to each plugin, which takes its own. Like encoding/json it reads
+// on after a mistake and returns the first one. Otherwise a mistake in mtu would appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp))
 }
 
-// Validate sets the defaults, and returns every mistake at once.
+// Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
 	ipam, mtu := c.ipvlan.IPAM, c.ptp.MTU
-	c.ipvlan.IPAM.Type, c.ptp.MTU = "", 0 // ipvlan has the same mtu, and knows no more of ipam than that it stands before it
+	c.ipvlan.IPAM.Type, c.ptp.MTU = "", 0 // ipvlan reports mistakes in mtu, and the key ipam is reported here
 	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate()}
 	c.ipvlan.IPAM, c.ptp.MTU = ipam, mtu
 	if ipam.Type != "" {
-		mistakes = append(mistakes, fmt.Errorf("ipam: %q: this plugin calls no other for addresses: the keys of ipam stand beside the others; "+
-			"or use the reference plugin, of type ipvlan, with an ipam of its own", ipam.Type))
+		mistakes = append(mistakes, fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
+			"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))
 	}
 	return errors.Join(mistakes...)
 }
@@ -63,8 +63,8 @@ func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// as are the commands of a plugin, for requests with the configuration of all three. None of
-// them is nil.
+// as adapts the commands of a plugin to requests with the configuration of all three. None of
+// the returned commands is nil.
 func as[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context, *plugin.Request[Config]) error {
 		return func(ctx context.Context, r *plugin.Request[Config]) error {

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec/codectest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -94,9 +94,9 @@ func TestConfigMistakes(t *testing.T) {
 		{"right", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","mtu":1400}`, nil},
 		{"empty", `{}`, []string{"secGroupIds must be specified", "hostInterface must be specified", "containerInterface must be specified"}},
 		{"one of each", `{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x"}`,
-			[]string{`provision: "some"`, `unknown ipvlan mode: "l4"`, "mtu: 9: it is 0, ", `nodePorts: "x"`}},
+			[]string{`provision: "some"`, `unknown ipvlan mode: "l4"`, "mtu: 9: the value must be 0, ", `nodePorts: "x"`}},
 		{"another's ipam", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
-			[]string{`ipam: "host-local": this plugin calls no other for addresses: the keys of ipam stand beside`}},
+			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses: put ipam's keys beside the others`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var c Config

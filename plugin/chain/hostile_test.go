@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
@@ -36,7 +37,7 @@ func TestPranks(t *testing.T) {
 		r := n.request(path, "")
 		n.must(n.again(r))
 		n.must(pod.Do(func() error {
-			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d theirs=%d; %s", r.LinkGroup(), victim.LinkGroup(), prank)).Run()
+			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d theirs=%d; %s", nl.PodGroup(r.Digest()), nl.PodGroup(victim.Digest()), prank)).Run()
 		}))
 		for range 2 {
 			n.must(n.DEL(r))
@@ -95,7 +96,7 @@ func TestSecondNetwork(t *testing.T) {
 	n.must(err)
 	before := nltest.Dump(t, n.ns, pod)
 	_, err = n.ADD(second)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "eth0 in the pod is another attachment's") {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "the pod's link eth0 belongs to another network") {
 		t.Errorf("ADD: %v", err)
 	}
 	n.must(n.DEL(second))

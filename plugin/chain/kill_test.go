@@ -90,7 +90,7 @@ func (v victim) play(tr *trace.Trace) {
 		v.must(v.DEL(r))
 	case 2:
 		v.must(v.GC(r))
-		v.must(v.DEL(r)) // of a wish GC knows nothing
+		v.must(v.DEL(r)) // of waiters GC knows nothing
 	}
 	v.clean()
 }

@@ -11,27 +11,27 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A Config is the plugin's part of a network configuration. The keys down to dns
-// are the original's, and those of the reference plugin.
+// A Config is the plugin's part of a network configuration. The original plugin and the
+// reference plugin have the keys down to dns, too.
 type Config struct {
-	Master string    `json:"master"` // link of the host; "": the interface of prevResult
+	Master string    `json:"master"` // link of the node; "": the interface of prevResult
 	Mode   string    `json:"mode"`   // l2, l3 or l3s; "": l2
 	MTU    int       `json:"mtu"`    // 0: the master's
 	DNS    types.DNS `json:"dns"`    // empty: that of prevResult
 
-	// What the reference plugin can and this one cannot, so that it is refused
-	// and not ignored.
+	// The reference plugin supports these and this one does not: they are refused, not ignored.
 	IPAM struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 	LinkInContainer bool `json:"linkInContainer"`
 }
 
-// Describe says what the struct tags say.
+// Describe describes the JSON, as the struct tags do.
 func (c *Config) Describe(j *codec.Codec) {
 	j.Object(func() {
 		codec.Field(j, "master", &c.Master, codec.Text)
@@ -47,25 +47,25 @@ func (c *Config) Describe(j *codec.Codec) {
 
 var modes = []string{"l2", "l3", "l3s"}
 
-// Validate sets the defaults, and returns every mistake at once.
+// Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
 	var mistakes []error
 	mistake := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
 	if c.Mode = cmp.Or(c.Mode, "l2"); !slices.Contains(modes, c.Mode) {
-		mistake("unknown ipvlan mode: %q: mode is l2, l3 or l3s", c.Mode)
+		mistake("unknown ipvlan mode: %q: the modes are l2, l3 and l3s", c.Mode)
 	}
-	if fault := plugin.LinkNameFault(c.Master); fault != "" && c.Master != "" {
-		mistake("master: %q: the name %s: a link's has 1 to 15 bytes without blanks, / and :", c.Master, fault)
+	if fault := ifname.Fault(c.Master); fault != "" && c.Master != "" {
+		mistake("master: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.Master, fault)
 	}
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		mistake("mtu: %d: it is 0, for the master's, or 68 to 65535", c.MTU)
+		mistake("mtu: %d: the value must be 0, for the MTU of the master, or 68 to 65535", c.MTU)
 	}
 	if c.IPAM.Type != "" {
-		mistake("ipam: %q: this plugin calls no other; put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
-			"or use the reference plugin, of type ipvlan, with an ipam of its own", c.IPAM.Type)
+		mistake("ipam: %q: this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
+			"or use the reference plugin, type ipvlan, with its own ipam", c.IPAM.Type)
 	}
 	if c.LinkInContainer {
-		mistake("linkInContainer: true: the master is an ENI, a link of the host")
+		mistake("linkInContainer: true: the master is an ENI, which is a link of the node")
 	}
 	return errors.Join(mistakes...)
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ipvlan is the middle plugin of the chain: it puts an ipvlan slave of an
-// ENI into the pod, with the address and the routes that the ipam plugin chose.
+// Package ipvlan is the middle plugin of the chain. It puts an ipvlan slave of an ENI into
+// the pod, with the address and the routes that the ipam plugin chose.
 //
-// It differs from the reference plugin of that name where a chain needs it to. It
-// takes its master from prevResult and deletes its link without one; it checks
-// its own interface although later plugins add theirs; it passes DNS on; and what
-// an ADD that fails has done is taken back. It calls no other plugin.
+// It differs from the reference plugin of that name where a chain needs it:
 //
-// The invariant: the pod has the whole interface, or it has none of it.
+//   - It takes its master from prevResult, and deletes its link without prevResult.
+//   - It checks its own interface although later plugins add theirs.
+//   - It passes DNS on.
+//   - An ADD that fails removes what it has made.
+//   - It calls no other plugin.
+//
+// The invariant: the pod has the whole interface, or nothing of it.
 package ipvlan
 
 import (
@@ -34,31 +37,45 @@ func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Del: del, Check: check, Status: status}
 }
 
-func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
+// inPod calls f with the node's namespace and the pod's.
+func inPod(ctx context.Context, r *plugin.Request[Config], f func(node, pod *nl.NS) error) error {
+	node, err := nl.NodeOf(ctx)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	pod, err := node.OpenOther("pod", r.NetNS)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	return f(node, pod)
+}
+
+func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
 	master, err := masterOf(r)
 	if err != nil {
 		return nil, err
 	}
-	host, err := nl.Host()
-	if err != nil {
-		return nil, err
-	}
-	defer host.Close()
-	pod, err := host.OpenOther("pod", r.NetNS)
-	if err != nil {
-		return nil, err
-	}
-	defer pod.Close()
-	m, err := host.LinkByName(master)
+	err = inPod(ctx, r, func(node, pod *nl.NS) error {
+		res, err = connect(r, master, node, pod)
+		return err
+	})
+	return res, err
+}
+
+// connect makes the slave of a master, with its addresses and routes.
+func connect(r *plugin.Request[Config], master string, node, pod *nl.NS) (*types100.Result, error) {
+	m, err := node.LinkByName(master)
 	if err != nil {
 		return nil, fmt.Errorf("master: %w", err)
 	}
 	slave := r.Config.slave(r.IfName, m, pod)
-	slave.Group = r.LinkGroup()
-	if err := wiring(slave, r.Prev, host, pod).Add(); err != nil {
+	slave.Group = nl.PodGroup(r.Digest())
+	if err := wiring(slave, r.Prev, node, pod).Add(); err != nil {
 		links, _ := pod.Links()
-		if first := nl.InGroup(links, r.Anothers); first != "" { // whose routes are in the way
-			return nil, r.SecondNetwork(first)
+		if first := nl.ForeignLink(links, slave.Group); first != "" { // its routes are in the way
+			return nil, plugin.SecondNetwork(first)
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
 			hint := "another slave of " + master + " has the address: see 'cni-tool status --diff'"
@@ -66,14 +83,14 @@ func add(_ context.Context, r *plugin.Request[Config]) (*types100.Result, error)
 		}
 		return nil, err
 	}
-	// A slave has its master's MAC address and MTU: the kernel need not be asked, and may not answer.
+	// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and may not answer.
 	return result(r, nl.Link{Name: slave.Name, MAC: m.MAC, MTU: cmp.Or(slave.MTU, m.MTU)}), nil
 }
 
 // masterOf returns the name of the master: the configured one, or the interface
 // of prevResult.
 func masterOf(r *plugin.Request[Config]) (string, error) {
-	const hint = "this plugin is the second of a chain: cni-ipvlan-vpc-k8s-ipam before it says which link is the master and which addresses the slave has"
+	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names the master and the slave's addresses"
 	if r.Prev == nil {
 		return "", plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin: there is no prevResult")
 	}
@@ -89,67 +106,59 @@ func masterOf(r *plugin.Request[Config]) (string, error) {
 	return r.Prev.Interfaces[0].Name, nil
 }
 
-// del deletes the slave, if the ptp plugin, whose DEL comes before, has not done so with
-// its own links (see [plugin.Request.LinkGroup]). What prevResult says does not matter, and
-// what del does not find somebody else has deleted.
+// del deletes the slave, unless the DEL of unnumbered-ptp has deleted it with its own links
+// (see [nl.PodGroup]). It needs nothing of prevResult. What it does not find is deleted.
 //
-// A slave that cannot be deleted does not fail DEL: it ends with the namespace, and the pod,
-// which may have seen to that, would have its DEL fail for ever.
-func del(_ context.Context, r *plugin.Request[Config]) error {
-	host, err := nl.Host()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	pod, err := host.OpenOther("pod", r.NetNS)
-	if errors.Is(err, fs.ErrNotExist) {
+// A slave that cannot be deleted does not fail DEL, because it ends with the namespace. The
+// pod may have caused the failure, and its DEL would then fail for ever.
+func del(ctx context.Context, r *plugin.Request[Config]) error {
+	err := inPod(ctx, r, func(_, pod *nl.NS) error {
+		l, err := pod.LinkByName(r.IfName)
+		if err == nil && !nl.Foreign(l.Group, nl.PodGroup(r.Digest())) {
+			err = nl.Wiring{{NS: pod, Object: nl.IPVlan{Name: r.IfName, NS: pod}}}.Del()
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) { // the namespace is gone
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	defer pod.Close()
-	l, err := pod.LinkByName(r.IfName)
-	if err == nil && !r.Anothers(l.Group) {
-		err = nl.Wiring{{NS: pod, Object: nl.IPVlan{Name: r.IfName, NS: pod}}}.Del()
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		slog.Warn("what DEL has to leave ends with the namespace", "error", err)
-	}
-	return nil
+	return err
 }
 
-// check compares the interface and its addresses with prevResult. It leaves the
-// routes alone, which a later plugin may have changed (CNI specification, CHECK).
-func check(_ context.Context, r *plugin.Request[Config]) error {
+// check compares the interface and its addresses with prevResult. It does not compare the
+// routes, which a later plugin may have changed (CNI specification, CHECK).
+func check(ctx context.Context, r *plugin.Request[Config]) error {
 	own, err := ownInterface(r)
 	if err != nil {
 		return err
 	}
-	host, err := nl.Host()
-	if err != nil {
-		return err
-	}
-	defer host.Close()
-	pod, err := host.OpenOther("pod", r.NetNS)
-	if err != nil {
-		return err
-	}
-	defer pod.Close()
-	w := nl.Wiring{{NS: host, Object: nl.IPVlan{Name: r.IfName, Master: r.Config.Master, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}}}
-	for i, c := range r.Prev.IPs {
-		if p, ok := plugin.Prefix(c.Address); ok && (c.Interface == nil || *c.Interface == own) {
-			w = append(w, nl.Step{NS: pod, Object: nl.Addr{Prefix: p, Dev: r.IfName}})
-		} else if !ok {
-			return fmt.Errorf("prevResult: address %d is no address", i)
+	return inPod(ctx, r, func(node, pod *nl.NS) error {
+		slave := nl.IPVlan{Name: r.IfName, Master: r.Config.Master, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}
+		w := nl.Wiring{{NS: node, Object: slave}}
+		for i, c := range r.Prev.IPs {
+			p, ok := plugin.Prefix(c.Address)
+			if !ok {
+				return fmt.Errorf("prevResult: address %d is no address", i)
+			}
+			if c.Interface == nil || *c.Interface == own {
+				w = append(w, nl.Step{NS: pod, Object: nl.Addr{Prefix: p, Dev: r.IfName}})
+			}
 		}
-	}
-	if err := w.Check(); err != nil {
-		return err
-	}
-	l, err := pod.LinkByName(r.IfName)
-	if want := r.Prev.Interfaces[own].Mac; err == nil && want != "" && l.MAC != want {
-		return fmt.Errorf("%s has the MAC address %s, not %s", r.IfName, l.MAC, want)
+		if err := w.Check(); err != nil {
+			return err
+		}
+		return checkMAC(pod, r.IfName, r.Prev.Interfaces[own].Mac)
+	})
+}
+
+// checkMAC compares the MAC address of a link with that of prevResult, if that has one.
+func checkMAC(pod *nl.NS, link, want string) error {
+	l, err := pod.LinkByName(link)
+	if err == nil && want != "" && l.MAC != want {
+		return fmt.Errorf("%s has the MAC address %s, not %s", link, l.MAC, want)
 	}
 	return err
 }
@@ -157,7 +166,7 @@ func check(_ context.Context, r *plugin.Request[Config]) error {
 // ownInterface is the index in prevResult of the interface that ADD made.
 func ownInterface(r *plugin.Request[Config]) (int, error) {
 	if r.Prev == nil {
-		return 0, errors.New("there is no prevResult to check")
+		return 0, errors.New("CHECK was called without prevResult")
 	}
 	i := slices.IndexFunc(r.Prev.Interfaces, func(i *types100.Interface) bool { return i.Name == r.IfName && i.Sandbox != "" })
 	if i < 0 {
@@ -166,15 +175,15 @@ func ownInterface(r *plugin.Request[Config]) (int, error) {
 	return i, nil
 }
 
-// status asks whether the kernel has ipvlan.
-func status(context.Context, *plugin.Request[Config]) error {
-	host, err := nl.Host()
+// status fails if the kernel has no ipvlan.
+func status(ctx context.Context, _ *plugin.Request[Config]) error {
+	node, err := nl.NodeOf(ctx)
 	if err != nil {
 		return err
 	}
-	defer host.Close()
-	if err := (nl.IPVlan{}).Supported(host); err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "it needs CONFIG_IPVLAN or the module ipvlan: on some distributions the package linux-modules-extra",
+	defer node.Close()
+	if err := (nl.IPVlan{}).Supported(node); err != nil {
+		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs CONFIG_IPVLAN or the module ipvlan, on some distributions in the package linux-modules-extra",
 			"this kernel has no ipvlan: %w", err)
 	}
 	return nil

@@ -171,7 +171,7 @@ func callSelf(addr string) error {
 		return err
 	}
 	defer l.Close()
-	c, err := net.DialTimeout("tcp", l.Addr().String(), 2*time.Second)
+	c, err := net.DialTimeout("tcp", l.Addr().String(), time.Minute)
 	if err != nil {
 		return err
 	}
@@ -229,9 +229,9 @@ func TestDelOfNothing(t *testing.T) {
 	b.same("DEL", before, nltest.Dump(t, b.node, pod))
 }
 
-// TestDelOfAnothers leaves alone the interface of another pod, to whose namespace the path
+// TestDelForeign leaves alone the interface of another pod, to whose namespace the path
 // leads by now, and the host's own.
-func TestDelOfAnothers(t *testing.T) {
+func TestDelForeign(t *testing.T) {
 	b := newBench(t)
 	r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"})
 	_, err := b.ADD(r)
@@ -259,7 +259,7 @@ func TestPranks(t *testing.T) {
 		_, err := b.ADD(r)
 		b.must(err)
 		b.must(pod.Do(func() error {
-			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d; %s", r.LinkGroup(), prank)).Run()
+			return exec.Command("sh", "-ec", fmt.Sprintf("group=%d; %s", nl.PodGroup(r.Digest()), prank)).Run()
 		}))
 		for range 2 {
 			if err := b.DEL(r); err != nil {
@@ -279,7 +279,7 @@ func TestSecondNetwork(t *testing.T) {
 	second := request(t, `{}`, [][2]string{{"10.0.1.21/24", "10.0.1.1"}}, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
 	second.NetNS, second.IfName = r.NetNS, "net1"
 	_, err = b.ADD(second)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "eth0 in the pod is another attachment's") {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "the pod's link eth0 belongs to another network") {
 		t.Errorf("ADD: %v", err)
 	}
 	b.same("ADD was refused and changed something", before, nltest.Dump(t, b.node, pod))
@@ -294,12 +294,12 @@ func TestCheck(t *testing.T) {
 	res, err := b.ADD(r)
 	b.must(err)
 	for want, spoil := range map[string]func(r *plugin.Request[Config], res *types100.Result){
-		"there is no prevResult to check":                                                               func(_ *plugin.Request[Config], res *types100.Result) { *res = types100.Result{} },
+		"CHECK was called without prevResult":                                                           func(_ *plugin.Request[Config], res *types100.Result) { *res = types100.Result{} },
 		"prevResult has no interface net1 in the container":                                             func(r *plugin.Request[Config], _ *types100.Result) { r.IfName = "net1" },
 		"eth0 has the MAC address " + eniMAC + ", not 0a:00:00:00:00:09":                                func(_ *plugin.Request[Config], res *types100.Result) { res.Interfaces[0].Mac = "0a:00:00:00:00:09" },
 		"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not exist": func(_ *plugin.Request[Config], res *types100.Result) { res.IPs[0].Address = cidr("10.0.1.21/24") },
-		"host: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, not l3":                      func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
-		"host: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
+		"node: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, not l3":                      func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
+		"node: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
 	} {
 		r2, res2 := *r, *res
 		res2.Interfaces = []*types100.Interface{new(*res.Interfaces[0])}

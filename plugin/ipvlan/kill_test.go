@@ -22,6 +22,7 @@ import (
 // The test binary is the plugin where it is called as one.
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
+		plugin.Unhurried = true
 		plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", Commands())
 	}
 }
@@ -109,7 +110,7 @@ func (v victim) whole() {
 	v.Helper()
 	res, err := v.ADD(v.Request)
 	// The kernel takes a namespace down in its own time. Till then its addresses are in use.
-	for deadline := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); {
 		res, err = v.ADD(v.Request)
 	}
 	v.must(err)

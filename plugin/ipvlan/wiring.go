@@ -20,23 +20,23 @@ func (c Config) slave(name string, master nl.Link, pod *nl.NS) nl.IPVlan {
 	return nl.IPVlan{Name: name, Master: master.Name, NS: pod, Mode: c.Mode, MTU: c.MTU}
 }
 
-// wiring is all that an ADD does: the slave, its addresses, and its routes.
-func wiring(slave nl.IPVlan, prev *types100.Result, host, pod *nl.NS) nl.Wiring {
+// wiring is all that an ADD makes: the slave, its addresses, and its routes.
+func wiring(slave nl.IPVlan, prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	addrs := prefixes(prev.IPs)
 	v6 := slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	slave.Down = v6
-	w := nl.Wiring{{NS: host, Object: slave}}
+	w := nl.Wiring{{NS: node, Object: slave}}
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	if v6 {
-		// The pod's own addresses are reached by lo, which has no IPv6 either where the
-		// runtime has disabled it in the whole namespace.
+		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole
+		// namespace disables it on lo, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		conf := "net/ipv6/conf/" + slave.Name + "/"
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
-		// All slaves have the MAC address of their master, and would take each
-		// other's link-local address for a duplicate of their own.
+		// All slaves have the MAC address of their master, and so the same link-local
+		// address. Duplicate address detection would refuse it.
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
-		// The routes are those of the result, not what routers advertise.
+		// The pod has the routes of the result, and none that routers advertise.
 		add(nl.Sysctl{Key: conf + "accept_ra", Value: "0"})
 		add(nl.Up{Dev: slave.Name})
 	}
@@ -59,8 +59,8 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// routes are the routes of a result, each once. The route to the subnet of an
-// address is not among them: the kernel adds it with the address.
+// routes are the routes of a result, each once, without those to the subnets of the
+// addresses: the kernel adds these with the addresses.
 func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {
@@ -73,7 +73,7 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 			k.Table = uint32(*r.Table)
 		}
 		if k.Via, ok = plugin.Addr(r.GW); !ok {
-			k.Via = plugin.Gateway(prev, dst.Addr().Is6())
+			k.Via = plugin.Gateway(prev, dst.Addr())
 		}
 		k.OnLink = beyond(k.Via, addrs)
 		connected := cmp.Or(k.Table, unix.RT_TABLE_MAIN) == unix.RT_TABLE_MAIN &&
@@ -86,13 +86,13 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 	return all
 }
 
-// beyond says that a gateway is in none of the subnets of the addresses. The
+// beyond reports whether a gateway is in none of the subnets of the addresses. The
 // link-local addresses of IPv6 are on every link.
 func beyond(gw netip.Addr, addrs []netip.Prefix) bool {
 	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
-// result is prevResult with the slave for its only interface, which has all addresses.
+// result is prevResult with the slave as its only interface, which has all addresses.
 func result(r *plugin.Request[Config], l nl.Link) *types100.Result {
 	res := &types100.Result{
 		Interfaces: []*types100.Interface{{Name: l.Name, Mac: l.MAC, Mtu: l.MTU, Sandbox: r.NetNS}},

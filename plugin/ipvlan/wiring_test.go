@@ -97,9 +97,9 @@ func TestWiring(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := request(t, c.config, c.addrs, c.routes)
-			host, pod := &nl.NS{Name: "host"}, &nl.NS{Name: "pod"}
+			node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
 			slave := r.Config.slave(r.IfName, nl.Link{Name: "ens6", MTU: 9001}, pod)
-			golden(t, c.name, wiring(slave, r.Prev, host, pod).String())
+			golden(t, c.name, wiring(slave, r.Prev, node, pod).String())
 		})
 	}
 }
@@ -123,11 +123,11 @@ func TestResult(t *testing.T) {
 func TestValidate(t *testing.T) {
 	c := Config{Mode: "bridge", Master: "eth 1", MTU: 20, LinkInContainer: true}
 	c.IPAM.Type = "host-local"
-	const want = `unknown ipvlan mode: "bridge": mode is l2, l3 or l3s
-master: "eth 1": the name contains / or : or whitespace characters: a link's has 1 to 15 bytes without blanks, / and :
-mtu: 20: it is 0, for the master's, or 68 to 65535
-ipam: "host-local": this plugin calls no other; put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, of type ipvlan, with an ipam of its own
-linkInContainer: true: the master is an ENI, a link of the host`
+	const want = `unknown ipvlan mode: "bridge": the modes are l2, l3 and l3s
+master: "eth 1": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :
+mtu: 20: the value must be 0, for the MTU of the master, or 68 to 65535
+ipam: "host-local": this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, type ipvlan, with its own ipam
+linkInContainer: true: the master is an ENI, which is a link of the node`
 	if err := c.Validate(); err == nil || err.Error() != want {
 		t.Errorf("got\n%v\nwant\n%s", err, want)
 	}

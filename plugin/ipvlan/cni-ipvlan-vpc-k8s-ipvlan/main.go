@@ -6,8 +6,9 @@
 package main
 
 import (
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 )
 
-func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", ipvlan.Commands()) }
+func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", lease.NotesUse(ipvlan.Commands())) }

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+)
+
+// TestMaybeDone: an error reports whether EC2 may have carried out the call, whatever the
+// answer to its last attempt was.
+func TestMaybeDone(t *testing.T) {
+	throttled := ec2sim.Refused("RequestLimitExceeded")
+	type outcomes = []ec2sim.Outcome
+	for name, tt := range map[string]struct {
+		outcomes outcomes
+		is       error
+		want     bool
+	}{
+		"throttled":               {outcomes{throttled, throttled}, aws.ErrThrottled, false},
+		"refused":                 {outcomes{ec2sim.Refused("UnauthorizedOperation")}, aws.ErrDenied, false},
+		"not now":                 {outcomes{ec2sim.Refused("IncorrectState")}, aws.ErrTransient, false},
+		"no addresses":            {outcomes{ec2sim.Refused("InsufficientAddressCapacity"), ec2sim.Refused("InsufficientAddressCapacity")}, aws.ErrSubnetFull, false},
+		"a code that is new":      {outcomes{ec2sim.Refused("Surprise")}, nil, false},
+		"lost":                    {outcomes{ec2sim.UndoneLost, ec2sim.UndoneLost}, aws.ErrTransient, true},
+		"lost, then throttled":    {outcomes{ec2sim.DoneLost, throttled}, aws.ErrThrottled, true},
+		"lost, then denied":       {outcomes{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")}, aws.ErrDenied, true},
+		"lost, then not there":    {outcomes{ec2sim.DoneLost, ec2sim.Answered}, nil, true},
+		"a fault":                 {outcomes{ec2sim.DoneBut("InternalError"), ec2sim.Refused("InternalError")}, aws.ErrTransient, true},
+		"a fault, then throttled": {outcomes{ec2sim.DoneBut("InternalError"), throttled}, aws.ErrThrottled, true},
+		"throttled, then a fault": {outcomes{throttled, ec2sim.DoneBut("ServiceUnavailable")}, aws.ErrTransient, true},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			sim, node, c := world(t, "m5.large")
+			eni := node.ENIs()[0].ID
+			addrs := must(c.Assign(t.Context(), eni, 1))(t)
+			sim.Script("UnassignPrivateIpAddresses", tt.outcomes...)
+			err := c.Unassign(t.Context(), eni, addrs...)
+			if err == nil || tt.is != nil && !errors.Is(err, tt.is) || aws.MaybeDone(err) != tt.want {
+				t.Errorf("%v, maybe done %v: want %v, maybe done %v", err, aws.MaybeDone(err), tt.is, tt.want)
+			}
+		})
+	}
+}
+
+// A doer is an HTTPClient.
+type doer func(*http.Request) (*http.Response, error)
+
+func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
+
+// TestNotSent: EC2 has not carried out a request that was not sent. It may have carried out
+// one whose deadline passed after it was sent.
+func TestNotSent(t *testing.T) {
+	unreachable := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+	for name, tt := range map[string]struct {
+		do   doer
+		want bool
+	}{
+		"no connection": {func(*http.Request) (*http.Response, error) { return nil, unreachable }, false},
+		"reset": {func(*http.Request) (*http.Response, error) {
+			return nil, &net.OpError{Op: "read", Err: errors.New("reset")}
+		}, true},
+		"no answer": {func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}, true},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			c := aws.New(aws.Options{EC2URL: "http://ec2.test", HTTP: tt.do})
+			if err := c.DetachENI(ctx, "eni-attach-1"); err == nil || aws.MaybeDone(err) != tt.want {
+				t.Errorf("%v, maybe done %v: want %v", err, aws.MaybeDone(err), tt.want)
+			}
+		})
+	}
+	inBubble(t, "no credentials", func(t *testing.T) {
+		t.Setenv("AWS_ACCESS_KEY_ID", "")
+		t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+		c := aws.New(aws.Options{EC2URL: "http://ec2.test", MetadataURL: "http://imds.test", HTTP: doer(func(*http.Request) (*http.Response, error) { return nil, errors.New("reset") })})
+		if err := c.DetachENI(t.Context(), "eni-attach-1"); err == nil || aws.MaybeDone(err) {
+			t.Errorf("%v, maybe done %v: want an error, and that nothing was sent", err, aws.MaybeDone(err))
+		}
+	})
+}
+
+// An error of several calls is MaybeDone if one of them is, at any position.
+func TestMaybeDoneOfSeveral(t *testing.T) {
+	throttled, lost := &aws.Error{Code: "RequestLimitExceeded"}, &aws.Error{MaybeDone: true, Err: io.ErrUnexpectedEOF}
+	for _, test := range []struct {
+		err               error
+		maybeDone, undone bool
+	}{
+		{nil, false, false},
+		{io.EOF, false, false},
+		{throttled, false, true},
+		{lost, true, false},
+		{errors.Join(throttled, lost), true, false},
+		{errors.Join(throttled, fmt.Errorf("then: %w", lost)), true, false},
+		{errors.Join(throttled, context.Canceled), false, true},
+		{fmt.Errorf("%w: %w", throttled, errors.Join(throttled, throttled)), false, true},
+	} {
+		if m, u := aws.MaybeDone(test.err), aws.Undone(test.err); m != test.maybeDone || u != test.undone {
+			t.Errorf("%v: perhaps done %v, not done %v", test.err, m, u)
+		}
+	}
+}
+
+// A refusal of EC2 does not always mean that the role lacks the permission.
+func TestNotAllowed(t *testing.T) {
+	for code, want := range map[string]bool{"UnauthorizedOperation": true, "AccessDenied": true, "RequestExpired": false, "AuthFailure": false,
+		"OptInRequired": false, "TagPolicyViolation": false, "RequestLimitExceeded": false, "": false} {
+		if got := aws.NotAllowed(fmt.Errorf("learn: %w", &aws.Error{Code: code, Err: io.EOF})); got != want {
+			t.Errorf("%q: the role may not: %v", code, got)
+		}
+	}
+	noRole := &aws.MetadataError{Path: "/latest/meta-data/iam/security-credentials/", Status: http.StatusNotFound}
+	if !aws.NotAllowed(&aws.Error{Err: noRole}) || aws.NotAllowed(nil) {
+		t.Error("an instance without a role may ask nothing")
+	}
+}

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A budget is the maximum cost of a request and its response on a route of a layout, as a multiple of their cost in
+// another layout.
+type budget struct {
+	layout, route, than string
+	times               float64
+}
+
+// budgets leave room for the medians of counted instructions, which differ by up to two percent between runs. The check
+// of each packet that recognises replies from Services costs more than that. Without a service loop there is no such
+// check.
+var budgets = []budget{
+	{ours, otherNode, routedVeth, 1 / 1.3},
+	{ours, otherNode, bare, 1.04},
+	{ours, sameNode, bare, 1.04},
+	{loopless, otherNode, routedVeth, 1 / 1.3},
+	{loopless, otherNode, bare, 1.02},
+	{loopless, sameNode, bare, 1.02},
+}
+
+// kept fails if a budget is exceeded.
+func (fs *flows) kept() error {
+	var errs []error
+	for _, b := range budgets {
+		mine := quantile(fs.took(b.layout, b.route, loads[0]), 0.5)
+		its := quantile(fs.took(b.than, b.route, loads[0]), 0.5)
+		if mine == 0 || its == 0 {
+			errs = append(errs, fmt.Errorf("%s or %s, %s: nothing was counted", b.layout, b.than, b.route))
+			continue
+		}
+		if got := float64(mine) / float64(its); got > b.times {
+			errs = append(errs, fmt.Errorf("%s, %s: a request costs %.3f times that of %s; the budget is %.3f", b.layout, b.route, got, b.than, b.times))
+		}
+	}
+	return errors.Join(errs...)
+}

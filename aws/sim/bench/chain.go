@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// A chain is a network configuration on a node.
+type chain struct {
+	name string
+	node *node
+	list *libcni.NetworkConfigList
+	path []string // folders of its plugins
+}
+
+// The compared chains, and the reference chain.
+const (
+	ours      = "ours"
+	three     = "ours, three plugins"
+	reference = "ptp + host-local"
+)
+
+// A candidate is a chain and the programs that it needs.
+type candidate struct {
+	name, conflist string
+	needs          []string
+}
+
+// candidates returns the chains that are measured on a node with the folder dir.
+func candidates(own, chained, dir string) []candidate {
+	ptp := func(masq string) string {
+		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
+			{"type": "host-local", "subnet": "10.88.0.0/16", "routes": [{"dst": "0.0.0.0/0"}], "dataDir": %q}}]}`, masq, filepath.Join(dir, "host-local"))
+	}
+	return []candidate{
+		{ours, own, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-ipam"}},
+		{three, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
+		{reference, ptp(""), []string{"ptp", "host-local"}},
+		{"the same, ipMasq iptables", ptp(`"ipMasq": true, "ipMasqBackend": "iptables",`), []string{"ptp", "host-local", "iptables"}},
+		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`), []string{"ptp", "host-local", "nft"}},
+		{"noop + noop + noop", `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, {"type": "noop"}]}`, []string{"noop"}},
+	}
+}
+
+// warm returns the conflist in file with two changes: an address may be used again at once, and EC2 is asked for as
+// many addresses as fit on an ENI. EC2 is asked before the measurement.
+func warm(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var list struct {
+		CNIVersion  string           `json:"cniVersion"`
+		CNIVersions []string         `json:"cniVersions,omitempty"`
+		Name        string           `json:"name"`
+		Plugins     []map[string]any `json:"plugins"`
+	}
+	if err := json.Unmarshal(b, &list); err != nil {
+		return "", fmt.Errorf("%s: %w", file, err)
+	}
+	for _, p := range list.Plugins {
+		if p["type"] == "cni-ipvlan-vpc-k8s" || p["type"] == "cni-ipvlan-vpc-k8s-ipam" {
+			p["reuseIPWait"], p["ipBatchSize"] = 0, 0
+		}
+	}
+	b, err = json.Marshal(list)
+	return string(b), err
+}
+
+// chain returns the candidate's chain. It fails if a needed program is neither in the folders nor in $PATH.
+func (c candidate) chain(n *node, folders []string) (*chain, error) {
+	for _, program := range c.needs {
+		if _, err := (&executor{}).FindInPath(program, folders); err == nil {
+			continue
+		}
+		if _, err := exec.LookPath(program); err != nil {
+			return nil, err
+		}
+	}
+	l, err := libcni.NetworkConfFromBytes([]byte(c.conflist))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.name, err)
+	}
+	return &chain{c.name, n, l, folders}, nil
+}
+
+// timeout is the limit of a call, far above the duration of a call that works.
+const timeout = time.Minute
+
+// call executes the chain for a pod.
+func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	e := &executor{env: c.node.env}
+	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
+	rt := &libcni.RuntimeConf{ContainerID: p.id, NetNS: p.Path, IfName: "eth0", Args: p.args}
+	var wall time.Duration
+	err := c.node.Do(func() error {
+		start := time.Now()
+		defer func() { wall = time.Since(start) }()
+		if verb == "DEL" {
+			return cni.DelNetworkList(ctx, c.list, rt)
+		}
+		_, err := cni.AddNetworkList(ctx, c.list, rt)
+		return err
+	})
+	if err != nil {
+		return sample{}, fmt.Errorf("%s: %s %s: %w", c.name, verb, p.id, err)
+	}
+	return sample{cost{wall, e.cpu()}, e.steps}, nil
+}
+
+// all executes the chain for all pods at once, and returns when the last call is done.
+func (c *chain) all(ctx context.Context, verb string, ps pods) ([]sample, error) {
+	samples, errs := make([]sample, len(ps)), make([]error, len(ps))
+	var wg sync.WaitGroup
+	for i, p := range ps {
+		wg.Go(func() { samples[i], errs[i] = c.call(ctx, verb, p) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return samples, nil
+}
+
+// each executes the chain for one pod after the other.
+func (c *chain) each(ctx context.Context, verb string, ps pods) error {
+	for _, p := range ps {
+		if _, err := c.call(ctx, verb, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// A cost is elapsed time, and CPU time of user and system, including all child processes.
+type cost struct{ wall, cpu time.Duration }
+
+// A step is the cost of one plugin of a chain.
+type step struct {
+	plugin string
+	cost
+}
+
+// An executor executes plugins as libcni itself does, and measures the cost.
+type executor struct {
+	env   []string
+	steps []step
+}
+
+// ExecPlugin runs a plugin in the namespace of this thread.
+func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	c := exec.CommandContext(ctx, path)
+	c.Env = append(environ, e.env...)
+	var stdout, stderr bytes.Buffer
+	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &stdout, &stderr
+	start := time.Now()
+	if err := c.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(path), err, stdout.Bytes(), stderr.Bytes())
+	}
+	wall := time.Since(start)
+	u := c.ProcessState.SysUsage().(*syscall.Rusage)
+	cpu := time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	e.steps = append(e.steps, step{filepath.Base(path), cost{wall, cpu}})
+	return stdout.Bytes(), nil
+}
+
+// FindInPath finds a plugin in one of the folders.
+func (e *executor) FindInPath(plugin string, folders []string) (string, error) {
+	for _, dir := range folders {
+		path := filepath.Join(dir, plugin)
+		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("no plugin %s in %v", plugin, folders)
+}
+
+// Decode reads a plugin's answer to VERSION.
+func (e *executor) Decode(b []byte) (version.PluginInfo, error) {
+	return (&version.PluginDecoder{}).Decode(b)
+}
+
+func (e *executor) cpu() (sum time.Duration) {
+	for _, s := range e.steps {
+		sum += s.cpu
+	}
+	return sum
+}

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command bench measures the cost of ADD and DEL of whole chains, ours and upstream's. They are real processes,
+// executed by libcni, on an instance of vpcsim. With -traffic it measures the cost of the pods' packets instead: ours,
+// and those of pods that are connected as other plugins do it.
+//
+// All chains take turns in one run, so that other load of the machine affects all of them. Compare the ratios to ptp +
+// host-local, which neither masquerades nor routes by policy. The shipped conflist is only changed in reuseIPWait and
+// ipBatchSize: it is measured warm, with free addresses in the registry. The calls that reach the simulated EC2 and its
+// metadata service meanwhile are counted.
+//
+// With -icount it runs under a clock that counts instructions (nl/nltest/vm/icount). Its figures then repeat within
+// three percent, and can be compared with those of earlier runs: see -baseline.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+type options struct {
+	bin, peers, conflist, baseline string
+
+	rounds int
+	c      concurrencies
+	pods   int
+	icount bool
+
+	traffic bool
+}
+
+// concurrencies are the numbers of calls at once to measure, one after the other.
+type concurrencies []int
+
+func (c *concurrencies) String() string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(*c), " ", ","), "[]")
+}
+
+// Set parses a list such as 1,16.
+func (c *concurrencies) Set(text string) error {
+	*c = nil
+	for word := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(word)
+		if err != nil || n < 1 || n > maxConcurrency {
+			return fmt.Errorf("%q is not a number from 1 to %d", word, maxConcurrency)
+		}
+		*c = append(*c, n)
+	}
+	return nil
+}
+
+func parse(args []string) (options, error) {
+	o := options{c: concurrencies{1, 16}}
+	f := flag.NewFlagSet("bench", flag.ExitOnError)
+	f.StringVar(&o.bin, "bin", "bin", "`folder` of our plugins, and of noop")
+	f.StringVar(&o.peers, "peers", ".cache/peers", "`folder` of upstream's ptp and host-local")
+	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` with our chain; in its folder is three-plugins.conflist, too")
+	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
+	f.Var(&o.c, "c", "how many calls at once, a `list`")
+	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")
+	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
+	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
+	f.StringVar(&o.baseline, "baseline", "", "fail if our chain is 10 % worse than in this `file`, an earlier output")
+	_ = f.Parse(args) // it exits on an error
+	switch {
+	case f.NArg() > 0:
+		return o, fmt.Errorf("%q: there are no arguments", f.Arg(0))
+	case o.rounds < 1:
+		return o, fmt.Errorf("-rounds %d: want 1 or more", o.rounds)
+	case o.pods < 0 || o.pods > maxPods:
+		return o, fmt.Errorf("-pods %d: want at most %d, for which an %s has room", o.pods, maxPods, instanceType)
+	}
+	if o.icount {
+		o.c = concurrencies{1}
+	}
+	return o, nil
+}
+
+// generateArg makes this program a generator of traffic in a pod.
+const generateArg = "generate"
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == generateArg {
+		if err := generate(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	o, err := parse(os.Args[1:])
+	if err == nil {
+		err = run(ctx, o, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o options, w io.Writer) error {
+	old, err := readBaseline(o.baseline)
+	if err != nil {
+		return err
+	}
+	if o.icount {
+		// More threads would only take turns on the one CPU, in an order that changes.
+		os.Setenv("GOMAXPROCS", "1")
+	}
+	if o.traffic {
+		return traffic(ctx, o, w)
+	}
+	r := &report{icount: o.icount, rounds: o.rounds}
+	measure := bench
+	if o.pods > 0 {
+		measure = flat
+	}
+	if err := measure(ctx, o, r); err != nil {
+		return err
+	}
+	if err := r.write(w); err != nil {
+		return err
+	}
+	err = old.compare(r.table())
+	if r.asked > 0 {
+		err = errors.Join(err, errAsked)
+	}
+	return err
+}

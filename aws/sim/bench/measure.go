@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// A sample is the cost of one ADD or one DEL, and of each of its plugins.
+type sample struct {
+	cost
+	steps []step
+}
+
+// A subject is a chain to measure, with c calls at once.
+type subject struct {
+	*chain
+	label     string
+	c         int
+	reference *subject // the chain to compare with; nil if it is missing
+
+	add, del []sample
+}
+
+// bench measures all candidates on one node.
+func bench(ctx context.Context, o options, r *report) error {
+	w, err := newWorld()
+	if err != nil {
+		return err
+	}
+	err = w.bench(ctx, o, r)
+	return errors.Join(err, w.close())
+}
+
+func (w *world) bench(ctx context.Context, o options, r *report) error {
+	n, err := w.newNode("node")
+	if err != nil {
+		return err
+	}
+	chains, err := n.chains(o, r)
+	if err != nil {
+		return err
+	}
+	if err := n.fill(ctx, chains, slices.Max(o.c)); err != nil {
+		return err
+	}
+	r.x = reference
+	for _, c := range o.c {
+		var subjects []*subject
+		for _, ch := range chains {
+			subjects = append(subjects, &subject{chain: ch, label: ch.name, c: c})
+		}
+		for _, s := range subjects {
+			if i := slices.IndexFunc(subjects, func(s *subject) bool { return s.name == reference }); i >= 0 {
+				s.reference = subjects[i]
+			}
+		}
+		if err := rounds(ctx, subjects, batches(o.rounds, c)); err != nil {
+			return err
+		}
+		r.subjects = append(r.subjects, subjects...)
+	}
+	w.asked(r)
+	return nil
+}
+
+// chains returns the candidates that can be measured here.
+func (n *node) chains(o options, r *report) ([]*chain, error) {
+	own, err := warm(o.conflist)
+	if err != nil {
+		return nil, err
+	}
+	chained, err := warm(filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist"))
+	if err != nil {
+		return nil, err
+	}
+	var cs []*chain
+	for _, c := range candidates(own, chained, n.dir) {
+		ch, err := c.chain(n, []string{o.bin, o.peers})
+		if err != nil {
+			r.note("%s: not measured: %v", c.name, err)
+			continue
+		}
+		cs = append(cs, ch)
+	}
+	return cs, nil
+}
+
+// fill prepares each chain for this number of pods at once. The first ADDs get addresses from EC2, load modules and
+// install what serves all pods of a node. Calls to EC2 are counted from then on.
+func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
+	for _, c := range chains {
+		ps, err := n.newPods(most)
+		if err != nil {
+			return err
+		}
+		for _, verb := range []string{"ADD", "DEL"} {
+			if err := c.each(ctx, verb, ps); err != nil {
+				return err
+			}
+		}
+		if err := ps.close(); err != nil {
+			return err
+		}
+	}
+	n.world.EC2.ResetCalls()
+	return nil
+}
+
+// batches returns how many batches of c calls at once make the rounds: at least four, and at most as many as with
+// single calls.
+func batches(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
+
+// rounds measures each subject once per round. The order changes from round to round, so that a subject does not always
+// follow the same one. The first round fills the caches.
+func rounds(ctx context.Context, subjects []*subject, n int) error {
+	for round := range n + 1 {
+		for i := range subjects {
+			s := subjects[(i+round)%len(subjects)]
+			if err := s.batch(ctx, round > 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// batch adds the chain to c pods at once, and then deletes it from them.
+func (s *subject) batch(ctx context.Context, keep bool) error {
+	ps, err := s.node.newPods(s.c)
+	if err != nil {
+		return err
+	}
+	runtime.GC() // now, and not during the measurement
+	adds, err := s.all(ctx, "ADD", ps)
+	if err != nil {
+		return err
+	}
+	dels, err := s.all(ctx, "DEL", ps)
+	if err != nil {
+		return err
+	}
+	if keep {
+		s.add, s.del = append(s.add, adds...), append(s.del, dels...)
+	}
+	return errors.Join(ps.close(), settle(ctx, s.c))
+}
+
+// settle waits until the kernel has removed the namespaces, which it does in the background.
+func settle(ctx context.Context, namespaces int) error {
+	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("interrupted: %w", ctx.Err())
+	}
+}

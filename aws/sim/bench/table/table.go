@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package table has the tables that the benchmark prints. Later runs and plots read them back.
+package table
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// A Table is rows of cells, the header first.
+type Table [][]string
+
+// String returns aligned Markdown: names to the left, numbers to the right.
+func (t Table) String() string {
+	widths := make([]int, len(t[0]))
+	for _, row := range t {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for n, row := range t {
+		for i, cell := range row {
+			if i == 0 {
+				fmt.Fprintf(&b, "| %-*s |", widths[i], cell)
+				continue
+			}
+			fmt.Fprintf(&b, " %*s |", widths[i], cell)
+		}
+		b.WriteByte('\n')
+		if n > 0 {
+			continue
+		}
+		for i, w := range widths {
+			if i == 0 {
+				b.WriteString("|" + strings.Repeat("-", w+2) + "|")
+				continue
+			}
+			b.WriteString(strings.Repeat("-", w+1) + ":|")
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// Parse reads the first table of a text.
+func Parse(text string) (t Table) {
+	for line := range strings.Lines(text) {
+		line, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
+		if !isRow && t != nil {
+			return t
+		}
+		if !isRow || strings.HasPrefix(line, "-") {
+			continue
+		}
+		var row []string
+		for cell := range strings.SplitSeq(strings.TrimSuffix(line, "|"), "|") {
+			row = append(row, strings.TrimSpace(cell))
+		}
+		t = append(t, row)
+	}
+	return t
+}
+
+// Number returns the figure in a column of the first row that begins with these cells; 0 if there is none.
+func (t Table) Number(column string, begins ...string) float64 {
+	if len(t) == 0 {
+		return 0
+	}
+	return t.cell(slices.Index(t[0], column), begins)
+}
+
+// Ratio returns the figure in the next column to the right that is named x, which has ratios.
+func (t Table) Ratio(column string, begins ...string) float64 {
+	if len(t) == 0 {
+		return 0
+	}
+	of := slices.Index(t[0], column)
+	right := slices.Index(t[0][of+1:], "x")
+	if of < 0 || right < 0 {
+		return 0
+	}
+	return t.cell(of+1+right, begins)
+}
+
+func (t Table) cell(column int, begins []string) float64 {
+	for _, row := range t[1:] {
+		if column >= 0 && column < len(row) && len(row) >= len(begins) && slices.Equal(row[:len(begins)], begins) {
+			n, _ := strconv.ParseFloat(row[column], 64)
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cri_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// containerd has a network for each handler. A pod names a handler, or gets runc's.
+var containerd = kind{
+	program:  "containerd",
+	handlers: true,
+	configure: func(s *server, networks []string) map[string]string {
+		config := fmt.Sprintf(containerdConfig, s.dir, s.programs)
+		for _, n := range networks {
+			config += fmt.Sprintf(containerdHandler, s.dir, s.programs, n)
+		}
+		return map[string]string{"config.toml": config}
+	},
+	args: func(s *server) []string {
+		return []string{"--config", s.path("config.toml"), "--root", s.path("root"), "--state", s.path("state"), "--address", s.path("socket")}
+	},
+	crowd:   2,
+	leaves:  []string{"state/*/*/*", "shims/*"},
+	stories: []story{{"STATUS", shipped, (*server).statusAnyTime}},
+	keeps:   true,
+}
+
+// containerdConfig limits containerd to its folder. It also keeps it from lowering its OOM score, which is not allowed
+// everywhere.
+const containerdConfig = `version = 4
+debug = {level = 'warn'}
+[plugins.'io.containerd.cri.v1.images'.pinned_images]
+sandbox = '` + pauseImage + `'
+[plugins.'io.containerd.cri.v1.runtime']
+restrict_oom_score_adj = true
+cni = {bin_dirs = ['%[1]s/bin', '%[2]s'], conf_dir = '%[1]s/shipped'}
+[plugins.'io.containerd.nri.v1.nri']
+disable = true
+[plugins.'io.containerd.internal.v1.opt']
+path = '%[1]s/opt'
+[plugins.'io.containerd.shim.v1.manager']
+socket_dir = '%[1]s/shims'
+[plugins.'io.containerd.cri.v1.runtime'.containerd]
+default_runtime_name = 'shipped'
+[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes]
+`
+
+const containerdHandler = `%[3]s = {runtime_type = 'io.containerd.runc.v2', cni_conf_dir = '%[1]s/%[3]s', options = {BinaryName = '%[2]s/runc'}}
+`
+
+// statusAnyTime checks that containerd calls STATUS each time that kubelet asks for its status.
+func (s *server) statusAnyTime(t *testing.T) {
+	if ok, message := s.networkReady(t); !ok {
+		t.Errorf("the network is not ready: %s", message)
+	}
+	defer s.withoutIPAM(t)()
+	if ok, message := s.networkReady(t); ok || !strings.Contains(message, ipam) {
+		t.Errorf("without ipam the network is ready %t: %q", ok, message)
+	}
+}
+
+const ipam = "cni-ipvlan-vpc-k8s-ipam"
+
+// withoutIPAM removes the plugin, and returns a function that restores it.
+func (s *server) withoutIPAM(t *testing.T) (undo func()) {
+	t.Helper()
+	here, away := filepath.Join(s.path("bin"), ipam), s.path(ipam)
+	rename := func(from, to string) {
+		if err := os.Rename(from, to); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(here, away)
+	return func() { rename(away, here) }
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cri_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// crio has one network: that of the folder with which it was started.
+var crio = kind{
+	program: "crio",
+	configure: func(s *server, _ []string) map[string]string {
+		return map[string]string{
+			"crio.conf":   fmt.Sprintf(crioConfig, s.dir, s.programs),
+			"policy.json": `{"default": [{"type": "insecureAcceptAnything"}]}`,
+		}
+	},
+	args: func(s *server) []string {
+		return []string{"--config", s.path("crio.conf"), "--config-dir", "", "--cni-config-dir", s.path(s.network)}
+	},
+	crowd:  5,
+	leaves: []string{"root/vfs-containers/*", "run/vfs-containers/*"},
+	stories: []story{
+		{"STATUS", shipped, (*server).statusAtStart},
+		{"a forgotten pod", shipped, (*server).forgottenPod},
+	},
+}
+
+// crioConfig limits CRI-O to its folder, and keeps it from executing iptables at its start. A pod without containers
+// has no process, which is the default.
+const crioConfig = `[crio]
+root = '%[1]s/root'
+runroot = '%[1]s/run'
+storage_driver = 'vfs'
+log_dir = '%[1]s/logs'
+version_file = '%[1]s/version'
+clean_shutdown_file = '%[1]s/clean'
+[crio.api]
+listen = '%[1]s/socket'
+[crio.image]
+pause_image = '` + pauseImage + `'
+signature_policy = '%[1]s/policy.json'
+signature_policy_dir = '%[1]s/policies'
+insecure_registries = ['` + imageHost + `']
+[crio.network]
+plugin_dirs = ['%[1]s/bin']
+[crio.nri]
+enable_nri = false
+[crio.runtime]
+log_level = 'warn'
+cgroup_manager = 'cgroupfs'
+pinns_path = '%[2]s/pinns'
+namespaces_dir = '%[1]s/namespaces'
+container_exits_dir = '%[1]s/exits'
+container_attach_socket_dir = '%[1]s/attach'
+hooks_dir = []
+disable_hostport_mapping = true
+default_runtime = 'runc'
+[crio.runtime.runtimes.runc]
+runtime_path = '%[2]s/runc'
+runtime_root = '%[1]s/runc'
+monitor_path = '/usr/bin/conmon'
+monitor_cgroup = 'pod'
+`
+
+// statusAtStart checks that CRI-O calls STATUS until the plugins are ready for the first time. Pods wait for that.
+func (s *server) statusAtStart(t *testing.T) {
+	s.kill(t)
+	undo := s.withoutIPAM(t)
+	s.start(t)
+	await(t, func() error {
+		if ok, message := s.networkReady(t); ok || strings.Contains(message, "uninitialized") {
+			return fmt.Errorf("without ipam the network is ready %t: %s", ok, message)
+		}
+		return nil
+	})
+	undo()
+	s.ready(t)
+}
+
+// forgottenPod kills CRI-O after the plugins have answered, and before CRI-O has recorded the pod. CRI-O then leaves
+// the pod's namespaces and cgroup for ever. But it makes the plugins collect their garbage, which includes the pod's.
+func (s *server) forgottenPod(t *testing.T) {
+	pod := s.pods(t, "forgotten", 1, nil)[0]
+	s.kill(t)
+	if err := os.Remove(s.path("root/vfs-containers/" + pod.id + "/userdata/config.json")); err != nil {
+		t.Fatal(err)
+	}
+	s.start(t)
+	s.ready(t)
+	if known := s.sandboxes(t); len(known) > 0 {
+		t.Errorf("CRI-O knows the sandboxes %v", known)
+	}
+	if left := nltest.Dump(t, pod.NS); strings.Contains(left, "eth") {
+		t.Errorf("the pod's namespace has\n%s", left)
+	}
+}

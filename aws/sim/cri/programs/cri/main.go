@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command cri calls a container runtime by the Container Runtime Interface, as kubelet does. It waits until the runtime
+// listens.
+//
+// usage: cri SOCKET METHOD REQUEST
+//
+// METHOD is one of RuntimeService or ImageService. REQUEST is its request in JSON. The command prints the answer as
+// JSON.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	_ "k8s.io/cri-api/pkg/apis/runtime/v1" // registers the services
+)
+
+// patience is kubelet's time limit for a call (runtimeRequestTimeout).
+const patience = 2 * time.Minute
+
+// again sets how soon to try again to connect.
+var again = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
+	MinConnectTimeout: patience, // for a runtime that listens but is busy
+}
+
+func main() {
+	if len(os.Args) != 4 {
+		fmt.Fprintln(os.Stderr, "usage: cri SOCKET METHOD REQUEST")
+		os.Exit(2)
+	}
+	answer, err := call(os.Args[1], protoreflect.Name(os.Args[2]), []byte(os.Args[3]))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer)) // with zero values, because READY is the zero value of a sandbox's state
+}
+
+// call finds the method by the names in its protocol, so all methods are available.
+func call(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
+	m, err := method(name)
+	if err != nil {
+		return nil, err
+	}
+	in, out, err := messages(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := protojson.Unmarshal(request, in); err != nil {
+		return nil, fmt.Errorf("%s: %w", request, err)
+	}
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithConnectParams(again))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return out, conn.Invoke(ctx, fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()), in, out, grpc.WaitForReady(true))
+}
+
+// services are the services of the interface, by their names in the protocol.
+var services = []protoreflect.FullName{"runtime.v1.RuntimeService", "runtime.v1.ImageService"}
+
+func method(name protoreflect.Name) (protoreflect.MethodDescriptor, error) {
+	for _, service := range services {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(service.Append(name))
+		if m, ok := d.(protoreflect.MethodDescriptor); err == nil && ok {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("no service of the interface has a method %s", name)
+}
+
+// messages returns an empty request and an empty answer.
+func messages(m protoreflect.MethodDescriptor) (in, out proto.Message, err error) {
+	request, err := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
+	if err != nil {
+		return nil, nil, err
+	}
+	answer, err := protoregistry.GlobalTypes.FindMessageByName(m.Output().FullName())
+	if err != nil {
+		return nil, nil, err
+	}
+	return request.New().Interface(), answer.New().Interface(), nil
+}

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command demo shows the suite's main job on a simulated VPC. Pods get addresses of the VPC and reach all destinations
+// with the right source address. After their deletion nothing is left.
+//
+// EC2 is package ec2sim and the network is package vpcsim. The kernel, the packets, the shipped conflist and the
+// plugins are real: libcni executes them as a runtime does. The demo needs root and a kernel with ipvlan. The exit
+// status is 1 if a check fails.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	bin := flag.String("bin", "bin", "`folder` of the plugins and the tool")
+	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "the network `configuration`")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	failures, err := run(ctx, *bin, *conflist)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+	}
+	if err != nil || failures > 0 {
+		os.Exit(1)
+	}
+}
+
+// run runs the demo, and returns how many of its checks failed.
+func run(ctx context.Context, bin, conflist string) (failures int, err error) {
+	out := newOutput(os.Stdout)
+	defer out.clear()
+	s, err := newScene(bin, conflist)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	if err := s.validate(ctx); err != nil {
+		return 0, err
+	}
+	before, err := s.dump()
+	if err != nil {
+		return 0, err
+	}
+
+	added, err := s.addPods(ctx, out)
+	if err != nil {
+		return 0, err
+	}
+	out.world(s)
+	out.addTimes(added)
+	out.calls(s)
+
+	if err := s.check(ctx, out); err != nil {
+		return out.failures, err
+	}
+	if err := s.deletePods(ctx, out); err != nil {
+		return out.failures, err
+	}
+	return out.failures, s.checkNothingLeft(ctx, out, before)
+}

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"net/netip"
+	"slices"
+)
+
+type assignPrivateIPAddressesInput struct {
+	NetworkInterfaceID             string         `ec2:"NetworkInterfaceId,required"`
+	AllowReassignment              bool           `ec2:"AllowReassignment"`
+	IPv4PrefixCount                *int           `ec2:"Ipv4PrefixCount"`
+	IPv4Prefixes                   []netip.Prefix `ec2:"Ipv4Prefix"`
+	PrivateIPAddresses             []netip.Addr   `ec2:"PrivateIpAddress"`
+	SecondaryPrivateIPAddressCount *int           `ec2:"SecondaryPrivateIpAddressCount"`
+}
+
+type assignPrivateIPAddressesOutput struct {
+	head
+	NetworkInterfaceID string               `xml:"networkInterfaceId"`
+	Addresses          set[assignedAddress] `xml:"assignedPrivateIpAddressesSet"`
+	Prefixes           set[prefixItem]      `xml:"assignedIpv4PrefixSet"`
+	Return             bool                 `xml:"return"`
+}
+
+type assignedAddress struct {
+	Address netip.Addr `xml:"privateIpAddress"`
+}
+
+// assignPrivateIPAddresses gives an ENI secondary addresses or prefixes (API: AssignPrivateIpAddresses).
+func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assignPrivateIPAddressesOutput, error) {
+	d := demand{in.PrivateIPAddresses, in.SecondaryPrivateIPAddressCount, in.IPv4Prefixes, in.IPv4PrefixCount}
+	if err := d.checkAssign("IPv4"); err != nil {
+		return nil, err
+	}
+	e, err := s.eni(in.NetworkInterfaceID)
+	if err != nil {
+		return nil, err
+	}
+	if e.subnet.v4 == nil {
+		return nil, noFamily(e.subnet, "IPv4")
+	}
+	d = d.without(e.v4)
+	most, _ := s.maxSlots(e)
+	if err := e.mayHold(e.v4.slots()+d.slots(), most, d); err != nil {
+		return nil, err
+	}
+	if in.AllowReassignment {
+		if err := s.reassign(d.addrs, e.subnet); err != nil {
+			return nil, err
+		}
+	}
+	got, err := s.assign(e, &e.v4, e.subnet.v4, d)
+	if err != nil {
+		return nil, err
+	}
+	if len(in.PrivateIPAddresses) > 0 {
+		got.addrs = in.PrivateIPAddresses // also those that it had before: a repeated request for an address is no error
+	}
+	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
+	for _, a := range got.addrs {
+		out.Addresses.Items = append(out.Addresses.Items, assignedAddress{a})
+	}
+	for _, p := range got.prefixes {
+		out.Prefixes.Items = append(out.Prefixes.Items, prefixItem{p})
+	}
+	return out, nil
+}
+
+// assign takes the demanded blocks from the space, adds them to h, which belongs to e, and returns them.
+func (s *Sim) assign(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
+	if got, err = sp.take(d, "Resource.AlreadyAssigned"); err != nil {
+		return holding{}, err
+	}
+	h.addrs, h.prefixes = append(h.addrs, got.addrs...), append(h.prefixes, got.prefixes...)
+	s.changed(Addressed, e)
+	return got, nil
+}
+
+// reassign takes the addresses from the ENIs that have them. Only secondary addresses can move (API:
+// AssignPrivateIpAddresses: "When you move a secondary private IP address").
+func (s *Sim) reassign(wanted []netip.Addr, sub *subnet) error {
+	if err := sub.v4.check(wanted); err != nil {
+		return err
+	}
+	losers := make([]*eni, len(wanted))
+	for i, a := range wanted {
+		losers[i] = s.owner(sub, a)
+		if o := losers[i]; o != nil && (a == o.primary() || !slices.Contains(o.v4.addrs, a)) {
+			return invalid(a, "privateIpAddress", "It is the primary address of "+o.id+", or in a prefix of it.")
+		}
+	}
+	for i, o := range losers {
+		if o != nil {
+			s.release(o, &o.v4, sub.v4, holding{addrs: wanted[i : i+1]})
+		}
+	}
+	return nil
+}
+
+type unassignPrivateIPAddressesInput struct {
+	NetworkInterfaceID string         `ec2:"NetworkInterfaceId,required"`
+	IPv4Prefixes       []netip.Prefix `ec2:"Ipv4Prefix"`
+	PrivateIPAddresses []netip.Addr   `ec2:"PrivateIpAddress"`
+}
+
+// unassignPrivateIPAddresses takes secondary addresses or prefixes from an ENI, all or none (API:
+// UnassignPrivateIpAddresses). The primary address stays for the ENI's life (Guide: "Elastic network interfaces").
+func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*done, error) {
+	e, err := s.eni(in.NetworkInterfaceID)
+	if err != nil {
+		return nil, err
+	}
+	back := holding{in.PrivateIPAddresses, in.IPv4Prefixes}
+	switch {
+	case back.slots() == 0:
+		return nil, refuse("MissingParameter", "The request must contain the parameter privateIpAddress or ipv4Prefix.")
+	case e.primary().IsValid() && slices.Contains(back.addrs, e.primary()):
+		return nil, invalid(e.primary(), "privateIpAddress", "The primary IP address of an interface cannot be unassigned.")
+	}
+	if err := e.checkRelease(e.v4, back); err != nil {
+		return nil, err
+	}
+	s.release(e, &e.v4, e.subnet.v4, back)
+	return &done{Return: true}, nil
+}
+
+// checkRelease refuses to release what the ENI does not have.
+func (e *eni) checkRelease(h, back holding) error {
+	for _, a := range back.addrs {
+		if !slices.Contains(h.addrs, a) {
+			return refuse("InvalidParameterValue", "Some of the specified addresses are not assigned to interface %s", e.id)
+		}
+	}
+	for _, p := range back.prefixes {
+		if !slices.Contains(h.prefixes, p) {
+			return refuse("InvalidParameterValue", "Some of the specified prefixes are not assigned to interface %s", e.id)
+		}
+	}
+	return nil
+}
+
+// release removes blocks from h, which belongs to e, and returns them to the space.
+func (s *Sim) release(e *eni, h *holding, sp *space, back holding) {
+	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
+		gone := slices.Contains(back.addrs, a)
+		if gone {
+			sp.pool.give(single(a))
+		}
+		return gone
+	})
+	h.prefixes = slices.DeleteFunc(h.prefixes, func(p netip.Prefix) bool {
+		gone := slices.Contains(back.prefixes, p)
+		if gone {
+			sp.pool.give(p)
+		}
+		return gone
+	})
+	s.changed(Addressed, e)
+}

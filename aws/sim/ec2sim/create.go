@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import "net/netip"
+
+type createNetworkInterfaceInput struct {
+	ClientToken                    string             `ec2:"ClientToken"`
+	Description                    string             `ec2:"Description"`
+	InterfaceType                  string             `ec2:"InterfaceType"`
+	IPv4PrefixCount                int                `ec2:"Ipv4PrefixCount"`
+	IPv4Prefixes                   []prefixRequest    `ec2:"Ipv4Prefix"`
+	IPv6AddressCount               *int               `ec2:"Ipv6AddressCount"`
+	IPv6Addresses                  []address6Request  `ec2:"Ipv6Addresses"`
+	IPv6PrefixCount                int                `ec2:"Ipv6PrefixCount"`
+	IPv6Prefixes                   []prefix6Request   `ec2:"Ipv6Prefix"`
+	PrivateIPAddress               netip.Addr         `ec2:"PrivateIpAddress"`
+	PrivateIPAddresses             []addressRequest   `ec2:"PrivateIpAddresses"`
+	SecondaryPrivateIPAddressCount int                `ec2:"SecondaryPrivateIpAddressCount"`
+	SecurityGroupIDs               []string           `ec2:"SecurityGroupId"`
+	SubnetID                       string             `ec2:"SubnetId,required"`
+	TagSpecifications              []tagSpecification `ec2:"TagSpecification"`
+}
+
+type prefixRequest struct {
+	Prefix netip.Prefix `ec2:"Ipv4Prefix,required"`
+}
+
+type prefix6Request struct {
+	Prefix netip.Prefix `ec2:"Ipv6Prefix,required"`
+}
+
+type addressRequest struct {
+	Address netip.Addr `ec2:"PrivateIpAddress,required"`
+	Primary bool       `ec2:"Primary"`
+}
+
+type address6Request struct {
+	Address netip.Addr `ec2:"Ipv6Address,required"`
+}
+
+type tagSpecification struct {
+	ResourceType string `ec2:"ResourceType"`
+	Tags         []tag  `ec2:"Tag"`
+}
+
+type createNetworkInterfaceOutput struct {
+	head
+	NetworkInterface *networkInterface `xml:"networkInterface"`
+	ClientToken      string            `xml:"clientToken,omitempty"`
+}
+
+// createNetworkInterface creates an ENI (API: CreateNetworkInterface).
+func (s *Sim) createNetworkInterface(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
+	if first, err := s.madeBy(in); first != nil || err != nil {
+		return first, err
+	}
+	e, err := s.create(in)
+	if err != nil {
+		return nil, err
+	}
+	shown := s.describe(e)
+	shown.Status = "pending" // API: CreateNetworkInterface, the example; describes say "available"
+	out := &createNetworkInterfaceOutput{NetworkInterface: shown, ClientToken: in.ClientToken}
+	s.rememberToken(e, in, out)
+	return out, nil
+}
+
+func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
+	w, err := in.spec()
+	if err != nil {
+		return nil, err
+	}
+	sub, err := s.subnet(in.SubnetID)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := s.groups(in.SecurityGroupIDs)
+	if err != nil {
+		return nil, err
+	}
+	tags, err := tagsAtCreation(in.TagSpecifications)
+	if err != nil {
+		return nil, err
+	}
+	if 1+w.v4.slots() > s.maxIPv4 || w.v6.slots() > s.maxIPv6 {
+		return nil, tooManyAddresses()
+	}
+	e, err := s.newENI(sub, groups, w)
+	if err != nil {
+		return nil, err
+	}
+	e.description, e.tags, e.known = in.Description, tags, s.propagated()
+	return e, nil
+}
+
+// spec returns what the new ENI must have. For each family, the request may use one way to ask, in addition to a
+// primary IPv4 address (API: CreateNetworkInterface, the parameters).
+func (in *createNetworkInterfaceInput) spec() (spec, error) {
+	if in.InterfaceType != "" && in.InterfaceType != "interface" {
+		return spec{}, invalid(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")
+	}
+	w := spec{
+		primary: in.PrivateIPAddress,
+		v4:      demand{count: positive(&in.SecondaryPrivateIPAddressCount), prefixCount: positive(&in.IPv4PrefixCount)},
+		v6:      demand{count: in.IPv6AddressCount, prefixCount: positive(&in.IPv6PrefixCount)},
+	}
+	for _, a := range in.PrivateIPAddresses {
+		switch {
+		case !a.Primary:
+			w.v4.addrs = append(w.v4.addrs, a.Address)
+		case w.primary.IsValid():
+			return spec{}, refuse("InvalidParameterCombination", "Only one primary private IP address can be specified.")
+		default:
+			w.primary = a.Address
+		}
+	}
+	for _, p := range in.IPv4Prefixes {
+		w.v4.prefixes = append(w.v4.prefixes, p.Prefix)
+	}
+	for _, a := range in.IPv6Addresses {
+		w.v6.addrs = append(w.v6.addrs, a.Address)
+	}
+	for _, p := range in.IPv6Prefixes {
+		w.v6.prefixes = append(w.v6.prefixes, p.Prefix)
+	}
+	return w, w.check()
+}
+
+type deleteNetworkInterfaceInput struct {
+	NetworkInterfaceID string `ec2:"NetworkInterfaceId,required"`
+}
+
+// deleteNetworkInterface deletes an ENI that is not attached (API: DeleteNetworkInterface). For an attached ENI, the
+// API's error codes name both InvalidNetworkInterface.InUse and InvalidParameterValue; in practice EC2 answers with the
+// second.
+func (s *Sim) deleteNetworkInterface(in *deleteNetworkInterfaceInput) (*done, error) {
+	e, err := s.eni(in.NetworkInterfaceID)
+	if err != nil {
+		return nil, err
+	}
+	if e.attachment != nil {
+		return nil, refuse("InvalidParameterValue", "Network interface '%s' is currently in use.", e.id)
+	}
+	s.drop(e)
+	return &done{Return: true}, nil
+}

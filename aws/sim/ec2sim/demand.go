@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// A demand is what a request asks for in one family: addresses or prefixes, by name or by number.
+type demand struct {
+	addrs       []netip.Addr
+	count       *int
+	prefixes    []netip.Prefix
+	prefixCount *int
+}
+
+// given reports, for each way to ask, whether the demand uses it.
+func (d demand) given() []bool {
+	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
+}
+
+// none reports whether the demand asks for nothing, not even for a number of 0.
+func (d demand) none() bool { return !slices.Contains(d.given(), true) }
+
+// wantsPrefixes reports whether the demand is for prefixes.
+func (d demand) wantsPrefixes() bool { return len(d.prefixes) > 0 || d.prefixCount != nil }
+
+// slots returns how much of an ENI's limit the demand needs. A prefix counts as one (Guide: "Prefix delegation for
+// Amazon EC2 network interfaces").
+func (d demand) slots() int {
+	return len(d.addrs) + value(d.count) + len(d.prefixes) + value(d.prefixCount)
+}
+
+// without returns the demand without the addresses that the ENI already has.
+func (d demand) without(h holding) demand {
+	d.addrs = slices.DeleteFunc(slices.Clone(d.addrs), func(a netip.Addr) bool { return slices.Contains(h.addrs, a) })
+	return d
+}
+
+// check refuses two ways to ask in one request, and numbers below least (API: CreateNetworkInterface,
+// AssignPrivateIpAddresses, AssignIpv6Addresses, the parameters).
+func (d demand) check(family string, least int) error {
+	atLeast := fmt.Sprintf("It must be at least %d.", least)
+	switch {
+	case several(d.given()...):
+		return refuse("InvalidParameterCombination",
+			"Only one of %[1]s addresses, their count, %[1]s prefixes and their count can be specified.", family)
+	case d.count != nil && *d.count < least:
+		return invalid(*d.count, "addressCount", atLeast)
+	case d.prefixCount != nil && *d.prefixCount < least:
+		return invalid(*d.prefixCount, "prefixCount", atLeast)
+	}
+	return nil
+}
+
+// checkAssign demands exactly one way to ask (API: AssignPrivateIpAddresses: "You must specify either the IP addresses
+// or the IP address count in the request"; the same for prefixes, and in AssignIpv6Addresses).
+func (d demand) checkAssign(family string) error {
+	if d.none() {
+		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
+	}
+	return d.check(family, 1)
+}
+
+// A holding is the addresses and prefixes of one family that an ENI has.
+type holding struct {
+	addrs    []netip.Addr
+	prefixes []netip.Prefix
+}
+
+// has reports whether the address is in the holding, by itself or in a prefix.
+func (h holding) has(a netip.Addr) bool {
+	return slices.Contains(h.addrs, a) || slices.ContainsFunc(h.prefixes, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// slots returns how much of the instance type's limit the holding uses, as in demand.
+func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
+
+// blocks returns all addresses and prefixes as blocks of a pool.
+func (h holding) blocks() []netip.Prefix { return append(singles(h.addrs), h.prefixes...) }
+
+// mayHold refuses slots beyond the limit, prefixes on a type that does not support them, and everything on an EFA-only
+// ENI.
+func (e *eni) mayHold(slots, most int, d demand) error {
+	switch {
+	case e.efaOnly: // the code is a guess
+		return refuse("UnsupportedOperation", "The network interface '%s' is of a type that has no addresses.", e.id)
+	case slots > most:
+		return tooManyAddresses()
+	case d.wantsPrefixes() && e.attachment != nil && e.attachment.instance.limits.Xen:
+		return noPrefixes(e.attachment.instance.Type)
+	}
+	return nil
+}
+
+// tooManyAddresses refuses more addresses and prefixes than an ENI may have. IPv6 has a separate limit (Guide: "Maximum
+// IP addresses per network interface") but no separate code in the documentation; that it uses this code is a guess.
+func tooManyAddresses() error {
+	return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
+}
+
+// noPrefixes refuses prefixes on a type that is not built on Nitro. The guide says that they are impossible there, but
+// not the code.
+func noPrefixes(instanceType string) error {
+	return refuse("UnsupportedOperation", "Prefixes are not supported on %s.", instanceType)
+}
+
+// noIPv6 refuses IPv6 on an instance type without it (in practice, at a launch; the code is a guess).
+func noIPv6(instanceType string) error {
+	return refuse("UnsupportedOperation", "IPv6 addresses are not supported on %s", instanceType)
+}
+
+// several reports whether more than one is true.
+func several(given ...bool) bool {
+	n := 0
+	for _, g := range given {
+		if g {
+			n++
+		}
+	}
+	return n > 1
+}
+
+// value is *n, or 0.
+func value(n *int) int {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
+
+// positive returns n, or nil if it is 0: a request for none is no request.
+func positive(n *int) *int {
+	if value(n) == 0 {
+		return nil
+	}
+	return n
+}

@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/base64"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A set is a list on the wire: items in an element of their own, which also an empty list has.
+type set[T any] struct {
+	Items []T `xml:"item"`
+}
+
+// A page is the parameters that all Describe actions share (API: "Filtering", "Pagination").
+type page struct {
+	Filters    []filter `ec2:"Filter"`
+	MaxResults *int     `ec2:"MaxResults"`
+	NextToken  string   `ec2:"NextToken"`
+}
+
+type filter struct {
+	Name   string   `ec2:"Name,required"`
+	Values []string `ec2:"Value"`
+}
+
+// A catalogue defines how things of a kind are described: their ID and their filters.
+type catalogue[T any] struct {
+	id      func(T) string
+	absent  func(id string) error       // refuses an ID that does not exist
+	fields  map[string]func(T) []string // the filters, and a thing's values for each
+	tags    func(T) map[string]string   // nil if such things have no tags
+	most    int                         // the largest page, and the default page,
+	whole   bool                        // unless the default is to return everything
+	idParam string                      // the list of IDs that excludes MaxResults; empty if none does
+}
+
+// choose returns the requested page, and the token of the next. Things are sorted by ID, and a token is the last ID of
+// its page. So things that appear or disappear meanwhile hide no other thing and repeat none.
+func (c *catalogue[T]) choose(all []T, ids []string, p page) (chosen []T, next string, err error) {
+	size, err := c.size(ids, p.MaxResults)
+	if err != nil {
+		return nil, "", err
+	}
+	after, err := parseToken(p.NextToken)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := c.check(all, ids); err != nil {
+		return nil, "", err
+	}
+	if all, err = c.filtered(all, p.Filters); err != nil {
+		return nil, "", err
+	}
+	slices.SortFunc(all, func(a, b T) int { return strings.Compare(c.id(a), c.id(b)) })
+	for _, t := range all {
+		id := c.id(t)
+		switch {
+		case id <= after || len(ids) > 0 && !slices.Contains(ids, id):
+			continue
+		case len(chosen) == size:
+			return chosen, token(c.id(chosen[size-1])), nil
+		}
+		chosen = append(chosen, t)
+	}
+	return chosen, "", nil
+}
+
+// check refuses IDs that do not exist.
+func (c *catalogue[T]) check(all []T, ids []string) error {
+	for _, id := range ids {
+		if !slices.ContainsFunc(all, func(t T) bool { return c.id(t) == id }) {
+			return c.absent(id)
+		}
+	}
+	return nil
+}
+
+// size returns how many things fit on the page, or -1 for all (API: the parameter MaxResults of each action).
+func (c *catalogue[T]) size(ids []string, asked *int) (int, error) {
+	switch {
+	case asked == nil && c.whole:
+		return -1, nil
+	case asked == nil:
+		return c.most, nil
+	case c.idParam != "" && len(ids) > 0:
+		return 0, refuse("InvalidParameterCombination", "The parameter maxResults cannot be used with the parameter %s", c.idParam)
+	case *asked < 5:
+		return 0, invalid(*asked, "maxResults", "Expecting a value greater than or equal to 5.")
+	}
+	return min(*asked, c.most), nil
+}
+
+// filtered returns the things that pass all filters. A thing passes a filter with one of its values. In a value, *
+// stands for any characters and ? for one; a backslash makes them literal (API: "Filtering").
+func (c *catalogue[T]) filtered(things []T, filters []filter) ([]T, error) {
+	for _, f := range filters {
+		have, err := c.field(f.Name)
+		if err != nil {
+			return nil, err
+		}
+		things = slices.DeleteFunc(things, func(t T) bool {
+			return !slices.ContainsFunc(have(t), func(value string) bool {
+				return slices.ContainsFunc(f.Values, func(pattern string) bool { return like(pattern, value) })
+			})
+		})
+	}
+	return things, nil
+}
+
+// field returns the function that gets a thing's values for the filter of this name.
+func (c *catalogue[T]) field(name string) (func(T) []string, error) {
+	key, isTag := strings.CutPrefix(name, "tag:")
+	field, ok := c.fields[name]
+	switch {
+	case ok:
+		return field, nil
+	case isTag && c.tags != nil:
+		return func(t T) []string {
+			if value, ok := c.tags(t)[key]; ok {
+				return one(value)
+			}
+			return nil
+		}, nil
+	case name == "tag-key" && c.tags != nil:
+		return func(t T) []string { return slices.Collect(maps.Keys(c.tags(t))) }, nil
+	}
+	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
+}
+
+// like matches a value against a filter's pattern. On a mismatch, the last star takes one more character.
+func like(pattern, value string) bool {
+	p, v, star, taken := 0, 0, -1, 0
+	for v < len(value) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, taken = p, v
+			p++
+		case p+1 < len(pattern) && pattern[p] == '\\' && pattern[p+1] == value[v]:
+			p, v = p+2, v+1
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == value[v]):
+			p, v = p+1, v+1
+		case star >= 0:
+			taken++
+			p, v = star+1, taken
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}
+
+// token returns the token of the page after an ID.
+func token(id string) string { return base64.URLEncoding.EncodeToString([]byte("after " + id)) }
+
+func parseToken(t string) (after string, err error) {
+	if t == "" {
+		return "", nil
+	}
+	text, err := base64.URLEncoding.DecodeString(t)
+	after, ok := strings.CutPrefix(string(text), "after ")
+	if err != nil || !ok {
+		return "", refuse("InvalidNextToken", "The specified NextToken is not valid.")
+	}
+	return after, nil
+}
+
+// one, yes: values of a filter.
+func one(v string) []string { return []string{v} }
+
+func yes(b bool) []string {
+	if b {
+		return []string{"true"}
+	}
+	return []string{"false"}
+}

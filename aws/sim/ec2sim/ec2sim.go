@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package ec2sim simulates the network side of Amazon EC2. It answers the EC2 query protocol and, for each instance,
+// the instance metadata service (IMDSv2), from one state in memory. It is for tests of programs that manage network
+// interfaces and private addresses. The programs run unchanged, including the SDK: two environment variables
+// (AWS_ENDPOINT_URL_EC2 and AWS_EC2_METADATA_SERVICE_ENDPOINT) point to the two handlers of this package.
+//
+//	sim, err := ec2sim.New(ec2sim.Config{VPCs: ..., Subnets: ...})
+//	node, err := sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-a"})
+//	ec2 := httptest.NewServer(sim)              // AWS_ENDPOINT_URL_EC2
+//	imds := httptest.NewServer(node.Metadata()) // AWS_EC2_METADATA_SERVICE_ENDPOINT
+//
+// # Rules
+//
+// The simulator refuses what EC2 refuses, with EC2's codes and statuses. Each rule in the code names its source: a page
+// of the EC2 API reference ("API:"), of the EC2 user guide ("Guide:") or of the VPC user guide ("VPC Guide:"). If a
+// rule is not documented but observed, the comment says "in practice". In short:
+//
+//   - An instance type limits the ENIs of an instance and of a network card, and the addresses and prefixes of an ENI.
+//   - A subnet has IPv4, IPv6 or both. EC2 reserves its first four addresses and its last. Each other address belongs
+//     to one ENI at most. A prefix needs an aligned free block (/28, /80), so a subnet can have room for addresses but
+//     none for prefixes.
+//   - An ENI has one attachment at most, in its own zone, at a free device index of a network card. Each card has its
+//     own indices. The boot ENI cannot be detached, an attached ENI cannot be deleted, and a primary address cannot be
+//     unassigned.
+//   - A client token creates one ENI, however often it is sent.
+//
+// # Faults
+//
+// Faults of EC2 and of the metadata service happen only when a test orders them:
+//
+//   - Attaching, detaching and the update of metadata take as long as the Config says.
+//   - Requests exhaust EC2's token buckets ([Config.Throttle]), fail ([Sim.Fail]) or take long ([Sim.Delay]).
+//   - A call is carried out, and its answer is lost ([Sim.Lose]).
+//   - Describes show an older state, and actions do not find a new ENI at once ([Config.Lag]).
+//   - The metadata service gives wrong answers ([Instance.Lie]), in particular after a restart ([Instance.Reboot]).
+//
+// Which free address EC2 chooses is not documented. The simulator takes the addresses of a subnet in turn. So a test is
+// the same every time, and a freed address is used again as late as possible. IDs and MACs are numbered for the same
+// reason.
+//
+// # Limits
+//
+// The simulator is not a mock: all answers follow from one state. It moves no packets; package vpcsim does, as a
+// listener of [Sim.OnChange]. It checks no signatures, and no policies except the actions of [Config.Denied]. There is
+// no Elastic IP address, no primary IPv6 address, and no stopping of instances. The only interface types are the
+// ordinary one, and the EFA-only one of a launch. All times come from package time, so a simulator inside a
+// testing/synctest bubble uses the bubble's clock. If EC2's documentation leaves a rule open, the comment at the rule
+// says that it is a guess.
+//
+// The invariant: an address of a subnet belongs to one network interface at most, and the free count of a subnet is
+// exactly the number of its unused addresses.
+package ec2sim
+
+import (
+	"net/netip"
+	"time"
+)
+
+// A Config describes the world before the first call.
+type Config struct {
+	Region         string         // "us-east-1" if empty
+	Account        string         // twelve digits; "123456789012", the account of AWS's own examples, if empty
+	VPCs           []VPC          // at least one
+	Subnets        []Subnet       // of those VPCs
+	Peerings       []Peering      // between one of those VPCs and any other
+	SecurityGroups []string       // the groups that exist; if empty, all groups do
+	InstanceTypes  []InstanceType // types in addition to the built-in ones; they replace those of the same name
+
+	Denied []string // actions that are refused with UnauthorizedOperation, as if no IAM policy allowed them
+
+	Throttle bool              // requests take tokens, as in EC2; else there is no limit
+	Buckets  map[string]Bucket // buckets of actions whose quotas differ from EC2's defaults (with Throttle)
+
+	Lag       Lag           // how old the state of describes can be
+	TokenLife time.Duration // how long a client token is remembered after its ENI was deleted; 0: for ever
+
+	AttachDelay   time.Duration // how long an attachment stays "attaching" after AttachNetworkInterface has answered
+	DetachDelay   time.Duration // how long it stays "detaching"
+	MetadataDelay time.Duration // how long a change takes to appear in the instance's metadata
+}
+
+// A VPC is a virtual private cloud.
+type VPC struct {
+	ID          string
+	CIDRs       []netip.Prefix // IPv4, the primary block first; a VPC always has one
+	IPv6CIDRs   []netip.Prefix // usually one /56, or none
+	FormerCIDRs []netip.Prefix // blocks of either family that were removed: DescribeVpcs still lists them as disassociated
+	Default     bool
+	Tags        map[string]string
+}
+
+// A Subnet is a range of a VPC's addresses in one availability zone.
+type Subnet struct {
+	ID          string
+	VPC         string
+	Zone        string       // for example "us-east-1a"
+	CIDR        netip.Prefix // zero: no IPv4
+	IPv6CIDR    netip.Prefix // usually a /64; zero: no IPv6
+	MapPublicIP bool         // instances launched here get a public address for the primary address of their boot ENI
+	AssignIPv6  bool         // ENIs created here get an IPv6 address by default (API: Subnet, AssignIpv6AddressOnCreation)
+	Default     bool         // the default subnet of its zone
+	Tags        map[string]string
+}
+
+// A Peering is a connection between two VPCs, of which at least one is in the Config.
+type Peering struct {
+	ID        string
+	Requester PeerVPC
+	Accepter  PeerVPC
+	Status    string // "active" if empty; or as in API: VpcPeeringConnectionStateReason
+	Tags      map[string]string
+}
+
+// A PeerVPC is one side of a Peering. For a VPC of the Config its ID is enough.
+type PeerVPC struct {
+	ID        string
+	CIDRs     []netip.Prefix // IPv4
+	IPv6CIDRs []netip.Prefix
+	Account   string // the Config's if empty
+	Region    string // the Config's if empty
+}
+
+// An InstanceType holds the network limits of an instance type (Guide: "Maximum IP addresses per network interface").
+type InstanceType struct {
+	Name       string
+	ENIs       int   // maximum number of network interfaces, including the boot ENI
+	IPv4PerENI int   // private IPv4 addresses and prefixes of one ENI, including the primary address
+	IPv6PerENI int   // IPv6 addresses and prefixes of one ENI; 0: the type has no IPv6
+	Cards      []int // the number of network interfaces of each network card; nil: one card takes them all
+	Xen        bool  // not a Nitro type: no delegated prefixes (Guide: "Prefix delegation ...")
+}
+
+// RunInstance describes the launch of an instance (API: RunInstances, the part for its first network interface).
+type RunInstance struct {
+	Type           string
+	Subnet         string
+	SecurityGroups []string
+	PrivateIP      netip.Addr // the primary address of the boot ENI; zero: EC2's choice
+	Secondary      int        // how many secondary addresses the boot ENI has at launch,
+	Prefixes       int        // or how many IPv4 prefixes
+	IPv6           int        // how many IPv6 addresses it has at launch; 0: one if the subnet has AssignIPv6
+	IPv6Prefixes   int        // or how many IPv6 prefixes
+	EFAOnly        int        // how many network cards, from the first on, also have an EFA-only ENI
+	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
+	Tags           map[string]string
+}

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// subnet is the state of a Subnet. It has a space for each of its families.
+type subnet struct {
+	Subnet
+	v4, v6 *space
+}
+
+func newSubnet(c Subnet) *subnet {
+	sub := &subnet{Subnet: c}
+	if c.CIDR.IsValid() {
+		sub.v4 = &space{c.CIDR, prefixBits4, newBitmap(c.CIDR)}
+	}
+	if c.IPv6CIDR.IsValid() {
+		sub.v6 = &space{c.IPv6CIDR, prefixBits6, newSparse(c.IPv6CIDR)}
+	}
+	return sub
+}
+
+// free returns the number of free IPv4 addresses. EC2 does not count those of IPv6.
+func (sub *subnet) free() int {
+	if sub.v4 == nil {
+		return 0
+	}
+	return sub.v4.pool.left()
+}
+
+// eni is the state of a network interface.
+type eni struct {
+	id              string
+	mac             string
+	description     string
+	subnet          *subnet
+	groups          []string
+	v4              holding // the primary address first; empty only if the subnet has no IPv4
+	v6              holding
+	publicIP        netip.Addr
+	sourceDestCheck bool
+	tags            map[string]string
+	efaOnly         bool        // an EFA-only ENI has no address
+	token           string      // the client token of its creation, if any
+	known           time.Time   // when actions begin to find it; see Lag
+	attachment      *attachment // nil if there is none
+}
+
+// attachment attaches an eni to an instance.
+type attachment struct {
+	id                  string
+	instance            *Instance
+	index, card         int
+	status              string // attaching, attached, detaching
+	plugged             bool   // metadata and listeners know that it is attached
+	since               time.Time
+	deleteOnTermination bool
+}
+
+// A spec describes a new eni.
+type spec struct {
+	primary netip.Addr // zero: EC2's choice
+	v4, v6  demand     // of IPv4, in addition to the primary address
+}
+
+// check refuses combinations that EC2 refuses.
+func (w spec) check() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
+
+// newENI creates an eni. It gets everything in w from the subnet, or an error.
+func (s *Sim) newENI(sub *subnet, groups []string, w spec) (*eni, error) {
+	v4, err := sub.settle4(w)
+	if err != nil {
+		return nil, err
+	}
+	v6, err := sub.settle6(sub.unasked(w.v6))
+	if err != nil {
+		sub.give(v4, holding{})
+		return nil, err
+	}
+	e := s.bareENI(sub, groups)
+	e.v4, e.v6 = v4, v6
+	return e, nil
+}
+
+// bareENI creates an eni without addresses.
+func (s *Sim) bareENI(sub *subnet, groups []string) *eni {
+	n := s.count("eni")
+	e := &eni{
+		id: fmt.Sprintf("eni-%017x", n),
+		// EC2's MACs are also unicast and locally administered.
+		mac:             fmt.Sprintf("06:00:%02x:%02x:%02x:%02x", byte(n>>24), byte(n>>16), byte(n>>8), byte(n)),
+		subnet:          sub,
+		groups:          slices.Clone(groups),
+		sourceDestCheck: true,
+		tags:            map[string]string{},
+	}
+	s.enis[e.id] = e
+	return e
+}
+
+// interfaceType returns EC2's name for the type of the ENI (API: NetworkInterface).
+func (e *eni) interfaceType() string {
+	if e.efaOnly {
+		return "efa-only"
+	}
+	return "interface"
+}
+
+// settle4 takes the IPv4 addresses and prefixes of a new eni.
+func (sub *subnet) settle4(w spec) (h holding, err error) {
+	if sub.v4 == nil {
+		if w.primary.IsValid() || !w.v4.none() {
+			return holding{}, noFamily(sub, "IPv4")
+		}
+		return holding{}, nil
+	}
+	if h.addrs, err = sub.v4.takeFirst(w.primary, w.v4.addrs, value(w.v4.count)); err != nil {
+		return holding{}, err
+	}
+	if h.prefixes, err = sub.v4.takePrefixes(w.v4.prefixes, value(w.v4.prefixCount)); err != nil {
+		sub.v4.pool.give(singles(h.addrs)...)
+		return holding{}, atCreation(err, "Ipv4")
+	}
+	return h, nil
+}
+
+// unasked adds the subnet's default to a demand for IPv6. If the request does not ask for IPv6, and the subnet assigns
+// it by default, this is one address. A count of 0 prevents that (API: CreateNetworkInterface, Ipv6AddressCount). A
+// subnet without IPv4 always adds an address (a guess: EC2 does not say that an ENI can have none).
+func (sub *subnet) unasked(d demand) demand {
+	if d.none() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
+		return demand{count: new(1)}
+	}
+	return d
+}
+
+// settle6 takes the IPv6 addresses or prefixes of a new eni.
+func (sub *subnet) settle6(d demand) (holding, error) {
+	switch {
+	case d.slots() == 0:
+		return holding{}, nil
+	case sub.v6 == nil:
+		return holding{}, noFamily(sub, "IPv6")
+	}
+	h, err := sub.v6.take(d, "InvalidIPAddress.InUse")
+	return h, atCreation(err, "Ipv6")
+}
+
+// give returns the blocks of an eni to the subnet.
+func (sub *subnet) give(v4, v6 holding) {
+	if sub.v4 != nil {
+		sub.v4.pool.give(v4.blocks()...)
+	}
+	if sub.v6 != nil {
+		sub.v6.pool.give(v6.blocks()...)
+	}
+}
+
+// drop deletes an eni and frees its addresses.
+func (s *Sim) drop(e *eni) {
+	e.subnet.give(e.v4, e.v6)
+	s.retireToken(e)
+	delete(s.enis, e.id)
+}
+
+// owner returns the eni of the subnet that has the IPv4 address, by itself or in a prefix.
+func (s *Sim) owner(sub *subnet, a netip.Addr) *eni {
+	for _, e := range s.enis {
+		if e.subnet == sub && e.v4.has(a) {
+			return e
+		}
+	}
+	return nil
+}
+
+// primary returns the primary address, or zero if the eni has no IPv4.
+func (e *eni) primary() netip.Addr {
+	if len(e.v4.addrs) == 0 {
+		return netip.Addr{}
+	}
+	return e.v4.addrs[0]
+}
+
+// maxSlots returns how many addresses and prefixes of each family the eni may use. EC2 does not document the limit of
+// an unattached ENI. Here it is that of the largest instance type, and attaching the ENI to a smaller type is refused.
+func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
+	if e.attachment != nil {
+		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI
+	}
+	return s.maxIPv4, s.maxIPv6
+}
+
+// snapshot returns the exported view of the eni.
+func (e *eni) snapshot() ENI {
+	v := ENI{
+		ID:              e.id,
+		MAC:             e.mac,
+		Description:     e.description,
+		Subnet:          e.subnet.ID,
+		CIDR:            e.subnet.CIDR,
+		IPv6CIDR:        e.subnet.IPv6CIDR,
+		VPC:             e.subnet.VPC,
+		Zone:            e.subnet.Zone,
+		SecurityGroups:  slices.Clone(e.groups),
+		Addrs:           slices.Clone(e.v4.addrs),
+		Prefixes:        slices.Clone(e.v4.prefixes),
+		IPv6Addrs:       slices.Clone(e.v6.addrs),
+		IPv6Prefixes:    slices.Clone(e.v6.prefixes),
+		PublicIP:        e.publicIP,
+		SourceDestCheck: e.sourceDestCheck,
+		EFAOnly:         e.efaOnly,
+		Tags:            maps.Clone(e.tags),
+		Status:          e.status(),
+	}
+	if a := e.attachment; a != nil {
+		v.Attachment, v.AttachmentStatus, v.DeleteOnTermination = a.id, a.status, a.deleteOnTermination
+		v.Instance, v.Index, v.Card = a.instance.ID, a.index, a.card
+	}
+	return v
+}
+
+// attached returns the enis of an instance, by card and device index.
+func (s *Sim) attached(i *Instance) []*eni {
+	var enis []*eni
+	for _, e := range s.enis {
+		if e.attachment != nil && e.attachment.instance == i {
+			enis = append(enis, e)
+		}
+	}
+	slices.SortFunc(enis, func(a, b *eni) int {
+		return cmp.Or(cmp.Compare(a.attachment.card, b.attachment.card), cmp.Compare(a.attachment.index, b.attachment.index))
+	})
+	return enis
+}
+
+// attach attaches e to i. The caller has checked that this is allowed.
+func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) *attachment {
+	a := &attachment{
+		id:       fmt.Sprintf("eni-attach-%017x", s.count("eni-attach")),
+		instance: i, card: card, index: index, status: "attaching", since: time.Now(),
+	}
+	e.attachment = a
+	s.after(delay, func() {
+		if e.attachment == a && a.status == "attaching" {
+			a.status, a.plugged = "attached", true
+			s.changed(Attached, e)
+		}
+	})
+	return a
+}
+
+// detach detaches e.
+func (s *Sim) detach(e *eni, delay time.Duration) {
+	a := e.attachment
+	a.status = "detaching"
+	s.after(delay, func() {
+		if e.attachment == a {
+			s.untie(e)
+		}
+	})
+}
+
+func (s *Sim) untie(e *eni) {
+	was, a := e.snapshot(), e.attachment
+	e.attachment = nil
+	e.publicIP = netip.Addr{} // it belonged to the instance (Guide: "Public IPv4 addresses")
+	s.publish(a.instance)
+	if a.plugged {
+		s.queue(Change{Kind: Detached, Instance: a.instance.ID, ENI: was})
+	}
+}
+
+// changed publishes a change of e to metadata and listeners. They know only attached ENIs.
+func (s *Sim) changed(kind ChangeKind, e *eni) {
+	if a := e.attachment; a != nil && a.plugged {
+		s.publish(a.instance)
+		s.queue(Change{Kind: kind, Instance: a.instance.ID, ENI: e.snapshot()})
+	}
+}
+
+// dnsName returns the private name of an IPv4 address (VPC Guide: "DNS attributes for your VPC").
+func (s *Sim) dnsName(a netip.Addr) string {
+	return "ip-" + strings.ReplaceAll(a.String(), ".", "-") + "." + s.domain()
+}
+
+func (s *Sim) domain() string {
+	if s.cfg.Region == "us-east-1" {
+		return "ec2.internal"
+	}
+	return s.cfg.Region + ".compute.internal"
+}

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"fmt"
+	"net/http"
+)
+
+// A refusal is an error answer of EC2. Codes are those of the API's page "Error codes for the Amazon EC2 API". Messages
+// are close to EC2's, because people search for them, but may differ.
+type refusal struct{ code, message string }
+
+func (r *refusal) Error() string { return r.code + ": " + r.message }
+
+func refuse(code, format string, args ...any) error {
+	return &refusal{code, fmt.Sprintf(format, args...)}
+}
+
+// notFound refuses an ID that does not exist, for example notFound("InvalidSubnetID", "subnet ID", id).
+func notFound(code, what, id string) error {
+	return refuse(code+".NotFound", "The %s '%s' does not exist", what, id)
+}
+
+// invalid refuses a parameter's value.
+func invalid(value any, parameter, why string) error {
+	return refuse("InvalidParameterValue", "Value (%v) for parameter %s is invalid. %s", value, parameter, why)
+}
+
+// status returns the HTTP status of an error code. Client errors are 400 unless listed. The server errors are those of
+// the API ("Error codes", the table "Server errors").
+func status(code string) int {
+	switch code {
+	case "AuthFailure":
+		return http.StatusUnauthorized
+	case "UnauthorizedOperation":
+		return http.StatusForbidden
+	case "DryRunOperation": // in practice: not in the documentation
+		return http.StatusPreconditionFailed
+	case "InternalError", "InternalFailure", "ServerInternal", "InsufficientAddressCapacity":
+		return http.StatusInternalServerError
+	case "RequestLimitExceeded", "ServiceUnavailable", "Unavailable":
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusBadRequest
+}

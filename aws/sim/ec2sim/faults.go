@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A fault is the answer that a test has ordered for some calls of an action.
+type fault struct {
+	refusal
+	left int // negative: for ever
+}
+
+// Fail makes the next n calls of the action answer with the error code, and do nothing. RequestLimitExceeded is
+// throttling by EC2, UnauthorizedOperation a missing permission. A negative n means all calls from now on, 0 ends the
+// fault. An unknown action is a mistake in the test, and panics.
+func (s *Sim) Fail(action, code string, n int) {
+	s.FailAs(action, code, s.words(action, code), n)
+}
+
+// words returns the message of an ordered error.
+func (s *Sim) words(action, code string) string {
+	switch code {
+	case "RequestLimitExceeded":
+		return tooManyRequests
+	case "UnauthorizedOperation":
+		return s.unauthorized(action)
+	}
+	return action + " fails because a test has ordered it."
+}
+
+// FailAs is Fail with a message, for codes that EC2 uses with several messages, such as InvalidParameterValue.
+func (s *Sim) FailAs(action, code, message string, n int) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[action] = &fault{refusal{code, message}, n}
+}
+
+// Delay delays each answer to the action by d from now on. The work is done before the delay. So a caller that gives up
+// has lost the answer, not the call, which is the harder case.
+func (s *Sim) Delay(action string, d time.Duration) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.delays[action] = d
+}
+
+func mustKnow(action string) {
+	if _, ok := actions[action]; !ok {
+		panic(fmt.Sprintf("ec2sim: no action %q", action))
+	}
+}
+
+// Lose makes the next n successful calls of the action lose their answer: the work is done, and the connection is
+// closed without an answer. A negative n means all calls from now on, 0 ends it. If ServeHTTP is called without a
+// server of net/http, a closed connection is a panic with [http.ErrAbortHandler].
+func (s *Sim) Lose(action string, n int) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.losses[action] = n
+}
+
+// loses reports whether to lose the answer of this call.
+func (s *Sim) loses(action string) bool {
+	n := s.losses[action]
+	if n > 0 {
+		s.losses[action] = n - 1
+	}
+	return n != 0
+}
+
+// injected returns the ordered error of the action, if any.
+func (s *Sim) injected(called form) error {
+	action := called["Action"]
+	f := s.faults[action]
+	if f == nil || f.left == 0 {
+		return nil
+	}
+	if f.left > 0 {
+		f.left--
+	}
+	return &f.refusal
+}
+
+// Calls returns the calls that EC2 has answered since the last ResetCalls, in order.
+func (s *Sim) Calls() []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+// ResetCalls forgets all calls so far, of EC2 and of the metadata of all instances.
+func (s *Sim) ResetCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = nil
+	for _, i := range s.instances {
+		i.forgetCalls()
+	}
+}
+
+// record appends a call.
+func (s *Sim) record(f form, err error, lost bool) {
+	c := Call{Action: f["Action"], Params: maps.Clone(f), Lost: lost}
+	delete(c.Params, "Action")
+	delete(c.Params, "Version")
+	if r, ok := errors.AsType[*refusal](err); ok {
+		c.Code = r.code
+	}
+	s.calls = append(s.calls, c)
+}
+
+// String prints a call on one line, such as
+//
+//	AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=16: RequestLimitExceeded
+//
+// without the client token, which is different in every run.
+func (c Call) String() string {
+	words := []string{c.Action}
+	for _, name := range slices.Sorted(maps.Keys(c.Params)) {
+		if name != "ClientToken" {
+			words = append(words, name+"="+c.Params[name])
+		}
+	}
+	line := strings.Join(words, " ")
+	if c.Code != "" {
+		line += ": " + c.Code
+	}
+	if c.Lost {
+		line += ": answer lost"
+	}
+	return line
+}

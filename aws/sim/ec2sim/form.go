@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A form is the parameters of a query: flat names with dots for members and numbers for the elements of lists, such as
+// Filter.1.Value.2 (API: "Make requests to the Amazon EC2 API").
+type form map[string]string
+
+// decoder reads a form into the input structure of an action. The tag "ec2" of a field has the name of its parameter,
+// followed by ",required" if EC2 requires it. A pointer distinguishes a missing parameter from an empty one.
+type decoder struct {
+	form form
+	seen map[string]bool
+}
+
+// decode fills in, a pointer to a structure. It refuses missing, malformed and unknown parameters.
+func (f form) decode(in any) error {
+	d := decoder{form: f, seen: map[string]bool{}}
+	if err := d.structure(reflect.ValueOf(in).Elem(), ""); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(f)) {
+		if !d.seen[name] && !common(name) {
+			return refuse("UnknownParameter", "The parameter %s is not recognized", name)
+		}
+	}
+	return nil
+}
+
+// common reports whether every action takes the parameter (API: "Common Query Parameters").
+func common(name string) bool {
+	switch name {
+	case "Action", "Version", "DryRun":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Amz-")
+}
+
+func (d *decoder) structure(v reflect.Value, path string) error {
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		if field.Anonymous {
+			if err := d.structure(v.Field(i), path); err != nil {
+				return err
+			}
+			continue
+		}
+		name, option, _ := strings.Cut(field.Tag.Get("ec2"), ",")
+		if err := d.value(v.Field(i), path+name); err != nil {
+			return err
+		}
+		if option == "required" && v.Field(i).IsZero() {
+			return refuse("MissingParameter", "The request must contain the parameter %s", path+name)
+		}
+	}
+	return nil
+}
+
+func (d *decoder) value(v reflect.Value, name string) error {
+	switch {
+	case v.Kind() == reflect.Slice:
+		return d.list(v, name)
+	case v.Kind() == reflect.Struct && !isScalar(v):
+		return d.structure(v, name+".")
+	case v.Kind() == reflect.Pointer && v.Type().Elem().Kind() == reflect.Struct:
+		if !d.form.any(name + ".") {
+			return nil
+		}
+		v.Set(reflect.New(v.Type().Elem()))
+		return d.structure(v.Elem(), name+".")
+	}
+	text, ok := d.form[name]
+	if !ok {
+		return nil
+	}
+	d.seen[name] = true
+	if v.Kind() == reflect.Pointer {
+		v.Set(reflect.New(v.Type().Elem()))
+		v = v.Elem()
+	}
+	// EC2 has "Ipv6" in the name of each parameter for an IPv6 address or block.
+	if want := scalar(v, text, strings.Contains(name, "Ipv6")); want != "" {
+		return invalid(text, name, "Expected "+want+".")
+	}
+	return nil
+}
+
+// list reads the elements in the order of their numbers. Gaps are allowed.
+func (d *decoder) list(v reflect.Value, name string) error {
+	for _, n := range d.form.numbers(name + ".") {
+		element := reflect.New(v.Type().Elem()).Elem()
+		if err := d.value(element, name+"."+strconv.Itoa(n)); err != nil {
+			return err
+		}
+		v.Set(reflect.Append(v, element))
+	}
+	return nil
+}
+
+func (f form) any(prefix string) bool {
+	for name := range f {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// numbers returns the numbers that follow the prefix.
+func (f form) numbers(prefix string) []int {
+	found := map[int]bool{}
+	for name := range f {
+		rest, ok := strings.CutPrefix(name, prefix)
+		if !ok {
+			continue
+		}
+		digits, _, _ := strings.Cut(rest, ".")
+		if n, err := strconv.Atoi(digits); err == nil && n > 0 && digits == strconv.Itoa(n) {
+			found[n] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// isScalar reports whether a structure is a single value on the wire.
+func isScalar(v reflect.Value) bool {
+	switch v.Interface().(type) {
+	case netip.Addr, netip.Prefix:
+		return true
+	}
+	return false
+}
+
+// scalar parses text into v, or returns what the text must be. The argument ipv6 decides the family of addresses and
+// blocks.
+func scalar(v reflect.Value, text string, ipv6 bool) (want string) {
+	ok := true
+	switch p := v.Addr().Interface().(type) {
+	case *string:
+		*p = text
+	case *bool:
+		want, *p, ok = "true or false", text == "true", text == "true" || text == "false"
+	case *int:
+		n, err := strconv.ParseInt(text, 10, 32)
+		want, *p, ok = "an integer", int(n), err == nil
+	case *netip.Addr:
+		a, err := netip.ParseAddr(text)
+		want, *p, ok = "an address of the right family", a, err == nil && ofFamily(a, ipv6)
+	case *netip.Prefix:
+		b, err := netip.ParsePrefix(text)
+		want, *p, ok = "a CIDR block of the right family", b, err == nil && ofFamily(b.Addr(), ipv6) && b == b.Masked()
+	default:
+		panic(fmt.Sprintf("ec2sim: no wire form for %s", v.Type()))
+	}
+	if ok {
+		return ""
+	}
+	return want
+}
+
+func ofFamily(a netip.Addr, ipv6 bool) bool {
+	if ipv6 {
+		return isIPv6(a)
+	}
+	return a.Is4()
+}

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"flag"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the files of testdata anew")
+
+// golden compares text with a file of testdata.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", path, diff)
+	}
+}
+
+// TestAnswers compares an answer of each action, byte for byte, in the life of one ENI. In the bubble it is the year 2000.
+func TestAnswers(t *testing.T) {
+	life := []string{
+		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2" +
+			" ClientToken=t1 TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods",
+		"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1 NetworkCardIndex=0",
+		"ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-2 Attachment.AttachmentId=eni-attach-2 Attachment.DeleteOnTermination=true",
+		"AssignPrivateIpAddresses NetworkInterfaceId=eni-2 SecondaryPrivateIpAddressCount=2",
+		"UnassignPrivateIpAddresses NetworkInterfaceId=eni-2 PrivateIpAddress.1=10.0.4.6",
+		"AssignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6PrefixCount=1",
+		"UnassignIpv6Addresses NetworkInterfaceId=eni-2 Ipv6Addresses.1=2001:db8:1:4::4",
+		"CreateTags ResourceId.1=eni-2 Tag.1.Key=cni Tag.1.Value=yes",
+		"DescribeNetworkInterfaces",
+		"DescribeSubnets Filter.1.Name=vpc-id Filter.1.Value.1=vpc-1 Filter.2.Name=availabilityZone Filter.2.Value.1=us-east-1a MaxResults=5",
+		"DescribeVpcs",
+		"DescribeVpcPeeringConnections",
+		"DescribeInstanceTypes InstanceType.1=m5.large InstanceType.2=p4d.24xlarge",
+		"DetachNetworkInterface AttachmentId=eni-attach-2",
+		"DeleteNetworkInterface NetworkInterfaceId=eni-2",
+	}
+	synctest.Test(t, func(t *testing.T) {
+		sim, _ := start(t, world)
+		seen := map[string]bool{}
+		for _, line := range life {
+			action, _, _ := strings.Cut(line, " ")
+			seen[action] = true
+			code, body := post(t, sim, line)
+			if code != 200 {
+				t.Fatalf("%s: %d %s", line, code, body)
+			}
+			golden(t, action+".xml", body+"\n")
+		}
+		for action := range actions {
+			if !seen[action] {
+				t.Errorf("no answer of %s here", action)
+			}
+		}
+		_, body := post(t, sim, "DeleteNetworkInterface NetworkInterfaceId=eni-2")
+		golden(t, "error.xml", body+"\n")
+	})
+}
+
+// TestMetadata compares all metadata of an instance. Its second ENI has prefixes of both families, and its third has no
+// IPv4.
+func TestMetadata(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sim, i := start(t, world)
+		must(t, sim, "CreateNetworkInterface SubnetId=subnet-dual SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6PrefixCount=2")
+		must(t, sim, "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1")
+		must(t, sim, "AssignPrivateIpAddresses NetworkInterfaceId=eni-2 Ipv4PrefixCount=2")
+		must(t, sim, "CreateNetworkInterface SubnetId=subnet-six Ipv6AddressCount=2")
+		must(t, sim, "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-3 DeviceIndex=2")
+		golden(t, "metadata.txt", walk(t, i, "/"))
+	})
+}
+
+// walk prints the metadata below a directory, as a shell session would.
+func walk(t *testing.T, i *Instance, dir string) string {
+	t.Helper()
+	code, listing := get(t, i, dir)
+	if code != 200 {
+		t.Fatalf("%s: %d", dir, code)
+	}
+	text := "$ GET " + dir + "\n" + listing + "\n"
+	for name := range strings.SplitSeq(listing, "\n") {
+		if strings.HasSuffix(name, "/") || strings.HasSuffix(dir, "security-credentials/") {
+			continue
+		}
+		code, value := get(t, i, dir+name)
+		if code != 200 {
+			t.Errorf("%s: %d", dir+name, code)
+		}
+		text += "$ GET " + dir + name + "\n" + value + "\n"
+	}
+	for name := range strings.SplitSeq(listing, "\n") {
+		if strings.HasSuffix(name, "/") {
+			text += walk(t, i, dir+name)
+		}
+	}
+	return text
+}
+
+// get reads a metadata key with a new token.
+func get(t testing.TB, i *Instance, path string) (int, string) {
+	t.Helper()
+	r := httptest.NewRequest("GET", path, nil)
+	r.Header.Set(tokenHeader, newToken(t, i))
+	w := httptest.NewRecorder()
+	i.Metadata().ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+func newToken(t testing.TB, i *Instance) string {
+	t.Helper()
+	r := httptest.NewRequest("PUT", "/latest/api/token", nil)
+	r.Header.Set(ttlHeader, "60")
+	w := httptest.NewRecorder()
+	i.Metadata().ServeHTTP(w, r)
+	if w.Code != 200 || w.Header().Get(ttlHeader) != "60" {
+		t.Fatalf("token: %d %v", w.Code, w.Header())
+	}
+	return w.Body.String()
+}
+
+// TestDryRun: a dry run is refused if the Config denies the action. Otherwise it answers DryRunOperation, unless a
+// named thing does not exist.
+func TestDryRun(t *testing.T) {
+	for _, action := range slices.Sorted(maps.Keys(actions)) {
+		call := action + " DryRun=true " + strings.Join(strings.Fields(required[action]), " ")
+		sim, _ := start(t, world)
+		want := "412 DryRunOperation"
+		if slices.Contains(noDryRun, action) {
+			want = "400 UnknownParameter"
+		}
+		if got, message := refused(t, sim, call); got != want {
+			t.Errorf("%s: %s (%s)", call, got, message)
+		}
+		denied := world
+		denied.Denied = []string{action}
+		sim, _ = start(t, denied)
+		if got, _ := refused(t, sim, call); got != "403 UnauthorizedOperation" {
+			t.Errorf("%s, denied: %s", call, got)
+		}
+	}
+}
+
+// required are the required parameters of actions.
+var required = map[string]string{
+	"AssignIpv6Addresses":             "NetworkInterfaceId=eni-1",
+	"AssignPrivateIpAddresses":        "NetworkInterfaceId=eni-1",
+	"AttachNetworkInterface":          "NetworkInterfaceId=eni-1 InstanceId=i-1 DeviceIndex=0",
+	"CreateNetworkInterface":          "SubnetId=subnet-a",
+	"CreateTags":                      "ResourceId.1=eni-1 Tag.1.Key=a",
+	"DeleteNetworkInterface":          "NetworkInterfaceId=eni-1",
+	"DetachNetworkInterface":          "AttachmentId=eni-attach-1",
+	"ModifyNetworkInterfaceAttribute": "NetworkInterfaceId=eni-1",
+	"UnassignIpv6Addresses":           "NetworkInterfaceId=eni-1",
+	"UnassignPrivateIpAddresses":      "NetworkInterfaceId=eni-1",
+}

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"crypto/rand"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works").
+const (
+	tokenHeader = "X-aws-ec2-metadata-token"
+	ttlHeader   = "X-aws-ec2-metadata-token-ttl-seconds"
+	maxTTL      = 21600
+)
+
+// A view is what the metadata shows of an instance's ENIs from a certain time on.
+type view struct {
+	since time.Time
+	enis  []ENI
+}
+
+// publish makes the present ENIs of i appear in its metadata, after MetadataDelay.
+func (s *Sim) publish(i *Instance) {
+	attached := slices.DeleteFunc(i.snapshots(), func(e ENI) bool { return e.AttachmentStatus == "attaching" })
+	i.views = append(i.views, view{since: time.Now().Add(s.cfg.MetadataDelay), enis: attached})
+	i.present()
+}
+
+// present returns the current view, and drops older ones.
+func (i *Instance) present() view {
+	now := time.Now()
+	for len(i.views) > 1 && !i.views[1].since.After(now) {
+		i.views = i.views[1:]
+	}
+	return i.views[0]
+}
+
+// Metadata returns the instance metadata service of i. It has version 2 only, as on instances of Amazon Linux 2023
+// (Guide: "Use the Instance Metadata Service to access instance metadata").
+func (i *Instance) Metadata() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i.recordMetadata(r)
+		status, silent := i.refusal(r.URL.Path)
+		switch {
+		case silent:
+			<-r.Context().Done()
+		case status != 0:
+			page404(w, status)
+		case r.Method == http.MethodPut && r.URL.Path == "/latest/api/token":
+			i.giveToken(w, r)
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			page404(w, http.StatusMethodNotAllowed)
+		case !i.validToken(r.Header.Get(tokenHeader)):
+			page404(w, http.StatusUnauthorized)
+		default:
+			i.show(w, r.URL.Path)
+		}
+	})
+}
+
+// giveToken answers PUT /latest/api/token. It answers 403 to a request through a proxy, because IMDSv2 must not be
+// reachable through one. It answers 400 if the lifetime is not between one second and six hours.
+func (i *Instance) giveToken(w http.ResponseWriter, r *http.Request) {
+	ttl, err := strconv.Atoi(r.Header.Get(ttlHeader))
+	switch {
+	case r.Header.Get("X-Forwarded-For") != "":
+		page404(w, http.StatusForbidden)
+		return
+	case err != nil || ttl < 1 || ttl > maxTTL:
+		page404(w, http.StatusBadRequest)
+		return
+	}
+	token := rand.Text()
+	i.metadata.Lock()
+	i.metadata.tokens[token] = time.Now().Add(time.Duration(ttl) * time.Second)
+	i.metadata.Unlock()
+	w.Header().Set(ttlHeader, strconv.Itoa(ttl))
+	w.Header().Set("Content-Type", "text/plain")
+	io.WriteString(w, token)
+}
+
+func (i *Instance) validToken(token string) bool {
+	i.metadata.Lock()
+	defer i.metadata.Unlock()
+	until, ok := i.metadata.tokens[token]
+	return ok && time.Now().Before(until)
+}
+
+// show answers with the value of a key, or with the list of a directory. The list has a line for each name, a slash
+// after directories, and no newline at the end.
+func (i *Instance) show(w http.ResponseWriter, path string) {
+	path = strings.Trim(path, "/")
+	tree := i.tree(path)
+	text, ok := tree[path]
+	if !ok {
+		text = list(tree, path)
+	}
+	if text == "" {
+		page404(w, http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	io.WriteString(w, text)
+}
+
+// list returns the directory at path, or "" if there is none.
+func list(tree map[string]string, path string) string {
+	if path != "" {
+		path += "/"
+	}
+	names := map[string]bool{}
+	for key := range tree {
+		rest, ok := strings.CutPrefix(key, path)
+		if !ok {
+			continue
+		}
+		name, _, deeper := strings.Cut(rest, "/")
+		if deeper {
+			name += "/"
+		}
+		if name != "" {
+			names[name] = true
+		}
+	}
+	return lines(slices.Sorted(maps.Keys(names)))
+}
+
+// page404 is an error page of the metadata service. Clients only check the status.
+func page404(w http.ResponseWriter, code int) {
+	title := fmt.Sprintf("%d - %s", code, http.StatusText(code))
+	w.Header().Set("Content-Type", "text/html")
+	w.WriteHeader(code)
+	fmt.Fprintf(w, "<?xml version=\"1.0\" encoding=\"iso-8859-1\"?>\n<html>\n <head>\n  <title>%s</title>\n </head>\n"+
+		" <body>\n  <h1>%s</h1>\n </body>\n</html>\n", title, title)
+}
+
+// MetadataCalls returns the requests to the metadata service since the last Sim.ResetCalls, in order, such as "GET
+// /latest/meta-data/mac".
+func (i *Instance) MetadataCalls() []string {
+	i.metadata.Lock()
+	defer i.metadata.Unlock()
+	return slices.Clone(i.metadata.calls)
+}
+
+func (i *Instance) recordMetadata(r *http.Request) {
+	i.metadata.Lock()
+	defer i.metadata.Unlock()
+	i.metadata.calls = append(i.metadata.calls, r.Method+" "+r.URL.Path)
+}
+
+func (i *Instance) forgetCalls() {
+	i.metadata.Lock()
+	defer i.metadata.Unlock()
+	i.metadata.calls = nil
+}

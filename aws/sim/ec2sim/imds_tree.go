@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// macsDir is the directory of the ENIs.
+const macsDir = "meta-data/network/interfaces/macs/"
+
+// tree returns the metadata: path without the first slash -> value (Guide: "Instance metadata categories"). An empty
+// key is omitted, and so answers 404. A path that ends in a slash is a directory, which may be empty. Clients request
+// single keys, so tree computes documents and directories of ENIs only if they are on the path asked. Otherwise only
+// their name is there.
+func (i *Instance) tree(asked string) map[string]string {
+	i.sim.mu.Lock()
+	attached, listed, lies := i.present().enis, i.listed(), slices.Clone(i.lies)
+	i.sim.mu.Unlock()
+	t := map[string]string{}
+	set := func(key, value string) {
+		if value != "" {
+			t["latest/"+key] = value
+		}
+	}
+	set("meta-data/instance-id", i.ID)
+	set("meta-data/instance-type", i.Type)
+	set("meta-data/placement/availability-zone", i.Zone)
+	set("meta-data/placement/region", i.sim.cfg.Region)
+	document := func(key string, content func() string) {
+		if t["latest/"+key] = "a document"; asked == "latest/"+key {
+			t[asked] = content()
+		}
+	}
+	document("meta-data/iam/security-credentials/"+i.role, i.credentials)
+	for _, e := range attached {
+		if e.Card == 0 && e.Index == 0 {
+			i.boot(set, e)
+			document("dynamic/instance-identity/document", func() string { return i.document(e) })
+		}
+	}
+	for _, e := range listed {
+		dir := macsDir + e.MAC + "/"
+		if t["latest/"+dir] = ""; strings.HasPrefix(asked+"/", "latest/"+dir) {
+			i.macs(func(key, value string) { set(dir+key, lyingKey(lies, e, key, value)) }, e)
+		}
+	}
+	return t
+}
+
+// boot sets the keys that depend on the boot ENI.
+func (i *Instance) boot(set func(key, value string), e ENI) {
+	set("meta-data/mac", e.MAC)
+	set("meta-data/hostname", i.hostname(e))
+	set("meta-data/local-hostname", i.hostname(e))
+	set("meta-data/local-ipv4", first(e.Addrs))
+	set("meta-data/ipv6", first(e.IPv6Addrs))
+	if e.PublicIP.IsValid() {
+		set("meta-data/public-ipv4", e.PublicIP.String())
+	}
+}
+
+// hostname returns the name of the instance. It is based on its address, or on its ID in a subnet without IPv4 (VPC
+// Guide: "EC2 instance hostnames and domains").
+func (i *Instance) hostname(e ENI) string {
+	if len(e.Addrs) == 0 {
+		return i.ID + "." + i.sim.domain()
+	}
+	return i.sim.dnsName(e.Addrs[0])
+}
+
+// macs sets the directory of one ENI. In a subnet without IPv4, it has no IPv4 keys except the VPC's.
+func (i *Instance) macs(set func(key, value string), e ENI) {
+	vpc := i.sim.vpcs[e.VPC]
+	set("device-number", strconv.Itoa(e.Index))
+	set("interface-id", e.ID)
+	set("mac", e.MAC)
+	set("owner-id", i.sim.cfg.Account)
+	set("subnet-id", e.Subnet)
+	set("vpc-id", e.VPC)
+	set("security-group-ids", lines(e.SecurityGroups))
+	set("local-hostname", i.hostname(e))
+	set("local-ipv4s", lines(texts(e.Addrs)))
+	if e.CIDR.IsValid() {
+		set("subnet-ipv4-cidr-block", e.CIDR.String())
+	}
+	set("vpc-ipv4-cidr-block", vpc.CIDRs[0].String())
+	set("vpc-ipv4-cidr-blocks", lines(texts(vpc.CIDRs)))
+	set("ipv4-prefix", lines(texts(e.Prefixes)))
+	set("ipv6s", lines(texts(e.IPv6Addrs)))
+	set("ipv6-prefix", lines(texts(e.IPv6Prefixes)))
+	if e.IPv6CIDR.IsValid() {
+		set("subnet-ipv6-cidr-blocks", e.IPv6CIDR.String())
+	}
+	set("vpc-ipv6-cidr-blocks", lines(texts(vpc.IPv6CIDRs)))
+	if e.PublicIP.IsValid() {
+		set("public-ipv4s", e.PublicIP.String())
+		set("ipv4-associations/"+e.PublicIP.String(), e.Addrs[0].String())
+	}
+	// In practice: the categories page calls it network-card-index. Instances use this name, and only those with
+	// several cards have it.
+	if len(i.limits.cards()) > 1 {
+		set("network-card", strconv.Itoa(e.Card))
+	}
+}
+
+// document returns the instance identity document (Guide: "Instance identity documents").
+func (i *Instance) document(boot ENI) string {
+	return indent(struct {
+		AccountID        string    `json:"accountId"`
+		Architecture     string    `json:"architecture"`
+		AvailabilityZone string    `json:"availabilityZone"`
+		ImageID          string    `json:"imageId"`
+		InstanceID       string    `json:"instanceId"`
+		InstanceType     string    `json:"instanceType"`
+		PendingTime      time.Time `json:"pendingTime"`
+		PrivateIP        string    `json:"privateIp,omitempty"`
+		Region           string    `json:"region"`
+		Version          string    `json:"version"`
+	}{
+		i.sim.cfg.Account, "x86_64", i.Zone, "ami-00000000000000001", i.ID, i.Type,
+		i.launched.UTC().Truncate(time.Second), first(boot.Addrs), i.sim.cfg.Region, "2017-09-30",
+	})
+}
+
+// credentials returns the credentials of the instance's role. They are only valid in the simulator. They are new at
+// each request; the real ones are renewed some minutes before they expire (Guide: "Retrieve security credentials from
+// instance metadata").
+func (i *Instance) credentials() string {
+	now := time.Now().UTC().Truncate(time.Second)
+	return indent(struct {
+		Code            string
+		LastUpdated     time.Time
+		Type            string
+		AccessKeyID     string `json:"AccessKeyId"`
+		SecretAccessKey string
+		Token           string
+		Expiration      time.Time
+	}{
+		"Success", now, "AWS-HMAC", "ASIAEC2SIM" + i.ID[len(i.ID)-6:], "secret of " + i.ID, "session of " + i.ID, now.Add(6 * time.Hour),
+	})
+}
+
+func indent(v any) string {
+	text, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		panic(fmt.Sprintf("ec2sim: %T: %v", v, err))
+	}
+	return string(text)
+}
+
+func lines(values []string) string { return strings.Join(values, "\n") }
+
+// first returns the first address, or "".
+func first(as []netip.Addr) string {
+	if len(as) == 0 {
+		return ""
+	}
+	return as[0].String()
+}

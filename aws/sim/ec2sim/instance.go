@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// An Instance is a running instance.
+type Instance struct {
+	ID     string
+	Type   string
+	Zone   string
+	Subnet string // of the boot ENI
+	VPC    string
+
+	sim        *Sim
+	limits     InstanceType
+	role       string
+	tags       map[string]string
+	launched   time.Time
+	terminated bool   // guarded by sim.mu, like the next two
+	views      []view // views of the metadata: the present one, then future ones
+	lies       []*activeLie
+
+	metadata struct {
+		sync.Mutex
+		tokens map[string]time.Time // the expiry of each token
+		calls  []string
+	}
+}
+
+// RunInstance launches an instance, which is running when RunInstance returns. The boot ENI is attached at device index
+// 0, and is deleted with the instance (API: RunInstances).
+func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
+	var i *Instance
+	var err error
+	s.update(func() { i, err = s.run(r) })
+	if err != nil {
+		return nil, fmt.Errorf("run instance: %w", err)
+	}
+	return i, nil
+}
+
+func (s *Sim) run(r RunInstance) (*Instance, error) {
+	limits, ok := s.types[r.Type]
+	if !ok {
+		return nil, refuse("InvalidParameterValue", "Invalid value '%s' for InstanceType.", r.Type)
+	}
+	sub, err := s.subnet(r.Subnet)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := s.groups(r.SecurityGroups)
+	if err != nil {
+		return nil, err
+	}
+	w := r.spec()
+	if err := w.check(); err != nil {
+		return nil, err
+	}
+	if err := limits.mayTake(1+w.v4.slots(), sub.unasked(w.v6).slots(), w.v4.wantsPrefixes() || w.v6.wantsPrefixes()); err != nil {
+		return nil, err
+	}
+	if err := limits.takesEFA(r.EFAOnly); err != nil {
+		return nil, err
+	}
+	e, err := s.newENI(sub, groups, w)
+	if err != nil {
+		return nil, err
+	}
+	i := &Instance{
+		ID:   fmt.Sprintf("i-%017x", s.count("i")),
+		Type: r.Type, Zone: sub.Zone, Subnet: sub.ID, VPC: sub.VPC,
+		sim: s, limits: limits, role: cmp.Or(r.Role, "node"), tags: own(r.Tags), launched: time.Now(),
+	}
+	i.metadata.tokens = map[string]time.Time{}
+	s.instances[i.ID] = i
+	if sub.MapPublicIP && e.primary().IsValid() {
+		e.publicIP = s.publicIP()
+	}
+	s.attach(e, i, 0, 0, 0).deleteOnTermination = true
+	s.attachEFA(i, sub, groups, r.EFAOnly)
+	i.views = []view{{since: i.launched, enis: i.snapshots()}}
+	s.catchUp() // a boot takes longer than any lag
+	return i, nil
+}
+
+// attachEFA gives the first cards of a new instance an EFA-only ENI at device index 0. On card 0, which has the boot
+// ENI, it is at index 1 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). An
+// EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
+func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
+	for card := range cards {
+		e := s.bareENI(sub, groups)
+		e.efaOnly = true
+		index := 0
+		if card == 0 {
+			index = 1
+		}
+		s.attach(e, i, card, index, 0).deleteOnTermination = true
+	}
+}
+
+// takesEFA refuses EFA-only ENIs on more cards than the type has, or if the boot ENI leaves no slot for one.
+func (t InstanceType) takesEFA(cards int) error {
+	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
+		return refuse("InvalidParameterValue", "%s has no room for an EFA-only network interface on each of %d network cards.", t.Name, cards)
+	}
+	return nil
+}
+
+// spec returns what the boot ENI must have.
+func (r RunInstance) spec() spec {
+	return spec{
+		primary: r.PrivateIP,
+		v4:      demand{count: positive(&r.Secondary), prefixCount: positive(&r.Prefixes)},
+		v6:      demand{count: positive(&r.IPv6), prefixCount: positive(&r.IPv6Prefixes)},
+	}
+}
+
+// publicIP returns an address of 198.18.0.0/15, which no real host has (RFC 2544, RFC 6890).
+func (s *Sim) publicIP() netip.Addr {
+	n := s.count("public")
+	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16&1), byte(n >> 8), byte(n)})
+}
+
+// TerminateInstance ends an instance. ENIs with DeleteOnTermination are deleted, the others are detached and stay
+// (Guide: "Elastic network interfaces").
+func (s *Sim) TerminateInstance(id string) error {
+	var err error
+	s.update(func() { err = s.terminate(id) })
+	return err
+}
+
+func (s *Sim) terminate(id string) error {
+	i, err := s.running(id)
+	if err != nil {
+		return fmt.Errorf("terminate: %w", err)
+	}
+	i.terminated = true
+	for _, e := range s.attached(i) {
+		remove := e.attachment.deleteOnTermination
+		s.untie(e)
+		if remove {
+			s.drop(e)
+		}
+	}
+	return nil
+}
+
+// running returns an instance that is not terminated.
+func (s *Sim) running(id string) (*Instance, error) {
+	i, ok := s.instances[id]
+	switch {
+	case !strings.HasPrefix(id, "i-"):
+		return nil, refuse("InvalidInstanceID.Malformed", "Invalid id: %q (expecting \"i-...\")", id)
+	case !ok:
+		return nil, notFound("InvalidInstanceID", "instance ID", id)
+	case i.terminated:
+		return nil, refuse("InvalidParameterValue", "Instance '%s' is not 'running'.", id)
+	}
+	return i, nil
+}
+
+// ENIs returns the instance's network interfaces, by network card and device index.
+func (i *Instance) ENIs() []ENI {
+	i.sim.mu.Lock()
+	defer i.sim.mu.Unlock()
+	return i.snapshots()
+}
+
+func (i *Instance) snapshots() []ENI {
+	var enis []ENI
+	for _, e := range i.sim.attached(i) {
+		enis = append(enis, e.snapshot())
+	}
+	return enis
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// A Lag is how old the state of EC2's answers can be: "the result of an API command you run ... might not be
+// immediately visible to all subsequent commands" (API: "Eventual consistency in the Amazon EC2 API"). The zero value
+// is an EC2 that always shows the present state. With the same Seed, the same calls at the same times have the same
+// answers.
+//
+//   - DescribeNetworkInterfaces and the free addresses of DescribeSubnets show the state of some moment within the last
+//     Most. In half of the cases, this is the present. So a describe can miss a new ENI or address, and can show a
+//     deleted one.
+//   - A describe never shows an older state than the describe before it, with exceptions: Back says how often it may go
+//     back within Most. In practice EC2 does that: kubernetes/kubernetes#77389 saw a volume detached, and later
+//     detaching.
+//   - An action that names an ENI may not find it for some part of Most after its creation. It then answers
+//     InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the system, and you will get an
+//     error responding that the resource does not exist"). A describe may show the ENI earlier, or later.
+//
+// Changes always apply to the present state. When RunInstance returns, all actions know the instance.
+type Lag struct {
+	Most time.Duration
+	Back int
+	Seed uint64
+}
+
+// lagging is the state of a Lag.
+type lagging struct {
+	Lag
+	rand  *rand.Rand
+	past  []moment // in order; the first is the newest moment that is as old as Most, or older
+	first int      // number of moments before the first
+	shown int      // the latest moment that was shown, counted from the beginning
+}
+
+// A moment is what describes can see from a certain time on.
+type moment struct {
+	since time.Time
+	enis  map[string]*eni // with a lag, copies that never change
+	free  map[string]int  // by subnet
+}
+
+func newLagging(l Lag) *lagging {
+	if l.Most <= 0 {
+		return nil
+	}
+	return &lagging{Lag: l, rand: rand.New(rand.NewPCG(l.Seed, 0))}
+}
+
+// now returns the present moment.
+func (s *Sim) now() moment {
+	m := moment{since: time.Now(), enis: s.enis, free: map[string]int{}}
+	for id, sub := range s.subnets {
+		m.free[id] = sub.free()
+	}
+	return m
+}
+
+// keep saves the present moment for later describes, if there is a lag and the state has changed.
+func (s *Sim) keep() {
+	if s.lag == nil {
+		return
+	}
+	m := s.now()
+	m.enis = map[string]*eni{}
+	for id, e := range s.enis {
+		m.enis[id] = e.copy()
+	}
+	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) {
+		return // so the free addresses are also the same
+	}
+	s.lag.past = append(s.lag.past, m)
+	s.lag.forget(m.since)
+}
+
+// copy returns a copy of e that never changes.
+func (e *eni) copy() *eni {
+	c := *e
+	c.groups, c.tags = slices.Clone(e.groups), maps.Clone(e.tags)
+	for _, h := range []*holding{&c.v4, &c.v6} {
+		h.addrs, h.prefixes = slices.Clone(h.addrs), slices.Clone(h.prefixes)
+	}
+	if e.attachment != nil {
+		c.attachment = new(*e.attachment)
+	}
+	return &c
+}
+
+// forget drops moments that are too old to be shown.
+func (l *lagging) forget(now time.Time) {
+	oldest := now.Add(-l.Most)
+	for len(l.past) > 1 && !l.past[1].since.After(oldest) {
+		l.past, l.first = l.past[1:], l.first+1
+	}
+}
+
+// seen returns the moment that a describe shows.
+func (s *Sim) seen() moment {
+	if s.lag == nil {
+		return s.now()
+	}
+	l, now := s.lag, time.Now()
+	l.forget(now)
+	latest := max(0, l.shown-l.first)
+	if latest > 0 && l.Back > 0 && l.rand.IntN(2) == 0 {
+		l.Back--
+		return l.past[l.rand.IntN(latest)]
+	}
+	for at := now.Add(-l.some()); latest+1 < len(l.past) && !l.past[latest+1].since.After(at); {
+		latest++
+	}
+	l.shown = l.first + latest
+	return l.past[latest]
+}
+
+// some returns how late something is: half of the time 0, else up to Most.
+func (l *lagging) some() time.Duration {
+	if l.rand.IntN(2) == 0 {
+		return 0
+	}
+	return time.Duration(l.rand.Int64N(int64(l.Most) + 1))
+}
+
+// propagated returns when all actions will find an ENI that is created now.
+func (s *Sim) propagated() time.Time {
+	if s.lag == nil {
+		return time.Time{}
+	}
+	return time.Now().Add(s.lag.some())
+}
+
+// catchUp drops all moments but the present one.
+func (s *Sim) catchUp() {
+	if s.lag != nil {
+		s.lag.first += len(s.lag.past)
+		s.lag.past = nil
+		s.keep()
+	}
+}

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// A Lie is a wrong answer of the metadata service, or an omission. The functions below are lies that people have met. A
+// number like #1967 is an issue of aws/amazon-vpc-cni-k8s; "netutils" is lib/lib.sh of
+// amazonlinux/amazon-ec2-net-utils.
+type Lie struct {
+	eni     string                          // the ENI that it is about; empty: all
+	enis    func(before, now []ENI) []ENI   // returns other ENIs than there are; before is what was shown when the lie began
+	key     func(name, value string) string // returns another value for a key of the ENI, empty for none
+	failure int                             // the status of all answers
+	silent  bool                            // no answers at all
+}
+
+// An activeLie is a lie that is active.
+type activeLie struct {
+	Lie
+	before []ENI
+}
+
+// Lie makes the metadata service tell these lies until stop is called or the instance restarts. Several lies about one
+// ENI apply in the order in which they began.
+func (i *Instance) Lie(lies ...Lie) (stop func()) {
+	i.sim.mu.Lock()
+	defer i.sim.mu.Unlock()
+	before := i.listed()
+	var begun []*activeLie
+	for _, l := range lies {
+		begun = append(begun, &activeLie{l, before})
+	}
+	i.lies = append(i.lies, begun...)
+	return func() {
+		i.sim.mu.Lock()
+		defer i.sim.mu.Unlock()
+		i.lies = slices.DeleteFunc(i.lies, func(t *activeLie) bool { return slices.Contains(begun, t) })
+	}
+}
+
+// Reboot restarts the instance. Its metadata begins anew with these lies, and all earlier lies end. After a restart,
+// metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force disappear from it (API:
+// DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"; that a
+// reboot is enough is a guess). ENIs and addresses do not change, and listeners are not called.
+func (i *Instance) Reboot(lies ...Lie) (stop func()) {
+	i.sim.mu.Lock()
+	i.lies = nil
+	i.sim.mu.Unlock()
+	return i.Lie(lies...)
+}
+
+// ForgetENI omits an attached ENI (#1967, after a restart; PR #3821).
+func ForgetENI(eni string) Lie {
+	return Lie{eni: eni, enis: func(_, now []ENI) []ENI {
+		return slices.DeleteFunc(slices.Clone(now), func(e ENI) bool { return e.ID == eni })
+	}}
+}
+
+// KeepENI still shows an ENI after it was detached or deleted, as it was when the lie began (#1340, #1008, #359; API:
+// DetachNetworkInterface, Force: "the attributes associated with the detached network interface might still be
+// visible").
+func KeepENI(eni string) Lie {
+	return Lie{eni: eni, enis: func(before, now []ENI) []ENI {
+		was, here := find(before, eni), find(now, eni)
+		if was < 0 || here >= 0 {
+			return now
+		}
+		return append(slices.Clone(now), before[was])
+	}}
+}
+
+// FreezeENI shows an attached ENI as it was when the lie began: with addresses that it has lost, and without new ones
+// (#391, #1070, PR #1177, #3887).
+func FreezeENI(eni string) Lie {
+	return Lie{eni: eni, enis: func(before, now []ENI) []ENI {
+		was, here := find(before, eni), find(now, eni)
+		if was < 0 || here < 0 {
+			return now
+		}
+		now = slices.Clone(now)
+		now[here] = before[was]
+		return now
+	}}
+}
+
+// HideKeys answers 404 for these keys of an ENI. The keys of a new ENI appear one after another, within up to 30
+// seconds (netutils polls for so long). On some types vpc-ipv4-cidr-blocks never appeared (kubernetes/kops PR 7402).
+func HideKeys(eni string, keys ...string) Lie {
+	return Lie{eni: eni, key: func(name, value string) string {
+		if slices.Contains(keys, name) {
+			return ""
+		}
+		return value
+	}}
+}
+
+// HideENI answers 404 for everything below an ENI's MAC, although the list of MACs has it. It is the worst case of
+// HideKeys.
+func HideENI(eni string) Lie {
+	return Lie{eni: eni, key: func(string, string) string { return "" }}
+}
+
+// ZeroDeviceNumber makes the device number of an ENI 0, as it is until the true one appears (netutils polls for that 60
+// times in 6 seconds).
+func ZeroDeviceNumber(eni string) Lie {
+	return Lie{eni: eni, key: func(name, value string) string {
+		if name == "device-number" {
+			return "0"
+		}
+		return value
+	}}
+}
+
+// LateNetworkCard omits the network card of an ENI on an instance with several cards (netutils polls for it 12 times in
+// 12 seconds).
+func LateNetworkCard(eni string) Lie { return HideKeys(eni, "network-card") }
+
+// FailENI answers 500 for everything about an ENI except the list of MACs. In amazonlinux/amazon-ec2-net-utils#161, a
+// program took such an error for "no addresses", and removed them all from the interface. The status is a guess.
+func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternalServerError} }
+
+// Unavailable answers 503 to everything, as an overloaded service may do (Guide: "Access instance metadata for an EC2
+// instance", "Query throttling"; the guide does not name the status, so it is a guess).
+func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
+
+// Silent never answers, so the caller waits. The cause may be a packet filter, a hop limit that is too small (Guide:
+// "Use the Instance Metadata Service to access instance metadata"), or the limit of 1024 packets per second for
+// link-local services (aws/aws-eks-best-practices, of DNS).
+func Silent() Lie { return Lie{silent: true} }
+
+func find(enis []ENI, id string) int {
+	return slices.IndexFunc(enis, func(e ENI) bool { return e.ID == id })
+}
+
+// listed returns the ENIs that the metadata shows as attached.
+func (i *Instance) listed() []ENI {
+	enis := i.present().enis
+	for _, t := range i.lies {
+		if t.enis != nil {
+			enis = t.enis(t.before, enis)
+		}
+	}
+	return enis
+}
+
+// lyingKey returns the value that the metadata shows for a key of an ENI, or "" for none.
+func lyingKey(lies []*activeLie, e ENI, name, value string) string {
+	for _, t := range lies {
+		if t.eni == e.ID && t.key != nil && value != "" {
+			value = t.key(name, value)
+		}
+	}
+	return value
+}
+
+// refusal returns why a request to the metadata gets no proper answer: a status, or silence.
+func (i *Instance) refusal(path string) (status int, silent bool) {
+	i.sim.mu.Lock()
+	defer i.sim.mu.Unlock()
+	enis := i.listed()
+	for _, t := range i.lies {
+		n := find(enis, t.eni)
+		about := t.eni == "" || n >= 0 && strings.HasPrefix(path, "/latest/"+macsDir+enis[n].MAC)
+		if about && (t.failure != 0 || t.silent) {
+			return t.failure, t.silent
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// defaultGroup is the security group of an ENI that is created without one (API: CreateNetworkInterface).
+const defaultGroup = "sg-default"
+
+// maxGroups is how many security groups an ENI may have (VPC Guide: "Amazon VPC quotas").
+const maxGroups = 5
+
+// eni returns an ENI that actions can already find.
+func (s *Sim) eni(id string) (*eni, error) {
+	if !strings.HasPrefix(id, "eni-") {
+		return nil, refuse("InvalidNetworkInterfaceId.Malformed", "Invalid id: %q (expecting \"eni-...\")", id)
+	}
+	if e, ok := s.enis[id]; ok && !time.Now().Before(e.known) {
+		return e, nil
+	}
+	return nil, notFound("InvalidNetworkInterfaceID", "networkInterface ID", id)
+}
+
+func (s *Sim) subnet(id string) (*subnet, error) {
+	if sub, ok := s.subnets[id]; ok {
+		return sub, nil
+	}
+	return nil, notFound("InvalidSubnetID", "subnet ID", id)
+}
+
+// groups checks security groups. Without any, it returns the default one.
+func (s *Sim) groups(ids []string) ([]string, error) {
+	if len(ids) == 0 {
+		return []string{defaultGroup}, nil
+	}
+	if len(ids) > maxGroups {
+		return nil, refuse("SecurityGroupsPerInterfaceLimitExceeded",
+			"You have exceeded the limit of %d security groups per interface.", maxGroups)
+	}
+	for _, id := range ids {
+		if len(s.cfg.SecurityGroups) > 0 && !slices.Contains(s.cfg.SecurityGroups, id) {
+			return nil, notFound("InvalidGroup", "security group", id)
+		}
+	}
+	return slices.Clone(ids), nil
+}

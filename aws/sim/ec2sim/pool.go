@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// A pool has the addresses of one family of a subnet, in aligned blocks. A single address is a block of one, a
+// delegated prefix a block of many. So a subnet can be fragmented as in EC2: no room for a prefix, although there are
+// free addresses. The first four addresses and the last one are reserved (VPC Guide: "Subnet CIDR blocks", of both
+// families).
+type pool interface {
+	takeAll(bits, count int) (blocks []netip.Prefix, ok bool)     // blocks of this prefix length, or none
+	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) // these, or none and the first block that is not free
+	give(blocks ...netip.Prefix)                                  // returns blocks to the pool
+	reserved(a netip.Addr) bool                                   // EC2 reserves it
+	left() int                                                    // number of free single addresses
+}
+
+// A bitmap is the pool of an IPv4 subnet, with a bit for each address.
+type bitmap struct {
+	cidr netip.Prefix
+	used []uint64
+	free int
+	next int // where the search for a block begins: after the last block that was taken
+}
+
+// newBitmap returns the pool of an IPv4 block. It reserves the addresses for network, router, DNS, future use and
+// broadcast.
+func newBitmap(cidr netip.Prefix) *bitmap {
+	size := 1 << (32 - cidr.Bits())
+	p := &bitmap{cidr: cidr.Masked(), used: make([]uint64, (size+63)/64), free: size}
+	for _, i := range []int{0, 1, 2, 3, size - 1} {
+		p.set(i, 1)
+	}
+	return p
+}
+
+func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
+
+// take returns the next free block of this prefix length. EC2 does not document its choice. The simulator takes blocks
+// in turn, so that it is predictable, and a freed address is used again as late as possible.
+func (p *bitmap) take(bits int) (netip.Prefix, bool) {
+	n, size := 1<<(32-bits), p.size()
+	start := (p.next + n - 1) / n * n
+	for i := range size / n {
+		at := (start + i*n) % size
+		if p.isFree(at, n) {
+			p.set(at, n)
+			p.next = at + n
+			return netip.PrefixFrom(p.at(at), bits), true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func (p *bitmap) takeAll(bits, count int) ([]netip.Prefix, bool) {
+	if count > p.free {
+		return nil, false
+	}
+	next, blocks := p.next, []netip.Prefix(nil)
+	for range count {
+		b, ok := p.take(bits)
+		if !ok {
+			p.give(blocks...)
+			p.next = next
+			return nil, false
+		}
+		blocks = append(blocks, b)
+	}
+	return blocks, true
+}
+
+func (p *bitmap) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
+	for done, b := range blocks {
+		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
+		if !p.isFree(i, n) {
+			p.give(blocks[:done]...)
+			return b, false
+		}
+		p.set(i, n)
+	}
+	return netip.Prefix{}, true
+}
+
+func (p *bitmap) give(blocks ...netip.Prefix) {
+	for _, b := range blocks {
+		i, n := p.index(b.Addr()), 1<<(32-b.Bits())
+		p.used[i/64] &^= mask(i, n)
+		p.free += n
+	}
+}
+
+func (p *bitmap) reserved(a netip.Addr) bool {
+	i := p.index(a)
+	return i < 4 || i == p.size()-1
+}
+
+func (p *bitmap) left() int { return p.free }
+
+// isFree, set and mask work on n bits from i. These never cross a word: blocks are aligned and at most 16 long.
+func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&mask(i, n) == 0 }
+
+func (p *bitmap) set(i, n int) {
+	p.used[i/64] |= mask(i, n)
+	p.free -= n
+}
+
+func mask(i, n int) uint64 { return (1<<n - 1) << (i % 64) }
+
+func (p *bitmap) at(i int) netip.Addr {
+	base := p.cidr.Addr().As4()
+	var a [4]byte
+	binary.BigEndian.PutUint32(a[:], binary.BigEndian.Uint32(base[:])+uint32(i))
+	return netip.AddrFrom4(a)
+}
+
+func (p *bitmap) index(a netip.Addr) int {
+	base, b := p.cidr.Addr().As4(), a.As4()
+	return int(binary.BigEndian.Uint32(b[:]) - binary.BigEndian.Uint32(base[:]))
+}
+
+// single returns the block of one address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// singles returns the blocks of addresses.
+func singles(addrs []netip.Addr) []netip.Prefix {
+	blocks := make([]netip.Prefix, len(addrs))
+	for i, a := range addrs {
+		blocks[i] = single(a)
+	}
+	return blocks
+}
+
+// addrs returns the addresses of blocks of one.
+func addrs(blocks []netip.Prefix) []netip.Addr {
+	as := make([]netip.Addr, len(blocks))
+	for i, b := range blocks {
+		as[i] = b.Addr()
+	}
+	return as
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The version of the API, and the namespace of its answers.
+const (
+	apiVersion = "2016-11-15"
+	namespace  = "http://ec2.amazonaws.com/doc/" + apiVersion + "/"
+)
+
+// actions is the API: the name of each action and the method that answers it. The parameters are the fields of the
+// input.
+var actions = map[string]action{
+	"AssignIpv6Addresses":             answer((*Sim).assignIPv6Addresses),
+	"AssignPrivateIpAddresses":        answer((*Sim).assignPrivateIPAddresses),
+	"AttachNetworkInterface":          answer((*Sim).attachNetworkInterface),
+	"CreateNetworkInterface":          answer((*Sim).createNetworkInterface),
+	"CreateTags":                      answer((*Sim).createTags),
+	"DeleteNetworkInterface":          answer((*Sim).deleteNetworkInterface),
+	"DescribeInstanceTypes":           answer((*Sim).describeInstanceTypes),
+	"DescribeNetworkInterfaces":       answer((*Sim).describeNetworkInterfaces),
+	"DescribeSubnets":                 answer((*Sim).describeSubnets),
+	"DescribeVpcPeeringConnections":   answer((*Sim).describeVpcPeeringConnections),
+	"DescribeVpcs":                    answer((*Sim).describeVpcs),
+	"DetachNetworkInterface":          answer((*Sim).detachNetworkInterface),
+	"ModifyNetworkInterfaceAttribute": answer((*Sim).modifyNetworkInterfaceAttribute),
+	"UnassignIpv6Addresses":           answer((*Sim).unassignIPv6Addresses),
+	"UnassignPrivateIpAddresses":      answer((*Sim).unassignPrivateIPAddresses),
+}
+
+// noDryRun are the actions without the parameter DryRun. "Most" have it (API: "Common query parameters"); these do not
+// have it in the API model of the SDKs. EC2's answer to such a DryRun is a guess.
+var noDryRun = []string{"AssignIpv6Addresses", "AssignPrivateIpAddresses", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses"}
+
+// An action answers a form with an output structure. It is called with the lock held.
+type action func(*Sim, form) (output, error)
+
+// answer makes an action from a method with decoded parameters. A dry run ends before the work.
+func answer[In any, Out any, P interface {
+	*Out
+	output
+}](f func(*Sim, *In) (P, error)) action {
+	return func(s *Sim, parameters form) (output, error) {
+		in := new(In)
+		if err := parameters.decode(in); err != nil {
+			return nil, err
+		}
+		if parameters["DryRun"] == "true" {
+			return nil, refuse("DryRunOperation", "Request would have succeeded, but DryRun flag is set.")
+		}
+		out, err := f(s, in)
+		if err != nil {
+			return nil, err
+		}
+		return out, nil
+	}
+}
+
+// An output is the answer to an action: a structure that begins with a head.
+type output interface{ identify(request string) }
+
+// A head begins each answer.
+type head struct {
+	RequestID string `xml:"requestId"`
+}
+
+func (h *head) identify(request string) { h.RequestID = request }
+
+// done is the answer of actions that return nothing.
+type done struct {
+	head
+	Return bool `xml:"return"`
+}
+
+// failure is the answer to a refused call.
+type failure struct {
+	Code      string `xml:"Errors>Error>Code"`
+	Message   string `xml:"Errors>Error>Message"`
+	RequestID string `xml:"RequestID"`
+}
+
+// ServeHTTP answers a request of the EC2 query API. It does not check signatures.
+func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil { // without a server, a request may have no body
+		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
+	}
+	if err := r.ParseForm(); err != nil {
+		reject(w, refuse("MalformedQueryString", "%v", err), "")
+		return
+	}
+	f := form{}
+	for name, values := range r.Form {
+		f[name] = values[0]
+	}
+	var out output
+	var err error
+	var request string
+	var lost bool
+	s.update(func() {
+		request = fmt.Sprintf("00000000-0000-4000-8000-%012x", s.count("request"))
+		out, lost, err = s.play(f)
+		s.record(f, err, lost)
+	})
+	w.Header().Set("x-amzn-RequestId", request)
+	switch {
+	case !s.hold(r, f["Action"]): // the caller has given up
+	case lost:
+		panic(http.ErrAbortHandler) // then servers of net/http close the connection
+	case err != nil:
+		reject(w, err, request)
+	default:
+		out.identify(request)
+		write(w, http.StatusOK, xml.Name{Space: namespace, Local: f["Action"] + "Response"}, out)
+	}
+}
+
+// reject answers with an error.
+func reject(w http.ResponseWriter, err error, request string) {
+	r, ok := errors.AsType[*refusal](err)
+	if !ok {
+		r = &refusal{"InternalError", err.Error()}
+	}
+	write(w, status(r.code), xml.Name{Local: "Response"}, &failure{r.code, r.message, request})
+}
+
+// dispatch checks a call in EC2's order: whether the action exists, whether the caller is throttled, and whether the
+// action is allowed. Then the action answers.
+func (s *Sim) dispatch(f form) (output, error) {
+	name := f["Action"]
+	act, ok := actions[name]
+	switch {
+	case name == "":
+		return nil, refuse("MissingAction", "The request is missing an action.")
+	case !ok:
+		return nil, refuse("InvalidAction", "The action %s is not valid for this web service.", name)
+	case cmp.Or(f["Version"], apiVersion) != apiVersion:
+		return nil, refuse("NoSuchVersion", "The specified API version does not exist.")
+	}
+	for _, gate := range []func(form) error{s.throttled, s.injected, s.allowed} {
+		if err := gate(f); err != nil {
+			return nil, err
+		}
+	}
+	if f["DryRun"] != "" && slices.Contains(noDryRun, name) {
+		return nil, refuse("UnknownParameter", "The parameter DryRun is not recognized")
+	}
+	return act(s, f)
+}
+
+// allowed refuses an action that the Config denies. Tags in a creation need the permission to tag (Guide: "Grant
+// permission to tag Amazon EC2 resources during creation").
+func (s *Sim) allowed(f form) error {
+	action := f["Action"]
+	if !slices.Contains(s.cfg.Denied, action) && f.any("TagSpecification.") {
+		action = "CreateTags"
+	}
+	if slices.Contains(s.cfg.Denied, action) {
+		return &refusal{"UnauthorizedOperation", s.unauthorized(action)}
+	}
+	return nil
+}
+
+// unauthorized returns EC2's message for a missing permission (in practice). The encoded part is for
+// sts:DecodeAuthorizationMessage; its length is that in API: "Error codes", UnauthorizedOperation.
+func (s *Sim) unauthorized(action string) string {
+	return fmt.Sprintf("You are not authorized to perform this operation. User: arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
+		"to perform: ec2:%[2]s on resource: arn:aws:ec2:%s:%[1]s:network-interface/* because no identity-based policy allows the "+
+		"ec2:%[2]s action. Encoded authorization failure message: %[4]s", s.cfg.Account, action, s.cfg.Region, strings.Repeat("EC2sim-", 120))
+}
+
+// hold delays an answer as Delay says, and reports whether the caller still waits for it.
+func (s *Sim) hold(r *http.Request, action string) bool {
+	s.mu.Lock()
+	d := s.delays[action]
+	s.mu.Unlock()
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.Context().Done():
+		return false
+	}
+}
+
+// write writes an answer in EC2's layout.
+func write(w http.ResponseWriter, code int, name xml.Name, body any) {
+	text := bytes.NewBufferString(xml.Header)
+	e := xml.NewEncoder(text)
+	e.Indent("", "    ")
+	if err := e.EncodeElement(body, xml.StartElement{Name: name}); err != nil {
+		panic(fmt.Sprintf("ec2sim: answer %T: %v", body, err))
+	}
+	w.Header().Set("Content-Type", "text/xml;charset=UTF-8")
+	w.WriteHeader(code)
+	w.Write(text.Bytes())
+}

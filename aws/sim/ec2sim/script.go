@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+// An Outcome says what happens to one HTTP request. With the zero Outcome it is carried out and answered.
+type Outcome struct {
+	Undone bool   // it is not carried out
+	Lost   bool   // the connection is closed without an answer
+	Code   string // the answer is this error, whether it was carried out or not; Undone without a Code is Lost
+}
+
+// The outcomes that a caller must handle, beside those of Refused and DoneBut.
+var (
+	Answered   = Outcome{}
+	DoneLost   = Outcome{Lost: true}
+	UndoneLost = Outcome{Undone: true, Lost: true}
+)
+
+// Refused is a request that is not carried out, and answered with an error.
+func Refused(code string) Outcome { return Outcome{Undone: true, Code: code} }
+
+// DoneBut is a request that is carried out and answered with an error, as a server's fault can be.
+func DoneBut(code string) Outcome { return Outcome{Code: code} }
+
+// Script says what happens to the next HTTP requests of the action, one by one. Each attempt of the SDK counts. A new
+// script replaces the rest of an earlier one; without outcomes it ends it. After the script, Fail, Lose and the buckets
+// apply again.
+func (s *Sim) Script(action string, outcomes ...Outcome) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scripts[action] = outcomes
+}
+
+// play dispatches a request as its script says, and reports whether to lose the answer.
+func (s *Sim) play(f form) (out output, lost bool, err error) {
+	action := f["Action"]
+	script := s.scripts[action]
+	if len(script) == 0 {
+		out, err = s.dispatch(f)
+		return out, err == nil && s.loses(action), err
+	}
+	o := script[0]
+	s.scripts[action] = script[1:]
+	if !o.Undone {
+		out, err = s.dispatch(f)
+	}
+	if err == nil && o.Code != "" {
+		err = &refusal{o.Code, s.words(action, o.Code)}
+	}
+	return out, o.Lost || o.Undone && o.Code == "", err
+}

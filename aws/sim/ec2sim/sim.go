@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A Sim is a running simulator of one region of EC2 with one account. It is an http.Handler, safe for concurrent use.
+type Sim struct {
+	cfg     Config // complete, never changed
+	vpcs    map[string]*VPC
+	types   map[string]InstanceType
+	maxIPv4 int // the largest IPv4PerENI of all types
+	maxIPv6 int
+
+	mu        sync.Mutex // guards all fields below
+	subnets   map[string]*subnet
+	enis      map[string]*eni
+	instances map[string]*Instance
+	tokens    map[string]created
+	counts    map[string]int // the last number of each kind
+	faults    map[string]*fault
+	delays    map[string]time.Duration
+	losses    map[string]int       // number of calls to lose the answers of, by action; negative: all
+	scripts   map[string][]Outcome // the outcomes of the next requests, by action
+	buckets   map[string]*bucket
+	lag       *lagging // nil if there is none
+	calls     []Call
+	listeners []func(Change)
+	changes   []Change // queued for the listeners
+
+	delivery sync.Mutex // held while a listener runs, so that changes arrive in order
+}
+
+// ENIs returns all network interfaces, by ID, which is the order of their creation.
+func (s *Sim) ENIs() []ENI {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []ENI
+	for _, id := range slices.Sorted(maps.Keys(s.enis)) {
+		all = append(all, s.enis[id].snapshot())
+	}
+	return all
+}
+
+// Instances returns the running instances, by ID, which is the order of their launch.
+func (s *Sim) Instances() []*Instance {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var running []*Instance
+	for _, id := range slices.Sorted(maps.Keys(s.instances)) {
+		if i := s.instances[id]; !i.terminated {
+			running = append(running, i)
+		}
+	}
+	return running
+}
+
+// OnChange registers f for each change from now on. Calls of f come one at a time, in the order of the changes, and
+// outside the simulator's lock. An EC2 call that makes a change answers after f has returned, so the caller can rely on
+// what f did. f may read, but must not make a call that changes something.
+func (s *Sim) OnChange(f func(Change)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listeners = append(s.listeners, f)
+}
+
+// update runs f, which may change the state, and then calls the listeners.
+func (s *Sim) update(f func()) {
+	if s.locked(f) {
+		s.deliver()
+	}
+}
+
+// locked runs f under the lock, and reports whether it queued a change.
+func (s *Sim) locked(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock() // a server goes on after a handler panics, and so must the simulator
+	queued := len(s.changes)
+	f()
+	s.keep()
+	return len(s.changes) > queued
+}
+
+// queue saves a change for deliver.
+func (s *Sim) queue(c Change) {
+	if len(s.listeners) > 0 {
+		s.changes = append(s.changes, c)
+	}
+}
+
+// deliver calls the listeners for all queued changes. If another goroutine is delivering, this one waits until its own
+// changes are delivered, too.
+func (s *Sim) deliver() {
+	s.delivery.Lock()
+	defer s.delivery.Unlock()
+	for {
+		s.mu.Lock()
+		if len(s.changes) == 0 {
+			s.mu.Unlock()
+			return
+		}
+		c, listeners := s.changes[0], slices.Clone(s.listeners)
+		s.changes = s.changes[1:]
+		s.mu.Unlock()
+		for _, f := range listeners {
+			f(c)
+		}
+	}
+}
+
+// after runs f, which needs the lock: at once if d is 0, else after d in an update of its own.
+func (s *Sim) after(d time.Duration, f func()) {
+	if d <= 0 {
+		f()
+		return
+	}
+	time.AfterFunc(d, func() { s.update(f) })
+}
+
+// count returns the next number of a kind, from 1.
+func (s *Sim) count(kind string) int {
+	s.counts[kind]++
+	return s.counts[kind]
+}

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import "net/netip"
+
+// An ENI is a copy of a network interface's state.
+type ENI struct {
+	ID              string
+	MAC             string
+	Description     string
+	Subnet          string
+	CIDR            netip.Prefix // the subnet's; zero if it has no IPv4
+	IPv6CIDR        netip.Prefix // the subnet's; zero if it has no IPv6
+	VPC             string
+	Zone            string
+	SecurityGroups  []string
+	Addrs           []netip.Addr   // IPv4, the primary address first; none in a subnet without IPv4
+	Prefixes        []netip.Prefix // delegated IPv4 prefixes
+	IPv6Addrs       []netip.Addr
+	IPv6Prefixes    []netip.Prefix // delegated IPv6 prefixes
+	PublicIP        netip.Addr     // mapped to the primary address; zero if none
+	SourceDestCheck bool
+	EFAOnly         bool // an EFA-only ENI has no address
+	Tags            map[string]string
+
+	Status string // "available" or "in-use"
+
+	// The attachment; all fields are zero if there is none.
+	Attachment          string
+	AttachmentStatus    string // "attaching", "attached" or "detaching"
+	Instance            string
+	Index               int // the device index, within the card
+	Card                int // the network card's index
+	DeleteOnTermination bool
+}
+
+// A Change informs a data plane about a network interface of an instance.
+type Change struct {
+	Kind     ChangeKind
+	Instance string // the instance that has, or had, the ENI
+	ENI      ENI    // after the change; if Detached, as it was while attached
+}
+
+// A ChangeKind is the kind of a Change.
+type ChangeKind string
+
+// The kinds of changes.
+const (
+	Attached  ChangeKind = "attached"  // it is in the instance now
+	Detached  ChangeKind = "detached"  // it has left the instance
+	Addressed ChangeKind = "addressed" // its addresses, prefixes, security groups or source/destination check have changed
+)
+
+// A Call is one request that the EC2 endpoint has answered.
+type Call struct {
+	Action string
+	Params map[string]string // the request's parameters, without Action and Version
+	Code   string            // the error code of the answer; empty if the call succeeded
+	Lost   bool              // the answer was lost: see Sim.Lose and Sim.Script
+}

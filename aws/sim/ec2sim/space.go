@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// The lengths of delegated prefixes (Guide: "Prefix delegation for Amazon EC2 network interfaces").
+const (
+	prefixBits4 = 28
+	prefixBits6 = 80
+)
+
+// A space is the addresses of one family in a subnet.
+type space struct {
+	cidr       netip.Prefix
+	prefixBits int
+	pool       pool
+}
+
+// take takes the demanded blocks, all or none. An address in use is refused with the code inUse.
+func (sp *space) take(d demand, inUse string) (h holding, err error) {
+	switch {
+	case len(d.addrs) > 0:
+		h.addrs, err = d.addrs, sp.takeThese(d.addrs, inUse)
+	case d.wantsPrefixes():
+		h.prefixes, err = sp.takePrefixes(d.prefixes, value(d.prefixCount))
+	default:
+		h.addrs, err = sp.takeAny(value(d.count))
+	}
+	if err != nil {
+		return holding{}, err
+	}
+	return h, nil
+}
+
+// takeFirst takes the addresses of a new ENI, all or none: the primary one (EC2 chooses if it is zero), the listed
+// others, and count more.
+func (sp *space) takeFirst(primary netip.Addr, others []netip.Addr, count int) ([]netip.Addr, error) {
+	listed := others
+	if primary.IsValid() {
+		listed = append([]netip.Addr{primary}, others...)
+	} else {
+		count++
+	}
+	// The listed addresses come first, so that EC2's choices cannot take them.
+	if err := sp.takeThese(listed, "InvalidIPAddress.InUse"); err != nil {
+		return nil, err
+	}
+	more, err := sp.takeAny(count)
+	if err != nil {
+		sp.pool.give(singles(listed)...)
+		return nil, err
+	}
+	if primary.IsValid() {
+		return append(listed, more...), nil
+	}
+	return slices.Concat(more[:1], listed, more[1:]), nil
+}
+
+// takeThese takes addresses by name, all or none. An address in use is refused with the code inUse.
+func (sp *space) takeThese(wanted []netip.Addr, inUse string) error {
+	if err := sp.check(wanted); err != nil {
+		return err
+	}
+	if b, ok := sp.pool.takeThese(singles(wanted)); !ok {
+		return refuse(inUse, "Address %s is in use.", b.Addr())
+	}
+	return nil
+}
+
+// check refuses addresses that the subnet cannot give, and duplicates.
+func (sp *space) check(wanted []netip.Addr) error {
+	for i, a := range wanted {
+		switch {
+		case !sp.cidr.Contains(a):
+			return refuse("InvalidParameterValue", "Address %s does not fall within the subnet's address range", a)
+		case sp.pool.reserved(a):
+			return refuse("InvalidParameterValue", "Address %s is in subnet's reserved address range", a)
+		case slices.Contains(wanted[:i], a):
+			return invalid(a, "addresses", "It is there twice.")
+		}
+	}
+	return nil
+}
+
+// takeAny takes addresses that EC2 chooses, all or none.
+func (sp *space) takeAny(count int) ([]netip.Addr, error) {
+	blocks, ok := sp.pool.takeAll(sp.cidr.Addr().BitLen(), count)
+	if !ok {
+		return nil, refuse("InsufficientFreeAddressesInSubnet",
+			"The specified subnet does not have enough free addresses to satisfy the request.")
+	}
+	return addrs(blocks), nil
+}
+
+// takePrefixes takes the wanted prefixes, and count that EC2 chooses, all or none. A subnet without an aligned free
+// block has no prefixes left, even if it has many single addresses (Guide: "Prefix delegation for Amazon EC2 network
+// interfaces"; the code is in practice: not in the documentation).
+func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
+	for i, p := range wanted {
+		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
+			return nil, invalid(p, "prefixes", fmt.Sprintf("It must be a /%d block of the subnet.", sp.prefixBits))
+		}
+	}
+	if _, free := sp.pool.takeThese(wanted); free {
+		if more, ok := sp.pool.takeAll(sp.prefixBits, count); ok {
+			return append(wanted, more...), nil
+		}
+		sp.pool.give(wanted...)
+	}
+	return nil, refuse("InsufficientCidrBlocks", "The specified subnet does not have enough free cidr blocks to satisfy the request.")
+}
+
+// atCreation returns CreateNetworkInterface's message for a lack of prefixes (in practice: not in the documentation;
+// that it is the same for IPv6 is a guess).
+func atCreation(err error, family string) error {
+	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
+		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)
+	}
+	return err
+}
+
+// noFamily refuses addresses of a family without a CIDR in the subnet. The code is a guess.
+func noFamily(sub *subnet, family string) error {
+	return refuse("InvalidParameterValue", "The subnet %s does not have an %s CIDR block associated with it.", sub.ID, family)
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/binary"
+	"math"
+	"net/netip"
+)
+
+// A sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bit each, so the pool stores the used
+// ones. EC2 chooses at random; the simulator counts. Single addresses come from the first /80, which cannot be a prefix
+// because of its reserved addresses. Prefixes come from the blocks after it.
+type sparse struct {
+	cidr     netip.Prefix
+	taken    map[netip.Prefix]bool // addresses and prefixes
+	inside   map[netip.Prefix]int  // number of used single addresses in a prefix
+	addr     uint64                // the next one to try, counted from the subnet's first
+	prefix   uint64                // the same for prefixes
+	prefixes uint64                // how many there are
+}
+
+// newSparse returns the pool of an IPv6 block, which is a /64 or larger.
+func newSparse(cidr netip.Prefix) *sparse {
+	return &sparse{
+		cidr:     cidr.Masked(),
+		taken:    map[netip.Prefix]bool{},
+		inside:   map[netip.Prefix]int{},
+		addr:     4,
+		prefix:   1,
+		prefixes: 1 << (prefixBits6 - cidr.Bits()),
+	}
+}
+
+func (p *sparse) takeAll(bits, count int) ([]netip.Prefix, bool) {
+	addr, prefix, blocks := p.addr, p.prefix, []netip.Prefix(nil)
+	for range count {
+		b, ok := p.next(bits)
+		if !ok {
+			p.give(blocks...)
+			p.addr, p.prefix = addr, prefix
+			return nil, false
+		}
+		p.mark(b)
+		blocks = append(blocks, b)
+	}
+	return blocks, true
+}
+
+// next returns the next free block. Prefixes are taken in turn. Addresses need not be, because they never run out.
+func (p *sparse) next(bits int) (netip.Prefix, bool) {
+	for bits != prefixBits6 {
+		b := single(p.at(0, p.addr))
+		p.addr++
+		if p.isFree(b) {
+			return b, true
+		}
+	}
+	for range p.prefixes {
+		b := netip.PrefixFrom(p.at(p.prefix>>16, p.prefix<<48), prefixBits6)
+		p.prefix = (p.prefix + 1) % p.prefixes
+		if p.isFree(b) {
+			return b, true
+		}
+	}
+	return netip.Prefix{}, false
+}
+
+func (p *sparse) takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool) {
+	for done, b := range blocks {
+		if !p.isFree(b) {
+			p.give(blocks[:done]...)
+			return b, false
+		}
+		p.mark(b)
+	}
+	return netip.Prefix{}, true
+}
+
+func (p *sparse) give(blocks ...netip.Prefix) {
+	for _, b := range blocks {
+		delete(p.taken, b)
+		if in := around(b); in != b {
+			p.inside[in]--
+		}
+	}
+}
+
+func (p *sparse) reserved(a netip.Addr) bool { return a == p.last() || a.Less(p.at(0, 4)) }
+
+// left is practically unlimited.
+func (p *sparse) left() int { return math.MaxInt }
+
+// isFree reports whether b is unused, and no block inside or around it is used.
+func (p *sparse) isFree(b netip.Prefix) bool {
+	in := around(b)
+	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.last()) || p.inside[b] > 0) {
+		return false
+	}
+	return !p.taken[b] && !p.taken[in]
+}
+
+func (p *sparse) mark(b netip.Prefix) {
+	p.taken[b] = true
+	if in := around(b); in != b {
+		p.inside[in]++
+	}
+}
+
+// around returns the possible prefix that contains b.
+func around(b netip.Prefix) netip.Prefix { return netip.PrefixFrom(b.Addr(), prefixBits6).Masked() }
+
+// at returns the address with this offset, in halves of 64 bits, from the subnet's first.
+func (p *sparse) at(high, low uint64) netip.Addr {
+	a := p.cidr.Addr().As16()
+	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])|high)
+	binary.BigEndian.PutUint64(a[8:], low)
+	return netip.AddrFrom16(a)
+}
+
+// last is the subnet's last address.
+func (p *sparse) last() netip.Addr { return p.at(1<<(64-p.cidr.Bits())-1, math.MaxUint64) }

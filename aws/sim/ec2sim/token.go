@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"reflect"
+	"time"
+)
+
+// created is what a client token has created.
+type created struct {
+	in    createNetworkInterfaceInput
+	out   createNetworkInterfaceOutput
+	until time.Time // when the token expires; zero while the ENI exists
+}
+
+// madeBy returns the first answer to a call with the same client token and the same parameters. Such a call creates
+// nothing, even if the ENI no longer exists. With other parameters it is an error (API: "Ensuring idempotency"). For an
+// unknown token, madeBy returns nil.
+func (s *Sim) madeBy(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
+	first, ok := s.tokens[in.ClientToken]
+	switch {
+	case !ok || !first.until.IsZero() && !time.Now().Before(first.until):
+		return nil, nil
+	case !reflect.DeepEqual(first.in, *in):
+		return nil, refuse("IdempotentParameterMismatch",
+			"The client token you have provided is associated with a resource you are already using with different parameters.")
+	}
+	return new(first.out), nil
+}
+
+func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *createNetworkInterfaceOutput) {
+	if in.ClientToken != "" {
+		e.token = in.ClientToken
+		s.tokens[e.token] = created{in: *in, out: *out}
+	}
+}
+
+// retireToken starts the time for which the token of a deleted ENI is remembered. A token of RunInstances is valid "for
+// at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15). The page
+// says nothing about ENIs.
+func (s *Sim) retireToken(e *eni) {
+	if t, ok := s.tokens[e.token]; ok && s.cfg.TokenLife > 0 {
+		t.until = time.Now().Add(s.cfg.TokenLife)
+		s.tokens[e.token] = t
+	}
+}

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package kubeproxy
+
+import (
+	"embed"
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+//go:embed testdata
+var testdata embed.FS
+
+// read returns a recorded file of a mode.
+func read(m Mode, file string) string {
+	b, err := testdata.ReadFile(path.Join("testdata", string(m), file))
+	if err != nil {
+		panic(err) // it is compiled in
+	}
+	return string(b)
+}
+
+// commands returns the commands that load a family's rules, and those that remove them.
+func (m Mode) commands(f family, rules string) (load, unload command) {
+	if m == NFTables {
+		return command{[]string{"nft", "-f", "-"}, rules},
+			command{[]string{"nft", "delete", "table", f.nft, "kube-proxy"}, ""}
+	}
+	restore := []string{f.iptables + "-restore", "--noflush"}
+	return command{restore, first(rules)}, command{restore, undo(rules)}
+}
+
+// first converts the output of iptables-save: the jumps of kube-proxy come before all other rules, as kube-proxy itself
+// puts them.
+func first(save string) string {
+	var b strings.Builder
+	jumps := map[string]int{} // in this table, by chain
+	for line := range strings.Lines(save) {
+		chain, rest, ok := jump(line)
+		switch {
+		case ok:
+			jumps[chain]++
+			fmt.Fprintf(&b, "-I %s %d %s", chain, jumps[chain], rest)
+			continue
+		case line == "COMMIT\n":
+			clear(jumps)
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}
+
+// undo converts the same output to the deletion of the jumps and the chains. Restoring a chain without rules flushes
+// it.
+func undo(save string) string {
+	var b, chains strings.Builder
+	for line := range strings.Lines(save) {
+		chain, rest, isJump := jump(line)
+		name, isChain := strings.CutPrefix(line, ":")
+		switch {
+		case isJump:
+			fmt.Fprintf(&b, "-D %s %s", chain, rest)
+		case isChain:
+			name, _, _ = strings.Cut(name, " ")
+			fmt.Fprintf(&chains, "-X %s\n", name)
+			b.WriteString(line)
+		case line == "COMMIT\n":
+			b.WriteString(chains.String() + line)
+			chains.Reset()
+		case strings.HasPrefix(line, "*"):
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// jump parses a rule of a chain that is not kube-proxy's own.
+func jump(line string) (chain, rest string, ok bool) {
+	rule, ok := strings.CutPrefix(line, "-A ")
+	if !ok || strings.HasPrefix(rule, "KUBE-") {
+		return "", "", false
+	}
+	return strings.Cut(rule, " ")
+}
+
+// sysctls returns the sysctls that kube-proxy changes, with its values.
+func (m Mode) sysctls(n *nl.NS) (w nl.Wiring) {
+	for line := range strings.Lines(read(m, "sysctls")) {
+		if key, value, ok := strings.Cut(line, " = "); ok {
+			w = append(w, nl.Step{NS: n, Object: nl.Sysctl{Key: key, Value: strings.TrimSpace(value)}})
+		}
+	}
+	return w
+}

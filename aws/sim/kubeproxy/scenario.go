@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package kubeproxy
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+)
+
+// Addrs are the addresses of a host or a Service.
+type Addrs struct{ V4, V6 netip.Addr }
+
+// A Host is a role in the scenario, seen from the node that has the rules.
+type Host string
+
+const (
+	Node    Host = "node"    // the node itself, and pods with the node's network
+	Client  Host = "client"  // a pod on the node, the only backend of Service "hairpin"
+	Sibling Host = "sibling" // a pod on the node and, if you like, on the ENI of the client
+	Local   Host = "local"   // a pod on the node and, if you like, on another ENI
+	Remote  Host = "remote"  // a pod on another node
+	VPCHost Host = "vpcHost" // no pod and no node: the API server, for example
+)
+
+// A Scenario assigns the roles. The hosts need an address of each family of the Node.
+type Scenario map[Host]Addrs
+
+// A Service is a Service in namespace default that the rules serve. Each has its port for TCP and for UDP.
+type Service struct {
+	Name       string
+	ClusterIP  Addrs
+	Port       uint16 // of the ClusterIP
+	TargetPort uint16 // of the backends
+	NodePort   uint16 // of the node; 0 for a Service of type ClusterIP. In mode NFTables only at the node's own address.
+	Backends   []Host
+
+	ClientIPAffinity     bool // sessionAffinity: ClientIP
+	ExternalTrafficLocal bool // externalTrafficPolicy: Local
+}
+
+// recorded is testdata/scenario.json, for which the rules were written.
+var recorded = sync.OnceValue(func() (r struct {
+	ServiceCIDRs []netip.Prefix
+	Hosts        Scenario
+	Services     []Service
+}) {
+	b, err := testdata.ReadFile("testdata/scenario.json")
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		panic(err) // it is compiled in
+	}
+	return r
+})
+
+// Services returns all Services of the rules.
+func Services() []Service { return recorded().Services }
+
+// ServiceCIDRs returns the ranges of all ClusterIPs, one for each family. Mode NFTables drops packets to an unused
+// ClusterIP; in mode IPTables they follow the routes.
+func ServiceCIDRs() []netip.Prefix { return recorded().ServiceCIDRs }
+
+// A family is IPv4 or IPv6, as file names, nft and iptables call it.
+type family struct {
+	name, nft, iptables string
+	of                  func(Addrs) netip.Addr
+}
+
+var families = []family{
+	{"v4", "ip", "iptables", func(a Addrs) netip.Addr { return a.V4 }},
+	{"v6", "ip6", "ip6tables", func(a Addrs) netip.Addr { return a.V6 }},
+}
+
+// fill puts the scenario's addresses of a family into recorded rules. All recorded addresses of a family have the same
+// length, so none is the beginning of another.
+func (s Scenario) fill(f family, rules string) (string, error) {
+	var swap []string
+	for h, was := range recorded().Hosts {
+		is := f.of(s[h])
+		if !is.IsValid() {
+			return "", fmt.Errorf("host %q has no address of family %s, which the node has", h, f.name)
+		}
+		swap = append(swap, f.of(was).String(), is.String())
+	}
+	return strings.NewReplacer(swap...).Replace(rules), nil
+}

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+// greeting explains the shell, and suggests first commands.
+const greeting = `
+You are on node1, a simulated EC2 instance. The cloud is simulated; kernel, packets and programs are real.
+Around it are node2, with the pod web, host and peer, which have no pods, and internet.
+
+  cni-tool eniif           the ENIs that it has
+  pod add cart             start a pod, as a container runtime does
+  pod exec cart ping web   from pod to pod
+  cni-tool status          who has which address
+  pod del cart             end it: its address is free, see cni-tool registry-list
+  cni-tool --help          all else; exit leaves, and nothing remains
+
+`

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// Drops counts the packets that the fabric has dropped, by reason.
+type Drops struct {
+	Spoofed int // from an address that the ENI does not have: EC2's source/destination check
+	Nobody  int // to an address of the VPC, or of a peer, that no ENI has
+	NoRoute int // to anywhere else without a way out: neither the primary address of an ENI with a public address, nor a NAT gateway
+}
+
+// String returns for example "spoofed 0, to nobody 2, without a route 1".
+func (d Drops) String() string {
+	return fmt.Sprintf("spoofed %d, to nobody %d, without a route %d", d.Spoofed, d.Nobody, d.NoRoute)
+}
+
+// A drain is a veth pair whose far end ignores all packets. Packets that leave by it are counted, and end there. To see
+// them: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
+const (
+	drainSpoofed = "spoofed"
+	drainNobody  = "nobody"
+	drainNoRoute = "no-route"
+)
+
+// toDrain returns the route of all packets for dst to a drain.
+func toDrain(drain string, dst netip.Prefix, table uint32) nl.Route {
+	return toFarEnd(drain, dst, table)
+}
+
+// toFarEnd returns the route of all packets for dst to the far end of a link. Its next hop stands for the far end;
+// farEnds sets its MAC address, so no neighbour solicitation is needed.
+func toFarEnd(dev string, dst netip.Prefix, table uint32) nl.Route {
+	via := farEnd
+	if dst.Addr().Is6() {
+		via = farEnd6
+	}
+	return nl.Route{Dst: dst, Via: via, Dev: dev, Table: table, OnLink: true}
+}
+
+var (
+	farEnd      = netip.MustParseAddr("192.0.2.254")
+	farEnd6     = netip.MustParseAddr("fe80::ec2")
+	everything  = netip.MustParsePrefix("0.0.0.0/0")
+	everything6 = netip.MustParsePrefix("::/0")
+)
+
+// farEnds sets the MAC address at the far end of a link.
+func farEnds(dev, mac string) []nl.Object {
+	return []nl.Object{nl.Neigh{Addr: farEnd, MAC: mac, Dev: dev}, nl.Neigh{Addr: farEnd6, MAC: mac, Dev: dev}}
+}
+
+// deafMAC is an address that the far end of a drain does not have, so the far end ignores the packets.
+const deafMAC = "02:00:00:00:00:01"
+
+func (f *Fabric) drains() nl.Wiring {
+	var w nl.Wiring
+	add := func(objects ...nl.Object) {
+		for _, o := range objects {
+			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
+		}
+	}
+	// A router reports on each of its links that it listens to all-routers (RFC 3810). A drain would count that.
+	const router = "net/ipv6/conf/default/forwarding"
+	add(nl.Sysctl{Key: router, Value: "0"})
+	for _, name := range []string{drainSpoofed, drainNobody, drainNoRoute} {
+		add(nl.Veth{Name: name, Peer: "x-" + name, PeerNS: f.vpc.NS, MTU: jumbo})
+		add(farEnds(name, deafMAC)...)
+	}
+	add(nl.Sysctl{Key: router, Value: "1"},
+		toDrain(drainSpoofed, everything, tableSpoofed), toDrain(drainSpoofed, everything6, tableSpoofed))
+	return w
+}
+
+// Drops returns the counts since New.
+func (f *Fabric) Drops() (Drops, error) {
+	var sent map[string]int
+	err := f.vpc.Do(func() (err error) {
+		sent, err = transmitted()
+		return err
+	})
+	if err != nil {
+		return Drops{}, fmt.Errorf("count what the fabric dropped: %w", err)
+	}
+	return Drops{Spoofed: sent[drainSpoofed], Nobody: sent[drainNobody], NoRoute: sent[drainNoRoute]}, nil
+}
+
+// transmitted returns how many packets each link of this thread's namespace had to send: proc_net(5), net/dev.
+func transmitted() (map[string]int, error) {
+	const sent, dropped, columns = 9, 11, 16 // the receiver's eight columns come first
+	b, err := os.ReadFile("/proc/thread-self/net/dev")
+	if err != nil {
+		return nil, err
+	}
+	packets := map[string]int{}
+	for line := range strings.Lines(string(b)) {
+		name, counters, ok := strings.Cut(line, ":")
+		c := strings.Fields(counters)
+		if !ok || len(c) < columns {
+			continue
+		}
+		for _, n := range []string{c[sent], c[dropped]} {
+			v, err := strconv.Atoi(n)
+			if err != nil {
+				return nil, fmt.Errorf("net/dev: %w", err)
+			}
+			packets[strings.TrimSpace(name)] += v
+		}
+	}
+	return packets, nil
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A Namespace is a network namespace with its loopback up. Do runs a function in it. Processes that the function starts
+// are in it, too.
+type Namespace struct {
+	*nl.NS
+	Path string // such as /run/netns/vpcsim0-node1
+
+	open   []io.Closer
+	closed bool
+}
+
+// NewNamespace creates an empty namespace, as a container runtime does for a pod. The Fabric's Close also closes it.
+func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
+	path := f.run.netns(name)
+	if err := addNetNS(path); err != nil {
+		return nil, fmt.Errorf("make namespace %s: %w", name, err)
+	}
+	ns, err := nl.Open(name, path)
+	if err != nil {
+		return nil, errors.Join(err, removeNetNS(path))
+	}
+	n := &Namespace{NS: ns, Path: path}
+	if err := (nl.Up{Dev: "lo"}).Add(ns); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), n.Close())
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made = append(f.made, n)
+	return n, nil
+}
+
+// Close closes what Answer has opened and removes the namespace. The kernel keeps it while a process is in it. A second
+// Close does nothing.
+func (n *Namespace) Close() error {
+	if n.closed {
+		return nil
+	}
+	n.closed = true
+	var err error
+	for _, c := range n.open {
+		err = errors.Join(err, c.Close())
+	}
+	return errors.Join(err, n.NS.Close(), removeNetNS(n.Path))
+}
+
+// addNetNS creates a namespace and mounts it on path, where ip-netns(8) finds it.
+func addNetNS(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		done <- mountNetNS(path)
+	}()
+	if err := <-done; err != nil {
+		return errors.Join(err, os.Remove(path))
+	}
+	return nil
+}
+
+// mountNetNS moves this thread into a new namespace and mounts it.
+func mountNetNS(path string) error {
+	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	return os.NewSyscallError("mount", syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, ""))
+}
+
+func removeNetNS(path string) error {
+	err := syscall.Unmount(path, syscall.MNT_DETACH)
+	// EINVAL: nothing is mounted there, because the process was killed before the mount.
+	if err != nil && err != syscall.EINVAL && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// A run is a number that no other process uses, for the names of what a Fabric creates: the folder /run/vpcsim0 and the
+// namespaces /run/netns/vpcsim0-*. The process that holds the lock of the folder has the number. So what a killed
+// process has left can be distinguished from what is in use.
+type run struct {
+	dir  string
+	lock *os.File
+}
+
+const (
+	runs       = "/run/vpcsim"
+	namespaces = "/run/netns"
+)
+
+// newRun removes what killed processes have left, and takes the lowest free number.
+func newRun() (*run, error) {
+	left, err := filepath.Glob(runs + "[0-9]*")
+	if err != nil {
+		panic(err) // the pattern is a constant
+	}
+	for _, dir := range left {
+		r, err := lock(dir)
+		if errors.Is(err, errTaken) {
+			continue
+		}
+		if err == nil {
+			err = r.end()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("clear away %s: %w", dir, err)
+		}
+	}
+	for n := 0; ; n++ {
+		r, err := lock(fmt.Sprintf("%s%d", runs, n))
+		if !errors.Is(err, errTaken) {
+			return r, err
+		}
+	}
+}
+
+var errTaken = errors.New("another process has it")
+
+// lock creates a folder and takes its lock.
+func lock(dir string) (*run, error) {
+	for {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, err
+		}
+		f, err := os.Open(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // another process has ended in between
+		}
+		if err != nil {
+			return nil, err
+		}
+		if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			f.Close()
+			return nil, errTaken
+		}
+		ours, err := f.Stat()
+		now, gone := os.Stat(dir)
+		if err == nil && gone == nil && os.SameFile(ours, now) {
+			return &run{dir, f}, nil
+		}
+		f.Close() // it was removed between Open and Flock
+	}
+}
+
+// netns returns the path of a namespace of this run.
+func (r *run) netns(name string) string {
+	return filepath.Join(namespaces, filepath.Base(r.dir)+"-"+name)
+}
+
+// end removes the remaining namespaces and the folder, and then releases the lock.
+func (r *run) end() error {
+	left, err := filepath.Glob(r.netns("*"))
+	for _, path := range left {
+		err = errors.Join(err, removeNetNS(path))
+	}
+	return errors.Join(err, os.RemoveAll(r.dir), r.lock.Close())
+}

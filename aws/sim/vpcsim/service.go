@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"syscall"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// metadataAddr is where the fabric serves the metadata of all instances.
+var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
+
+// errorAddr is the source of the fabric's ICMP errors. Without it, the kernel would use the metadata service's address,
+// to which pods may have no route. EC2's errors come from routers that cannot be reached.
+var errorAddr = netip.MustParseAddr("192.0.2.253")
+
+// ec2Addr is the address of EC2 in each instance's namespace. The path to the real EC2 is not simulated.
+const ec2Addr = "127.0.0.1:8773"
+
+// serve answers HTTP at an address of a namespace until the namespace is closed. The hop limit of its answers is hops;
+// 0 means the default.
+func (n *Namespace) serve(addr string, hops int, h http.Handler) error {
+	l := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		if hops == 0 {
+			return nil
+		}
+		control := c.Control(func(fd uintptr) {
+			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_IP, syscall.IP_TTL, hops)
+		})
+		if control != nil {
+			return control
+		}
+		return err
+	}}
+	var socket net.Listener
+	err := n.Do(func() (err error) {
+		socket, err = l.Listen(context.Background(), "tcp4", addr)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", n.Name, err)
+	}
+	s := &http.Server{Handler: h}
+	n.open = append(n.open, s)
+	go s.Serve(socket)
+	return nil
+}
+
+// serveMetadata serves the metadata of all instances. Its answers do not survive a hop (EC2 user guide, "Configure the
+// Instance Metadata Service options": "HttpPutResponseHopLimit", 1 by default). So a container behind the node's
+// routing does not get them, and a container on the ENI does.
+func (f *Fabric) serveMetadata() error {
+	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} { // the kernel uses the first
+		if err := (nl.Addr{Prefix: prefix(a), Dev: "lo"}).Add(f.vpc.NS); err != nil {
+			return err
+		}
+	}
+	const hops = 1
+	return f.vpc.serve(metadataAddr.String(), hops, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		i := f.caller(r)
+		if i == nil {
+			http.Error(w, "the fabric knows no instance of this address", http.StatusForbidden)
+			return
+		}
+		i.Metadata().ServeHTTP(w, r)
+	}))
+}
+
+// caller returns the instance whose ENI has the source address of a request.
+func (f *Fabric) caller(r *http.Request) *Instance {
+	from, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return nil
+	}
+	for _, e := range f.EC2.ENIs() {
+		for _, p := range prefixes(e) {
+			if p.Contains(from.Addr()) {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				return f.instances[e.Instance]
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+)
+
+// This file validates what EC2 and the metadata service answer. A wrong address in a pod is
+// worse than a pod without one. So an answer is used as a whole or not at all, and a
+// missing value is never read as zero:
+//
+//   - What has an ID has one of its kind: eni-..., subnet-..., vpc-....
+//   - An address is a unicast one of its family, without a zone, that a host can have: not
+//     0.0.0.0, not loopback, not link-local (VPC user guide, "VPC CIDR blocks": which
+//     ranges a VPC cannot have).
+//   - A delegated prefix is a /28, or a /80 of IPv6, that begins where it says (EC2 user
+//     guide, "Prefix delegation"). Anything wider would give pods what others have.
+//   - The CIDR of a VPC or a subnet is no wider than a /8: a route to it must not swallow
+//     all there is.
+//   - No address, prefix or ENI is there twice in what belongs to one ENI or one call.
+//   - A MAC is that of one Ethernet interface. An ENI that has addresses has one, or its
+//     link could not be found.
+//   - Numbers are in the range that EC2 could mean: see the constants.
+//   - An answer is about what was asked for: this ENI, this VPC, this instance type, this
+//     many addresses.
+//
+// The caller checks whether an address belongs to the subnet of its ENI, and to no other ENI. Only
+// the caller knows which addresses the node has.
+
+// The largest numbers that are valid, several times what EC2 has today: p5.48xlarge has
+// 32 cards, m8i has 64 addresses on an ENI.
+const (
+	maxENIs  = 1024 // of an instance, and of a card, and so the largest device index
+	maxCards = 256
+	maxAddrs = 4096 // of an ENI
+)
+
+// checkID refuses an invalid ID. The kind is the beginning of the ID.
+func checkID(kind, id string) error {
+	if rest, ok := strings.CutPrefix(id, kind); !ok || rest == "" || strings.ContainsAny(rest, " \t\r\n") {
+		return fmt.Errorf("%.80q is not an ID that begins with %s", id, kind)
+	}
+	return nil
+}
+
+// number refuses a number of EC2's that is missing or out of range.
+func number[T ~int32 | ~int64](what string, n *T, least, most int) (int, error) {
+	if n == nil || int64(*n) < int64(least) || int64(*n) > int64(most) {
+		return 0, fmt.Errorf("%s is %s, not between %d and %d", what, shown(n), least, most)
+	}
+	return int(*n), nil
+}
+
+func shown[T any](v *T) string {
+	if v == nil {
+		return "missing"
+	}
+	return fmt.Sprint(*v)
+}
+
+// parseMAC returns a MAC as the kernel writes it.
+func parseMAC(s string) (string, error) {
+	mac, err := net.ParseMAC(s)
+	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {
+		return "", fmt.Errorf("%.80q is not the MAC of an interface", s)
+	}
+	return mac.String(), nil
+}
+
+// The parsers of addresses, CIDRs and delegated prefixes, for one family each: one of the
+// other family would pass for something that it is not.
+
+func ipv4(s string) (netip.Addr, error)         { return parseAddr(s, netip.Addr.Is4) }
+func ipv6(s string) (netip.Addr, error)         { return parseAddr(s, isIPv6) }
+func ipv4CIDR(s string) (netip.Prefix, error)   { return parseCIDR(s, netip.Addr.Is4) }
+func ipv6CIDR(s string) (netip.Prefix, error)   { return parseCIDR(s, isIPv6) }
+func ipv4Prefix(s string) (netip.Prefix, error) { return parsePrefix(s, ipv4CIDR, 28) }
+func ipv6Prefix(s string) (netip.Prefix, error) { return parsePrefix(s, ipv6CIDR, 80) }
+
+func isIPv6(a netip.Addr) bool { return a.Is6() && !a.Is4In6() && a.Zone() == "" }
+
+func parseAddr(s string, is func(netip.Addr) bool) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil || !is(a) || !a.IsGlobalUnicast() {
+		return netip.Addr{}, fmt.Errorf("%.80q is not an address of this family that an ENI can have", s)
+	}
+	return a, nil
+}
+
+func parseCIDR(s string, is func(netip.Addr) bool) (netip.Prefix, error) {
+	const widest = 8
+	p, err := netip.ParsePrefix(s)
+	if err != nil || !is(p.Addr()) || p.Bits() < widest {
+		return netip.Prefix{}, fmt.Errorf("%.80q is not a CIDR of this family that a VPC can have", s)
+	}
+	return p.Masked(), nil
+}
+
+func parsePrefix(s string, cidr func(string) (netip.Prefix, error), bits int) (netip.Prefix, error) {
+	p, err := cidr(s)
+	if raw, _ := netip.ParsePrefix(s); err == nil && (p.Bits() != bits || raw != p) {
+		return netip.Prefix{}, fmt.Errorf("%.80q is not a delegated prefix: it must be an aligned /%d", s, bits)
+	}
+	return p, err
+}
+
+// once refuses repeated values.
+func once[T comparable](values []T) error {
+	seen := make(map[T]bool, len(values))
+	for _, v := range values {
+		if seen[v] {
+			return fmt.Errorf("%v appears twice", v)
+		}
+		seen[v] = true
+	}
+	return nil
+}
+
+// exactly refuses a number of values that differs from n, and repeated values.
+func exactly[T comparable](n int, values []T) error {
+	if len(values) != n {
+		return fmt.Errorf("asked for %d, but EC2 answers with %d: %v", n, len(values), values)
+	}
+	return once(values)
+}
+
+// about refuses an answer about another thing than the one asked for. The answer may omit it.
+func about(asked string, answered *string) error {
+	if answered != nil && *answered != asked {
+		return fmt.Errorf("asked about %s, but EC2 answers about %.80q", asked, *answered)
+	}
+	return nil
+}
+
+// validate returns the error of a call whose answer is wrong in these ways; nil if none is an error.
+// Whatever the answer says, EC2 may have carried out the call.
+func validate(action string, wrong ...error) error {
+	if err := errors.Join(wrong...); err != nil {
+		return &Error{Action: action, MaybeDone: true, Err: fmt.Errorf("the answer is invalid: %w", err)}
+	}
+	return nil
+}

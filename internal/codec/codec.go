@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package codec reads and writes compact JSON. One description serves both: a function that
+// names the members of an object, and the kind of each.
+//
+//	func (w *Warm) describe(c *codec.Codec) {
+//		c.Object(func() {
+//			codec.Field(c, "min", &w.Min, codec.Number)
+//			codec.Field(c, "max", &w.Max, codec.Number)
+//		})
+//	}
+//
+// It is for processes that live for milliseconds. encoding/json reads each byte twice and
+// first has to learn our types by reflection, which takes twenty times the instructions. A
+// description repeats the struct tags; package codectest compares the two.
+package codec
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A Codec is what a description reads from or writes to. After the first error it reads
+// nothing more.
+type Codec struct {
+	in  string
+	at  int  // how far it has been read; in an object, to the next key
+	end bool // the object has no more members
+	err error
+
+	late  bool // values of Entries are parsed when they are used
+	exact bool
+	seen  []string // names of the members read so far, of this object and of those around it
+	own   int      // where the names of this object begin
+	odd   string   // a member that no description has, see unknown
+
+	out []byte // nil: this codec reads
+}
+
+// Write appends a value to out, which is not nil.
+func Write(out []byte, value func(*Codec)) ([]byte, error) {
+	c := Codec{out: out}
+	value(&c)
+	return c.out, c.err
+}
+
+// Read reads a value. It accepts white space only in strings; null is the zero value.
+func Read(in []byte, value func(*Codec)) error {
+	c := Codec{in: string(in)}
+	return c.read(value)
+}
+
+// ReadLate is Read for a text that Write has written, byte for byte; the caller must be
+// sure of that. The values of [Entries] are parsed when they are used.
+func ReadLate(in []byte, value func(*Codec)) error {
+	c := Codec{in: string(in), late: true}
+	return c.read(value)
+}
+
+// ReadExactly reads a value exactly as encoding/json would. It returns an error for
+// everything that the two could read differently: a name twice, a null, a name that differs
+// from the described one only in case. The text must be as json.Compact writes it.
+func ReadExactly(in []byte, value func(*Codec)) error {
+	c := Codec{in: string(in), exact: true}
+	return c.read(value)
+}
+
+func (c *Codec) read(value func(*Codec)) error {
+	if value(c); c.err == nil && c.at < len(c.in) {
+		c.Fail(errors.New("something follows the value"))
+	}
+	return c.err
+}
+
+// Writes reports whether this codec writes.
+func (c *Codec) Writes() bool { return c.out != nil }
+
+// Fail records the first error.
+func (c *Codec) Fail(err error) {
+	if c.err == nil {
+		c.err = fmt.Errorf("at byte %d: %w", c.at, err)
+	}
+}
+
+// next reads the byte if it comes next, and reports whether it did.
+func (c *Codec) next(b byte) bool {
+	found := c.at < len(c.in) && c.in[c.at] == b
+	if found {
+		c.at++
+	}
+	return found
+}
+
+// word reads the text if it comes next, and reports whether it did.
+func (c *Codec) word(text string) bool {
+	found := strings.HasPrefix(c.in[c.at:], text)
+	if found {
+		c.at += len(text)
+	}
+	return found
+}
+
+// Each reads one value by several descriptions. Each of them knows some of its members.
+func (c *Codec) Each(values ...func(*Codec)) {
+	if c.Writes() {
+		c.Fail(errors.New("several descriptions of one value cannot write it"))
+		return
+	}
+	for at, i := c.at, 0; i < len(values) && c.err == nil; i++ {
+		c.at = at
+		values[i](c)
+	}
+}
+
+// Object is a value with the members that the function describes. It writes them in the
+// order of the function. It reads them in any order, with one call of the function if the
+// order is the same. Other members are ignored.
+func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
+
+// ObjectAndRest is an Object that keeps its other members, unparsed, in a map. It writes
+// them after the described ones.
+func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
+	if c.Writes() {
+		c.out = append(c.out, '{')
+		members()
+		for _, key := range slices.Sorted(maps.Keys(rest)) {
+			c.comma()
+			Text(&key, c)
+			c.out = append(append(c.out, ':'), rest[key]...)
+		}
+		c.out = append(c.out, '}')
+		return
+	}
+	around := c.own
+	c.own = len(c.seen)
+	for c.member(true); !c.end && c.err == nil; {
+		at := c.at
+		if members(); c.at == at && c.err == nil {
+			c.unknown(members, rest)
+		}
+	}
+	c.seen, c.own = c.seen[:c.own], around
+	c.end = false // the object around it has more
+}
+
+// unknown reads a member that is not described.
+func (c *Codec) unknown(members func(), rest map[string]string) {
+	from := c.at
+	key := c.name()
+	if c.exact {
+		at := c.at
+		c.at, c.odd = from, key
+		members() // does encoding/json know the member by a name in another case?
+		c.at, c.odd = at, ""
+	}
+	raw := c.skip()
+	if !c.exact && !json.Valid([]byte(raw)) {
+		c.Fail(fmt.Errorf("%s: this is no JSON", key))
+	} else if rest != nil {
+		rest[key] = raw
+	}
+	c.member(false)
+}
+
+// member reads up to the next member, or to the end of the object.
+func (c *Codec) member(first bool) { c.end = !c.more(first, '{', '}') }
+
+// name reads the key of a member.
+func (c *Codec) name() (key string) {
+	if Text(&key, c); !c.next(':') {
+		c.Fail(fmt.Errorf("want a colon after %q", key))
+	}
+	return key
+}
+
+// named reads the key of a member if it is the next key, and reports whether it was.
+func (c *Codec) named(key string) bool {
+	end := c.at + 1 + len(key)
+	found := !c.end && c.err == nil && len(c.in) > end+1 && c.in[c.at] == '"' && c.in[end] == '"' && c.in[c.at+1:end] == key && c.in[end+1] == ':'
+	if found {
+		c.at = end + 2
+	}
+	if c.exact {
+		c.once(key, found)
+	}
+	return found
+}
+
+// once refuses a key that was read before, or that differs only in case from a described
+// one.
+func (c *Codec) once(key string, found bool) {
+	switch {
+	case c.odd != "" && strings.EqualFold(c.odd, key):
+		c.Fail(fmt.Errorf("%q may be %q", c.odd, key))
+	case found && slices.Contains(c.seen[c.own:], key):
+		c.Fail(fmt.Errorf("%q twice", key))
+	case found:
+		c.seen = append(c.seen, key)
+	}
+}
+
+// more reads the separator before the next member or element, and reports whether there is
+// one.
+func (c *Codec) more(first bool, opening, closing byte) bool {
+	switch {
+	case c.err != nil:
+		return false
+	case first && !c.next(opening):
+		c.Fail(fmt.Errorf("want %c", opening))
+		return false
+	case c.next(closing):
+		return false
+	case !first && !c.next(','):
+		c.Fail(fmt.Errorf("want a comma or %c", closing))
+		return false
+	}
+	return true
+}
+
+// comma writes the comma before a member or element, unless it is the first.
+func (c *Codec) comma() {
+	if last := c.out[len(c.out)-1]; last != '{' && last != '[' {
+		c.out = append(c.out, ',')
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package codectest compares a type's description for package codec with its struct tags
+// for encoding/json.
+package codectest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+)
+
+// Reads checks that a description reads what encoding/json writes of random values. A field
+// that the description lacks fails here.
+func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
+	t.Helper()
+	for range 500 {
+		var v T
+		Random(reflect.ValueOf(&v).Elem())
+		text, err := json.Marshal(&v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sorted, err := json.Marshal(withoutNull(Value(t, text)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Same(t, sorted, describe); err != nil {
+			t.Fatalf("%v: %s", err, sorted)
+		}
+	}
+}
+
+// Same checks that a description reads a text to the same value as encoding/json, or
+// refuses it. The error says why it refuses.
+func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) error {
+	t.Helper()
+	var dense bytes.Buffer
+	if err := json.Compact(&dense, text); err != nil {
+		return err
+	}
+	var v, want T
+	if err := codec.ReadExactly(dense.Bytes(), func(c *codec.Codec) { describe(&v, c) }); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(dense.Bytes(), &want); err != nil {
+		t.Fatalf("read, but to encoding/json it is wrong: %v\n%s", err, text)
+	}
+	if !reflect.DeepEqual(v, want) {
+		t.Fatalf("read     %#v\nand not %#v\n%s", v, want, text)
+	}
+	return nil
+}
+
+// Fuzz checks Same with all texts, beginning with the seeds.
+func Fuzz[T any](f *testing.F, describe func(*T, *codec.Codec), seeds ...string) {
+	for _, s := range seeds {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		_ = Same(t, text, describe) // encoding/json reads the texts that are refused
+	})
+}
+
+// Plugins returns the configurations of plugins in the conflists of a folder.
+func Plugins(f *testing.F, dir string) (texts []string) {
+	f.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.conflist"))
+	if err != nil || len(files) == 0 {
+		f.Fatalf("%s: conflists %v, %v", dir, files, err)
+	}
+	for _, file := range files {
+		var list struct{ Plugins []json.RawMessage }
+		b, err := os.ReadFile(file)
+		if err := errors.Join(err, json.Unmarshal(b, &list)); err != nil {
+			f.Fatal(err)
+		}
+		for _, p := range list.Plugins {
+			texts = append(texts, string(p))
+		}
+	}
+	return texts
+}
+
+// Value parses a text of any type.
+func Value(t *testing.T, text []byte) (v any) {
+	t.Helper()
+	if err := json.Unmarshal(text, &v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return v
+}
+
+// withoutNull removes members that are null, because nothing writes them.
+func withoutNull(v any) any {
+	if m, ok := v.(map[string]any); ok {
+		maps.DeleteFunc(m, func(_ string, v any) bool { return v == nil })
+		for k, v := range m {
+			m[k] = withoutNull(v)
+		}
+	}
+	return v
+}

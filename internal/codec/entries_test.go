@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package codec_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+)
+
+// A guest is a value of Entries.
+type guest struct {
+	Name string `json:"name"`
+	Room int    `json:"room"`
+}
+
+func (g *guest) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "name", &g.Name, codec.Text)
+		codec.Field(c, "room", &g.Room, codec.Number)
+	})
+}
+
+// A house is an object with Entries.
+type house struct {
+	guests codec.Entries[guest]
+}
+
+func (h *house) describe(c *codec.Codec) {
+	c.Object(func() { codec.Entered(c, "guests", &h.guests, (*guest).describe) })
+}
+
+// readings are the two ways to read a text.
+var readings = map[string]func([]byte, func(*codec.Codec)) error{"read": codec.Read, "read late": codec.ReadLate}
+
+// eachReading runs the test with the guests of a text, for each way of reading.
+func eachReading(t *testing.T, guests string, test func(*testing.T, *house)) {
+	t.Helper()
+	for name, read := range readings {
+		t.Run(name, func(t *testing.T) {
+			var h house
+			if err := read([]byte(`{"guests":`+guests+`}`), h.describe); err != nil {
+				t.Fatal(err)
+			}
+			test(t, &h)
+		})
+	}
+}
+
+// written returns the guests as they are written.
+func (h *house) written(t *testing.T) string {
+	t.Helper()
+	b, err := codec.Write([]byte{}, h.describe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(string(b), `{"guests":`), "}")
+}
+
+func addr(n int) netip.Addr {
+	if n%4 == 3 {
+		return netip.AddrFrom16([16]byte{0: 0x20, 7: byte(n % 8), 15: byte(n)})
+	}
+	return netip.AddrFrom4([4]byte{10, 0, byte(n % 2), byte(n)})
+}
+
+var names = []string{"Jim", "", "a longer one: 0123456789abcdef", `"Jim"\`, "Jım <&> \u2028", "x}", "{Jim}", "control \x01"}
+
+func randomGuest() guest { return guest{names[rand.N(len(names))], rand.N(3)} }
+
+// Entries behave like a map, however they were read, in any order, with duplicate keys, and
+// after any changes.
+func TestEntriesAreAMap(t *testing.T) {
+	for range 300 {
+		var members []string
+		truth := map[netip.Addr]guest{}
+		for range rand.N(12) {
+			a, g := addr(rand.N(16)), randomGuest()
+			text, _ := json.Marshal(g)
+			members = append(members, fmt.Sprintf(`"%s":%s`, a, text))
+			truth[a] = g
+		}
+		eachReading(t, "{"+strings.Join(members, ",")+"}", func(t *testing.T, h *house) {
+			m := maps.Clone(truth)
+			for range rand.N(20) {
+				a, g := addr(rand.N(16)), randomGuest()
+				switch rand.N(4) {
+				case 0:
+					h.guests.Set(a, g)
+					m[a] = g
+				case 1:
+					h.guests.Delete(a)
+					delete(m, a)
+				case 2:
+					got, ok := h.guests.At(a)
+					if want, there := m[a]; got != want || ok != there || h.guests.Has(a) != there {
+						t.Fatalf("%s: got %v %v, want %v %v", a, got, ok, want, there)
+					}
+				default:
+					sameNamed(t, h, m, g.Name)
+				}
+			}
+			h.same(t, m)
+		})
+	}
+}
+
+// sameNamed checks that all guests with this name are found by it.
+func sameNamed(t *testing.T, h *house, m map[netip.Addr]guest, name string) {
+	t.Helper()
+	got, want := map[netip.Addr]guest{}, map[netip.Addr]guest{}
+	for a, g := range h.guests.Naming(name) {
+		if g.Name == name {
+			got[a] = g
+		}
+	}
+	for a, g := range m {
+		if g.Name == name {
+			want[a] = g
+		}
+	}
+	if !maps.Equal(got, want) {
+		t.Fatalf("%q: got %v, want %v", name, got, want)
+	}
+}
+
+// same checks that the guests are those of a map, in order, and are written so.
+func (h *house) same(t *testing.T, m map[netip.Addr]guest) {
+	t.Helper()
+	sorted := slices.SortedFunc(maps.Keys(m), netip.Addr.Compare)
+	if got := slices.Collect(h.guests.Keys()); !slices.Equal(got, sorted) || h.guests.Len() != len(m) {
+		t.Fatalf("keys: got %v, want %v", got, sorted)
+	}
+	for _, b := range []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("2000::/60"), {}} {
+		want := slices.DeleteFunc(slices.Clone(sorted), func(a netip.Addr) bool { return !b.Contains(a) })
+		if got := slices.Collect(h.guests.Within(b)); !slices.Equal(got, want) {
+			t.Fatalf("within %s: got %v, want %v", b, got, want)
+		}
+	}
+	text := h.written(t)
+	if got := maps.Collect(h.guests.All()); !maps.Equal(got, m) {
+		t.Fatalf("got %v, want %v", got, m)
+	}
+	var again map[netip.Addr]guest
+	if err := json.Unmarshal([]byte(text), &again); err != nil || !maps.Equal(again, m) {
+		t.Fatalf("written %s (%v), want %v", text, err, m)
+	}
+}
+
+// An unchanged entry is written as its original text, even if it was read, or was set to
+// the same value.
+func TestEntriesStayText(t *testing.T) {
+	const text = `{"10.0.0.1":{"room":1,"mood":["x"],"name":"J\u0069m"},"10.0.0.2":null,"10.0.0.3":{"since":{"a":"}"},"room":3}}`
+	eachReading(t, text, func(t *testing.T, h *house) {
+		if got := h.written(t); got != text {
+			t.Errorf("not looked at: %s", got)
+		}
+		for a, g := range h.guests.All() {
+			h.guests.Set(a, g)
+		}
+		if got := h.written(t); got != text {
+			t.Errorf("set to what they were: %s", got)
+		}
+		h.guests.Set(netip.MustParseAddr("10.0.0.2"), guest{"Al", 2})
+		want := strings.Replace(text, "null", `{"name":"Al","room":2}`, 1)
+		if got := h.written(t); got != want {
+			t.Errorf("one is set:\ngot  %s\nwant %s", got, want)
+		}
+		h.guests.Delete(netip.MustParseAddr("10.0.0.1"))
+		if got, want := h.written(t), "{"+want[strings.Index(want, `"10.0.0.2"`):]; got != want {
+			t.Errorf("one is deleted:\ngot  %s\nwant %s", got, want)
+		}
+	})
+}
+
+// Entries may be set and deleted in a range loop. As with a map, an entry that exists all
+// the time is seen once, and an entry that is deleted before its turn is not seen.
+func TestEntriesChangeInLoops(t *testing.T) {
+	for range 500 {
+		var h house
+		for range rand.N(16) {
+			h.guests.Set(addr(rand.N(16)), randomGuest())
+		}
+		always := maps.Collect(h.guests.All())
+		seen := map[netip.Addr]bool{}
+		for a := range h.guests.All() {
+			if !h.guests.Has(a) || seen[a] {
+				t.Fatalf("%s is seen twice, or is not there", a)
+			}
+			seen[a] = true
+			for range rand.N(3) {
+				other := addr(rand.N(16))
+				if rand.N(2) == 0 {
+					h.guests.Set(other, randomGuest())
+				} else {
+					h.guests.Delete(other)
+					delete(always, other)
+				}
+			}
+		}
+		for a := range always {
+			if !seen[a] {
+				t.Fatalf("%s was there, and not seen", a)
+			}
+		}
+	}
+	var h house
+	for n := range 8 {
+		h.guests.Set(addr(n), guest{})
+	}
+	for a := range h.guests.Keys() {
+		h.guests.Delete(a)
+	}
+	if h.guests.Len() != 0 {
+		t.Errorf("%d are left of those that were deleted one by one", h.guests.Len())
+	}
+}
+
+// With ReadLate, a value is not parsed until it is used.
+func TestEntriesReadLate(t *testing.T) {
+	const text = `{"guests":{"10.0.0.1":{"name":"Jim","room":!},"10.0.0.2":{"name":"Al","room":2},"10.0.0.3":{"name":"a longer name, and no Al","room":!}}}`
+	var h house
+	if err := codec.Read([]byte(text), h.describe); err == nil {
+		t.Error("read though it is wrong")
+	}
+	if err := codec.ReadLate([]byte(text), h.describe); err != nil {
+		t.Fatal(err)
+	}
+	var named []string
+	for a, g := range h.guests.Naming("Al") {
+		named = append(named, a.String(), g.Name)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.2", "Al", "10.0.0.3", ""}, named); diff != "" {
+		t.Errorf("-want +named Al:\n%s", diff)
+	}
+	if g, ok := h.guests.At(netip.MustParseAddr("10.0.0.1")); !ok || g != (guest{}) {
+		t.Errorf("what cannot be read is %v %v, and not the zero value", g, ok)
+	}
+	if got, _ := codec.Write([]byte{}, h.describe); string(got) != text {
+		t.Errorf("written %s", got)
+	}
+}
+
+// Naming finds entries by any part of a name, with any other text around it.
+func TestEntriesNaming(t *testing.T) {
+	const letters = `abc"\ü`
+	random := func(n int) (s string) {
+		for range n {
+			s += string([]rune(letters)[rand.N(6)])
+		}
+		return s
+	}
+	for range 300 {
+		var h, late house
+		for n := range 8 {
+			h.guests.Set(addr(n), guest{random(rand.N(300)), n})
+		}
+		b, err := codec.Write([]byte{}, h.describe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := codec.ReadLate(b, late.describe); err != nil {
+			t.Fatal(err)
+		}
+		whole, _ := h.guests.At(addr(rand.N(8)))
+		from := rand.N(len(whole.Name) + 1)
+		part := strings.ToValidUTF8(whole.Name[from:from+rand.N(len(whole.Name)-from+1)], "")
+		found := maps.Collect(late.guests.Naming(part))
+		for a, g := range h.guests.All() {
+			if _, ok := found[a]; strings.Contains(g.Name, part) && !ok {
+				t.Fatalf("%q is not found in %q", part, g.Name)
+			}
+		}
+	}
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package codec
+
+import (
+	"cmp"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// Field is a member of an object with a value of the kind.
+func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
+	if c.Writes() {
+		c.comma()
+		c.out = append(append(append(c.out, '"'), name...), '"', ':')
+		kind(v, c)
+	} else if c.named(name) {
+		member(c, v, kind)
+	}
+}
+
+// member reads the value of a member, and up to the next one.
+func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+	if !c.word("null") {
+		kind(v, c)
+	} else if c.exact {
+		c.Fail(errors.New("null")) // for encoding/json, its meaning depends on the type
+	}
+	c.member(false)
+}
+
+// Optional is a Field that is not written if it is zero: omitempty, or omitzero.
+func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) {
+	if *v != *new(T) || !c.Writes() {
+		Field(c, name, v, kind)
+	}
+}
+
+// List is a member that is a list of values of one kind.
+func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
+	Field(c, name, v, func(v *[]T, c *Codec) {
+		if c.Writes() {
+			c.out = append(c.out, '[')
+			for i := range *v {
+				c.comma()
+				kind(&(*v)[i], c)
+			}
+			c.out = append(c.out, ']')
+			return
+		}
+		*v = []T{}
+		for first := true; c.more(first, '[', ']'); first = false {
+			*v = append(*v, *new(T))
+			kind(&(*v)[len(*v)-1], c)
+		}
+	})
+}
+
+// OptionalList is a List that is not written if it is empty.
+func OptionalList[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
+	if len(*v) > 0 || !c.Writes() {
+		List(c, name, v, kind)
+	}
+}
+
+// A Keys defines how the keys of a map are written, and their order.
+type Keys[K comparable] struct {
+	compare func(K, K) int
+	kind    func(*K, *Codec)
+	parse   func(string) (K, error)
+}
+
+// The keys of maps.
+var (
+	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, Addr, parseAddr}
+	ByName = Keys[string]{cmp.Compare[string], Text, func(s string) (string, error) { return s, nil }}
+)
+
+// Table is a member that is a map to values of one kind.
+func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
+	Field(c, name, m, func(m *map[K]V, c *Codec) {
+		if c.Writes() {
+			c.Object(func() { writeTable(c, *m, keys, kind) })
+			return
+		}
+		if *m == nil {
+			*m = map[K]V{}
+		}
+		v := new(V) // one for all values, because a kind's argument escapes to the heap
+		c.Object(func() {
+			k := key(c, keys)
+			*v = *new(V)
+			member(c, v, kind)
+			(*m)[k] = *v
+		})
+	})
+}
+
+// key reads the key of an entry.
+func key[K comparable](c *Codec, keys Keys[K]) K {
+	k, err := keys.parse(c.name())
+	if err != nil {
+		c.Fail(err)
+	}
+	return k
+}
+
+func writeTable[K comparable, V any](c *Codec, m map[K]V, keys Keys[K], kind func(*V, *Codec)) {
+	sorted := slices.AppendSeq(make([]K, 0, len(m)), maps.Keys(m))
+	slices.SortFunc(sorted, keys.compare)
+	v := new(V)
+	for i := range sorted {
+		*v = m[sorted[i]]
+		writeEntry(c, keys, &sorted[i], v, kind)
+	}
+}
+
+func writeEntry[K comparable, V any](c *Codec, keys Keys[K], k *K, v *V, kind func(*V, *Codec)) {
+	c.comma()
+	keys.kind(k, c)
+	c.out = append(c.out, ':')
+	kind(v, c)
+}
+
+// OptionalTable is a Table that is not written if it is empty.
+func OptionalTable[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
+	if len(*m) > 0 || !c.Writes() {
+		Table(c, name, m, keys, kind)
+	}
+}
+
+// Within is a member that is an object without a type of its own.
+func Within(c *Codec, name string, members func()) {
+	Field(c, name, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })
+}

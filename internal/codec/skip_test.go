@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package codec
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// Every JSON value is skipped to its end and no further.
+func FuzzSkip(f *testing.F) {
+	for _, s := range []string{
+		`{}`, `{"a":"b"}`, `{"a":"}"}`, `{"a":"{"}`, `{"a":"\"}"}`, `{"a":"\\"}`, `{"a":{}}`, `{"a":[{},"]"]}`, `{"a}":1}`, `{"a":"},","b":"x"}`,
+		`[]`, `["]",[1]]`, `"a"`, `"\u0041\\"`, `"ü\""`, `1`, `-1.5e3`, `true`, `null`,
+	} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		if !json.Valid([]byte(value)) || value[0] <= ' ' || value[len(value)-1] <= ' ' {
+			return
+		}
+		for _, behind := range []string{"", `,"b":{"a":"}"}}`, `}`, `]`} {
+			c := Codec{in: "x" + value + behind, at: 1}
+			if got := c.skip(); got != value {
+				t.Errorf("%s before %s: skipped %s", value, behind, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// inBubble plays f on a world in which time costs nothing, as nobody there has a socket.
+// One process at a time may wait: the time of a bubble stands still while the kernel lets
+// one wait for a lock.
+func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
+	t.Helper()
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "us-east-1")
+	host, dir := newKernel(t, 0).host, filepath.Join(memory(t), "state")
+	synctest.Test(t, func(t *testing.T) {
+		cidr := netip.MustParsePrefix
+		tags := map[string]string{"for": "pods"}
+		sim, err := ec2sim.New(ec2sim.Config{
+			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}}},
+			Subnets: []ec2sim.Subnet{
+				{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
+				{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), Tags: tags},
+			},
+		})
+		must(t, err)
+		sim.OnChange(plug(t, host))
+		node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})
+		must(t, err)
+		wires := &wires{sim: sim, node: node}
+		f(&world{T: t, sim: sim, node: node, host: host, dir: dir,
+			cloud: aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: wires},
+			policy: lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: tags, Provision: lease.ProvisionFull, Batch: 1,
+				ReuseWait: time.Minute, Timeout: time.Minute}}, wires)
+	})
+}
+
+// wires carry requests to EC2 and to the metadata service, and count those to the latter.
+type wires struct {
+	sim      *ec2sim.Sim
+	node     *ec2sim.Instance
+	metadata http.Handler // in place of the node's, if it is not nil
+	hidden   atomic.Value // the ID of an ENI that EC2's describes do not show; empty: none
+	by       string       // only by a describe with this filter; empty: by none
+	asked    atomic.Int64
+}
+
+func (w *wires) Do(r *http.Request) (*http.Response, error) {
+	if r.URL.Host != "imds" {
+		return answer(http.HandlerFunc(w.ec2), r)
+	}
+	w.asked.Add(1)
+	const patience = 500 * time.Millisecond // less than that of aws.directHTTP
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	if w.metadata != nil {
+		return answer(w.metadata, r.WithContext(ctx))
+	}
+	return answer(w.node.Metadata(), r.WithContext(ctx))
+}
+
+// ec2 answers as EC2, which may lag behind itself.
+func (w *wires) ec2(rw http.ResponseWriter, r *http.Request) {
+	shown := httptest.NewRecorder()
+	w.sim.ServeHTTP(shown, r)
+	text := shown.Body.String()
+	hidden, _ := w.hidden.Load().(string)
+	if hidden != "" && r.FormValue("Action") == "DescribeNetworkInterfaces" && strings.Contains(text, hidden) &&
+		(w.by == "" || w.by == r.FormValue("Filter.1.Name")) {
+		text = `<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`
+	}
+	maps.Copy(rw.Header(), shown.Header())
+	rw.WriteHeader(shown.Code)
+	io.WriteString(rw, text)
+}
+
+// asked counts the calls of an action, of those that were throttled too.
+func (w *world) asked(action string) (n int) {
+	for _, c := range w.sim.Calls() {
+		if c.Action == action {
+			n++
+		}
+	}
+	return n
+}

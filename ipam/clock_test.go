@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// In a synctest bubble the wall clock stands still or leaps, while the machine's uptime
+// goes on. So there the machine runs since the beginning of the bubble's time.
+func init() {
+	bubble, machine := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), registry.Uptime
+	registry.Uptime = func() time.Duration {
+		if since := time.Since(bubble); since < 10*365*24*time.Hour {
+			return since
+		}
+		return machine()
+	}
+}
+
+// moved is a file of the registry with all of its times moved by d, but for those that keep
+// says: by somebody who writes no sum.
+func moved(t *testing.T, file []byte, d time.Duration, keep string) []byte {
+	t.Helper()
+	var v any
+	must(t, json.Unmarshal(file, &v))
+	out, err := json.Marshal(moveAll(v, "", d, keep))
+	must(t, err)
+	return out
+}
+
+func moveAll(v any, name string, d time.Duration, keep string) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for key, value := range v {
+			v[key] = moveAll(value, key, d, keep)
+		}
+	case []any:
+		for i, value := range v {
+			v[i] = moveAll(value, "", d, keep)
+		}
+	case string:
+		if at, err := time.Parse(time.RFC3339, v); err == nil && !at.IsZero() && name != keep {
+			return at.Add(d).Format(time.RFC3339Nano)
+		}
+	}
+	return v
+}
+
+// Whatever is done to the clock, or to the times in the registry: time only delays, and by
+// no more than an address cools. A clock that was set shortens no wait either.
+func TestClockOnlyDelays(t *testing.T) {
+	const day = 24 * time.Hour
+	for _, step := range []time.Duration{-day, day} {
+		for _, keep := range []string{"booted", ""} {
+			t.Run(fmt.Sprintf("%v keep %q", step, keep), func(t *testing.T) {
+				inBubble(t, "m5.large", func(w *world, _ *wires) {
+					w.busy()
+					file := filepath.Join(w.dir, "registry.json")
+					b, err := os.ReadFile(file)
+					must(w.T, err)
+					must(w.T, os.WriteFile(file, moved(w.T, b, step, keep), 0o600))
+					took := w.succeeds(100)
+					early := took < w.policy.ReuseWait-time.Second && (keep == "" || step > 0)
+					if early || took > w.policy.ReuseWait+10*time.Second {
+						w.Errorf("the ADD has its address after %v", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// busy uses all addresses that the node can have, of which one begins to cool. EC2 throttles,
+// the account is beyond its quota, the instance is full, and a call is under way.
+func (w *world) busy() {
+	for n := range 20 {
+		w.mustAcquire(n)
+	}
+	w.release(7)
+	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: w.sim.ENIs()[1].ID, Since: time.Now()}
+		for _, action := range []string{"AssignPrivateIpAddresses", "DescribeNetworkInterfaces", attachAction} {
+			s.NotBefore[action] = time.Now().Add(registry.MostBackoff)
+		}
+		s.Instance.QuotaUntil = time.Now().Add(registry.MostQuota)
+		s.Instance.FullUntil = time.Now().Add(registry.MostFull)
+	}))
+}
+
+// succeeds repeats an ADD every second, for some minutes, and returns after what time it
+// has succeeded.
+func (w *world) succeeds(n int) time.Duration {
+	began := time.Now()
+	for ; time.Since(began) < 5*time.Minute; time.Sleep(time.Second) {
+		if _, err := w.acquire(n); err == nil {
+			break
+		}
+	}
+	return time.Since(began)
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// A shipped is a node with what a shipped conflist asks for.
+type shipped struct {
+	*world
+	config     lease.Config
+	namespaces []string // of Kubernetes: one for each pool
+}
+
+// newShipped makes a VPC in which each shipped conflist finds what it asks for, and a node,
+// which has got an ENI with its instance if it may make none.
+func newShipped(t *testing.T, text []byte) *shipped {
+	t.Helper()
+	cidr := netip.MustParsePrefix
+	w := buildWorld(t, "m5.4xlarge", ec2sim.Config{
+		VPCs: []ec2sim.VPC{
+			{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
+			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}},
+		},
+		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-1"}, Accepter: ec2sim.PeerVPC{ID: "vpc-2"}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), IPv6CIDR: cidr("2001:db8:77:1::/64"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-payments", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.32.0/20"), Tags: map[string]string{"pool": "payments"}},
+		},
+	})
+	n := &shipped{world: w, namespaces: []string{"default"}}
+	must(t, json.Unmarshal(text, &n.config))
+	must(t, n.config.Validate())
+	if len(n.config.Pools) > 0 {
+		n.namespaces = append(n.namespaces, "payments", "ingress")
+	}
+	if n.config.Provision == string(lease.ProvisionNone) {
+		n.attachOther(aws.ENISpec{Subnet: "subnet-pods"})
+	}
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", n.dir)
+	t.Setenv("AWS_REGION", "us-east-1")
+	t.Setenv("AWS_ENDPOINT_URL_EC2", n.cloud.EC2URL)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", n.cloud.MetadataURL)
+	return n
+}
+
+// addition is ADD for the pod of a name, one in each namespace.
+type addition func(context.Context, *plugin.Request[lease.Config]) (*types100.Result, error)
+
+func (n *shipped) add(name string, add addition) (results []*types100.Result) {
+	n.Helper()
+	for _, namespace := range n.namespaces {
+		r := &plugin.Request[lease.Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: name + "-" + namespace, IfName: "eth0"},
+			NetNS: "/run/netns/no-such-" + name, Pod: plugin.Pod{Namespace: namespace, Name: name}, Config: n.config}
+		must(n.T, n.host.Do(func() error {
+			result, err := add(n.Context(), r)
+			results = append(results, result)
+			return err
+		}))
+	}
+	return results
+}
+
+// TestWarmConflists: with each shipped conflist, and whatever the age of what the registry
+// has, or whatever was done to the clock, an ADD that finds a free address asks neither EC2 nor
+// metadata, and executes nothing. The pod has the same routes as the first one.
+func TestWarmConflists(t *testing.T) {
+	files, err := filepath.Glob("../conflist-examples/*.conflist")
+	if must(t, err); len(files) < 9 {
+		t.Fatalf("there are only %v", files)
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) { newShipped(t, addressing(t, file)).stayWarm() })
+	}
+}
+
+// addressing is the part of a conflist that says which addresses pods get.
+func addressing(t *testing.T, file string) []byte {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	var list struct {
+		Plugins []json.RawMessage `json:"plugins"`
+	}
+	must(t, json.Unmarshal(text, &list))
+	return list.Plugins[0]
+}
+
+func (n *shipped) stayWarm() {
+	batch := n.config
+	n.config.IPBatchSize = new(6)
+	must(n.T, n.config.Validate())
+	first := n.add("first", add)
+	n.config = batch
+	file := filepath.Join(n.dir, "registry.json")
+	snapshot, err := os.ReadFile(file)
+	must(n.T, err)
+	exec := func(context.Context, *lease.Pool, lease.Owner, error) (lease.Allocation, error) {
+		return lease.Allocation{}, errors.New("the ipam program would be executed")
+	}
+	const day = 24 * time.Hour
+	for _, age := range []time.Duration{0, 2 * time.Hour, day, 10 * day, 70 * day, -day} {
+		for _, keep := range []string{"booted", ""} {
+			must(n.T, os.WriteFile(file, moved(n.T, snapshot, -age, keep), 0o600))
+			n.sim.ResetCalls()
+			when := fmt.Sprintf("%v later, keep %q", age, keep)
+			n.sameRoutes(when, first, n.add("second", add))
+			n.sameRoutes(when, first, n.add("third", func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
+				result, _, err := lease.Add(ctx, r, lease.Source{Turn: "queue", Ask: exec})
+				return result, err
+			}))
+			if ec2, metadata := n.sim.Calls(), n.node.MetadataCalls(); len(ec2)+len(metadata) > 0 {
+				n.Errorf("%s: EC2 was asked %v, metadata %v", when, ec2, metadata)
+			}
+		}
+	}
+}
+
+// sameRoutes wants pods to have the routes that others have.
+func (n *shipped) sameRoutes(when string, want, got []*types100.Result) {
+	n.Helper()
+	for i := range want {
+		if fmt.Sprint(want[i].Routes) != fmt.Sprint(got[i].Routes) {
+			n.Errorf("%s: routes %v, want %v", when, got[i].Routes, want[i].Routes)
+		}
+	}
+	peer := strings.Contains(fmt.Sprint(got[0].Routes), "10.178.0.0")
+	if peer != n.config.RouteToVPCPeers {
+		n.Errorf("%s: a route to the peer: %v, want %v", when, peer, n.config.RouteToVPCPeers)
+	}
+}

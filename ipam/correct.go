@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// Somebody else may unassign an address, in the console or with another tool. Nobody tells
+// the node. The next pod with that address would have no network.
+//
+// So a collection compares the registry with what metadata shows. That metadata does not
+// show something proves nothing: it forgets ENIs, and is behind by minutes. But then EC2 is
+// asked, and its word counts, except about what it has given so lately that its describes
+// may not show it yet.
+
+// correct takes out of the registry what EC2 says has left this node's ENIs, if metadata,
+// which was asked before, does not show it either.
+func (p *Pool) correct(ctx context.Context, seen []aws.ENI) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	asked := time.Now()
+	shown := func(id string, known registry.ENI) bool {
+		i := slices.IndexFunc(seen, func(e aws.ENI) bool { return e.ID == id })
+		return i >= 0 && lost(known, seen[i], asked).empty()
+	}
+	all := true
+	for id, known := range s.ENIs {
+		all = all && shown(id, known)
+	}
+	if all {
+		return nil
+	}
+	enis, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	if err != nil {
+		return fmt.Errorf("ask EC2 for addresses that metadata does not show: %w", err)
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		agree(s, enis, asked)
+		noteAttached(s, enis, asked)
+	})
+}
+
+// agree takes out of the registry what was lost of the ENIs of this instance that EC2 has
+// described, when it was asked.
+func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
+	for _, e := range enis {
+		known := s.ENIs[e.ID]
+		if known.Foreign || e.Instance != s.Instance.ID {
+			continue
+		}
+		if x := lost(known, e, asked); !x.empty() {
+			slog.Warn("addresses are no longer on the ENI: somebody else has unassigned them; pods that have them have lost their network",
+				"eni", e.ID, "addrs", x.list(), "prefixes", x.cidrs())
+			withdraw(s, e.ID, x)
+		}
+	}
+}
+
+// lost is what the registry has on an ENI and a source that was asked at a time does not
+// show there, but for what is so new that it may not show it yet. The primary address
+// cannot leave.
+func lost(known registry.ENI, e aws.ENI, asked time.Time) releasable {
+	x := releasable{addrs: map[netip.Addr]time.Time{}}
+	old := asked.Add(-settled)
+	for _, a := range known.Addrs {
+		if known.Grown.Before(old) && a != known.Primary() && !carries(e, a) {
+			x.addrs[a] = time.Time{}
+		}
+	}
+	for _, b := range known.Prefixes {
+		if b.Since.Before(old) && !carries(e, b.CIDR.Addr()) {
+			x.prefixes = append(x.prefixes, b)
+		}
+	}
+	return x
+}

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// byHand is what a person does at the console, behind the node's back.
+func (w *world) byHand() *aws.Client { return aws.New(w.cloud) }
+
+// collect collects what has been free for an hour.
+func (w *world) collect() *Collection {
+	w.Helper()
+	c := &Collection{FreeAfter: time.Hour, Max: -1}
+	if err := w.pool().Collect(w.Context(), c); err != nil {
+		w.Error(err)
+	}
+	return c
+}
+
+// threePods gives the node an ENI with three pods that run, and returns it and their
+// addresses. None of it is new.
+func (w *world) threePods() (eni string, addrs []netip.Addr) {
+	w.Helper()
+	w.policy.Batch = 4
+	for n := range 3 {
+		addrs = append(addrs, w.mustAcquire(n))
+	}
+	eni = w.sim.ENIs()[1].ID
+	w.age(10 * time.Minute)
+	return eni, addrs
+}
+
+// TestUnassignedByHand: somebody else unassigns the address of a pod. It stays the pod's
+// until that ends, and is no pod's afterwards.
+func TestUnassignedByHand(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	eni, addrs := w.threePods()
+	a := addrs[1]
+	must(t, w.byHand().Unassign(t.Context(), eni, a))
+	w.collect()
+	if l, leased := w.state().Leases.At(a); !leased || l.Key != pod(1).Key || l.ENI != eni {
+		t.Errorf("the lease of %s: %+v", a, l)
+	}
+	w.noneElsewhere()
+	w.release(1)
+	w.consistent()
+	w.age(10 * time.Minute)
+	w.policy.Batch = 10
+	for n := 3; n < 11; n++ {
+		if b := w.mustAcquire(n); b == a {
+			t.Errorf("pod %d has %s, which is on no ENI", n, a)
+		}
+	}
+	w.consistent()
+}
+
+// TestFreeUnassignedByHand: so it is with an address that is free, and with a prefix.
+func TestFreeUnassignedByHand(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	eni := w.idle()
+	e := w.sim.ENIs()[1]
+	must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[2]))
+	must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
+	w.sim.ResetCalls()
+	c := &Collection{FreeAfter: hour, Max: 0}
+	must(t, w.pool().Collect(t.Context(), c))
+	w.noneElsewhere()
+	w.consistent()
+	if n := w.attempts("DescribeNetworkInterfaces"); n != 1 {
+		t.Errorf("EC2 was asked %d times, want once", n)
+	}
+	w.sim.ResetCalls()
+	must(t, w.pool().Collect(t.Context(), c))
+	if calls := w.sim.Calls(); len(calls) != 0 {
+		t.Errorf("asked again: %v", calls)
+	}
+}
+
+// TestPartOfBatchIsGone: the registry does not know yet what somebody else has unassigned.
+// The rest of the batch goes back all the same.
+func TestPartOfBatchIsGone(t *testing.T) {
+	for _, what := range []string{"an address", "a prefix", "all addresses"} {
+		t.Run(what, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			eni := w.idle()
+			if what == "a prefix" {
+				must(t, w.pool().assignPrefixes(t.Context(), eni, lease.IPv4, 1))
+				w.age(hour)
+			}
+			e := w.sim.ENIs()[1]
+			defer w.node.Lie(ec2sim.FreezeENI(eni))() // so that nobody asks EC2 before
+			switch what {
+			case "a prefix":
+				must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
+			case "an address":
+				must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[1]))
+			default:
+				must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[1:]...))
+			}
+			c := &Collection{FreeAfter: time.Minute, Max: -1}
+			must(t, w.pool().Collect(t.Context(), c))
+			if addrs, prefixes := w.has(eni); addrs != 1 || prefixes != 0 || len(c.Unassigned) != 3 || len(c.Returned) != len(e.Prefixes) {
+				t.Errorf("EC2 has %d addresses and %d prefixes; given back: %v and %v", addrs, prefixes, c.Unassigned, c.Returned)
+			}
+			w.noneElsewhere()
+			w.consistent()
+		})
+	}
+}
+
+// TestUnassignedByHandComesBack: EC2 gives a new ENI what somebody else has unassigned from
+// another, and nobody has told the node. That ADD fails, and the next one finds out.
+func TestUnassignedByHandComesBack(t *testing.T) {
+	w := newWorld(t, "m5.large", 28)
+	const most = 10 // addresses of an ENI, of the eleven in the subnet
+	w.policy.Batch = most
+	for n := range most {
+		w.mustAcquire(n)
+	}
+	w.age(hour)
+	w.collect() // looks what was begun: nothing
+	e := w.sim.ENIs()[1]
+	must(t, w.byHand().Unassign(t.Context(), e.ID, e.Addrs[6:]...))
+	w.policy.Batch = 5
+	if _, err := w.acquire(most); err == nil || !strings.Contains(err.Error(), e.ID+" has it, too") {
+		t.Errorf("the ADD whose ENI has them: %v", err)
+	}
+	w.mustAcquire(most + 1)
+	w.noneElsewhere()
+	w.consistent()
+	w.noneLeaked()
+}
+
+// TestSilenceIsNoProof: that metadata does not show an ENI, or an address, proves nothing,
+// nor does EC2's silence about what it has just given.
+func TestSilenceIsNoProof(t *testing.T) {
+	t.Run("metadata", func(t *testing.T) {
+		w := newWorld(t, "m5.large", 20)
+		eni := w.idle()
+		before := w.state().ENIs[eni]
+		defer w.node.Lie(ec2sim.ForgetENI(eni))()
+		must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: hour, Max: 0}))
+		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != len(before.Prefixes) {
+			t.Errorf("the registry has %+v, and had %+v", e, before)
+		}
+	})
+	t.Run("EC2, which is behind", func(t *testing.T) {
+		w := newWorld(t, "m5.large", 20)
+		eni := w.idle()
+		old := w.sim.ENIs()[1]
+		p := w.pool()
+		_, err := p.assign(t.Context(), eni, lease.IPv4, exactly(2))
+		must(t, err)
+		must(t, p.assignPrefixes(t.Context(), eni, lease.IPv4, 1))
+		stale := aws.ENI{ID: eni, Instance: w.node.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
+		before := w.state().ENIs[eni]
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { agree(s, []aws.ENI{stale}, time.Now()) }))
+		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != 2 {
+			t.Errorf("the registry has %+v, and had %+v", e, before)
+		}
+		w.age(time.Minute)
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { agree(s, []aws.ENI{stale}, time.Now()) }))
+		if e := w.state().ENIs[eni]; len(e.Addrs) != len(old.Addrs) || len(e.Prefixes) != len(old.Prefixes) {
+			t.Errorf("the registry has %+v, and EC2 said %+v", e, stale)
+		}
+	})
+}
+
+// TestGrowthLooks: a growth that asks EC2 what the ENIs have trusts it about what is
+// gone, too.
+func TestGrowthLooks(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	eni, addrs := w.threePods()
+	must(t, w.byHand().Unassign(t.Context(), eni, addrs[1]))
+	w.sim.FailAs("AssignPrivateIpAddresses", "PrivateIpAddressLimitExceeded", "", 1)
+	w.policy.Batch = 1
+	w.mustAcquire(3)
+	w.mustAcquire(4)
+	if id, _ := w.state().ENIOf(addrs[1]); id != "" {
+		t.Errorf("the registry has %s on %s", addrs[1], id)
+	}
+}
+
+// TestLostAddressKeepsENI: a pod that has lost its address has its link on the ENI, which
+// stays.
+func TestLostAddressKeepsENI(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	eni, addrs := w.threePods()
+	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return a != w.sim.ENIs()[1].Addrs[0] })
+	for n := range 3 {
+		if n != i {
+			w.release(n)
+		}
+	}
+	runPod(t, addrs[i])
+	w.age(2 * hour)
+	must(t, w.byHand().Unassign(t.Context(), eni, addrs[i]))
+	w.collect()
+	w.collect()
+	if n := len(w.sim.ENIs()); n != 2 {
+		t.Errorf("%d ENIs: that of the pod is deleted", n)
+	}
+}
+
+// TestUsedWithoutLease: an address that a namespace has gets a lease, also while metadata
+// says nothing.
+func TestUsedWithoutLease(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 4
+	w.mustAcquire(1)
+	e := w.sim.ENIs()[1]
+	a := e.Addrs[2]
+	runPod(t, a)
+	defer w.node.Lie(ec2sim.Unavailable())()
+	w.collect()
+	if l, leased := w.state().Leases.At(a); !leased || l.Key != (registry.Key{}) || !l.Bound {
+		t.Errorf("%s is in a namespace; its lease: %+v (%v)", a, l, leased)
+	}
+	for n := 2; n < 4; n++ {
+		if b := w.mustAcquire(n); b == a {
+			t.Errorf("pod %d has %s, too", n, a)
+		}
+	}
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// fill gives pods all the addresses that so many ENIs can have, and returns those ENIs. None
+// of them is new, and nobody has seen their links.
+func (w *world) fill(enis int) (ids []string) {
+	w.Helper()
+	const each = 10 // m5.large
+	w.policy.Batch = 0
+	for n := range enis * each {
+		w.mustAcquire(n)
+	}
+	for _, e := range w.node.ENIs()[1:] {
+		ids = append(ids, e.ID)
+	}
+	time.Sleep(10 * time.Minute)
+	return ids
+}
+
+// byOperator has an operator detach an ENI.
+func (w *world) byOperator(id string) {
+	w.Helper()
+	w.asks("DetachNetworkInterface", "AttachmentId", w.eni(id).Attachment)
+	w.sim.ResetCalls()
+}
+
+// TestFullAndDetached: an instance has all the ENIs that it can have, and somebody detaches
+// one. Its place is free for the next ADD at once, though nobody has waited for its link.
+func TestFullAndDetached(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		enis := w.fill(2)
+		if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
+			w.Fatalf("got %v", err)
+		}
+		w.byOperator(enis[0])
+		w.mustAcquire(21)
+	})
+}
+
+// TestFullAndDetachedOther: so it is with an ENI that is somebody else's, and whose link
+// need not be on the node.
+func TestFullAndDetachedOther(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		guest := w.attachForeign(map[string]string{tagNoManage: "true"})
+		w.fill(1)
+		if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
+			w.Fatalf("got %v", err)
+		}
+		w.byOperator(guest)
+		time.Sleep(time.Minute)
+		w.mustAcquire(21)
+		time.Sleep(time.Hour)
+		w.collect()
+		if e, known := w.state().ENIs[guest]; known {
+			w.Errorf("it is not forgotten: %+v", e)
+		}
+	})
+}
+
+// TestStrayBesideDetached: a growth was killed before it attached its ENI, and somebody has
+// detached another one. The first takes the place of the second; nobody says that EC2 has
+// refused anything.
+func TestStrayBesideDetached(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		enis := w.fill(2)
+		s := w.state()
+		subnets, err := w.pool().subnets(w.Context(), s, ENISpec{Tags: w.policy.SubnetTags})
+		must(w.T, err)
+		stray, _, err := w.pool().create(w.Context(), s, subnets[0], ENISpec{Addrs: 10, Managed: true})
+		must(w.T, err)
+		w.byOperator(enis[1])
+		w.mustAcquire(20)
+		if e := w.eni(stray.ID); e.Instance != w.node.ID || w.asked("CreateNetworkInterface") != 0 {
+			w.Errorf("%+v; calls %v", e, w.sim.Calls())
+		}
+		if until := w.state().Instance.FullUntil; !until.IsZero() {
+			w.Errorf("full until %v", until)
+		}
+	})
+}
+
+// TestRefusalEnds: EC2 refuses an instance another ENI, for a reason that only EC2 knows.
+// That counts for minutes, and few calls are made meanwhile; but not any longer than until
+// somebody detaches an ENI.
+func TestRefusalEnds(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		enis := w.fill(1)
+		w.sim.Fail("AttachNetworkInterface", "AttachmentLimitExceeded", 1)
+		began := time.Now()
+		w.sim.ResetCalls()
+		for time.Since(began) < 4*time.Minute {
+			if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
+				w.Fatalf("got %v", err)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		if made, looked := w.asked("CreateNetworkInterface"), w.asked("DescribeNetworkInterfaces"); made != 1 || looked > 12 {
+			w.Errorf("%d ENIs were made, and EC2 was asked %d times", made, looked)
+		}
+		w.byOperator(enis[0])
+		time.Sleep(30 * time.Second)
+		w.mustAcquire(21)
+		if left := time.Until(began.Add(5 * time.Minute)); left < 0 {
+			w.Errorf("this shows nothing: the refusal had ended %v before", -left)
+		}
+	})
+}
+
+// TestDeletedThoughHidden: right after an ENI was detached, EC2's describes do not show it.
+// That is no proof that it is gone: it is deleted, and not left behind.
+func TestDeletedThoughHidden(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, wires *wires) {
+		w.mustAcquire(1)
+		w.release(1)
+		time.Sleep(time.Hour)
+		w.sim.OnChange(func(c ec2sim.Change) {
+			if c.Kind == ec2sim.Detached {
+				wires.hidden.Store(c.ENI.ID)
+				time.AfterFunc(5*time.Second, func() { wires.hidden.Store("") })
+			}
+		})
+		c := w.collect()
+		if all := w.sim.ENIs(); len(all) != 1 || len(c.Deleted) != 1 {
+			w.Errorf("%d ENIs are left, deleted are %v", len(all)-1, c.Deleted)
+		}
+	})
+}
+
+// TestDetachedByOneDescribe: a describe of this instance's ENIs leaves one out, whose link is
+// away for a moment, and a describe of that one shows it here. It is not forgotten.
+func TestDetachedByOneDescribe(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, wires *wires) {
+		w.mustAcquire(1)
+		w.release(1)
+		time.Sleep(time.Hour)
+		id := w.node.ENIs()[1].ID
+		link := nl.Veth{Name: "vpc" + id[len(id)-4:], Peer: "ens" + id[len(id)-4:], PeerNS: w.host}
+		must(w.T, link.Del(w.host))
+		wires.hidden.Store(id)
+		wires.by = "attachment.instance-id"
+		c := &Collection{FreeAfter: 24 * time.Hour, Max: -1}
+		for range 2 {
+			time.Sleep(time.Minute)
+			must(w.T, w.pool().Collect(w.Context(), c))
+		}
+		if e, known := w.state().ENIs[id]; !known || e.Detached {
+			w.Errorf("it is attached, as EC2 says; known: %v, %+v", known, e)
+		}
+	})
+}
+
+// TestPassedOverKeepsCode: that an ENI is passed over does not change what CNI is told of the
+// failure itself.
+func TestPassedOverKeepsCode(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.mustAcquire(1)
+		id := w.node.ENIs()[1].ID
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+			e := s.ENIs[id]
+			e.Missed = time.Now().Add(-time.Hour)
+			s.ENIs[id] = e
+		}))
+		for _, cause := range []error{plugin.Errorf(plugin.CodeIO, "a hint", "a fault"), errors.New("a fault")} {
+			want := uint(plugin.CodeTryAgain)
+			if e, ok := errors.AsType[*plugin.Error](cause); ok {
+				want = e.Code
+			}
+			got, _ := errors.AsType[*plugin.Error](w.pool().withPassedOver(cause))
+			if got == nil || got.Code != want || !strings.Contains(got.Error(), id) {
+				w.Errorf("%v became %+v", cause, got)
+			}
+		}
+	})
+}

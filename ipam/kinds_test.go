@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+const (
+	chainProgram  = "cni-ipvlan-vpc-k8s"
+	ipvlanProgram = "cni-ipvlan-vpc-k8s-ipvlan"
+)
+
+// A kind is the plugins that a conflist can have, in their order. A runtime calls them one
+// after another, and for a DEL in the reverse order.
+type kind []string
+
+var (
+	alone = kind{program}
+	one   = kind{chainProgram}
+	three = kind{program, ipvlanProgram, ptpProgram}
+)
+
+func (k kind) String() string { return map[int]string{1: k[0], 3: "three plugins"}[len(k)] }
+
+// whole is a node whose pods have all that a kind of plugins makes: it has the address that
+// the last of them wants, and the pods have namespaces.
+func whole(t testing.TB, k kind, via *hand) *node {
+	t.Helper()
+	n := newNode(t, "m5.large", ec2sim.Config{}, via.via)
+	n.kind, n.ns, n.paths = k, map[string]*nl.NS{}, map[string]string{}
+	addTo(n, n.host, nl.Addr{Prefix: netip.PrefixFrom(n.ENIs()[0].Addrs[0], 24), Dev: "eth0"})
+	maps.Copy(n.conf, map[string]any{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true})
+	return n
+}
+
+// call has a runtime call the plugins, and returns the error of the first that fails. The
+// result of each is the next one's, and is in the end that of the ADD.
+func (n *node) call(verb, pod string, prev json.RawMessage) (json.RawMessage, *types.Error) {
+	n.Helper()
+	plugins := slices.Clone(n.kind)
+	if verb == "DEL" {
+		slices.Reverse(plugins)
+	}
+	for _, p := range plugins {
+		more := map[string]any{}
+		if prev != nil {
+			more["prevResult"] = prev
+		}
+		cmd := n.exec(p, verb, pod, more)
+		n.start(cmd)
+		if cmd.Wait() != nil {
+			e := new(types.Error)
+			if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), e); err != nil {
+				n.Fatalf("%s %s: %v: %s%s", p, verb, err, cmd.Stdout, cmd.Stderr)
+			}
+			return nil, e
+		}
+		if verb == "ADD" {
+			prev = cmd.Stdout.(*bytes.Buffer).Bytes()
+		}
+	}
+	return prev, nil
+}
+
+// gone wants nothing of ours to be in a pod, nor on the node because of it.
+func (n *node) gone(pod string) {
+	n.Helper()
+	links, err := n.host.Links()
+	noErr(n, err)
+	inside, err := n.ns[pod].Links()
+	noErr(n, err)
+	for _, l := range links {
+		if l.Group == nl.OwnGroup {
+			n.Errorf("%s is left on the node", l.Name)
+		}
+	}
+	for _, l := range inside {
+		if l.Name != "lo" {
+			n.Errorf("%s is left in %s", l.Name, pod)
+		}
+	}
+}
+
+// A hostility is what EC2 and the metadata service do while a pod comes.
+type hostility struct {
+	name  string
+	begin func(n *node)
+}
+
+// hostilities are errors of each action that an ADD calls, lost answers, and lies.
+func hostilities() (all []hostility) {
+	for action, codes := range map[string][]string{
+		"DescribeInstanceTypes":           {"UnauthorizedOperation"},
+		"DescribeSubnets":                 {"UnauthorizedOperation"},
+		"DescribeNetworkInterfaces":       {"UnauthorizedOperation"},
+		"CreateNetworkInterface":          {"UnauthorizedOperation", "InsufficientFreeAddressesInSubnet", "NetworkInterfaceLimitExceeded", "TagPolicyViolation", "OptInRequired"},
+		"AttachNetworkInterface":          {"UnauthorizedOperation", "AttachmentLimitExceeded"},
+		"ModifyNetworkInterfaceAttribute": {"UnauthorizedOperation"},
+	} {
+		for _, code := range codes {
+			all = append(all, hostility{action + " " + code, func(n *node) { n.sim.Fail(action, code, -1) }})
+		}
+		lost := []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")}
+		all = append(all, hostility{action + " lost and denied", func(n *node) { n.sim.Script(action, lost...) }})
+	}
+	all = append(all, hostility{"metadata unavailable", func(n *node) { n.Lie(ec2sim.Unavailable()) }})
+	slices.SortFunc(all, func(a, b hostility) int { return strings.Compare(a.name, b.name) })
+	return all
+}
+
+// heard is what the runtime heard, and what EC2 was asked to change.
+type heard struct {
+	Code          uint
+	Message, Hint string
+	Calls         []string
+}
+
+// TestKinds has a hostile world meet each kind of plugins. All kinds say the same, and
+// ask EC2 for the same; and what becomes of the node afterwards is the same, too.
+func TestKinds(t *testing.T) {
+	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
+	for _, h := range hostilities() {
+		t.Run(h.name, func(t *testing.T) {
+			var want heard
+			kinds := []kind{alone, one}
+			if strings.Contains(h.name, "lost") {
+				kinds = append(kinds, three)
+			}
+			for _, k := range kinds {
+				t.Run(k.String(), func(t *testing.T) {
+					got := h.meets(t, k)
+					if k.String() == alone.String() {
+						want = got
+					} else if d := cmp.Diff(want, got); d != "" {
+						t.Errorf("-%s +%s\n%s", alone, k, d)
+					}
+				})
+			}
+		})
+	}
+}
+
+// meets lets a kind of plugins add a pod meanwhile, delete it, and add it again when all is well.
+func (h hostility) meets(t *testing.T, k kind) (got heard) {
+	n := whole(t, k, &hand{})
+	n.sim.ResetCalls()
+	h.begin(n)
+	result, e := n.call("ADD", "web", nil)
+	if e != nil {
+		got.Code, got.Message, got.Hint = e.Code, anonymous(e.Msg), e.Details
+	}
+	for _, c := range n.sim.Calls() {
+		if !strings.HasPrefix(c.Action, "Describe") {
+			got.Calls = append(got.Calls, c.Action+" "+c.Code)
+		}
+	}
+	for range 2 {
+		if _, e := n.call("DEL", "web", result); e != nil {
+			t.Errorf("DEL: %v", e)
+		}
+	}
+	n.gone("web")
+	for action := range latencies {
+		n.sim.Fail(action, "InternalError", 0)
+		n.sim.Script(action)
+	}
+	n.Reboot() // of the metadata service: it lies no more
+	n.age(time.Hour)
+	n.run(n.gc())
+	n.intact()
+	return got
+}
+
+// anonymous is a message without what is different each time.
+func anonymous(text string) string {
+	before, _, _ := strings.Cut(text, "(request ")
+	return before
+}
+
+// TestKillOne kills the one plugin, and with it what it executes, at each call of EC2 and of
+// the metadata service, before it is carried out and after: TestKillEverywhere for pods
+// that have all that the plugin makes. At its system calls it is killed by its own tests.
+func TestKillOne(t *testing.T) {
+	nltest.Need(t, "root", "netns", "nftables", "ipvlan")
+	for _, v := range victims {
+		if !strings.HasPrefix(v.name, "ADD") || v.name == "ADD warm" {
+			continue // the others ask nobody, or are the tool's
+		}
+		t.Run(v.name, func(t *testing.T) {
+			h := &hand{}
+			t.Run("unharmed", func(t *testing.T) { // its pod is gone before the next one gets the same address
+				n := whole(t, one, h)
+				v.prepare(n)
+				h.begin(blow{})
+				n.run(v.command(n))
+			})
+			for _, service := range []string{"ec2", "metadata"} {
+				every := map[string]int{"ec2": 1, "metadata": 25}[service] // they are many, and alike
+				for i := 0; i < h.seen[service]; i += every {
+					for _, after := range []bool{false, true} {
+						b := blow{service, i + 1, after}
+						t.Run(b.String(), func(t *testing.T) { v.strike(t, one, b, ending(i%2 == 0 != after)) })
+					}
+				}
+			}
+		})
+	}
+}
+
+// exec is a command of a plugin, as a runtime executes it.
+func (n *node) exec(plugin, verb, pod string, more map[string]any) *exec.Cmd {
+	n.Helper()
+	conf := maps.Clone(n.conf)
+	conf["type"] = plugin
+	maps.Copy(conf, more)
+	stdin, err := json.Marshal(conf)
+	noErr(n, err)
+	path, err := exec.LookPath(program)
+	noErr(n, err)
+	cmd := n.command(plugin)
+	cmd.Env = append(cmd.Env, "CNI_COMMAND="+verb, "CNI_PATH="+filepath.Dir(path), "CNI_NETNS_OVERRIDE=1")
+	if pod != "" {
+		cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+pod, "CNI_IFNAME=eth0", "CNI_NETNS="+n.netns(pod))
+	}
+	cmd.Stdin = bytes.NewReader(stdin)
+	return cmd
+}
+
+// namespace is the path of a pod's namespace, which it makes where there is none.
+func (n *node) namespace(pod string) string {
+	n.Helper()
+	if n.ns[pod] == nil {
+		n.ns[pod], n.paths[pod] = nltest.NS(n, fmt.Sprint("pod-", pod))
+	}
+	return n.paths[pod]
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// One process asks EC2 for all that wait, so EC2's answer to it is the answer to all of
+// them. If EC2 refuses, the registry has that as a Failure, until an ADD of the same pool
+// gets an address.
+
+// told returns the failure of another process that is an answer to the owner, too: that
+// process has asked since the owner waits, and just now. A hundred ADDs that wait for what
+// EC2 refuses do not each ask in turn.
+func (p *Pool) told(o Owner, none error) error {
+	const justNow = 2 * time.Second
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	f := s.Failures[p.Concern(o)]
+	if w, ok := s.Waiters[o.Key.String()]; !ok || !f.Began.After(w.Since) || time.Since(f.Since) > justNow {
+		return nil
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD of this node has asked EC2 for all that wait, and failed: %s", Lacking(none), f.Text)
+}
+
+// overdue is the error of an ADD whose time has ended while it waited for another
+// process. It says what that process waits for.
+func (p *Pool) overdue(o Owner, ended error) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	what, hint := p.holdup(s, o)
+	return plugin.Errorf(plugin.CodeTryAgain, hint, "%w: another ADD of this node still asks EC2 for all that wait: %s: %w", ErrNone, what, ended)
+}
+
+// holdup is what keeps the process that asks EC2, and what an operator can do about it:
+// EC2 throttles, or has failed, or has not answered yet.
+func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
+	const patience = 10 * time.Second // longer than any backoff
+	since := s.Waiters[o.Key.String()].Since
+	// Another ADD may have deleted a waiter that is overdue.
+	if action := throttled(s, cmp.Or(since, time.Now())); action != "" {
+		return Throttled(action, s.NotBefore[action])
+	}
+	f, call := s.Failures[p.Concern(o)], underWay(s)
+	switch {
+	case f.Since.After(since.Add(-patience)) && f.Since.After(call.Since):
+		return f.Text, f.Hint
+	case call.Action != "":
+		return fmt.Sprintf("%s began at %s, and has no answer", call.Action, call.Since.Format(time.RFC3339)), "EC2 is slow: a longer addTimeout gives it more time"
+	}
+	return "it has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
+}
+
+// Throttled says that this node does not call an action of EC2 before a time, and what an
+// operator can do about it. The hint is the one of package aws, which has the SDK.
+func Throttled(action string, until time.Time) (text, hint string) {
+	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
+		fmt.Sprintf("EC2 limits how often the whole account may call %s: larger batches (ipBatchSize), prefixes, "+
+			"or ENIs from the launch template need fewer calls", action)
+}
+
+// releases are the actions that give something back to EC2: no growth has to wait for them.
+var releases = []string{"UnassignPrivateIpAddresses", "DetachNetworkInterface", "DeleteNetworkInterface"}
+
+// throttled is the action that a growth has to wait for the longest, after the given time.
+func throttled(s *registry.State, after time.Time) (action string) {
+	for a, until := range s.NotBefore {
+		if until.After(after) && !slices.Contains(releases, a) {
+			action, after = a, until
+		}
+	}
+	return action
+}
+
+// underWay is the call of a growth that has begun last. ModifyNetworkInterfaceAttribute may
+// wait: an intent for one need not be under way.
+func underWay(s *registry.State) (last registry.Intent) {
+	for _, i := range s.Intents {
+		if i.Action != "ModifyNetworkInterfaceAttribute" && i.Since.After(last.Since) {
+			last = i
+		}
+	}
+	return last
+}

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// An ENI whose link is not on the node can carry no pods. Somebody has detached it, the
+// driver has failed, or its link never came. The registry knows since when the link is
+// missed, so that one ADD finds it out and the others pass the ENI over. Who sees the link
+// again takes that back: an ADD that would find no address otherwise, and each collection.
+
+// ErrNoLink means that the link of an ENI is not on the node, and that it makes no sense to
+// wait for it.
+var ErrNoLink = errors.New("its link is not on the node")
+
+// HintNoLink is what an operator can do about it.
+const HintNoLink = "an ENI without its link was detached by somebody (CloudTrail, DetachNetworkInterface), or the kernel has not found it: " +
+	"see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves again as soon as its link is there"
+
+// Obtain leases addresses by take, and sets the link of their ENI up, whose name it returns.
+// Where that link is not on the node, it gives the addresses back and takes others. An
+// attachment that has its addresses from before keeps them: its pod may use them.
+func (p *Pool) Obtain(ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error)) (Allocation, string, error) {
+	for {
+		a, err := take(ctx, o)
+		if err != nil {
+			return a, "", err
+		}
+		link, err := p.up(ctx, a.seen, a.ID)
+		if err == nil {
+			return a, link, nil
+		}
+		if !errors.Is(err, ErrNoLink) || !a.Fresh || ctx.Err() != nil {
+			return a, "", noAnswer(a, err)
+		}
+		if err := p.putBack(ctx, o); err != nil {
+			return a, "", err
+		}
+	}
+}
+
+// noAnswer is the error of an ADD that has addresses, and no link of their ENI.
+func noAnswer(a Allocation, err error) error {
+	hint := "a new ENI takes some seconds to appear; if it never does, see dmesg and 'ip link'"
+	if errors.Is(err, ErrNoLink) {
+		hint = HintNoLink
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) of %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
+}
+
+// putBack makes the addresses of an owner that has just got them free again. No pod has had
+// them meanwhile, so they do not cool.
+func (p *Pool) putBack(ctx context.Context, o Owner) error {
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		for _, a := range s.Held(o.Key) {
+			s.End(a, time.Time{})
+		}
+	})
+}
+
+// await waits for the link of an ENI that is new, until nobody should wait any longer. The
+// registry knows before that somebody waits: other ENIs serve first.
+func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
+	var now time.Time
+	err := p.Registry.Change(ctx, func(s *registry.State) {
+		now = time.Now()
+		known, ok := s.ENIs[id]
+		if e.Missed = now; !ok {
+			return // the registry was lost meanwhile
+		}
+		if known.Missed.IsZero() {
+			known.Missed = now
+			s.ENIs[id] = known
+		}
+		e = known
+	})
+	if err != nil {
+		return nl.Link{}, err
+	}
+	gone := fmt.Errorf("%w since %s", ErrNoLink, e.Missed.Format(time.RFC3339))
+	if e.NoLink(now) {
+		return nl.Link{}, gone
+	}
+	wait, cancel := context.WithDeadlineCause(ctx, now.Add(registry.LinkPatience-now.Sub(e.Missed)), gone)
+	defer cancel()
+	l, err := p.Host.LinkByMAC(wait, e.MAC)
+	if err != nil {
+		return l, err
+	}
+	return l, p.noteLink(ctx, id, l.Name)
+}
+
+// noteLink writes down that the link of an ENI is on the node.
+func (p *Pool) noteLink(ctx context.Context, id, name string) error {
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		if e, ok := s.ENIs[id]; ok {
+			s.ENIs[id] = linked(e, name)
+		}
+	})
+}
+
+// linked is an ENI whose link was just seen.
+func linked(e registry.ENI, name string) registry.ENI {
+	e.Link, e.Missed, e.Detached = name, time.Time{}, false
+	return e
+}
+
+// Look looks at the links of the node, and writes down which ENIs have lost theirs and which
+// have it again. It reports whether one has. An ENI whose link was never seen has the
+// patience of a new one from now on, as when an ADD waits for it. Who looks can do without: a
+// failure is only logged.
+func (p *Pool) Look(ctx context.Context) (again bool) {
+	again, err := p.look(ctx)
+	if err != nil {
+		slog.Warn("it is not known which ENIs have their links on the node", "error", err)
+	}
+	return again && err == nil
+}
+
+func (p *Pool) look(ctx context.Context) (again bool, err error) {
+	was, err := p.Registry.View()
+	if err != nil {
+		return false, err
+	}
+	links, err := p.Host.LinksByMAC()
+	if err != nil {
+		return false, err
+	}
+	now := time.Now()
+	note := func(s *registry.State) (changed bool) {
+		again = false
+		for id, e := range s.ENIs {
+			l, there := links[e.MAC]
+			before, known := was.ENIs[id]
+			switch {
+			case there && !e.Missed.IsZero():
+				e, again = linked(e, l.Name), true
+			case !there && !e.Foreign && e.Missed.IsZero() && known && before.Link == e.Link:
+				e.Missed = now
+			default:
+				continue
+			}
+			s.ENIs[id], changed = e, true
+		}
+		return changed
+	}
+	if fresh, err := p.Registry.View(); err != nil || !note(fresh) {
+		return false, err
+	}
+	err = p.Registry.Change(ctx, func(s *registry.State) { note(s) })
+	return again, err
+}
+
+// missing reports whether the link of an ENI is missed.
+func missing(s *registry.State) bool {
+	for _, e := range s.ENIs {
+		if !e.Missed.IsZero() {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"context"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// IPAMProgram is the program that can ask EC2. It contains the SDK, and so it starts more
+// slowly than others. Of all ADDs that wait, only the one that has its turn executes it.
+const IPAMProgram = "cni-ipvlan-vpc-k8s-ipam"
+
+// acquire is the program's first argument if it only has to get addresses. Its parent waits
+// for the link, and lets the next ADD have its turn meanwhile. The second argument is how much
+// time is left. A release that does not know the arguments does the whole ADD: that is slower,
+// but not wrong.
+const acquire = "acquire"
+
+// Program is the source of a process that cannot ask EC2 itself: it executes the ipam
+// program, which ends with ctx and with this process.
+//
+// Its lock is not "grow", because the program takes that one and must not wait for its own
+// parent. A process that is killed loses its lock, and the program ends with its parent. If
+// the next program begins before the last one has ended, it waits for "grow".
+func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
+	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
+		if _, err := r.Delegate(ctx, IPAMProgram, acquire, left(own).String()); err != nil {
+			return Allocation{}, err
+		}
+		a, err := p.Take(own, o) // the program has leased it to the owner
+		if IsNone(err) {
+			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime", "%s has got an address for the pod, and its lease has ended since: %w", IPAMProgram, err)
+		}
+		return a, err
+	}
+	return Source{Turn: "queue", Ask: ask}
+}
+
+// left is how much time ctx has left: at least a moment, so that a program can say why it
+// has failed.
+func left(ctx context.Context) time.Duration {
+	const moment = 100 * time.Millisecond
+	end, ok := ctx.Deadline()
+	if !ok {
+		return time.Minute
+	}
+	return max(time.Until(end), moment)
+}
+
+// Acquisition is the ADD that a process of the program answers when its arguments are those
+// of [Program]; otherwise it is nil. Its result is not used: the registry has the lease.
+func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
+	if len(args) != 2 || args[0] != acquire {
+		return nil
+	}
+	limit, err := time.ParseDuration(args[1])
+	if err != nil {
+		return nil
+	}
+	return func(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
+		err = withPool(ctx, r, limit, func(ctx context.Context, p *Pool) error {
+			a, err := p.Acquire(ctx, OwnerOf(r), from)
+			if err == nil {
+				res = a.Result(a.ENI.Link, p.Policy)
+			}
+			return err
+		})
+		return res, err
+	}
+}

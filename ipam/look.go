@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// look makes a call to EC2 that changes nothing: in its turn, as [Pool.call] makes one that
+// does. While EC2 throttles the action, the whole node waits, until ctx is done. A caller
+// without a deadline, such as a collection, comes again by itself: it waits for a moment.
+func look[T any](ctx context.Context, p *Pool, action string, ask func(context.Context) (T, error)) (answer T, err error) {
+	const moment = 2 * time.Second
+	waiting := ctx
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, moment)
+		defer cancel()
+	}
+	var throttled error // why there was another attempt
+	for attempt := 0; ; attempt++ {
+		if err := p.turn(waiting, action); err != nil {
+			return answer, errors.Join(throttled, err)
+		}
+		answer, err = ask(ctx)
+		if !errors.Is(err, aws.ErrThrottled) {
+			return answer, err
+		}
+		if e := p.notBefore(ctx, action, backoff(attempt)); e != nil {
+			return answer, errors.Join(err, e)
+		}
+		throttled = err
+	}
+}
+
+// inTurn makes a call that changes something and may be made again, as look makes one that
+// changes nothing: what is detached or deleted twice is so once.
+func (p *Pool) inTurn(ctx context.Context, action string, do func(context.Context) error) error {
+	_, err := look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	return err
+}
+
+// detachENI begins to detach an ENI, in its turn.
+func (p *Pool) detachENI(ctx context.Context, attachment string) error {
+	if err := p.Registry.Mark(gaveBack); err != nil {
+		return err
+	}
+	return p.inTurn(ctx, "DetachNetworkInterface", func(ctx context.Context) error { return p.Cloud.DetachENI(ctx, attachment) })
+}
+
+// deleteNow deletes an ENI that is attached nowhere, in its turn.
+func (p *Pool) deleteNow(ctx context.Context, eni string) error {
+	return p.inTurn(ctx, "DeleteNetworkInterface", func(ctx context.Context) error { return p.Cloud.DeleteENI(ctx, eni) })
+}
+
+// notBefore has no process of this node call the action before the time is over.
+func (p *Pool) notBefore(ctx context.Context, action string, wait time.Duration) error {
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[action] = time.Now().Add(wait) })
+}
+
+// describeENIs lists the ENIs that match all filters, in its turn.
+func (p *Pool) describeENIs(ctx context.Context, filters ...aws.Filter) ([]aws.ENI, error) {
+	return look(ctx, p, "DescribeNetworkInterfaces", func(ctx context.Context) ([]aws.ENI, error) { return p.Cloud.DescribeENIs(ctx, filters...) })
+}
+
+// describeSubnets lists the subnets of a zone of a VPC, in its turn.
+func (p *Pool) describeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
+	return look(ctx, p, "DescribeSubnets", func(ctx context.Context) ([]aws.Subnet, error) { return p.Cloud.Subnets(ctx, vpc, zone) })
+}
+
+// describeLimits says what an instance of the type can have, in its turn.
+func (p *Pool) describeLimits(ctx context.Context, instanceType string) (aws.Limits, error) {
+	return look(ctx, p, "DescribeInstanceTypes", func(ctx context.Context) (aws.Limits, error) { return p.Cloud.Limits(ctx, instanceType) })
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// looked are the actions without whose answer an ADD on a new node gets no address.
+var looked = []string{"DescribeNetworkInterfaces", "DescribeSubnets", "DescribeInstanceTypes"}
+
+const throttling = "RequestLimitExceeded"
+
+// An ADD waits while EC2 throttles what growth has to look at, as it does for what growth
+// changes.
+func TestLookWaits(t *testing.T) {
+	for _, action := range looked {
+		t.Run(action, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.Pools = true
+				w.sim.Fail(action, throttling, 12)
+				w.mustAcquire(1)
+			})
+		})
+	}
+}
+
+// It waits as long as it may. Then it says until when the node waits, and so does the
+// next ADD, without a call.
+func TestLookThrottledForEver(t *testing.T) {
+	for _, action := range looked {
+		t.Run(action, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.Pools = true
+				w.sim.Fail(action, throttling, -1)
+				began := time.Now()
+				_, err := w.acquire(1)
+				wantThrottled(w.T, err, action)
+				if took := time.Since(began); took < w.policy.Timeout-registry.MostBackoff {
+					w.Errorf("it has waited for %v of %v", took, w.policy.Timeout)
+				}
+				before := w.state().NotBefore[action]
+				if !before.After(time.Now().Add(-time.Second)) {
+					w.Errorf("other processes of the node wait until %v, it is %v", before, time.Now())
+				}
+				must(w.T, w.pool().notBefore(w.Context(), action, 8*time.Second))
+				w.policy.Timeout = 2 * time.Second
+				w.sim.ResetCalls()
+				_, err = w.acquire(2)
+				wantThrottled(w.T, err, action)
+				if n := w.asked(action); n > 0 {
+					w.Errorf("the next ADD has asked %d times", n)
+				}
+			})
+		})
+	}
+}
+
+func wantThrottled(t *testing.T, err error, action string) {
+	t.Helper()
+	e, ok := errors.AsType[*plugin.Error](err)
+	if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Error(), action+": EC2 throttles: this node waits until ") ||
+		!strings.Contains(e.Hint, "EC2 limits how often the whole account may call "+action) {
+		t.Errorf("the ADD fails with %v (%+v)", err, e)
+	}
+}
+
+// Package lease, which has no SDK, says of throttling what package aws says.
+func TestThrottledWords(t *testing.T) {
+	const action = "CreateNetworkInterface"
+	text, hint := lease.Throttled(action, time.Now())
+	want := aws.Hint(&aws.Error{Action: action, Code: throttling})
+	if hint != want || !strings.HasPrefix(text, fmt.Sprintf("%s: %v: ", action, aws.ErrThrottled)) {
+		t.Errorf("%q, and the hint %q, want %q", text, hint, want)
+	}
+}
+
+// While EC2 throttles what a growth is for, it is not asked either for what prepares that:
+// not by the one ADD that waits, and not by any of those that come after it.
+func TestThrottledIsNotPrepared(t *testing.T) {
+	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "AssignPrivateIpAddresses"} {
+		t.Run(action, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				if action == "AssignPrivateIpAddresses" {
+					w.mustAcquire(100)
+				}
+				w.sim.Fail(action, throttling, -1)
+				if _, err := w.acquire(0); !errors.Is(err, aws.ErrThrottled) {
+					w.Fatal(err)
+				}
+				w.sim.ResetCalls()
+				for n := range 40 {
+					must(w.T, w.pool().notBefore(w.Context(), action, 5*time.Second))
+					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+					_, err := w.pool().Acquire(ctx, pod(n+1))
+					wantThrottled(w.T, err, action)
+					cancel()
+				}
+				// One of them looks again at what a new registry has learnt: two calls.
+				if calls := w.sim.Calls(); len(calls) > 2 {
+					w.Errorf("%d calls, such as %v", len(calls), calls[2])
+				}
+				w.sim.Fail(action, throttling, 0)
+				w.mustAcquire(99)
+			})
+		})
+	}
+}
+
+// EC2 deletes an ENI with its instance when it has been told so, which may be late. While
+// it throttles that, no growth asks for it again and again.
+func TestThrottledModify(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.sim.Fail(modify, throttling, -1)
+		w.mustAcquire(1)
+		if w.state().NotBefore[modify].IsZero() {
+			w.Fatal("the other processes of the node are not told")
+		}
+		must(w.T, w.pool().notBefore(w.Context(), modify, registry.MostBackoff))
+		w.sim.ResetCalls()
+		w.mustAcquire(2)
+		if calls := w.sim.Calls(); len(calls) != 1 || calls[0].Action != "AssignPrivateIpAddresses" {
+			w.Errorf("the next ADD has asked %v", calls)
+		}
+		w.sim.Fail(modify, throttling, 0)
+		time.Sleep(registry.MostBackoff)
+		w.mustAcquire(3)
+		for _, e := range w.sim.ENIs()[1:] {
+			if !e.DeleteOnTermination {
+				w.Errorf("%s outlives the instance", e.ID)
+			}
+		}
+	})
+}

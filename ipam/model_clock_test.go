@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// clockSteps is a step of the node's clock.
+func (m *model) clockSteps() {
+	if m.damaged || m.locked("grow") && m.locked("collect") {
+		return
+	}
+	m.skew(pick(m.rng, -24*time.Hour, -time.Hour, time.Hour, 24*time.Hour))
+}
+
+// skew makes all times in the registry later by d, as they are when the node's clock goes
+// back by d. The clock of a bubble can do neither. An earlier release, and a person, do not
+// write down by which clock the times are.
+func (m *model) skew(d time.Duration) {
+	path := filepath.Join(m.dir, "registry.json")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	must(m.T, err)
+	var all any
+	if m.damaged || json.Unmarshal(text, &all) != nil {
+		return
+	}
+	bare := d > 0 && m.chance(30)
+	if top, ok := all.(map[string]any); ok && bare {
+		delete(top, "booted")
+	}
+	m.logf("%s the registry's times are later by %v, and it says by which clock: %v", m.clock(), d, !bare)
+	m.meddled = true
+	text, err = json.Marshal(shifted(all, d))
+	must(m.T, err)
+	must(m.T, os.WriteFile(path, text, 0o600))
+}
+
+// shifted is a JSON value in which each time is later by d. The zero time is none.
+func shifted(v any, d time.Duration) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, x := range v {
+			v[k] = shifted(x, d)
+		}
+	case []any:
+		for i, x := range v {
+			v[i] = shifted(x, d)
+		}
+	case string:
+		if t, err := time.Parse(time.RFC3339Nano, v); err == nil && !t.IsZero() {
+			return t.Add(d).Format(time.RFC3339Nano)
+		}
+	}
+	return v
+}

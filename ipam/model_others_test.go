@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// Others act on EC2 as well: there is a second node, and an operator, who detaches ENIs of
+// the node, moves them to the other one, and unassigns addresses, whoever has them.
+//
+// What they have is not the node's to touch: an ENI on another instance, and one whose
+// owner has tagged it no_manage, is as they left it for as long as the history lasts.
+//
+// What they take the node cannot know before it looks. A pod that has lost its address so
+// has none, which nobody can help. But once a collection has ended well that began two
+// minutes later, and found EC2 and the metadata service well, no pod may be given it.
+const noticed = 2 * time.Minute // longer than EC2 lags behind itself, and the metadata behind EC2
+
+// others are there from the beginning.
+func (m *model) others() {
+	if !m.chance(60) {
+		return
+	}
+	second, err := m.sim.RunInstance(ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"})
+	must(m.T, err)
+	m.second = second
+	attached := m.make(second.ID, "true", 1)
+	m.attach(attached, second.ID, 1)
+	m.make(second.ID, "true", 1) // it has been begun there, and is not attached yet
+	if m.limits.ENIs > 2 && m.chance(40) {
+		guest := m.make("", "", 1, "node.k8s.amazonaws.com/no_manage", "true")
+		m.attach(guest, m.node.ID, m.limits.ENIs-1)
+		m.guest = guest
+	}
+	time.Sleep(5 * time.Second) // the longest delay
+	for _, e := range m.sim.ENIs() {
+		if e.Instance == second.ID || e.Description == description(second.ID) || e.ID == m.guest {
+			m.theirs[e.ID] = e
+		}
+	}
+	m.logf("theirs are %v, the guest is %q", slices.Sorted(maps.Keys(m.theirs)), m.guest)
+}
+
+// operate is a call of somebody else, which must succeed.
+func (m *model) operate(action string, params ...string) {
+	f := map[string]string{}
+	for i := 0; i < len(params); i += 2 {
+		f[params[i]] = params[i+1]
+	}
+	must(m.T, m.sim.Operate(action, f))
+}
+
+// make makes an ENI with so many secondary addresses, as our plugin on the instance does,
+// or, without one, as a person. It has these tags, too.
+func (m *model) make(instance, managed string, secondary int, tags ...string) (id string) {
+	params := []string{"SubnetId", "subnet-node", "SecondaryPrivateIpAddressCount", fmt.Sprint(secondary)}
+	if instance != "" {
+		params = append(params, "Description", description(instance))
+		tags = append(tags, TagManaged, managed, TagInstance, instance, TagPool, lease.DefaultPool)
+	}
+	for i := 0; i < len(tags); i += 2 {
+		at := fmt.Sprintf("TagSpecification.1.Tag.%d.", i/2+1)
+		params = append(params, at+"Key", tags[i], at+"Value", tags[i+1])
+	}
+	if len(tags) > 0 {
+		params = append(params, "TagSpecification.1.ResourceType", "network-interface")
+	}
+	m.operate("CreateNetworkInterface", params...)
+	time.Sleep(6 * time.Second) // EC2 may lag behind itself
+	all := m.sim.ENIs()
+	return all[len(all)-1].ID
+}
+
+func (m *model) attach(eni, instance string, index int) {
+	m.operate("AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", instance, "DeviceIndex", fmt.Sprint(index))
+}
+
+// podENI is one of the node's that an operator can detach.
+func (m *model) podENI() (ec2sim.ENI, bool) {
+	of := slices.DeleteFunc(m.attached(), func(e ec2sim.ENI) bool {
+		return e.Index == 0 || e.AttachmentStatus != "attached" || e.ID == m.guest
+	})
+	if len(of) == 0 {
+		return ec2sim.ENI{}, false
+	}
+	return pick(m.rng, of...), true
+}
+
+// detach is an operator who detaches an ENI, and may attach it to the other node.
+func (m *model) detach() {
+	e, ok := m.podENI()
+	if !ok {
+		return
+	}
+	m.meddled = true
+	m.takes(slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes))
+	m.away[e.ID] = time.Now()
+	m.operate("DetachNetworkInterface", "AttachmentId", e.Attachment)
+	time.Sleep(5 * time.Second)
+	index := 1
+	if m.second != nil {
+		index = len(m.second.ENIs())
+	}
+	if m.second == nil || index >= m.limits.ENIs || m.chance(40) {
+		m.logf("%s an operator has detached %s", m.clock(), e.ID)
+		return
+	}
+	m.attach(e.ID, m.second.ID, index)
+	time.Sleep(5 * time.Second)
+	m.logf("%s an operator has moved %s to %s", m.clock(), e.ID, m.second.ID)
+	m.theirs[e.ID] = *m.find(e.ID)
+}
+
+func (m *model) find(eni string) *ec2sim.ENI {
+	for _, e := range m.sim.ENIs() {
+		if e.ID == eni {
+			return &e
+		}
+	}
+	return nil
+}
+
+// unassign is an operator who takes an address, or a prefix, from an ENI.
+func (m *model) unassign() {
+	e, ok := m.podENI()
+	if !ok {
+		return
+	}
+	params := []string{"NetworkInterfaceId", e.ID}
+	switch {
+	case len(e.Prefixes) > 0:
+		c := pick(m.rng, e.Prefixes...)
+		m.takes(nil, []netip.Prefix{c})
+		params = append(params, "Ipv4Prefix.1", c.String())
+	case len(e.Addrs) > 1:
+		a := pick(m.rng, e.Addrs[1:]...)
+		m.takes([]netip.Addr{a}, nil)
+		params = append(params, "PrivateIpAddress.1", a.String())
+	default:
+		return
+	}
+	m.meddled = true
+	m.logf("%s an operator unassigns %v", m.clock(), params)
+	m.operate("UnassignPrivateIpAddresses", params...)
+}
+
+// takes notes what the node loses, and which pods with it.
+func (m *model) takes(addrs []netip.Addr, cidrs []netip.Prefix) {
+	lost := func(a netip.Addr) bool {
+		return slices.Contains(addrs, a) || slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(a) })
+	}
+	for _, a := range addrs {
+		m.taken[a] = time.Now()
+	}
+	for _, c := range cidrs {
+		m.lost = append(m.lost, taken{c, time.Now()})
+	}
+	for _, p := range m.pods {
+		p.robbed = p.robbed || slices.ContainsFunc(p.addrs, lost)
+	}
+}
+
+// taken is a prefix that an operator has taken, and when.
+type taken struct {
+	cidr netip.Prefix
+	when time.Time
+}
+
+// excused reports whether the node cannot know that it has lost an address, which it thinks to
+// be on that ENI. EC2 assigns addresses to an ENI wherever that is.
+func (m *model) excused(eni string, a netip.Addr) bool {
+	_, one := m.taken[a]
+	_, all := m.away[eni]
+	return one || all || slices.ContainsFunc(m.lost, func(t taken) bool { return t.cidr.Contains(a) })
+}
+
+// notice says that a collection that began then has found out what is gone.
+func (m *model) notice(began time.Time) {
+	known := func(when time.Time) bool { return began.Sub(when) >= noticed }
+	maps.DeleteFunc(m.taken, func(_ netip.Addr, when time.Time) bool { return known(when) })
+	maps.DeleteFunc(m.away, func(_ string, when time.Time) bool { return known(when) })
+	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return known(t.when) })
+}
+
+// verifyTheirs checks that nobody has touched what is others'.
+func (m *model) verifyTheirs() {
+	for id, was := range m.theirs {
+		is := m.find(id)
+		switch {
+		case is == nil:
+			m.wrong("%s of others is deleted", id)
+			delete(m.theirs, id)
+		case is.Instance != was.Instance || is.Attachment != was.Attachment:
+			m.wrong("%s of others was on %q and is on %q", id, was.Instance, is.Instance)
+			delete(m.theirs, id)
+		case !has(is.Addrs, was.Addrs) || !has(is.Prefixes, was.Prefixes) || !has(is.IPv6Addrs, was.IPv6Addrs) || !has(is.IPv6Prefixes, was.IPv6Prefixes):
+			m.wrong("%s of others has lost some of %v %v %v %v", id, was.Addrs, was.Prefixes, was.IPv6Addrs, was.IPv6Prefixes)
+			delete(m.theirs, id)
+		}
+	}
+}
+
+func has[T comparable](all, these []T) bool {
+	return !slices.ContainsFunc(these, func(t T) bool { return !slices.Contains(all, t) })
+}

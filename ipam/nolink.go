@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. Growth passes
+// them over, and names them when it fails. EC2 is asked whether they are still attached: one
+// that is not takes no place of another, and is forgotten when no pod has its addresses.
+
+// withPassedOver adds to the error of a growth the ENIs of the pool that it has passed over.
+func (p *Pool) withPassedOver(err error) error {
+	if err == nil {
+		return nil
+	}
+	s, e := p.Registry.View()
+	if e != nil {
+		return err
+	}
+	over := []error{err}
+	for _, id := range withoutLink(s) {
+		if e := s.ENIs[id]; e.Pool == p.Policy.Pool && p.Policy.Serves(e) {
+			over = append(over, fmt.Errorf("%s (%s) is passed over: %w since %s", id, e.MAC, lease.ErrNoLink, e.Missed.Format(time.RFC3339)))
+		}
+	}
+	if len(over) == 1 {
+		return err
+	}
+	advice, code := lease.HintNoLink, uint(plugin.CodeTryAgain)
+	if first := Hint(err); first != "" {
+		advice = first + "; " + advice
+	}
+	if e, ok := errors.AsType[*plugin.Error](err); ok {
+		code = e.Code // what is passed over explains the failure, and changes nothing about it
+	}
+	return plugin.Errorf(code, advice, "%w", errors.Join(over...))
+}
+
+// withoutLink lists the ENIs whose link is not on the node, but those that a collection
+// takes away.
+func withoutLink(s *registry.State) []string {
+	now := time.Now()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
+		e := s.ENIs[id]
+		return !e.NoLink(now) || e.Draining
+	})
+}
+
+// noteDetached asks EC2 which ENIs are attached to this instance, if the link of one is not
+// on the node, or if the caller says that there is another reason. If EC2 cannot be asked,
+// all count as attached.
+func (p *Pool) noteDetached(ctx context.Context, reason bool) {
+	s, err := p.Registry.View()
+	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
+	reason = reason || err == nil && slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), missed)
+	if err != nil || !reason || p.Policy.Provision == lease.ProvisionNone {
+		return
+	}
+	const patience = 5 * time.Second // growth and collections can do without
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	asked := time.Now()
+	attached, err := p.describeENIs(waiting, aws.ByInstance(s.Instance.ID))
+	if err == nil {
+		err = p.Registry.Change(ctx, func(s *registry.State) { noteAttached(s, attached, asked) })
+	}
+	if err != nil {
+		slog.Warn("EC2 does not tell which ENIs are still attached: those whose links are not on the node count as attached", "enis", withoutLink(s), "error", err)
+	}
+}
+
+// noteAttached writes down which ENIs EC2 has shown attached to this instance when it was
+// asked, and which not. It may not show a new one yet; then the link of that will come. The
+// link of somebody else's ENI proves nothing, as it may be in another namespace.
+func noteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
+	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
+	for id, e := range s.ENIs {
+		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
+		old := e.Grown.Before(asked.Add(-settled))
+		e.Detached = !shown && e.Index > 0 && (e.NoLink(asked) || old && (e.Foreign || !e.Missed.IsZero()))
+		s.ENIs[id] = e
+	}
+	s.Instance.FullRead = asked
+	if len(here) < s.Instance.FullWith {
+		s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
+	}
+}
+
+// detached lists the ENIs that are not attached to this instance any more.
+func detached(s *registry.State) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
+		e := s.ENIs[id]
+		return !e.Detached || e.Draining || !e.Foreign && e.Missed.IsZero()
+	})
+}
+
+// forgetDetached forgets the ENIs that are not attached to this instance any more, when no
+// pod has an address of them. One that we have made, and that is attached nowhere, is left
+// to be deleted.
+func (p *Pool) forgetDetached(ctx context.Context) error {
+	p.noteDetached(ctx, false)
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, id := range detached(s) {
+		if e := s.ENIs[id]; !anyLeased(s, e.Has) {
+			failed = errors.Join(failed, p.forgetIfLost(ctx, id, e))
+		}
+	}
+	return failed
+}
+
+// forgetIfLost forgets a detached ENI unless it is ours to delete, or attached here after all.
+func (p *Pool) forgetIfLost(ctx context.Context, id string, e registry.ENI) error {
+	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	if err != nil && !errors.Is(err, aws.ErrNotFound) {
+		return fmt.Errorf("look where %s is: %w", id, err)
+	}
+	here := func(s *registry.State) bool { return len(enis) > 0 && enis[0].Instance == s.Instance.ID }
+	ours := len(enis) > 0 && enis[0].Status == "available" && (e.Managed || enis[0].Tags[TagManaged] == "true")
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		e, known := s.ENIs[id]
+		switch {
+		case !known:
+		case here(s):
+			e.Detached = false
+			s.ENIs[id] = e
+		case ours: // it may have been learnt of when EC2 did not tell its tags
+			s.ENIs[id] = label(e, enis[0])
+		case len(enis) == 0 && (time.Since(e.Grown) <= settled || time.Since(e.Missed) <= settled):
+			// EC2 may not show it for a moment
+		case slices.Contains(detached(s), id) && !anyLeased(s, e.Has):
+			slog.Warn("forgot an ENI that somebody has detached from this instance", "eni", id)
+			s.Drop(id)
+		}
+	})
+}

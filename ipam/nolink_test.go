@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// linkWorld is a node with two ENIs whose links an ADD has seen: the first has pods and one
+// free address more, the second is emptier.
+func linkWorld(t *testing.T) (n *node, first, second string) {
+	t.Helper()
+	n = newNode(t, "m5.large", ec2sim.Config{}, nil)
+	for i := range 12 {
+		n.obtain(fmt.Sprint("old", i))
+	}
+	s := n.state()
+	for id, e := range s.ENIs {
+		switch {
+		case e.Has(n.pods["old0"]):
+			first = id
+		case e.Index > 0:
+			second = id
+		}
+	}
+	n.release("old9")
+	n.age(time.Hour)
+	n.sim.ResetCalls()
+	return n, first, second
+}
+
+// linkPolicy is that of these tests: an ENI at a time, with all of its addresses.
+var linkPolicy = lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags, Provision: lease.ProvisionFull,
+	ReuseWait: time.Minute, Timeout: 10 * time.Second}
+
+// tryObtain is the ADD of a pod without a process.
+func (n *node) tryObtain(pod string) (lease.Allocation, error) {
+	n.Helper()
+	ctx, cancel := context.WithTimeout(n.Context(), linkPolicy.Timeout)
+	defer cancel()
+	p := n.pool(linkPolicy)
+	a, _, err := p.Obtain(ctx, lease.Owner{Key: podKey(pod), NetNS: n.netns(pod)}, p.Acquire)
+	return a, err
+}
+
+// obtain is one that has to succeed, and returns the ENI.
+func (n *node) obtain(pod string) string {
+	n.Helper()
+	a, err := n.tryObtain(pod)
+	if err != nil {
+		n.Fatalf("ADD of %s: %v\n%v", pod, err, n.sim.Calls())
+	}
+	n.pods[pod] = a.Addrs[0]
+	return a.ID
+}
+
+// detach has an operator detach an ENI.
+func (n *node) detach(id string) {
+	n.Helper()
+	cloud := aws.New(n.aws)
+	enis, err := cloud.DescribeENIs(n.Context(), aws.ByID(id))
+	if err == nil {
+		err = cloud.DetachENI(n.Context(), enis[0].Attachment)
+	}
+	if err = errors.Join(err, n.failed); err != nil {
+		n.Fatal(err)
+	}
+	n.sim.ResetCalls()
+}
+
+// attach has an operator attach it again.
+func (n *node) attach(id string, index int) {
+	n.Helper()
+	if _, err := aws.New(n.aws).AttachENI(n.Context(), id, n.ID, 0, index); err != nil {
+		n.Fatal(err)
+	}
+	n.sim.ResetCalls()
+}
+
+func (n *node) collect() {
+	n.Helper()
+	if err := n.pool(lease.Policy{}).Collect(n.Context(), &ipam.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// TestDetachedENIIsPassedOver: somebody detaches the fullest ENI. The next pod has an address
+// of the other at once, nobody asks EC2, and the registry names the one without a link.
+func TestDetachedENIIsPassedOver(t *testing.T) {
+	n, first, second := linkWorld(t)
+	n.detach(first)
+	if on := n.obtain("new"); on != second {
+		t.Errorf("the pod is on %s, want %s", on, second)
+	}
+	if calls := n.sim.Calls(); len(calls) != 0 {
+		t.Errorf("EC2 was asked: %v", calls)
+	}
+	s := n.state()
+	if e := s.ENIs[first]; !e.NoLink(time.Now()) || s.ENIs[second].NoLink(time.Now()) {
+		t.Errorf("%s: %+v", first, e)
+	}
+	if left := lease.Ready(s, "", time.Now()); left != 7 {
+		t.Errorf("%d addresses are ready, want the 7 of the second ENI", left)
+	}
+	n.leasesAre()
+}
+
+// leasesAre wants each pod to have its address, and nobody else to have one.
+func (n *node) leasesAre() {
+	n.Helper()
+	s := n.state()
+	for pod, a := range n.pods {
+		if l, ok := s.Leases.At(a); !ok || l.Key != podKey(pod) {
+			n.Errorf("%s of %s is leased by %v", a, pod, l.Key)
+		}
+	}
+	if s.Leases.Len() != len(n.pods) {
+		n.Errorf("%d leases for %d pods", s.Leases.Len(), len(n.pods))
+	}
+}
+
+// The place of a detached ENI is free: growth makes another, as soon as EC2 has said so.
+func TestGrowthInPlaceOfDetachedENI(t *testing.T) {
+	n, first, second := linkWorld(t)
+	n.detach(first)
+	var on string
+	for i := range 9 { // one more than the second has
+		on = n.obtain(fmt.Sprint("new", i))
+	}
+	s := n.state()
+	if on == first || on == second || len(s.ENIs) != 4 || !s.ENIs[first].Detached || s.Attached() != 3 {
+		t.Errorf("the last pod is on %s; ENIs %+v", on, s.ENIs)
+	}
+}
+
+// A pod that has its address from before is told at once which ENI is at fault.
+func TestSameADDOnDetachedENI(t *testing.T) {
+	n, first, _ := linkWorld(t)
+	n.detach(first)
+	had := n.pods["old0"]
+	_, err := n.tryObtain("old0")
+	e, ok := errors.AsType[*plugin.Error](err)
+	if !ok || e.Code != plugin.CodeTryAgain || !errors.Is(err, lease.ErrNoLink) || !strings.Contains(err.Error(), first) || !strings.Contains(e.Hint, "status") {
+		t.Errorf("%v (%+v)", err, e)
+	}
+	if held := n.state().Held(podKey("old0")); !slices.Contains(held, had) {
+		t.Errorf("it holds %v, and had %s", held, had)
+	}
+}
+
+// Where no other ENI can serve, the error of the ADD names the one that is passed over.
+func TestErrorNamesENIWithoutLink(t *testing.T) {
+	n, first, _ := linkWorld(t)
+	n.detach(first)
+	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	for i := range 8 {
+		n.obtain(fmt.Sprint("new", i))
+	}
+	for range 2 { // the second does not look again for who is at fault
+		_, err := n.tryObtain("one more")
+		e, ok := errors.AsType[*plugin.Error](err)
+		if !ok || !strings.Contains(err.Error(), first) || !strings.Contains(e.Hint, "dmesg") {
+			t.Errorf("%v (%+v)", err, e)
+		}
+	}
+	n.leasesAre()
+}
+
+// An ENI that comes back serves again: an ADD that would find nothing else sees it.
+func TestDetachedENIComesBack(t *testing.T) {
+	n, first, second := linkWorld(t)
+	n.detach(first)
+	for i := range 8 { // all that the second has
+		if on := n.obtain(fmt.Sprint("new", i)); on != second {
+			t.Fatalf("on %s", on)
+		}
+	}
+	n.attach(first, 1)
+	if on := n.obtain("last"); on != first {
+		t.Errorf("the pod is on %s, want %s", on, first)
+	}
+	if calls := n.sim.Calls(); len(calls) != 0 {
+		t.Errorf("EC2 was asked: %v", calls)
+	}
+	if e := n.state().ENIs[first]; !e.Missed.IsZero() || e.Detached {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A collection sees that a link has vanished before an ADD does, and that it is there again.
+func TestCollectionLooksAtLinks(t *testing.T) {
+	n, first, _ := linkWorld(t)
+	n.detach(first)
+	n.collect()
+	if e := n.state().ENIs[first]; !e.NoLink(time.Now()) || !e.Detached {
+		t.Errorf("without its link: %+v", e)
+	}
+	n.attach(first, 1)
+	n.collect()
+	if e := n.state().ENIs[first]; e.NoLink(time.Now()) || e.Detached {
+		t.Errorf("with its link: %+v", e)
+	}
+}
+
+// When the pods of a detached ENI have ended, it is forgotten; one that we have made, and
+// that is attached nowhere, is deleted.
+func TestDetachedENIIsForgotten(t *testing.T) {
+	for _, elsewhere := range []bool{false, true} {
+		t.Run(fmt.Sprint("attached elsewhere ", elsewhere), func(t *testing.T) {
+			n, first, _ := linkWorld(t)
+			n.detach(first)
+			if elsewhere {
+				other, err := n.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+				if err == nil {
+					_, err = aws.New(n.aws).AttachENI(t.Context(), first, other.ID, 0, 5)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			n.collect()
+			if _, known := n.state().ENIs[first]; !known {
+				t.Fatal("it is forgotten while it has pods")
+			}
+			for i := range 9 {
+				n.release(fmt.Sprint("old", i))
+			}
+			n.age(time.Hour)
+			for range 3 { // while other tests end namespaces, a collection may not know what is in use
+				n.collect()
+			}
+			if e, known := n.state().ENIs[first]; known {
+				t.Errorf("it is still known: %+v", e)
+			}
+			i := slices.IndexFunc(n.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
+			if kept := i >= 0 && n.sim.ENIs()[i].Instance != ""; kept != elsewhere || i >= 0 && !elsewhere {
+				t.Errorf("EC2 has it: %v, attached: %v", i >= 0, kept)
+			}
+		})
+	}
+}
+
+// The link of a new ENI is waited for. Whoever sees it writes that down.
+func TestLinkOfNewENIIsAwaited(t *testing.T) {
+	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+	n.acquire(0, "old")
+	eni := n.newest()
+	n.unplug(eni)
+	done := make(chan error, 1)
+	go func() { _, err := n.tryObtain("new"); done <- err }()
+	n.until("somebody misses the link", func(s *registry.State) bool { return !s.ENIs[eni.ID].Missed.IsZero() })
+	n.plug(ec2sim.Change{Kind: ec2sim.Attached, Instance: n.ID, ENI: eni})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if e := n.state().ENIs[eni.ID]; !e.Missed.IsZero() || e.Link == "" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// One that does not come in time is passed over by who has waited, within its own time, and
+// by the others at once.
+func TestLinkNeverComes(t *testing.T) {
+	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+	n.acquire(0, "old")
+	eni := n.newest()
+	n.unplug(eni)
+	const rest = 10 * time.Millisecond
+	n.edit(func(s *registry.State) {
+		e := s.ENIs[eni.ID]
+		e.Missed = time.Now().Add(rest - registry.LinkPatience)
+		s.ENIs[eni.ID] = e
+	})
+	for _, pod := range []string{"waits", "knows"} {
+		if on := n.obtain(pod); on == eni.ID {
+			t.Errorf("%s is on %s", pod, on)
+		}
+	}
+	n.leasesAre()
+}
+
+// newest is the ENI that was made last.
+func (n *node) newest() ec2sim.ENI {
+	enis := n.sim.ENIs()
+	return slices.MaxFunc(enis, func(a, b ec2sim.ENI) int { return strings.Compare(a.ID, b.ID) })
+}
+
+// unplug takes the link of an ENI away, which EC2 does not know.
+func (n *node) unplug(e ec2sim.ENI) {
+	n.Helper()
+	if n.plug(ec2sim.Change{Kind: ec2sim.Detached, Instance: n.ID, ENI: e}); n.failed != nil {
+		n.Fatal(n.failed)
+	}
+}
+
+func (n *node) edit(f func(*registry.State)) {
+	n.Helper()
+	if err := n.registry().Change(n.Context(), f); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// until waits for the registry to be so.
+func (n *node) until(what string, so func(*registry.State) bool) {
+	n.Helper()
+	for !so(n.state()) {
+		select {
+		case <-n.Context().Done():
+			n.Fatalf("never: %s; ENIs %v", what, slices.Collect(maps.Values(n.state().ENIs)))
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// TestGrowthLooksAtLinks: somebody detaches an ENI whose addresses all have pods, so that no
+// ADD comes to miss its link. Growth misses it, and another ENI takes its place.
+func TestGrowthLooksAtLinks(t *testing.T) {
+	n, _, second := linkWorld(t)
+	for i := 12; i < 21; i++ {
+		n.obtain(fmt.Sprint("old", i))
+	}
+	noErr(t, n.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[2].Attachment}))
+	a, err := n.tryObtain("new")
+	if err != nil || a.ID == second {
+		t.Errorf("the pod has %v on %s: %v", a.Addrs, a.ID, err)
+	}
+}
+
+// TestMovedENIThatNoADDHasUsed: somebody moves an ENI to another instance whose link nobody
+// has looked at yet. A collection takes nothing from it.
+func TestMovedENIThatNoADDHasUsed(t *testing.T) {
+	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+	n.acquire(4, "old") // and no more: an ADD would look at the link
+	n.release("old")
+	n.age(time.Hour)
+	other, err := n.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+	noErr(t, err)
+	was := n.ENIs()[1]
+	noErr(t, n.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": was.Attachment}))
+	noErr(t, n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID, "InstanceId": other.ID, "DeviceIndex": "1"}))
+	n.sim.ResetCalls()
+	p := n.pool(linkPolicy)
+	noErr(t, p.Collect(t.Context(), &ipam.Collection{FreeAfter: time.Minute, Max: 3}))
+	if is := other.ENIs()[1]; len(is.Addrs) != len(was.Addrs) {
+		t.Errorf("%s on %s had %v, and has %v: %v", was.ID, other.ID, was.Addrs, is.Addrs, n.sim.Calls())
+	}
+}
+
+// TestDetachedENIOfPoolThatKeeps: an ENI of ours that somebody has detached is deleted, also
+// if its pool keeps what it has, or if its tags were not known.
+func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
+	for name, change := range map[string]func(*registry.ENI){
+		"keeps":   func(e *registry.ENI) { e.Keep = true },
+		"no tags": func(e *registry.ENI) { e.Managed = false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, first, _ := linkWorld(t)
+			n.release(names("old", 12)...)
+			n.age(time.Hour)
+			noErr(t, n.registry().Update(t.Context(), func(s *registry.State) error {
+				e := s.ENIs[first]
+				change(&e)
+				s.ENIs[first] = e
+				return nil
+			}))
+			i := slices.IndexFunc(n.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first })
+			noErr(t, n.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": n.ENIs()[i].Attachment}))
+			for range 2 {
+				noErr(t, n.pool(lease.Policy{}).Collect(t.Context(), &ipam.Collection{FreeAfter: time.Minute, Max: -1}))
+			}
+			if slices.ContainsFunc(n.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == first }) {
+				t.Errorf("%s is left behind", first)
+			}
+		})
+	}
+}

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// attachOther has somebody else attach an ENI with four addresses.
+func (w *world) attachOther(spec aws.ENISpec) string {
+	w.Helper()
+	spec.Secondary = 3
+	c := aws.New(w.cloud)
+	eni, err := c.CreateENI(w.Context(), spec)
+	if err == nil {
+		_, err = c.AttachENI(w.Context(), eni.ID, w.node.ID, 0, 1)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	return eni.ID
+}
+
+// uses reports whether the next pod gets an address of the ENI.
+func (w *world) uses(eni string, pod int) bool {
+	w.Helper()
+	a, err := w.acquire(pod)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return a.ID == eni
+}
+
+// TestOthersENI: an ENI that others have attached serves pods if the node would have made one
+// like it; one that was made for pods, whoever made it, serves in any case.
+func TestOthersENI(t *testing.T) {
+	groups := func(ids ...string) aws.ENISpec { return aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: ids} }
+	tagged := func(key, value string) aws.ENISpec {
+		s := groups("sg-9")
+		s.Tags = map[string]string{key: value}
+		return s
+	}
+	for _, tt := range []struct {
+		name string
+		eni  aws.ENISpec
+		set  func(*lease.Policy)
+		want bool
+	}{
+		{"the same groups", groups("sg-2", "sg-1"), nil, true},
+		{"another group", groups("sg-9"), nil, false},
+		{"a group more", groups("sg-1", "sg-2", "sg-9"), nil, false},
+		{"a group less", groups("sg-1"), nil, false},
+		{"another subnet", aws.ENISpec{Subnet: "subnet-node", SecurityGroups: []string{"sg-1", "sg-2"}}, nil, false},
+		{"another subnet, and any will do", aws.ENISpec{Subnet: "subnet-node", SecurityGroups: []string{"sg-1", "sg-2"}},
+			func(p *lease.Policy) { p.SubnetTags = nil }, true},
+		{"groups are left to the VPC", groups("sg-9"), func(p *lease.Policy) { p.SecurityGroups = []string{} }, true},
+		{"the node makes no ENI", groups("sg-9"), func(p *lease.Policy) { p.Provision = lease.ProvisionAssign }, true},
+		{"the node asks for nothing", groups("sg-9"), func(p *lease.Policy) { p.Provision = lease.ProvisionNone }, true},
+		{"its tag says that it is for pods", tagged(TagPool, "default"), nil, true},
+		{"new-interface, or a launch template, made it", tagged(TagManaged, "false"), nil, true},
+		{"the original made it", aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}, Description: "CNI-ENI i-00000000000000001"}, nil, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			w.policy.SecurityGroups = []string{"sg-1", "sg-2"}
+			if tt.set != nil {
+				tt.set(&w.policy)
+			}
+			eni := w.attachOther(tt.eni)
+			if got := w.uses(eni, 1); got != tt.want {
+				t.Errorf("pods get its addresses: %v, want %v: %q", got, tt.want, w.policy.Misfit(w.state().ENIs[eni]))
+			}
+			if why := w.policy.Misfit(w.state().ENIs[eni]); (why == "") != tt.want {
+				t.Errorf("status says %q", why)
+			}
+			w.consistent()
+		})
+	}
+}
+
+// TestOthersENILater: what the configuration says later is for new pods; a running one
+// keeps its address, and the ENI of others is neither filled nor emptied. ENIs of ours serve
+// on with the groups that they have.
+func TestOthersENILater(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.SecurityGroups = []string{"sg-1"}
+	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
+	if !w.uses(other, 1) {
+		t.Fatal("it does not serve")
+	}
+	w.policy.SecurityGroups = []string{"sg-2"}
+	if w.uses(other, 2) {
+		t.Error("a pod got an address with the groups of before")
+	}
+	if !w.uses(other, 1) {
+		t.Error("the running pod has lost its address")
+	}
+	ours := w.state().Leases
+	l, _ := ours.At(w.state().Held(pod(2).Key)[0])
+	w.policy.SecurityGroups = []string{"sg-3"}
+	if !w.uses(l.ENI, 3) {
+		t.Error("an ENI of ours does not serve with the groups that it was made with")
+	}
+	if e := w.state().ENIs[other]; e.Serving || len(e.Addrs) != 4 {
+		t.Errorf("the ENI of others: %+v", e)
+	}
+	w.age(hour)
+	c := Collection{Max: -1}
+	if err := w.pool().Collect(t.Context(), &c); err != nil || len(w.sim.ENIs()[1].Addrs) != 4 {
+		t.Errorf("collected %+v: %v", c, err)
+	}
+
+	// Its groups are changed at last: the next Learn sees it.
+	w.policy.SecurityGroups = []string{"sg-1"}
+	w.release(1)
+	w.age(hour)
+	if !w.uses(other, 4) {
+		t.Error("it has the right groups, and does not serve")
+	}
+	w.consistent()
+}
+
+// TestOthersENIUnknown: that nothing is known of who made an ENI does not keep it from
+// serving: not after an upgrade, whose registry says nothing of it, nor where the role may
+// not ask.
+func TestOthersENIUnknown(t *testing.T) {
+	t.Run("upgrade", func(t *testing.T) {
+		w := newWorld(t, "m5.large", 20)
+		w.policy.SecurityGroups = []string{"sg-1"}
+		other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}})
+		if err := w.pool().Learn(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err := w.pool().Registry.Update(t.Context(), func(s *registry.State) error {
+			e := s.ENIs[other]
+			e.Groups = nil
+			s.ENIs[other] = e
+			s.Rebuilt = registry.Rebuilt{}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.pool().Learn(t.Context()); err != nil || !w.uses(other, 1) {
+			t.Errorf("it serves no more: %v", err)
+		}
+	})
+	t.Run("denied", func(t *testing.T) {
+		w := newWorld(t, "m5.large", 20)
+		w.policy.SecurityGroups = []string{"sg-1"}
+		other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}})
+		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		if !w.uses(other, 1) {
+			t.Error("it does not serve")
+		}
+	})
+}
+
+// TestOthersENIFull: a node that has no place for an ENI of its own says which is in the way.
+func TestOthersENIFull(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.SecurityGroups, w.policy.MaxENIs = []string{"sg-1"}, 2
+	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}})
+	_, err := w.acquire(1)
+	if want := other + " serves no pods: its security groups are sg-9, and secGroupIds are sg-1"; !errors.Is(err, aws.ErrInstanceFull) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestOthersENISubnet: EC2 is asked for the tags of the subnet when they decide, and not by an
+// ADD that finds an address.
+func TestOthersENISubnet(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
+	for pod := range 3 {
+		w.sim.ResetCalls()
+		if !w.uses(other, pod) {
+			t.Errorf("pod %d does not get its address", pod)
+		}
+		if n := w.attempts("DescribeSubnets"); pod > 0 && len(w.sim.Calls()) > 0 || pod == 0 && n != 1 {
+			t.Errorf("pod %d: calls %v", pod, w.sim.Calls())
+		}
+	}
+
+	// EC2 does not say: no ENI can be made either, and the error tells why.
+	w = newWorld(t, "m5.large", 20)
+	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-1"}})
+	w.sim.Fail("DescribeSubnets", "UnauthorizedOperation", always)
+	if _, err := w.acquire(1); !errors.Is(err, aws.ErrDenied) || !strings.Contains(err.Error(), "DescribeSubnets") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestOthersENIThrottled: for the tags of others' subnets EC2 is asked in turn, and nobody
+// waits for them who gets addresses elsewhere.
+func TestOthersENIThrottled(t *testing.T) {
+	const action = "DescribeSubnets"
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.attachOther(aws.ENISpec{Subnet: "subnet-node"})
+		w.mustAcquire(1)
+		must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
+		w.sim.ResetCalls()
+		began := time.Now()
+		w.mustAcquire(2)
+		if n, took := w.asked(action), time.Since(began); n > 0 || took > time.Second {
+			w.Errorf("while EC2 throttles, it was asked %d times; the ADD took %v", n, took)
+		}
+		w.sim.Fail(action, throttling, 3)
+		time.Sleep(registry.MostBackoff)
+		w.mustAcquire(3)
+		if w.state().NotBefore[action].Before(began.Add(registry.MostBackoff)) {
+			w.Error("nobody else of the node knows that EC2 throttles")
+		}
+	})
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// What becomes of the requests of an action, when it is not all well.
+var (
+	busyEC2 = ec2sim.Refused("RequestLimitExceeded")
+	denied  = ec2sim.Refused("UnauthorizedOperation")
+	noRoom  = ec2sim.Refused("InsufficientFreeAddressesInSubnet")
+)
+
+// idle gives the node an ENI with addresses and a prefix that a pod kept it from giving
+// back: nobody uses any of them now but one pod the primary one.
+func (w *world) idle() (eni string) {
+	w.Helper()
+	w.policy.Batch = 4
+	a := w.mustAcquire(1)
+	runPod(w.T, a)
+	w.mustAcquire(2)
+	w.release(2)
+	eni = w.sim.ENIs()[1].ID
+	p := w.pool()
+	w.policy.Prefixes = true
+	if err := w.pool().assignPrefixes(w.Context(), eni, lease.IPv4, 1); err != nil {
+		w.Fatal(err)
+	}
+	if err := p.Learn(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	w.age(hour)
+	must(w.T, w.pool().Collect(w.Context(), &Collection{FreeAfter: hour, Max: 0})) // looks what was begun: nothing
+	return eni
+}
+
+// has is how many addresses and prefixes an ENI has, by EC2.
+func (w *world) has(id string) (addrs, prefixes int) {
+	for _, e := range w.sim.ENIs() {
+		if e.ID == id {
+			return len(e.Addrs), len(e.Prefixes)
+		}
+	}
+	return 0, 0
+}
+
+// TestGiveBackOutcomes: prefixes and addresses go back by two calls. What each of them
+// comes to, and whoever hears of it: what is free in the registry is on the ENI.
+func TestGiveBackOutcomes(t *testing.T) {
+	type outcomes = []ec2sim.Outcome
+	lost := ec2sim.DoneLost
+	for name, tt := range map[string]struct {
+		outcomes   outcomes
+		prefixes   int  // that EC2 has afterwards
+		addrs      bool // whether it has the addresses
+		freeBlocks int  // prefixes that the registry has afterwards
+		freeAddrs  bool
+	}{
+		"the addresses are refused":                   {outcomes{ec2sim.Answered, denied}, 0, true, 0, true},
+		"the prefixes are refused":                    {outcomes{denied}, 1, false, 1, false},
+		"the prefixes are throttled":                  {outcomes{busyEC2, busyEC2}, 1, false, 1, false},
+		"prefixes lost, then throttled":               {outcomes{lost, busyEC2}, 0, false, 0, false},
+		"prefixes lost, then denied":                  {outcomes{lost, denied}, 0, false, 0, false},
+		"prefixes lost, then a fault":                 {outcomes{lost, ec2sim.Refused("InternalError")}, 0, false, 0, false},
+		"prefixes lost, then not there":               {outcomes{lost}, 0, false, 0, false},
+		"addresses lost, then throttled":              {outcomes{ec2sim.Answered, lost, busyEC2}, 0, false, 0, false},
+		"addresses lost, then denied":                 {outcomes{ec2sim.Answered, lost, denied}, 0, false, 0, false},
+		"addresses done, with a fault, then not done": {outcomes{ec2sim.Answered, ec2sim.DoneBut("InternalError"), busyEC2}, 0, false, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			eni := w.idle()
+			before, _ := w.has(eni)
+			w.sim.Script(unassign, tt.outcomes...)
+			_ = w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+			w.consistent()
+			w.noneElsewhere()
+			addrs, prefixes := w.has(eni)
+			known := w.state().ENIs[eni]
+			if prefixes != tt.prefixes || (addrs == before) != tt.addrs || len(known.Prefixes) != tt.freeBlocks || (len(known.Addrs) == before) != tt.freeAddrs {
+				t.Errorf("EC2 has %d of %d addresses and %d prefixes; the registry has %v and %v", addrs, before, prefixes, known.Addrs, known.Prefixes)
+			}
+		})
+	}
+}
+
+// noneElsewhere wants what the registry has on its ENIs to be there.
+func (w *world) noneElsewhere() {
+	w.Helper()
+	s := w.state()
+	for _, e := range w.sim.ENIs() {
+		for _, a := range s.ENIs[e.ID].Addrs {
+			if !slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) {
+				w.Errorf("the registry has %s on %s, EC2 has not", a, e.ID)
+			}
+		}
+		for _, b := range s.ENIs[e.ID].Prefixes {
+			if !slices.Contains(slices.Concat(e.Prefixes, e.IPv6Prefixes), b.CIDR) {
+				w.Errorf("the registry has %s on %s, EC2 has not", b.CIDR, e.ID)
+			}
+		}
+	}
+}
+
+// TestDeallocateOutcomes: so it is for what an operator gives back by name.
+func TestDeallocateOutcomes(t *testing.T) {
+	for name, script := range map[string][]ec2sim.Outcome{
+		"throttled": {busyEC2, busyEC2}, "lost, then throttled": {ec2sim.DoneLost, busyEC2}, "lost, then denied": {ec2sim.DoneLost, denied},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			eni := w.idle()
+			a := w.sim.ENIs()[1].Addrs[2]
+			w.sim.Script(unassign, script...)
+			if err := w.pool().Deallocate(t.Context(), a); err == nil {
+				t.Error("no error")
+			}
+			w.consistent()
+			w.noneElsewhere()
+			if kept := slices.Contains(w.state().ENIs[eni].Addrs, a); kept != (name == "throttled") {
+				t.Errorf("the registry has it: %v", kept)
+			}
+			w.sim.Script(unassign)
+			if err := w.pool().Deallocate(t.Context(), w.sim.ENIs()[1].Prefixes[0].Addr()); err == nil || !strings.Contains(err.Error(), "prefix") {
+				t.Errorf("an address of a prefix: %v", err)
+			}
+		})
+	}
+}
+
+// hideNew has EC2's describes not show yet what was made for an instance and is not
+// attached, as they may for seconds.
+func (w *world) hideNew() {
+	ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if r.FormValue("Action") == "DescribeNetworkInterfaces" && r.FormValue("Filter.1.Name") == "description" {
+			io.WriteString(rw, `<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`)
+			return
+		}
+		w.sim.ServeHTTP(rw, r)
+	}))
+	w.Cleanup(ec2.Close)
+	w.cloud.EC2URL = ec2.URL
+}
+
+// TestCreateOutcomes: whatever becomes of a creation, there is one ENI for one ADD, also
+// when EC2 does not show yet what it has made.
+func TestCreateOutcomes(t *testing.T) {
+	type outcomes = []ec2sim.Outcome
+	lost := ec2sim.DoneLost
+	for name, script := range map[string]outcomes{
+		"lost":                        {lost},
+		"lost twice":                  {lost, lost, lost},
+		"lost, then throttled":        {lost, busyEC2, busyEC2, busyEC2},
+		"lost, then a fault":          {lost, ec2sim.Refused("InternalError")},
+		"lost, then no room":          {lost, noRoom},
+		"done, with a fault, no room": {ec2sim.DoneBut("InternalError"), noRoom},
+		"throttled":                   {busyEC2, busyEC2, busyEC2},
+		"no room":                     {noRoom},
+	} {
+		for _, hidden := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, "m5.large", 20, 20)
+				if hidden {
+					w.hideNew()
+				}
+				w.sim.Script("CreateNetworkInterface", script...)
+				w.policy.Timeout = 20 * time.Second
+				w.mustAcquire(1)
+				if n := len(w.sim.ENIs()); n != 2 {
+					t.Errorf("%d ENIs, want the boot ENI and one: %v", n, w.sim.Calls())
+				}
+				w.noneLeaked()
+				w.consistent()
+			})
+		}
+	}
+}
+
+// TestCreateAfterDeath: a process ends without EC2's answer. The next one makes the same
+// call, though the pods that wait are others by then, and so many that it would ask for more.
+func TestCreateAfterDeath(t *testing.T) {
+	w := newWorld(t, "m5.large", 20, 20)
+	w.hideNew()
+	w.policy.Timeout = time.Second
+	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
+	if _, err := w.acquire(1); err == nil {
+		t.Fatal("no error")
+	}
+	w.sim.Script("CreateNetworkInterface")
+	w.policy.Timeout, w.policy.Batch = 10*time.Second, 4
+	w.mustAcquire(2)
+	if n := len(w.sim.ENIs()); n != 2 {
+		t.Errorf("%d ENIs, want the boot ENI and one", n)
+	}
+	w.noneLeaked()
+}
+
+// TestCreateRefusedAfterDeath: what was asked for before EC2 refuses now. That is no proof
+// that it was not made, but no reason either to ask for nothing else.
+func TestCreateRefusedAfterDeath(t *testing.T) {
+	w := newWorld(t, "m5.large", 20, 20)
+	w.policy.Timeout = time.Second
+	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	if _, err := w.acquire(1); err == nil {
+		t.Fatal("no error")
+	}
+	w.sim.Script("CreateNetworkInterface", noRoom)
+	w.policy.Timeout = 10 * time.Second
+	w.mustAcquire(2)
+	w.noneLeaked()
+	looked := false
+	for _, i := range w.state().Intents {
+		looked = looked || i.Action == "CreateNetworkInterface" && i.Subnet == ""
+	}
+	if n := len(w.sim.ENIs()); n != 2 || !looked {
+		t.Errorf("%d ENIs; intents %v, want one to look for what the first call has made", n, w.state().Intents)
+	}
+}
+
+// TestStrayEndsCreation: an ENI was made, and its answer lost. Where EC2 shows it, it is
+// attached, and the call that has made it is not made again for the next one.
+func TestStrayEndsCreation(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Timeout = time.Second
+	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
+	func() {
+		ec2 := w.cloud.EC2URL
+		defer func() { w.cloud.EC2URL = ec2 }()
+		w.hideNew()
+		if _, err := w.acquire(1); err == nil {
+			t.Fatal("no error")
+		}
+	}()
+	w.sim.Script("CreateNetworkInterface")
+	w.policy.Timeout, w.policy.Batch = 10*time.Second, 10
+	for n := range 20 {
+		w.mustAcquire(n)
+	}
+	if n := len(w.sim.ENIs()); n != 3 {
+		t.Errorf("%d ENIs, want the boot ENI and two", n)
+	}
+	w.noneLeaked()
+	w.consistent()
+}
+
+// TestStrangeCreation: the ID of an ENI that this node has, or that another has, is not
+// that of a new one. No pod gets an address of it.
+func TestStrangeCreation(t *testing.T) {
+	w := newWorld(t, "m5.large", 20, 20)
+	w.policy.Batch = 10
+	for n := range 10 {
+		w.mustAcquire(n)
+	}
+	known := w.sim.ENIs()[1]
+	next := known.ID[:len(known.ID)-1] + "3" // the ID that the next ENI will have
+	w.lying("CreateNetworkInterface", next, known.ID)
+	w.policy.Timeout = 2 * time.Second
+	a, err := w.acquire(10)
+	if err == nil {
+		on := slices.IndexFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a.Addrs[0]) })
+		if on < 0 || w.sim.ENIs()[on].Instance != w.node.ID {
+			t.Errorf("%s is leased, and on no ENI of the node", a.Addrs[0])
+		}
+	}
+	for _, c := range w.sim.Calls() {
+		if c.Action == "AttachNetworkInterface" && c.Params["NetworkInterfaceId"] == known.ID && c.Code != "" {
+			t.Errorf("%v: it was taken for a new one", c)
+		}
+	}
+	if e := w.state().ENIs[known.ID]; !slices.Equal(e.Addrs, known.Addrs) {
+		t.Errorf("the registry has %v on %s, which has %v", e.Addrs, known.ID, known.Addrs)
+	}
+	w.consistent()
+	w.noneElsewhere()
+}
+
+// TestStrangeNew: whose ENI an answer to a creation can be.
+func TestStrangeNew(t *testing.T) {
+	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {}}}
+	const mine = "CNI-ENI i-1"
+	for want, e := range map[string]aws.ENI{
+		"":                {ID: "eni-2", Description: mine},
+		"has had it":      {ID: "eni-1", Description: mine},
+		"its description": {ID: "eni-2", Description: "CNI-ENI i-2"},
+		"attached to i-2": {ID: "eni-2", Description: mine, Instance: "i-2"},
+	} {
+		if got := errText(strangeNew(s, e, mine)); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%+v: got %q, want %q", e, got, want)
+		}
+	}
+}
+
+// TestCreateWithoutTags: a role that may not tag makes an ENI without tags. That is another
+// call, with a client token of its own, and the same again if its answer is lost.
+func TestCreateWithoutTags(t *testing.T) {
+	w := buildWorld(t, "m5.large", ec2sim.Config{
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
+			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}}},
+		Denied: []string{"CreateTags"},
+	})
+	w.hideNew()
+	w.policy.Timeout = 20 * time.Second
+	w.sim.Script("CreateNetworkInterface", ec2sim.Answered, ec2sim.DoneLost, busyEC2)
+	w.mustAcquire(1)
+	tokens := map[bool]map[string]bool{false: {}, true: {}} // with tags, and without
+	for _, c := range w.sim.Calls() {
+		if c.Action == "CreateNetworkInterface" {
+			tokens[c.Params["TagSpecification.1.ResourceType"] == ""][c.Params["ClientToken"]] = true
+		}
+	}
+	for token := range tokens[true] {
+		if tokens[false][token] || len(tokens[true]) != 1 {
+			t.Errorf("tokens with tags %v, and without %v", tokens[false], tokens[true])
+		}
+	}
+	if n := len(w.sim.ENIs()); n != 2 {
+		t.Errorf("%d ENIs, want the boot ENI and one", n)
+	}
+	w.consistent()
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+const askPeers = "DescribeVpcPeeringConnections"
+
+// peered plays f on a node whose pods get routes to the peers of the VPC. Its first pod has
+// an address, and there are more.
+func peered(t *testing.T, f func(*world)) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.Peers, w.policy.Batch = true, 4
+		w.mustAcquire(0)
+		if n := w.asked(askPeers); n != 1 {
+			w.Errorf("the first growth has asked for the peers %d times", n)
+		}
+		w.sim.ResetCalls()
+		f(w)
+	})
+}
+
+// wantAsked wants EC2 to be asked for the peers so often since the last time.
+func (w *world) wantAsked(who string, want int) {
+	w.Helper()
+	if n := w.asked(askPeers); n != want {
+		w.Errorf("%s has asked for the peers %d times, want %d", who, n, want)
+	}
+	w.sim.ResetCalls()
+}
+
+// collects is a collection that knows the configuration, or none.
+func (w *world) collects(policy lease.Policy) {
+	w.Helper()
+	p := w.pool()
+	p.Policy = policy
+	must(w.T, p.Collect(w.Context(), &Collection{FreeAfter: hour, Max: 0}))
+}
+
+// TestPeersRenewed: collections ask for the peers, once an hour, and so does a growth; no ADD
+// that finds an address does.
+func TestPeersRenewed(t *testing.T) {
+	peered(t, func(w *world) {
+		time.Sleep(2 * time.Hour)
+		w.mustAcquire(1)
+		w.wantAsked("an ADD that finds an address", 0)
+		w.collects(lease.Policy{})
+		w.wantAsked("a collection without a configuration", 1)
+		w.collects(w.policy)
+		w.wantAsked("the next collection", 0)
+		time.Sleep(2 * time.Hour)
+		w.collects(lease.Policy{Provision: lease.ProvisionFull})
+		w.wantAsked("a collection whose pods get no such routes", 0)
+		w.collects(w.policy)
+		w.wantAsked("a collection with the configuration", 1)
+		time.Sleep(2 * time.Hour)
+		w.mustAcquire(2)
+		w.wantAsked("an ADD that finds an address", 0)
+		for n := range 8 {
+			w.mustAcquire(3 + n)
+		}
+		if n := w.asked("AssignPrivateIpAddresses"); n == 0 {
+			w.Error("there was no growth")
+		}
+		w.wantAsked("a growth", 1)
+	})
+}
+
+// TestPeersThrottled: the peers of an old answer are better than none. Nobody waits long for
+// a new one.
+func TestPeersThrottled(t *testing.T) {
+	peered(t, func(w *world) {
+		time.Sleep(2 * time.Hour)
+		read := w.state().VPCs["vpc-1"].PeersRead
+		w.sim.Fail(askPeers, throttling, -1)
+		for i, f := range []func(){func() { w.collects(w.policy) }, func() { w.policy.Batch = 8; w.mustAcquire(1); w.mustAcquire(2); w.mustAcquire(3); w.mustAcquire(4) }} {
+			began := time.Now()
+			f()
+			if took := time.Since(began); took > 3*time.Second {
+				w.Errorf("%d: EC2 throttles, and that takes %v", i, took)
+			}
+		}
+		if now := w.state().VPCs["vpc-1"].PeersRead; !now.Equal(read) {
+			w.Errorf("read at %v, want %v", now, read)
+		}
+	})
+}
+
+// TestPeersUnknown: where there is no list at all, an ADD waits for one, though an address is
+// free. If EC2 refuses, all ADDs hear that; none has an address or goes on waiting.
+func TestPeersUnknown(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.Batch = 4
+		w.mustAcquire(0)
+		w.policy.Peers = true
+		w.sim.ResetCalls()
+		w.sim.Fail(askPeers, "UnauthorizedOperation", -1)
+		a, err := w.acquire(1)
+		e, ok := errors.AsType[*plugin.Error](err)
+		if !ok || e.Code != plugin.CodeTryAgain || e.Hint != "allow ec2:"+askPeers+" in the instance role" ||
+			!strings.HasPrefix(err.Error(), "the peers of the VPC are not known yet: unable to enumerate peer CIDRs: ") || !a.Fresh {
+			w.Errorf("the ADD fails with %v (%+v), fresh %v", err, e, a.Fresh)
+		}
+		if s := w.state(); len(s.Waiters) != 0 || s.Leases.Len() != 1 {
+			w.Errorf("waiters %v, %d leases", s.Waiters, s.Leases.Len())
+		}
+		if calls := w.sim.Calls(); len(calls) != 1 {
+			w.Errorf("calls %v", calls)
+		}
+		w.sim.Fail(askPeers, throttling, 3)
+		w.mustAcquire(1)
+		w.mustAcquire(0) // has had its address before
+		w.sim.ResetCalls()
+		w.mustAcquire(2)
+		w.wantAsked("the next ADD", 0)
+	})
+}
+
+// TestPeersLost: a collection, or what fills the pools, learns the peers again after the
+// registry was lost, before an ADD needs them.
+func TestPeersLost(t *testing.T) {
+	for name, f := range map[string]func(*world){
+		"collect": func(w *world) { w.collects(w.policy) },
+		"fill": func(w *world) {
+			_, err := w.pool().Fill(w.Context())
+			must(w.T, err)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			peered(t, func(w *world) {
+				must(w.T, os.RemoveAll(w.dir))
+				f(w)
+				w.wantAsked("it", 1)
+				time.Sleep(2 * time.Hour)
+				must(w.T, w.pool().Collect(context.Background(), &Collection{FreeAfter: 10 * hour, Max: 0}))
+				w.wantAsked("a collection", 1)
+				w.mustAcquire(1)
+				w.wantAsked("an ADD", 0)
+			})
+		})
+	}
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// A permitted configuration is one with the actions of the policy that the tool prints for
+// it: a test of the tool compares them.
+type permitted struct {
+	Name    string
+	Actions string
+	Config  lease.Config
+}
+
+// TestPermissions plays random histories in which the role may call what the printed policy
+// allows, and no more. Whatever fails, is lost, or is killed: nobody calls anything else.
+func TestPermissions(t *testing.T) {
+	b, err := os.ReadFile("testdata/permissions.json")
+	must(t, err)
+	var all []permitted
+	must(t, json.Unmarshal(b, &all))
+	n := 20
+	if testing.Short() {
+		n = 5
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "us-east-1")
+	k := newKernel(t, 9)
+	for _, c := range all {
+		must(t, c.Config.Validate())
+		for seed := range n {
+			t.Run(fmt.Sprintf("%s/seed=%d", c.Name, seed), func(t *testing.T) {
+				dir := filepath.Join(memory(t), "state")
+				synctest.Test(t, func(t *testing.T) {
+					defer k.end(t)
+					m := newModel(t, k, dir, uint64(seed), false)
+					m.confine(c)
+					m.play()
+				})
+			})
+		}
+	}
+}
+
+// confine gives the node the configuration, and refuses what its role may not call. A node
+// that makes no ENIs is launched with one for each pool.
+func (m *model) confine(c permitted) {
+	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
+	for i, p := range m.policies {
+		if m.provision != lease.ProvisionFull && i+1 < m.limits.ENIs {
+			m.launched(p, i+1)
+		}
+	}
+	m.sim.ResetCalls()
+	m.denied = slices.DeleteFunc(append([]string{"DescribeVpcPeeringConnections", "UnassignIpv6Addresses", "DescribeVpcs"}, actions...), func(action string) bool {
+		// Where nothing may be asked, the tags of ENIs are asked for all the same.
+		asked := m.provision == lease.ProvisionNone && action == "DescribeNetworkInterfaces"
+		return asked || slices.Contains(strings.Fields(c.Actions), action)
+	})
+	m.deny()
+}
+
+// launched gives the node an ENI that a launch template has made, which metadata may not
+// show at once.
+func (m *model) launched(p lease.Policy, index int) {
+	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
+	e, err := c.CreateENI(context.Background(), aws.ENISpec{Subnet: "subnet-pod0", Description: pick(m.rng, "", description(m.node.ID)),
+		Secondary: min(1, m.limits.IPv4PerENI-1), Tags: map[string]string{TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
+	must(m.T, err)
+	time.Sleep(time.Minute)
+	_, err = c.AttachENI(context.Background(), e.ID, m.node.ID, 0, index)
+	must(m.T, err)
+}
+
+// deny refuses what the role may not call. In mode none descriptions are refused, too, and
+// no fault of who asks.
+func (m *model) deny() {
+	if m.denied == nil {
+		return
+	}
+	for _, action := range m.denied {
+		m.sim.Fail(action, "UnauthorizedOperation", -1)
+	}
+	if m.provision == lease.ProvisionNone && !m.policies[0].Pools {
+		m.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
+	}
+}

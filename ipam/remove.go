@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is how an ENI ends. Whoever wants that, a collection, a growth that needs the
+// room, or an operator, comes by deleteENI or Remove. What the registry says of an ENI may be
+// old, or wrong; so before anything is done to it, EC2 describes it, and [Pool.deletable] has
+// to agree. EC2 itself refuses to delete an ENI that is attached, and an attachment's ID is
+// of that attachment alone, so whoever attaches the ENI elsewhere meanwhile keeps it.
+
+var (
+	// errNotOurs says that an ENI is somebody else's: it is left alone.
+	errNotOurs = errors.New("it is not this node's to delete")
+	// errUsed says that a pod uses an ENI.
+	errUsed = errors.New("it serves pods")
+)
+
+// Remove detaches an ENI and deletes it. It refuses one that pods of this node use, be it
+// that the registry says so or the kernel, and one that is somebody else's. It says
+// aws.ErrNotFound of one that EC2 does not know.
+func (p *Pool) Remove(ctx context.Context, id string) error {
+	if err := p.Learn(ctx); err != nil {
+		return err
+	}
+	unlock, err := p.Registry.Lock(ctx, "collect")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	if err != nil {
+		return err
+	}
+	if len(enis) == 0 {
+		return fmt.Errorf("remove %s: %w", id, aws.ErrNotFound)
+	}
+	used := p.Used()
+	err = p.Registry.Update(ctx, func(s *registry.State) error {
+		if err := stillUsed(s, enis[0], used); err != nil {
+			return err
+		}
+		drain(s, id, true)
+		return nil
+	})
+	if err == nil {
+		err = p.deleteENI(ctx, id, used)
+	}
+	if errors.Is(err, errUsed) || errors.Is(err, errNotOurs) {
+		return fmt.Errorf("remove %s: %w", id, err)
+	}
+	return err
+}
+
+// deleteENI detaches an ENI, deletes it, and then forgets it. It takes up where an earlier
+// try ended. One that is somebody else's it forgets, or leaves alone from now on. If EC2
+// fails, the ENI stays on its way out, whoever has sent it there: it may be detached by now,
+// or be about to be. The next collection ends that.
+func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used) error {
+	err := p.detachAndDelete(ctx, id, used)
+	e, ok := errors.AsType[*aws.Error](err)
+	now := time.Now()
+	switch {
+	case err == nil:
+		return p.Registry.Change(ctx, func(s *registry.State) {
+			for _, a := range s.ENIs[id].Addrs {
+				s.Gone[a] = now
+			}
+			s.Drop(id)
+			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0 // its place is free
+		})
+	case errors.Is(err, errNoManage):
+		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
+			if e, known := s.ENIs[id]; known {
+				e.Foreign, e.Draining = true, false
+				s.ENIs[id] = e
+			}
+		}))
+	case errors.Is(err, errNotOurs):
+		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
+	case errors.Is(err, errUsed), ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) && aws.Undone(err):
+		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
+	}
+	return err
+}
+
+// drain records whether an ENI is on its way out.
+func drain(s *registry.State, id string, draining bool) {
+	if e, ok := s.ENIs[id]; ok {
+		e.Draining = draining
+		s.ENIs[id] = e
+	}
+}
+
+// isForgotten reports whether the registry has an ENI no more.
+func (p *Pool) isForgotten(id string) bool {
+	s, err := p.Registry.View()
+	if err != nil {
+		return false
+	}
+	_, known := s.ENIs[id]
+	return !known
+}
+
+// detachAndDelete detaches an ENI if it is attached to this instance, waits until EC2 has
+// done so, and deletes it. One that is gone already is no error. But that EC2 does not know
+// an ENI means nothing just after it has: it lags behind itself (EC2 API reference, "Eventual
+// consistency"), and the ENI would be left behind.
+func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used) error {
+	const every = time.Second
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	_, ours := s.ENIs[id]
+	known := s.ENIs[id].Grown // when EC2 has last known it
+	for detached := false; ; {
+		was := detached
+		enis, err := p.describeENIs(ctx, aws.ByID(id))
+		missing := errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0
+		switch {
+		case missing && (time.Since(known) > settled || ours && p.isForgotten(id)):
+			return nil // or another process has ended it
+		case missing:
+			err = nil
+		case err == nil:
+			known = time.Now()
+			detached, err = p.endENI(ctx, enis[0], used, detached)
+		}
+		if errors.Is(err, errDeleted) {
+			return nil
+		}
+		if err == nil && detached == was { // else it is often done at once
+			err = sleep(ctx, every, "wait for "+id+" to be detached and deleted")
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// errDeleted says that an ENI is deleted.
+var errDeleted = errors.New("it is deleted")
+
+// endENI does the next thing to the end of an ENI that EC2 has just described: it detaches
+// it, or deletes it, or nothing while EC2 detaches it.
+func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
+	if err := p.deletable(e, used, detached); err != nil {
+		return detached, err
+	}
+	switch {
+	case e.Status == "available":
+		err = cmp.Or(p.deleteNow(ctx, e.ID), errDeleted)
+	case !detached:
+		err = p.detachENI(ctx, e.Attachment)
+		detached = true
+	}
+	if errors.Is(err, aws.ErrNotFound) {
+		return detached, nil
+	}
+	return detached, err
+}
+
+// errNoManage is the errNotOurs of an ENI whose owner has said so.
+var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, tagNoManage)
+
+// deletable says why this node may not detach and delete an ENI that EC2 has just described;
+// nil if it may. By now the ENI may be attached elsewhere, or be about to be; but if it was
+// attached here, and we have just detached it, that it was made for another instance is no
+// reason to leave it behind.
+func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	self, made := s.Instance.ID, madeFor(e)
+	switch {
+	case self == "":
+		return fmt.Errorf("whether %s is this instance's cannot be known: the metadata service has not said which instance this is", e.ID)
+	case e.Instance != "" && e.Instance != self:
+		return fmt.Errorf("%w: it is attached to %s, and this is %s", errNotOurs, e.Instance, self)
+	case e.Instance == "" && e.Attachment != "":
+		return fmt.Errorf("%w: it is attached to something that is no instance", errNotOurs)
+	case e.Instance == "" && made != "" && made != self && !detached:
+		return fmt.Errorf("%w: it was made for %s, and this is %s; cni-tool eni-gc deletes it when that instance is gone", errNotOurs, made, self)
+	case foreign(e):
+		return errNoManage
+	}
+	return stillUsed(s, e, used)
+}
+
+// madeFor is the instance that an ENI was made for, here or by the original; empty if nobody
+// has said so.
+func madeFor(e aws.ENI) string {
+	if e.Tags[TagInstance] != "" {
+		return e.Tags[TagInstance]
+	}
+	instance, _ := strings.CutPrefix(e.Description, description(""))
+	if !strings.HasPrefix(instance, "i-") {
+		return ""
+	}
+	return instance
+}
+
+// stillUsed says which addresses of an ENI pods have, its prefixes' among them: as EC2 shows
+// the ENI, as the registry does, and as the kernel of this node does. What the kernel
+// cannot show may be in use.
+func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
+	known := s.ENIs[e.ID]
+	has := func(a netip.Addr) bool { return carries(e, a) || known.Has(a) }
+	var why []string
+	for a, l := range s.Leases.All() {
+		if has(a) || l.ENI == e.ID {
+			why = append(why, fmt.Sprintf("%s is in use: %s", a, holder(l)))
+		}
+	}
+	for a, where := range used.By {
+		if has(a) && !s.Leases.Has(a) {
+			why = append(why, fmt.Sprintf("%s is in use: %s", a, where))
+		}
+	}
+	slices.Sort(why)
+	switch {
+	case len(why) > 0:
+		return fmt.Errorf("%w: %s", errUsed, strings.Join(why, "; "))
+	case used.Partial:
+		return fmt.Errorf("%w, perhaps: not all network namespaces of this node can be read", errUsed)
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A twoNodes is a world with a second instance, to which ENIs of the first may move.
+type twoNodes struct {
+	*world
+	other *ec2sim.Instance
+	eni   string // of the first, for pods
+}
+
+// newTwoNodes gives the first node an ENI that it may give back, because its pod has gone.
+func newTwoNodes(t *testing.T) *twoNodes {
+	w := newWorld(t, "m5.large", 20)
+	other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+	must(t, err)
+	w.mustAcquire(1)
+	w.release(1)
+	w.age(time.Hour)
+	id := w.node.ENIs()[1].ID
+	w.sim.ResetCalls()
+	return &twoNodes{w, other, id}
+}
+
+// asks makes a call of EC2 as somebody else.
+func (w *world) asks(action string, params ...string) {
+	w.Helper()
+	form := url.Values{"Action": {action}, "Version": {"2016-11-15"}}
+	for i := 0; i < len(params); i += 2 {
+		form.Set(params[i], params[i+1])
+	}
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	answer := httptest.NewRecorder()
+	w.sim.ServeHTTP(answer, r)
+	if answer.Code != http.StatusOK {
+		w.Fatalf("%s: %s", action, answer.Body)
+	}
+}
+
+func (w *twoNodes) detach() {
+	i := slices.IndexFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == w.eni })
+	w.asks("DetachNetworkInterface", "AttachmentId", w.sim.ENIs()[i].Attachment)
+}
+
+func (w *twoNodes) attach() {
+	w.asks("AttachNetworkInterface", "NetworkInterfaceId", w.eni, "InstanceId", w.other.ID, "DeviceIndex", "1")
+}
+
+func (w *twoNodes) tag(key, value string) {
+	w.asks("CreateTags", "ResourceId.1", w.eni, "Tag.1.Key", key, "Tag.1.Value", value)
+}
+
+// draining says that a collection has begun to delete the ENI, and was killed.
+func (w *twoNodes) draining() {
+	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, w.eni, true) }))
+}
+
+// afterDetach has somebody do something when our DetachNetworkInterface has been carried out.
+func (w *twoNodes) afterDetach(do func()) {
+	ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		w.sim.ServeHTTP(rw, r)
+		if bytes.Contains(body, []byte("Action=DetachNetworkInterface")) {
+			do()
+		}
+	}))
+	w.Cleanup(ec2.Close)
+	w.cloud.EC2URL = ec2.URL
+}
+
+// TestOthersENIs: an ENI that is attached to another instance by now, or was made for one,
+// or that its owner keeps from us, is neither detached nor deleted, by whomever. It is
+// forgotten, or left alone.
+func TestOthersENIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		becomes func(w *twoNodes)
+		want    string // in Remove's error
+		known   bool   // the registry still knows the ENI
+		ours    int    // calls of EC2 by us that change something
+	}{
+		"moved":                 {func(w *twoNodes) { w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
+		"moved, once draining":  {func(w *twoNodes) { w.draining(); w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
+		"moved meanwhile":       {func(w *twoNodes) { w.afterDetach(w.attach) }, "it is attached to i-00000000000000002", false, 1},
+		"about to be moved":     {func(w *twoNodes) { w.detach(); w.tag(TagInstance, w.other.ID) }, "it was made for i-00000000000000002", false, 0},
+		"nobody's to manage":    {func(w *twoNodes) { w.tag(tagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
+		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(tagNoManage, "true") }, "it has the tag", true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for who, acts := range map[string]func(w *twoNodes) error{
+				"collection": func(w *twoNodes) error {
+					return w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+				},
+				"operator": func(w *twoNodes) error {
+					err := w.pool().Remove(t.Context(), w.eni)
+					if err == nil || !errors.Is(err, errNotOurs) || !strings.Contains(err.Error(), c.want) {
+						t.Errorf("Remove: %v, want %q", err, c.want)
+					}
+					return nil
+				},
+				"growth": func(w *twoNodes) error {
+					if c.ours > 0 {
+						return w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+					}
+					w.draining()
+					s := w.state()
+					_, err := w.pool().drained(t.Context(), s)
+					return err
+				},
+			} {
+				t.Run(who, func(t *testing.T) {
+					w := newTwoNodes(t)
+					c.becomes(w)
+					theirs := len(w.writes())
+					if err := acts(w); err != nil {
+						t.Errorf("%s: %v", who, err)
+					}
+					if got := len(w.writes()) - theirs; c.ours == 0 && got != 0 {
+						t.Errorf("EC2 was asked for %v", w.writes())
+					}
+					if w.writes()["DeleteNetworkInterface"] > 0 || w.writes()["UnassignPrivateIpAddresses"] > 0 {
+						t.Errorf("EC2 was asked for %v", w.writes())
+					}
+					if e, known := w.state().ENIs[w.eni]; known != c.known || known && !e.Foreign {
+						t.Errorf("the registry: %+v, %v", e, known)
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestInherited: an ENI that was made for another instance, and was attached to this one
+// afterwards, is not left behind half way.
+func TestInherited(t *testing.T) {
+	w := newTwoNodes(t)
+	w.tag(TagInstance, w.other.ID)
+	must(t, w.pool().Remove(t.Context(), w.eni))
+	if enis := w.node.ENIs(); len(enis) != 1 || w.writes()["DeleteNetworkInterface"] != 1 {
+		t.Errorf("%v, after %v", enis, w.writes())
+	}
+}
+
+// TestRemoveServing: an ENI is not removed as long as a pod of this node has an address of
+// it, its prefixes' among them, by the registry or by the kernel.
+func TestRemoveServing(t *testing.T) {
+	for _, prefixes := range []bool{false, true} {
+		w := newWorld(t, "m5.large", 20)
+		w.policy.Prefixes = prefixes
+		a := w.mustAcquire(1)
+		id := w.node.ENIs()[1].ID
+		refused := func(why, want string) {
+			t.Helper()
+			err := w.pool().Remove(t.Context(), id)
+			if !errors.Is(err, errUsed) || !strings.Contains(err.Error(), a.String()+" is in use: "+want) {
+				t.Errorf("prefixes %v, %s: %v", prefixes, why, err)
+			}
+			if e := w.state().ENIs[id]; e.Draining {
+				t.Errorf("prefixes %v, %s: its addresses serve nobody", prefixes, why)
+			}
+		}
+		refused("a lease", "pod default/pod001")
+		stop := usePod(t, a)
+		w.release(1)
+		refused("a namespace", "/proc/")
+		w.lose()
+		must(t, w.pool().Learn(t.Context()))
+		refused("a new registry", "/proc/")
+		stop()
+		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+			s.Release(time.Now(), func(netip.Addr, registry.Lease) bool { return true })
+		}))
+		if err := w.pool().Remove(t.Context(), id); err != nil || len(w.node.ENIs()) != 1 {
+			t.Errorf("prefixes %v, without pods: %v, %v", prefixes, err, w.node.ENIs())
+		}
+	}
+}
+
+// TestCollectServing: the registry does not know that the ENI serves a pod, and the
+// collection finds out.
+func TestCollectServing(t *testing.T) {
+	w := newTwoNodes(t)
+	e := w.node.ENIs()[1]
+	runPod(t, e.Addrs[0])
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		known := s.ENIs[w.eni]
+		s.Free.Delete(e.Addrs[0])
+		known.Addrs = nil
+		s.ENIs[w.eni] = known
+		s.Rebuilt = registry.Rebuilt{} // there is no other reason to ask EC2
+	}))
+	w.node.Lie(ec2sim.HideKeys(w.eni, "local-ipv4s"))
+	for range 2 {
+		err := w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+		if err == nil || !strings.Contains(err.Error(), e.Addrs[0].String()+" is in use: ") {
+			t.Errorf("Collect: %v", err)
+		}
+		w.wantWrites(map[string]int{})
+	}
+}
+
+// TestRemoveFails: EC2 fails while an operator removes an ENI that no growth has made. The
+// next collection ends what was begun. Where the role may not detach it, it serves as before.
+func TestRemoveFails(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		fail   func(*world, string)
+		serves bool
+	}{
+		{"refused", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", "InternalError", always) }, false},
+		{"throttled", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", throttling, always) }, false},
+		{"denied", func(w *world, _ string) { w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always) }, true},
+		{"nobody knows", func(w *world, _ string) {
+			w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 20)...)
+		}, false},
+		{"not deleted", func(w *world, _ string) { w.sim.Fail("DeleteNetworkInterface", throttling, always) }, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				id := w.attachAt(1)
+				time.Sleep(time.Minute)
+				must(w.T, w.pool().Learn(w.Context()))
+				tt.fail(w, id)
+				if err := w.pool().Remove(w.Context(), id); err == nil {
+					w.Error("it does not fail")
+				}
+				if e := w.state().ENIs[id]; e.Draining == tt.serves {
+					w.Errorf("it serves pods: %v", !e.Draining)
+				}
+				for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {
+					w.sim.Fail(action, throttling, 0)
+					w.sim.Script(action)
+				}
+				time.Sleep(time.Hour)
+				w.collect()
+				if is := len(w.sim.ENIs()) == 2; is != tt.serves {
+					w.Errorf("it is there: %v", is)
+				}
+			})
+		})
+	}
+}
+
+// TestDetachInTurn: EC2 throttles one process that gives an ENI back. Another one does not
+// call the action before the time that the first has written down.
+func TestDetachInTurn(t *testing.T) {
+	for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {
+		t.Run(action, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(1)
+				w.release(1)
+				time.Sleep(time.Hour)
+				must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
+				w.sim.ResetCalls()
+				if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
+					w.Errorf("%d calls, %v", w.asked(action), err)
+				}
+				time.Sleep(registry.MostBackoff)
+				w.sim.Fail(action, throttling, always)
+				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.NotBefore) }))
+				if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
+					w.Errorf("not before %v, %v", w.state().NotBefore, err)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+)
+
+// STATUS waits for nobody: another process has the locks of the registry and of growth.
+func TestStatusWhileLocked(t *testing.T) {
+	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+	n.acquire(1, "old")
+	for _, lock := range []string{"registry", "grow", "queue", "collect"} {
+		unlock, err := n.registry().Lock(t.Context(), lock)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unlock()
+	}
+	n.run(n.cni("STATUS", "", nil))
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// ErrNoSubnet says that no subnet is like the one that a new ENI needs. It differs from
+// [aws.ErrSubnetFull]: more addresses do not help, other tags do.
+var ErrNoSubnet = errors.New("no subnet for a new ENI")
+
+// Fit chooses from the subnets of a VPC in a zone those with all of the tags and a CIDR
+// of each family. If there are none, its error says which comes nearest.
+func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
+	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !hasTags(n.Tags, tags) })
+	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
+	where := vpc + " in " + zone
+	switch {
+	case len(fit) > 0:
+		return fit, nil
+	case len(all) == 0:
+		return nil, plugin.Errorf(plugin.CodeTryAgain, "add a subnet for pods to the VPC, in the zone of this instance",
+			"%w: %s has no subnet", ErrNoSubnet, where)
+	case len(tagged) == 0:
+		return nil, plugin.Errorf(plugin.CodeTryAgain,
+			"give a subnet of this zone these tags, or correct what asks for them (subnetTags, --subnet_filter); 'cni-ipvlan-vpc-k8s-tool subnets' shows what there is",
+			"%w: no subnet of %s has the tags %s: %s", ErrNoSubnet, where, tagText(tags), nearest(all, tags))
+	}
+	return nil, plugin.Errorf(plugin.CodeTryAgain, "give the subnet a CIDR of this family, or correct ipFamilies",
+		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
+}
+
+// lacks lists the families of which a subnet has no CIDR. No families stand for IPv4.
+func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
+	if len(families) == 0 {
+		families = []lease.Family{lease.IPv4}
+	}
+	return slices.DeleteFunc(slices.Clone(families), func(f lease.Family) bool {
+		return f == lease.IPv4 && n.CIDR.IsValid() || f == lease.IPv6 && n.IPv6CIDR.IsValid()
+	})
+}
+
+// tagText writes tags as people do.
+func tagText(tags map[string]string) string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, k+"="+tags[k])
+	}
+	return strings.Join(all, ", ")
+}
+
+// nearest says which of the subnets comes nearest to the tags: the one that has the most of
+// them, or, for one that is mistyped, the most of their keys. If none has any, it says
+// which tags there are.
+func nearest(all []aws.Subnet, tags map[string]string) string {
+	score := func(n aws.Subnet) (s int) {
+		for k, v := range tags {
+			have, there := n.Tags[k]
+			switch {
+			case there && have == v:
+				s += len(tags) + 1
+			case there:
+				s++
+			}
+		}
+		return s
+	}
+	best := slices.MaxFunc(all, func(a, b aws.Subnet) int { return score(a) - score(b) })
+	if score(best) == 0 {
+		return "none of its " + fmt.Sprint(len(all)) + " subnets has such a tag; " + keysText(all)
+	}
+	var differs []string
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		switch have, there := best.Tags[k]; {
+		case !there:
+			differs = append(differs, "has no tag "+k)
+		case have != tags[k]:
+			differs = append(differs, "has "+k+"="+have)
+		}
+	}
+	return best.ID + ", which comes nearest, " + strings.Join(differs, ", and ")
+}
+
+// keysText says which tags subnets have, a few at most.
+func keysText(all []aws.Subnet) string {
+	const few = 8
+	keys := map[string]bool{}
+	for _, n := range all {
+		for k := range n.Tags {
+			keys[k] = true
+		}
+	}
+	sorted := slices.Sorted(maps.Keys(keys))
+	switch {
+	case len(sorted) == 0:
+		return "they have no tags"
+	case len(sorted) > few:
+		return "they have the tags " + strings.Join(sorted[:few], ", ") + ", and others"
+	}
+	return "they have the tags " + strings.Join(sorted, ", ")
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// TestNoSubnet: a mistake in subnetTags is not a full subnet. The pod's event says what was
+// looked for, where, and what is there.
+func TestNoSubnet(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		set  func(*lease.Policy)
+		want string
+		hint string
+	}{
+		{"a mistyped value", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes_kubelet": "tru"} },
+			"no subnet for a new ENI: no subnet of vpc-1 in us-east-1a has the tags kubernetes_kubelet=tru: subnet-pod0, which comes nearest, has kubernetes_kubelet=true",
+			"correct what asks for them (subnetTags"},
+		{"one tag too many", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes_kubelet": "true", "team": "a"} },
+			"has the tags kubernetes_kubelet=true, team=a: subnet-pod0, which comes nearest, has no tag team", "'cni-ipvlan-vpc-k8s-tool subnets' shows"},
+		{"a mistyped key", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes-kubelet": "true"} },
+			"has the tags kubernetes-kubelet=true: none of its 2 subnets has such a tag; they have the tags kubernetes_kubelet", "subnetTags"},
+		{"no IPv6", func(p *lease.Policy) { p.Families = []lease.Family{lease.IPv4, lease.IPv6} },
+			"no subnet for a new ENI: subnet-pod0, in vpc-1 in us-east-1a, has no CIDR of IPv6", "ipFamilies"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			tt.set(&w.policy)
+			_, err := w.acquire(1)
+			e, ok := errors.AsType[*plugin.Error](err)
+			if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, tt.hint) || !errors.Is(err, ErrNoSubnet) || errors.Is(err, aws.ErrSubnetFull) {
+				t.Errorf("got %v: %+v", err, e)
+			}
+			if !strings.HasSuffix(err.Error(), tt.want) || strings.Contains(err.Error(), "%!") {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+}
+
+// TestFullSubnets: subnets that have the tags and no address left are full, and EC2 is not
+// asked to make anything.
+func TestFullSubnets(t *testing.T) {
+	w := newWorld(t, "m5.large", 28)
+	const rest = 10 // of a /28, beside five that AWS keeps and the primary address
+	if _, err := w.pool().Cloud.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: rest}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.acquire(1)
+	const want = "subnet is full: none of the subnets of vpc-1 in us-east-1a with the tags kubernetes_kubelet=true has an address left"
+	if !errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, ErrNoSubnet) || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestNearest: of several subnets, the one with the most of the tags is named; one with a
+// tag of another value comes before one without it.
+func TestNearest(t *testing.T) {
+	subnet := func(id string, tags ...string) aws.Subnet {
+		n := aws.Subnet{ID: id, CIDR: netip.MustParsePrefix("10.0.0.0/24"), Tags: map[string]string{}}
+		for _, tag := range tags {
+			k, v, _ := strings.Cut(tag, "=")
+			n.Tags[k] = v
+		}
+		return n
+	}
+	all := []aws.Subnet{subnet("subnet-1"), subnet("subnet-2", "a=0"), subnet("subnet-3", "b=2", "c=0"), subnet("subnet-4", "b=2")}
+	for want, tags := range map[string]map[string]string{
+		"subnet-3, which comes nearest, has no tag a, and has c=0":         {"a": "1", "b": "2", "c": "3"},
+		"subnet-2, which comes nearest, has a=0":                           {"a": "1"},
+		"none of its 4 subnets has such a tag; they have the tags a, b, c": {"d": "1"},
+	} {
+		if got := nearest(all, tags); got != want {
+			t.Errorf("%v: %s, want %s", tags, got, want)
+		}
+	}
+	if got, want := nearest(all[:1], map[string]string{"a": "1"}), "none of its 1 subnets has such a tag; they have no tags"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}

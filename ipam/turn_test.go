@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// warmProgram is what the one plugin does for addresses, and no more: a kernel without
+// ipvlan is enough for it.
+const warmProgram = "warm-ipam"
+
+var warmAlone = kind{warmProgram}
+
+func warmCommands() plugin.Commands[lease.Config] {
+	c := lease.Commands()
+	c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
+		result, _, err := lease.Add(ctx, r, lease.Program(ctx, r))
+		return result, err
+	}
+	return c
+}
+
+// countFile is in the environment of processes that write there that they were executed.
+const countFile = "IPAM_TEST_COUNT"
+
+// count writes down that this process was executed, with its ID.
+func count() {
+	path := os.Getenv(countFile)
+	if path == "" {
+		return
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintln(f, os.Getpid(), strings.Join(os.Args[1:], " "))
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// counting is a node whose pods get addresses by a kind of plugins that executes the ipam
+// program, and counts how often.
+func counting(t testing.TB, k kind, instance string, via *mute) *node {
+	t.Helper()
+	n := newNode(t, instance, ec2sim.Config{}, via.via)
+	n.kind = k
+	n.env = append(n.env, countFile+"="+filepath.Join(t.TempDir(), "count"))
+	return n
+}
+
+// executed are the processes of the ipam program: the process ID and the arguments of each.
+func (n *node) executed() (all []string) {
+	n.Helper()
+	path := ""
+	for _, v := range n.env {
+		if name, value, _ := strings.Cut(v, "="); name == countFile {
+			path = value
+		}
+	}
+	b, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		all = append(all, strings.TrimSpace(line))
+	}
+	return all
+}
+
+// TestBurstExecutes runs a node's worth of ADDs at once: the program with the SDK is executed
+// once for each growth, and not once for each pod. The log says what that costs.
+func TestBurstExecutes(t *testing.T) {
+	const pods, spare = 110, 2
+	n := counting(t, warmAlone, "m5.4xlarge", &mute{})
+	for action, d := range latencies {
+		n.sim.Delay(action, d)
+	}
+	took, failed := n.burst(0, pods)
+	if len(n.pods) != pods || failed != nil {
+		t.Errorf("%d pods have an address, want %d: %v", len(n.pods), pods, failed)
+	}
+	growths := 0
+	for _, c := range n.sim.Calls() {
+		if c.Action == "CreateNetworkInterface" || c.Action == "AssignPrivateIpAddresses" {
+			growths++
+		}
+	}
+	executed := n.executed()
+	if len(executed) > growths+spare {
+		t.Errorf("the ipam program was executed %d times, for %d growths:\n%s", len(executed), growths, strings.Join(executed, "\n"))
+	}
+	t.Logf("%d ADDs in %v: %d processes, of which %d of the ipam program; %v of CPU time", pods, took.Round(time.Millisecond),
+		pods+len(executed), len(executed), n.cpu.Round(time.Millisecond))
+	n.intact()
+}
+
+// TestRefusedExecutes has EC2 refuse what all of a burst wait for: all say the same, and few
+// have executed the ipam program to hear it.
+func TestRefusedExecutes(t *testing.T) {
+	const pods = 60
+	n := counting(t, warmAlone, "m5.large", &mute{})
+	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", -1)
+	n.sim.Delay("CreateNetworkInterface", 300*time.Millisecond)
+	_, failed := n.burst(0, pods)
+	if len(failed) != pods {
+		t.Errorf("%d of %d ADDs failed", len(failed), pods)
+	}
+	for _, e := range failed {
+		if e.Code != plugin.CodeTryAgain || !strings.Contains(e.Msg, "CreateNetworkInterface: UnauthorizedOperation") ||
+			!strings.HasPrefix(e.Msg, "acquire an address: no address is free: ") || e.Details != "allow ec2:CreateNetworkInterface in the instance role" {
+			t.Errorf("error %d: %s (%s)", e.Code, e.Msg, e.Details)
+		}
+	}
+	if executed := n.executed(); len(executed) > pods/6 {
+		t.Errorf("the ipam program was executed %d times", len(executed))
+	}
+	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
+	n.add("later")
+}
+
+// TestTurnKilled kills who has its turn, or the program that it has executed, while EC2 does
+// not answer. Those who wait get their addresses, by one more process, and nothing is left.
+func TestTurnKilled(t *testing.T) {
+	for name, kill := range map[string]func(parent *exec.Cmd, child int) error{
+		"parent": func(parent *exec.Cmd, _ int) error { return parent.Process.Kill() },
+		"child": func(_ *exec.Cmd, child int) error {
+			p, err := os.FindProcess(child)
+			return errors.Join(err, p.Kill())
+		},
+		"both": func(parent *exec.Cmd, child int) error {
+			p, err := os.FindProcess(child)
+			return errors.Join(err, p.Kill(), parent.Process.Kill())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := &mute{}
+			n := counting(t, warmAlone, "m5.large", m)
+			m.hush("CreateNetworkInterface")
+			first := n.cni("ADD", "first", nil)
+			n.start(first)
+			n.until("EC2 is asked", func(*registry.State) bool { return m.ignored() > 0 })
+			var others []*exec.Cmd
+			for i := range 5 {
+				others = append(others, n.cni("ADD", fmt.Sprint("pod", i), nil))
+				n.start(others[i])
+			}
+			n.until("all wait", func(s *registry.State) bool { return len(s.Waiters) == 6 })
+			child, _, _ := strings.Cut(n.executed()[0], " ")
+			pid, err := strconv.Atoi(child)
+			noErr(t, err)
+			m.hush("")
+			noErr(t, kill(first, pid))
+			if first.Wait() == nil {
+				t.Error("the ADD that was killed has an answer")
+			}
+			for i, cmd := range others {
+				if err := cmd.Wait(); err != nil {
+					t.Errorf("%v: %s%s", err, cmd.Stdout, cmd.Stderr)
+				}
+				n.got(fmt.Sprint("pod", i), cmd)
+			}
+			if executed := n.executed(); len(executed) > 3 {
+				t.Errorf("the ipam program was executed %d times", len(executed))
+			}
+			n.run(n.cni("DEL", "first", nil))
+			n.lost("first")
+			n.age(time.Hour)
+			n.run(n.gc())
+			n.intact()
+		})
+	}
+}
+
+// TestTimeLeft: the program has the time that is left of addTimeout, not all of it again.
+func TestTimeLeft(t *testing.T) {
+	n := counting(t, warmAlone, "m5.large", &mute{})
+	n.conf["addTimeout"] = 30
+	unlock, err := n.registry().Lock(t.Context(), "queue")
+	noErr(t, err)
+	cmd := n.cni("ADD", "web", nil)
+	n.start(cmd)
+	n.until("the ADD waits", func(s *registry.State) bool { return len(s.Waiters) == 1 })
+	var end time.Time
+	for _, w := range n.state().Waiters {
+		end = w.Until
+	}
+	most := time.Until(end)
+	unlock()
+	noErr(t, cmd.Wait())
+	_, args, _ := strings.Cut(n.executed()[0], " ")
+	left, err := time.ParseDuration(strings.TrimPrefix(args, "acquire "))
+	if err != nil || left > most || left <= 0 {
+		t.Errorf("the program was executed with %q, when %v were left", args, most)
+	}
+}

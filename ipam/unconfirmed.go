@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A registry that was rebuilt knows what metadata and EC2 have just reported. Both may lag:
+// metadata by minutes, EC2 by seconds. They may still list what was unassigned right before
+// the registry was lost, or by a collection that was under way then. They may not list a new
+// ENI yet. So a rebuilt registry is compared with EC2 at once, for what was begun before, and
+// again when EC2 has settled. Until then the addresses that nobody uses are unconfirmed, and
+// no ADD takes one.
+//
+// A node on which no pod has an address takes what it finds at once, as it must when it
+// boots. It has not booted if it is marked as one that has given something back: the mark is
+// a file beside the registry's, and /run is empty after a boot.
+//
+// What this cannot know: the whole folder of the registry was deleted, within the seconds by
+// which EC2 lags, after the address of the node's last pod was unassigned. Then a pod may
+// get that address: nothing else on the node says otherwise. With "provision": "none" the
+// same holds at any time; there nobody unassigns anything.
+
+// gaveBack is the name of the mark that this node has begun to take something from an ENI,
+// or an ENI from the instance. It is there before EC2 is called.
+const gaveBack = "gave-back"
+
+// settled is how long EC2 may lag: "starting with a couple of seconds of wait time" is the
+// advice for describes that follow a change (EC2 API reference, "Eventual consistency"). Its
+// users see seconds.
+const settled = 30 * time.Second
+
+// due reports whether there is something to resume now.
+func due(s *registry.State) bool {
+	now := time.Now()
+	if r := s.Rebuilt; !r.Since.IsZero() && (!r.Compared || now.Sub(r.Since) > settled) {
+		return true
+	}
+	for _, i := range s.Intents {
+		throttled := i.Action == modify && now.Before(s.NotBefore[modify]) // which can wait
+		if !throttled {
+			return true
+		}
+	}
+	return false
+}
+
+// confirm compares a rebuilt registry with the ENIs that EC2 showed when it was asked. If EC2
+// had settled by then, that is the last time. It reports whether unconfirmed addresses are
+// confirmed now. An answer from before the rebuild confirms nothing.
+func confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
+	r := s.Rebuilt
+	switch {
+	case r.Since.IsZero() || asked.Before(r.Since):
+		return false
+	case asked.Sub(r.Since) <= settled:
+		s.Rebuilt.Compared = true
+		return false
+	case r.Unconfirmed:
+		settle(s, enis, r.Since)
+		dropUnseen(s, enis, r.Since)
+	}
+	s.Rebuilt = registry.Rebuilt{}
+	return r.Unconfirmed
+}
+
+// settle removes from the registry the unconfirmed addresses that are not on their ENIs.
+// Nobody uses them. If one comes back, a later Learn finds it.
+func settle(s *registry.State, enis []aws.ENI, since time.Time) {
+	for _, e := range enis {
+		x := releasable{addrs: map[netip.Addr]time.Time{}}
+		for _, a := range s.ENIs[e.ID].Addrs {
+			if free, ok := s.Free.At(a); ok && !free.Before(since) && !carries(e, a) {
+				x.addrs[a] = free
+			}
+		}
+		for _, b := range s.ENIs[e.ID].Prefixes {
+			if !b.Since.Before(since) && !carries(e, b.CIDR.Addr()) && !anyLeased(s, b.CIDR.Contains) {
+				x.prefixes = append(x.prefixes, b)
+			}
+		}
+		withdraw(s, e.ID, x)
+	}
+}
+
+// dropUnseen forgets the unconfirmed ENIs that are not attached, as EC2 says for the second
+// time.
+func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
+	for id, e := range s.ENIs {
+		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
+		if !seen && e.Index > 0 && e.Grown.Equal(since) && !anyLeased(s, e.Has) {
+			s.Drop(id)
+		}
+	}
+}
+
+// anyLeased reports whether one of those addresses is leased.
+func anyLeased(s *registry.State, those func(netip.Addr) bool) bool {
+	for a := range s.Leases.Keys() {
+		if those(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// confirmByMetadata is for a node whose role may not ask EC2. It trusts the metadata service
+// when that has had the time to hear of everything. Even then an ENI that metadata does not
+// show is not known to be gone. When such a node boots, it has to trust metadata at once.
+// What was begun before is still to be found: somebody may correct the role.
+func (p *Pool) confirmByMetadata(ctx context.Context) (sure bool, err error) {
+	s, err := p.Registry.View()
+	if err != nil {
+		return false, err
+	}
+	since, ok := s.Unconfirmed()
+	var enis []aws.ENI
+	if ok && time.Since(since) > lease.StaleMetadata {
+		enis, err = p.Cloud.ENIs(ctx)
+	}
+	if err != nil || ok && enis == nil {
+		return false, err
+	}
+	viewed := s.Rebuilt
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		if ok = ok && s.Rebuilt == viewed; s.Rebuilt != viewed {
+			return // it was rebuilt again meanwhile
+		}
+		settle(s, enis, since)
+		s.Rebuilt = registry.Rebuilt{}
+		if p.Policy.Provision != lease.ProvisionNone {
+			s.Rebuilt = registry.Rebuilt{Since: time.Now(), Compared: true}
+		}
+	})
+	return ok, err
+}

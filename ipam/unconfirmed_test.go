@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// loseWhileUnassigning gives the node an ENI with a pod and two more addresses, loses
+// the registry, has the next ADD learn of them, and only then EC2 unassign one, as it
+// does when a collection had asked for that before, or when EC2 lags behind itself. It
+// returns the pod's address, the one that is gone, and the other.
+func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
+	w.Helper()
+	w.policy.Batch, w.policy.ReuseWait = 3, 0
+	pods = w.mustAcquire(1)
+	runPod(w.T, pods)
+	eni := w.sim.ENIs()[1]
+	for _, a := range eni.Addrs[1:] { // the primary address cannot go
+		if a != pods {
+			gone = a
+		}
+	}
+	for _, a := range eni.Addrs {
+		if a != pods && a != gone {
+			left = a
+		}
+	}
+	w.lose()
+	w.policy.Batch = 1
+	if a := w.mustAcquire(2); a == gone || a == left {
+		w.Errorf("%s was given away at once, though EC2 may be about to unassign it", a)
+	}
+	if err := w.pool().Cloud.Unassign(w.Context(), eni.ID, gone); err != nil {
+		w.Fatal(err)
+	}
+	return pods, gone, left
+}
+
+// What was listed when the registry was lost, and is gone since, no pod gets.
+func TestUnconfirmedAfterLoss(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	_, gone, left := w.loseWhileUnassigning()
+	w.sim.ResetCalls()
+	w.age(time.Minute)
+	if a := w.mustAcquire(3); a != left {
+		t.Errorf("the pod has %s; %s is free, and %s is gone", a, left, gone)
+	}
+	w.wantWrites(map[string]int{})
+	w.consistent()
+	if _, unconfirmed := w.state().Unconfirmed(); unconfirmed {
+		t.Error("still unconfirmed")
+	}
+}
+
+// A role that may not ask EC2 waits until metadata must have heard of it.
+func TestUnconfirmedWithoutEC2(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	_, gone, left := func() (a, b, c netip.Addr) {
+		defer w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", -1)
+		return w.loseWhileUnassigning()
+	}()
+	stop := w.node.Lie(ec2sim.KeepENI(w.sim.ENIs()[1].ID))
+	w.age(time.Minute)
+	if a := w.mustAcquire(3); a == gone || a == left {
+		t.Errorf("the pod has %s, which metadata alone has shown", a)
+	}
+	stop()
+	w.age(lease.StaleMetadata)
+	if a := w.mustAcquire(4); a != left {
+		t.Errorf("the pod has %s; %s is free, and %s is gone", a, left, gone)
+	}
+	w.consistent()
+}
+
+// An ENI that was on its way out when the registry was lost is forgotten again.
+func TestUnconfirmedOfENI(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 0
+	first := w.mustAcquire(1)
+	for n := 2; n <= 11; n++ {
+		w.mustAcquire(n)
+	}
+	w.policy.Batch = 1
+	runPod(t, first)
+	a := w.state().Held(pod(11).Key)[0]
+	second, _ := w.state().ENIOf(a)
+	w.lose()
+	if err := w.pool().Learn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.pool().detachAndDelete(t.Context(), second, lease.Used{}); err != nil {
+		t.Fatal(err)
+	}
+	w.age(time.Minute)
+	w.mustAcquire(12)
+	if _, known := w.state().ENIs[second]; known {
+		t.Errorf("%s is still known", second)
+	}
+	w.consistent()
+}
+
+// Prefixes are unconfirmed like addresses.
+func TestUnconfirmedOfPrefix(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 0
+	a := w.mustAcquire(1)
+	runPod(t, a)
+	eni := w.sim.ENIs()[1]
+	w.lose()
+	if err := w.pool().Learn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(eni.Prefixes, func(b netip.Prefix) bool { return !b.Contains(a) })
+	if err := w.pool().Cloud.UnassignPrefixes(t.Context(), eni.ID, eni.Prefixes[i]); err != nil {
+		t.Fatal(err)
+	}
+	w.age(time.Minute)
+	for n := 2; n < 18; n++ {
+		w.mustAcquire(n)
+	}
+	w.consistent()
+	if has := slices.ContainsFunc(w.state().ENIs[eni.ID].Prefixes, func(b registry.Prefix) bool { return b.CIDR == eni.Prefixes[i] }); has {
+		t.Errorf("%s is still known", eni.Prefixes[i])
+	}
+}
+
+// A node that boots takes what a launch template has given it at once, and looks once
+// more when EC2 has settled, for an ENI that was made right before.
+func TestConfirmedAtBoot(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(1)
+	if _, unconfirmed := w.state().Unconfirmed(); unconfirmed || due(w.state()) {
+		t.Errorf("rebuilt %+v", w.state().Rebuilt)
+	}
+	w.age(time.Minute)
+	if !due(w.state()) {
+		t.Error("it does not look again")
+	}
+	w.mustAcquire(2)
+	if r := w.state().Rebuilt; r != (registry.Rebuilt{}) {
+		t.Errorf("rebuilt %+v", r)
+	}
+}
+
+// The registry is lost while a pod runs whose ENI metadata does not show yet: what metadata
+// shows is unconfirmed all the same, because there is the pod's veth pair.
+func TestUnconfirmedWhereAPairIs(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	must(t, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host, Group: nl.OwnGroup}}}.Add())
+	must(t, w.pool().Learn(t.Context()))
+	if _, unconfirmed := w.state().Unconfirmed(); !unconfirmed {
+		t.Errorf("rebuilt %+v", w.state().Rebuilt)
+	}
+}
+
+// Two ENIs were made, and there is a device index left for one: an ADD has its address on
+// that, though nothing can be got beyond.
+func TestStraysBeyondRoom(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch, w.policy.Warm = 10, registry.Warm{Min: 20}
+	w.mustAcquire(0)
+	for n := 1; n < 10; n++ {
+		w.mustAcquire(n)
+	}
+	for range 2 {
+		s := w.state()
+		subnets, err := w.pool().subnets(t.Context(), s, ENISpec{Tags: w.policy.SubnetTags})
+		must(t, err)
+		_, _, err = w.pool().create(t.Context(), s, subnets[0], ENISpec{Addrs: 10, Managed: true}) // and is killed
+		must(t, err)
+	}
+	w.mustAcquire(10)
+	if n := len(w.sim.ENIs()); n != 3 || len(w.state().Intents) > 0 {
+		t.Errorf("%d ENIs, want the boot ENI and two; intents %v", n, w.state().Intents)
+	}
+	w.consistent()
+}
+
+// The last pod's address was unassigned right before the registry was lost. No pod is there
+// to say that the node has not just booted; the mark says so.
+func TestUnconfirmedWithoutPods(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch, w.policy.ReuseWait = 3, 0
+	w.mustAcquire(1)
+	must(t, w.pool().Release(t.Context(), pod(1).Key))
+	w.age(2 * time.Hour)
+	c := &Collection{FreeAfter: time.Hour, Max: 1}
+	if err := w.pool().Collect(t.Context(), c); err != nil || len(c.Unassigned) == 0 {
+		t.Fatalf("unassigned %v, %v", c.Unassigned, err)
+	}
+	must(t, os.Remove(filepath.Join(w.dir, "registry.json")))
+	must(t, w.pool().Learn(t.Context()))
+	if _, unconfirmed := w.state().Unconfirmed(); !unconfirmed {
+		t.Errorf("rebuilt %+v", w.state().Rebuilt)
+	}
+}

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// eni is what EC2 has of an ENI.
+func (w *world) eni(id string) ec2sim.ENI {
+	w.Helper()
+	i := slices.IndexFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == id })
+	if i < 0 {
+		w.Fatalf("%s is gone", id)
+	}
+	return w.sim.ENIs()[i]
+}
+
+// TestUntold: an ENI, whose owner has said that it is not to be touched, is learnt while EC2
+// cannot be asked. No pod gets its addresses, then or later, and it loses none.
+func TestUntold(t *testing.T) {
+	const action = "DescribeNetworkInterfaces"
+	for name, fail := range map[string]func(*world){
+		"a problem of EC2's":     func(w *world) { w.sim.Fail(action, "InternalError", always) },
+		"a clock that is wrong":  func(w *world) { w.sim.Fail(action, "RequestExpired", always) },
+		"EC2 throttles":          func(w *world) { w.sim.Fail(action, throttling, always) },
+		"the answer is nonsense": func(w *world) { w.sim.Fail(action, "TagPolicyViolation", always) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.Timeout = 10 * time.Second
+				guest := w.attachForeign(map[string]string{tagNoManage: "true"})
+				fail(w)
+				if a, err := w.acquire(1); err == nil {
+					w.Errorf("a pod has %v of %s", a.Addrs, a.ID)
+				}
+				must(w.T, w.pool().Learn(w.Context()))
+				if why := w.policy.Misfit(w.state().ENIs[guest]); why == "" {
+					w.Error("nothing says why it serves no pods")
+				}
+				w.sim.Fail(action, "InternalError", 0)
+				time.Sleep(time.Minute)
+				if a, err := w.acquire(2); err != nil || a.ID == guest {
+					w.Errorf("a pod has %v of %s: %v", a.Addrs, a.ID, err)
+				}
+				w.keeps(guest)
+			})
+		})
+	}
+}
+
+// keeps wants collections to leave all addresses of the ENI where they are.
+func (w *world) keeps(eni string) {
+	w.Helper()
+	had := len(w.eni(eni).Addrs)
+	for range 3 {
+		time.Sleep(2 * time.Hour)
+		w.collect()
+	}
+	if e := w.eni(eni); len(e.Addrs) != had || e.Instance != w.node.ID {
+		w.Errorf("it had %d addresses, and now it is %+v", had, e)
+	}
+}
+
+// TestUntoldCancelled: a caller that gives up while EC2 is asked proves nothing about the role.
+func TestUntoldCancelled(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		guest := w.attachForeign(map[string]string{tagNoManage: "true"})
+		must(w.T, w.pool().notBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
+		ctx, cancel := context.WithCancel(w.Context())
+		time.AfterFunc(time.Second, cancel)
+		if err := w.pool().Learn(ctx); err == nil {
+			w.Error("nobody has said whose the ENI is, and all is learnt")
+		}
+		time.Sleep(time.Minute)
+		if a, err := w.acquire(1); err != nil || a.ID == guest {
+			w.Errorf("a pod has %v of %s: %v", a.Addrs, a.ID, err)
+		}
+		w.keeps(guest)
+	})
+}
+
+// TestUntoldNotAllowed: where the role may not ask whose an ENI is, it serves, as it did with
+// the original; but nothing of it is given back. With pools to tell apart it does not serve.
+func TestUntoldNotAllowed(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		other := w.attachForeign(nil)
+		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		w.mustAcquire(1)
+		if l := w.state().Held(pod(1).Key); len(l) != 1 || !w.state().ENIs[other].Has(l[0]) {
+			w.Errorf("the pod has %v", l)
+		}
+		if e := w.state().ENIs[other]; e.TagsUnknown != registry.NotAllowed {
+			w.Errorf("%+v", e)
+		}
+		w.release(1)
+		w.keeps(other)
+		pools := w.policy
+		pools.Pools = true
+		if places := lease.Places(w.state(), pools, time.Now()); len(places) != 0 {
+			w.Errorf("pools are to be told apart, and pods get addresses of %+v", places)
+		}
+
+		// Somebody corrects the role: now it is told.
+		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", 0)
+		must(w.T, w.pool().Learn(w.Context()))
+		if e := w.state().ENIs[other]; e.TagsUnknown != "" {
+			w.Errorf("EC2 has told, and the registry says %+v", e)
+		}
+	})
+}
+
+// TestUntoldLater: the looks at what was begun have ended when an ENI is learnt that EC2 could
+// not be asked about. A growth asks.
+func TestUntoldLater(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.mustAcquire(1)
+		time.Sleep(time.Minute)
+		w.collect()
+		other := w.attachAt(2)
+		w.sim.Fail("DescribeNetworkInterfaces", "RequestExpired", always)
+		must(w.T, w.pool().Learn(w.Context()))
+		if r := w.state().Rebuilt; r != (registry.Rebuilt{}) || w.state().ENIs[other].TagsUnknown != registry.NotAsked {
+			w.Fatalf("%+v, %+v", r, w.state().ENIs[other])
+		}
+		w.sim.Fail("DescribeNetworkInterfaces", "RequestExpired", 0)
+		time.Sleep(time.Hour)
+		w.mustAcquire(2)
+		if e := w.state().ENIs[other]; e.TagsUnknown != "" {
+			w.Errorf("%+v", e)
+		}
+	})
+}
+
+// attachAt has somebody else attach an ENI like those for pods at a device index.
+func (w *world) attachAt(index int) string {
+	w.Helper()
+	w.asks("CreateNetworkInterface", "SubnetId", "subnet-pod0")
+	all := w.sim.ENIs()
+	id := all[len(all)-1].ID
+	w.asks("AttachNetworkInterface", "NetworkInterfaceId", id, "InstanceId", w.node.ID, "DeviceIndex", fmt.Sprint(index))
+	return id
+}
+
+// TestLookAfterRefusal: the registry is lost, and EC2 refuses to describe anything. That is no
+// look at what was begun. So an ENI of ours that metadata hides, and that somebody detaches,
+// is not left behind.
+func TestLookAfterRefusal(t *testing.T) {
+	for _, code := range []string{"UnauthorizedOperation", "TagPolicyViolation"} {
+		t.Run(code, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(1)
+				ours := w.sim.ENIs()[1]
+				w.lose()
+				stop := w.node.Lie(ec2sim.ForgetENI(ours.ID))
+				w.sim.Fail("DescribeNetworkInterfaces", code, always)
+				must(w.T, w.pool().Learn(w.Context()))
+				c := &Collection{Max: -1}
+				if err := w.pool().Collect(w.Context(), c); err != nil && code == "UnauthorizedOperation" {
+					w.Error(err)
+				}
+				w.asks("DetachNetworkInterface", "AttachmentId", w.eni(ours.ID).Attachment)
+				w.sim.Fail("DescribeNetworkInterfaces", code, 0)
+				stop()
+				for range 2 {
+					time.Sleep(time.Hour)
+					w.collect()
+				}
+				if all := w.sim.ENIs(); len(all) != 1 {
+					w.Errorf("left behind: %+v", all[1:])
+				}
+			})
+		})
+	}
+}

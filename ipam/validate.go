@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// strange says why an ENI cannot have an address or a prefix that EC2, or the metadata
+// service, says it has; nil if it can have all of them. Nothing of what is strange is ever
+// given to a pod: whatever the reason, packets from there or to there would go astray, or be
+// another's.
+//
+// All lie in the ENI's subnet, as far as that is known, but not on the addresses that a
+// subnet keeps for itself, the VPC router's among them (VPC user guide, "Subnet sizing": the
+// first four and the last). None is on another ENI of this node.
+func strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
+	for _, a := range addrs {
+		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {
+			return fmt.Errorf("%s cannot be on %s, and is not used: %w", a, id, err)
+		}
+	}
+	for _, c := range cidrs {
+		if err := strangeBlock(s, id, e, c); err != nil {
+			return fmt.Errorf("%s cannot be on %s, and is not used: %w", c, id, err)
+		}
+	}
+	return nil
+}
+
+// strangeNew says why an ENI cannot be the one that EC2 has just been asked to make: the
+// registry knows it already, it was made for somebody else, or it is attached somewhere. It
+// would be leased to pods before it is this instance's, or be another's.
+func strangeNew(s *registry.State, e aws.ENI, wanted string) error {
+	if _, known := s.ENIs[e.ID]; known {
+		return fmt.Errorf("%s as a new ENI is not valid: this node has had it before", e.ID)
+	}
+	if e.Description != "" && e.Description != wanted {
+		return fmt.Errorf("%s as a new ENI is not valid: its description is %.80q", e.ID, e.Description)
+	}
+	if e.Instance != "" {
+		return fmt.Errorf("%s as a new ENI is not valid: it is attached to %s", e.ID, e.Instance)
+	}
+	return nil
+}
+
+// strangeBlock is strange about the addresses of a block.
+func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) error {
+	subnet := e.CIDR
+	if b.Addr().Is6() {
+		subnet = e.CIDR6
+	}
+	if subnet.IsValid() && (b.Bits() < subnet.Bits() || !subnet.Contains(b.Addr())) {
+		return fmt.Errorf("its subnet is %s", subnet)
+	}
+	if subnet.IsValid() && keeps(subnet, b) {
+		return fmt.Errorf("AWS reserves it, or a part of it, in the subnet %s", subnet)
+	}
+	for other, o := range s.ENIs {
+		if other != id && overlaps(o, b) {
+			return fmt.Errorf("%s has it, too", other)
+		}
+	}
+	return nil
+}
+
+// keeps reports whether a block of the subnet has one of its first four addresses or its last.
+func keeps(subnet, b netip.Prefix) bool {
+	const first = 4
+	a := subnet.Masked().Addr()
+	for range first {
+		if b.Contains(a) {
+			return true
+		}
+		a = a.Next()
+	}
+	return last(b) == last(subnet)
+}
+
+// last is the last address of a block.
+func last(b netip.Prefix) netip.Addr {
+	bytes := b.Masked().Addr().AsSlice()
+	for i := b.Bits(); i < b.Addr().BitLen(); i++ {
+		bytes[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(bytes)
+	return a
+}
+
+// overlaps reports whether an ENI has an address of the block, or a prefix that shares some.
+func overlaps(e registry.ENI, b netip.Prefix) bool {
+	for _, a := range e.Addrs {
+		if b.Contains(a) {
+			return true
+		}
+	}
+	for _, p := range e.Prefixes {
+		if p.CIDR.Overlaps(b) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// An ADD waits while the metadata service throttles, or is out of order.
+func TestBusyMetadata(t *testing.T) {
+	for _, status := range []int{429, 503} {
+		for _, busy := range []time.Duration{time.Second / 2, 20 * time.Second, time.Hour} {
+			t.Run(http.StatusText(status)+" "+busy.String(), func(t *testing.T) {
+				inBubble(t, "m5.large", func(w *world, wires *wires) {
+					began := time.Now()
+					wires.metadata = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+						if time.Since(began) < busy {
+							rw.WriteHeader(status)
+							return
+						}
+						w.node.Metadata().ServeHTTP(rw, r)
+					})
+					_, err := w.acquire(1)
+					if busy < w.policy.Timeout && err != nil {
+						w.Error(err)
+					}
+					took := time.Since(began)
+					if busy > w.policy.Timeout && (!errors.Is(err, aws.ErrTransient) || took < w.policy.Timeout-registry.MostBackoff || took > w.policy.Timeout) {
+						w.Errorf("after %v: %v", took, err)
+					}
+					if took > busy+registry.MostBackoff+3*time.Second {
+						w.Errorf("it took %v", took)
+					}
+				})
+			})
+		}
+	}
+}
+
+// An identity document without an instance ID says nothing of this instance: the ADD
+// fails, and asks no more often than for what makes sense.
+func TestNoInstanceID(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, wires *wires) {
+		wires.metadata = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/instance-identity/document") {
+				rw.Write([]byte(`{"availabilityZone": "us-east-1a", "instanceType": "m5.large", "region": "us-east-1"}`))
+				return
+			}
+			w.node.Metadata().ServeHTTP(rw, r)
+		})
+		if _, err := w.acquire(1); err == nil || !strings.Contains(err.Error(), "it has no instanceId") {
+			w.Errorf("got %v", err)
+		}
+		if n, s := wires.asked.Load(), w.state(); n > 10 || len(s.Intents) > 0 {
+			w.Errorf("%d requests, intents %v", n, s.Intents)
+		}
+	})
+}
+
+// What brings an ADD no address, though nothing fails, is not repeated without a pause: here
+// the node routes all that EC2 gives to pods that are none of ours.
+func TestNoProgress(t *testing.T) {
+	inBubble(t, "m5.4xlarge", func(w *world, _ *wires) {
+		wiring := nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}}}
+		for a, n := netip.MustParseAddr("10.177.16.4"), 0; n < 250; a, n = a.Next(), n+1 {
+			wiring = append(wiring, nl.Step{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}})
+		}
+		must(w.T, wiring.Add())
+		began := time.Now()
+		if _, err := w.acquire(1); err == nil || !strings.Contains(err.Error(), "others have taken what came") {
+			w.Errorf("got %v", err)
+		}
+		if n, took := w.asked("AssignPrivateIpAddresses"), time.Since(began); n > 40 || took < w.policy.Timeout/2 {
+			w.Errorf("%d calls in %v", n, took)
+		}
+	})
+}
+
+// That an instance does not run, or not yet, says nothing about how many ENIs it can have.
+func TestNotRunning(t *testing.T) {
+	for _, code := range []string{"InvalidParameterValue", "IncorrectInstanceState"} {
+		t.Run(code, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.sim.FailAs("AttachNetworkInterface", code, "Instance '"+w.node.ID+"' is not 'running'.", -1)
+				if _, err := w.acquire(1); err == nil || errors.Is(err, aws.ErrInstanceFull) || !strings.Contains(err.Error(), "is not 'running'") {
+					w.Errorf("got %v", err)
+				}
+				if until := w.state().Instance.FullUntil; !until.IsZero() {
+					w.Errorf("the instance is full until %v", until)
+				}
+				w.sim.Fail("AttachNetworkInterface", code, 0)
+				w.mustAcquire(2)
+				if n := len(w.sim.ENIs()); n != 2 {
+					w.Errorf("%d ENIs", n)
+				}
+			})
+		})
+	}
+}
+
+// Metadata may keep an ENI from a node that is new, and the instance then seems to have room
+// for another. The node has all that it can have as soon as EC2 has refused that, or, where
+// EC2 shows no more than metadata, as soon as metadata tells the truth: somebody has to ask,
+// and the addresses cool.
+func TestHiddenENI(t *testing.T) {
+	for _, kind := range []string{"forget", "hide", "number", "also by EC2"} {
+		t.Run(kind, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.Timeout = 10 * time.Second
+				second := w.launched()
+				stop := w.node.Lie(map[string]ec2sim.Lie{"forget": ec2sim.ForgetENI(second), "hide": ec2sim.HideENI(second),
+					"number": ec2sim.ZeroDeviceNumber(second), "also by EC2": ec2sim.ForgetENI(second)}[kind])
+				for n := range 10 {
+					w.mustAcquire(n)
+				}
+				if kind == "also by EC2" {
+					must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { s.Instance.FullUntil = time.Now().Add(registry.MostFull) }))
+				}
+				if _, err := w.acquire(10); !errors.Is(err, aws.ErrInstanceFull) {
+					w.Errorf("got %v", err)
+				}
+				if kind == "also by EC2" {
+					stop()
+				}
+				told := time.Now()
+				for n := 10; n < 20; time.Sleep(time.Second) {
+					if _, err := w.acquire(n); err == nil {
+						n++
+					} else if time.Since(told) > w.policy.ReuseWait+10*time.Second {
+						w.Fatalf("after %v: %v", time.Since(told), err)
+					}
+				}
+				if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
+					w.Errorf("an ADD too many: %v", err)
+				}
+				w.consistent()
+			})
+		})
+	}
+}
+
+// launched attaches two ENIs with ten addresses each, as a launch template does, and
+// returns the ID of the second.
+func (w *world) launched() (id string) {
+	c := aws.New(w.cloud)
+	for index := range 2 {
+		e, err := c.CreateENI(w.Context(), aws.ENISpec{Subnet: "subnet-pod0", Description: "from the launch template", Secondary: 9})
+		must(w.T, err)
+		_, err = c.AttachENI(w.Context(), e.ID, w.node.ID, 0, index+1)
+		must(w.T, err)
+		id = e.ID
+	}
+	return id
+}

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+//go:build ignore
+
+// generate compiles the programs in src, and writes programs.go; with -check it compares. It needs
+// clang, which is large: so make lint runs it, and neither make build nor make test does.
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"go/format"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Another release may make other instructions. Who changes it has to measure them (make bench-traffic)
+// and to load them on the oldest kernel and the newest (nl's tests with VM_KERNEL).
+const (
+	clang   = "clang-16"
+	release = "16.0.6"
+	output  = "programs.go"
+	install = "on Debian 12: apt-get install " + clang + " libbpf-dev linux-libc-dev"
+)
+
+// Of linux/bpf.h and LLVM's ELFRelocs/BPF.def.
+const (
+	insnSize   = 8
+	callInsn   = 0x85 // BPF_JMP | BPF_CALL
+	relocValue = 1    // R_BPF_64_64: two instructions that load a number
+	relocCall  = 10   // R_BPF_64_32
+)
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("nl/bpf: ")
+	check := flag.Bool("check", false, "compare "+output+" with what would be generated")
+	flag.Parse()
+	want := generate()
+	if !*check {
+		must(os.WriteFile(output, want, 0o644))
+		return
+	}
+	got, err := os.ReadFile(output)
+	must(err)
+	if !bytes.Equal(got, want) {
+		log.Fatalf("%s is not what %s %s makes of src: run go generate ./nl/bpf", output, clang, release)
+	}
+}
+
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// generate returns the text of the output.
+func generate() []byte {
+	version, err := exec.Command(clang, "--version").Output()
+	if err != nil {
+		log.Fatalf("%v; %s", err, install)
+	}
+	if !regexp.MustCompile(`clang version ` + regexp.QuoteMeta(release) + `\b`).Match(version) {
+		log.Fatalf("want version %s of %s, got %q; %s", release, clang, version, install)
+	}
+	sources, err := filepath.Glob("src/*.c")
+	must(err)
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "// SPDX-License-Identifier: Apache-2.0\n// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors\n\n")
+	fmt.Fprintf(&b, "// Code generated from src by generate.go with clang %s; DO NOT EDIT.\n\npackage bpf\n", release)
+	fmt.Fprintf(&b, "\n// sources is the SHA-256 of the files in src, one after the other.\nconst sources = %q\n", sum())
+	var sizes []uint32
+	for _, source := range sources {
+		name := strings.TrimSuffix(filepath.Base(source), ".c")
+		p := read(source, compile(source))
+		p.print(&b, name)
+		if sizes != nil && p.sizes != nil && !slices.Equal(sizes, p.sizes) {
+			log.Fatalf("%s: maps of %d, elsewhere of %d", source, p.sizes, sizes)
+		}
+		if p.sizes != nil {
+			sizes = p.sizes
+		}
+	}
+	fmt.Fprintf(&b, "\n// The sizes of a map's keys and values, and the number of sets that a pod has.\n")
+	fmt.Fprintf(&b, "const MapKeySize, MapValueSize, MapSets = %d, %d, %d\n", sizes[0], sizes[1], sizes[2])
+	text, err := format.Source(b.Bytes())
+	must(err)
+	return text
+}
+
+// sum is the SHA-256 of all sources: whoever has no clang learns from a test that one has changed.
+func sum() string {
+	h := sha256.New()
+	files, err := filepath.Glob("src/*")
+	must(err)
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		must(err)
+		h.Write(b)
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// compile returns the object. Linux has version 3 of the instructions since 5.1. Debian has
+// asm/types.h in a folder for each machine; all say the same of what is used here.
+func compile(source string) []byte {
+	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
+	if len(machine) == 0 {
+		log.Fatal("there are no headers of the kernel; " + install)
+	}
+	cmd := exec.Command(clang, "-target", "bpfel", "-mcpu=v3", "-O2", "-ffreestanding", "-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror",
+		"-I"+machine[0], "-c", source, "-o", "-")
+	cmd.Stderr = os.Stderr
+	object, err := cmd.Output()
+	if err != nil {
+		log.Fatalf("%s: %v", source, err)
+	}
+	return object
+}
+
+// A program is linked: its section, and behind it the functions that it calls.
+type program struct {
+	code  []byte
+	given []given
+	sizes []uint32 // of a map: struct map of src/memory.h; nil without maps
+}
+
+// A given number is loaded by an instruction.
+type given struct {
+	name string
+	at   int
+	fd   bool // it is a map's file
+}
+
+func read(source string, object []byte) (p program) {
+	f, err := elf.NewFile(bytes.NewReader(object))
+	must(err)
+	symbols, err := f.Symbols()
+	must(err)
+	start := map[string]int{}
+	for _, name := range []string{"tc", ".text"} {
+		if s := f.Section(name); s != nil {
+			start[name] = len(p.code)
+			p.code = append(p.code, data(s)...)
+		}
+	}
+	for name, at := range start {
+		for rel := data(f.Section(".rel" + name)); len(rel) > 0; rel = rel[16:] {
+			info := binary.LittleEndian.Uint64(rel[8:])
+			p.relocate(f, at+int(binary.LittleEndian.Uint64(rel)), uint32(info), symbols[info>>32-1], start)
+		}
+	}
+	slices.SortFunc(p.given, func(a, b given) int { return a.at - b.at })
+	if b := data(f.Section("maps")); len(b) > 0 {
+		const one = 12
+		for size := range slices.Chunk(b[:one], 4) {
+			p.sizes = append(p.sizes, binary.LittleEndian.Uint32(size))
+		}
+		if !bytes.Equal(bytes.Repeat(b[:one], len(b)/one), b) {
+			log.Fatalf("%s: the maps are not alike", source)
+		}
+	}
+	return p
+}
+
+func data(s *elf.Section) []byte {
+	if s == nil {
+		return nil
+	}
+	b, err := s.Data()
+	must(err)
+	return b
+}
+
+// relocate notes a number that is given, or has a call go to where its function is now.
+func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start map[string]int) {
+	switch {
+	case kind == relocValue && s.Section == elf.SHN_UNDEF:
+		p.given = append(p.given, given{s.Name, at / insnSize, false})
+	case kind == relocValue && f.Sections[s.Section].Name == "maps":
+		p.given = append(p.given, given{s.Name, at / insnSize, true})
+	case kind == relocCall && p.code[at] == callInsn:
+		// What is called is so many instructions, and one, behind the symbol.
+		imm := p.code[at+4:]
+		function := start[f.Sections[s.Section].Name]/insnSize + int(s.Value)/insnSize + int(int32(binary.LittleEndian.Uint32(imm))) + 1
+		binary.LittleEndian.PutUint32(imm, uint32(function-at/insnSize-1))
+	default:
+		log.Fatalf("instruction %d: relocation %d of %q", at/insnSize, kind, s.Name)
+	}
+}
+
+// print writes the program as Go.
+func (p *program) print(b *bytes.Buffer, name string) {
+	fmt.Fprintf(b, "\nvar %sProgram = program{\ncode: []uint64{", name)
+	for i := 0; i < len(p.code); i += insnSize {
+		if i/insnSize%6 == 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(b, "%#016x, ", binary.LittleEndian.Uint64(p.code[i:]))
+	}
+	b.WriteString("\n},\ngiven: []given{\n")
+	for _, g := range p.given {
+		fmt.Fprintf(b, "{%q, %d, %t},\n", g.name, g.at, g.fd)
+	}
+	b.WriteString("},\n}\n")
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:generate go run generate.go
+
+// A program is what the compiler made: instructions, struct bpf_insn of linux/bpf.h, and the
+// numbers that it does not know yet.
+type program struct {
+	code  []uint64
+	given []given
+}
+
+// A given number is loaded by an instruction of two parts, BPF_LD | BPF_IMM | BPF_DW.
+type given struct {
+	name string
+	at   int
+	fd   bool // it is a map's file
+}
+
+// with returns the instructions with the numbers in them. It panics at one that is missing, or that
+// the program does not ask for.
+func (p program) with(values map[string]uint64) []byte {
+	b := make([]byte, 0, InsnSize*len(p.code))
+	for _, insn := range p.code {
+		b = binary.LittleEndian.AppendUint64(b, insn)
+	}
+	used := map[string]bool{}
+	for _, g := range p.given {
+		v, ok := values[g.name]
+		if !ok {
+			panic(fmt.Sprintf("the program has no %q", g.name))
+		}
+		used[g.name] = true
+		insn := b[g.at*InsnSize:]
+		binary.LittleEndian.PutUint32(insn[4:], uint32(v))
+		if g.fd {
+			insn[1] |= unix.BPF_PSEUDO_MAP_FD << 4
+		} else {
+			binary.LittleEndian.PutUint32(insn[InsnSize+4:], uint32(v>>32))
+		}
+	}
+	if len(used) != len(values) {
+		panic(fmt.Sprintf("the program takes %v of %v", used, values))
+	}
+	return b
+}

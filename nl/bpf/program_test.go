@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package bpf
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestSources: the programs are what somebody has made of the sources as they are. That a compiler
+// makes the same again is for make lint.
+func TestSources(t *testing.T) {
+	h := sha256.New()
+	files, err := filepath.Glob("src/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.Write(b)
+	}
+	if hex.EncodeToString(h.Sum(nil)) != sources {
+		t.Error("src has changed: run go generate ./nl/bpf")
+	}
+}
+
+// TestWith: a number is in both parts of its instruction, a map's file in the first, and marked.
+func TestWith(t *testing.T) {
+	p := program{
+		code:  []uint64{0x95, 0x0218, 0, 0x0318, 0},
+		given: []given{{"number", 1, false}, {"map", 3, true}},
+	}
+	want := []byte{
+		0x95, 0, 0, 0, 0, 0, 0, 0,
+		0x18, 0x02, 0, 0, 0x44, 0x33, 0x22, 0x11, 0, 0, 0, 0, 0x88, 0x77, 0x66, 0x55,
+		0x18, 0x13, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // BPF_PSEUDO_MAP_FD << 4
+	}
+	for range 2 { // the first leaves nothing behind
+		got := p.with(map[string]uint64{"number": 0x5566778811223344, "map": 7})
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("-want +got:\n%s", d)
+		}
+	}
+}
+
+// TestMistakes: what a program lacks, or cannot have, would be another program.
+func TestMistakes(t *testing.T) {
+	four := netip.MustParseAddr("169.254.169.254")
+	for name, mistake := range map[string]func(){
+		"a number is missing":       func() { countProgram.with(nil) },
+		"a number too many":         func() { countProgram.with(map[string]uint64{"own": 1, "other": 1}) },
+		"two addresses of a family": func() { Refuse([]netip.Addr{four, four.Next()}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			mistake()
+		}()
+	}
+}

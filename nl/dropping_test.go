@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl_test
+
+import (
+	"net/netip"
+	"os/exec"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// docker is what dockerd makes of an iptables-nft that is empty, and kube-proxy adds.
+const docker = `iptables-nft -P FORWARD DROP
+	iptables-nft -N DOCKER-USER; iptables-nft -A DOCKER-USER -j RETURN; iptables-nft -A FORWARD -j DOCKER-USER
+	iptables-nft -N DOCKER; iptables-nft -A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+	iptables-nft -A FORWARD -o docker0 -j DOCKER; iptables-nft -A FORWARD -i docker0 ! -o docker0 -j ACCEPT
+	iptables-nft -N KUBE-FORWARD; iptables-nft -A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
+	iptables-nft -A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP
+	iptables-nft -A KUBE-FORWARD -m comment --comment marked -m mark --mark 0x4000/0x4000 -j ACCEPT
+	iptables-nft -A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT; `
+
+// firewalld is the frame of its rules, with one zone.
+const firewalld = `nft 'table inet firewalld {
+	chain zones { iifname "docker0" goto docker; goto public; }
+	chain docker { accept; }
+	chain public { counter; jump public_allow; }
+	chain public_allow { oifname "docker0" accept; }
+	chain forward { type filter hook forward priority filter + 10; policy accept;
+		ct state { established, related } accept
+		ct status dnat accept
+		iifname "lo" accept
+		jump zones
+		ct state invalid drop
+		log prefix "refused" reject with icmpx admin-prohibited; }
+}'; `
+
+// TestDroppingChains compares what netfilter does to a packet with what is said of the chains: where one drops
+// it, that chain is named.
+func TestDroppingChains(t *testing.T) {
+	nltest.Need(t, "root", "netns", "nftables", "iptables")
+	hardened := func(rule string) string {
+		return `nft 'table inet filter { chain forward { type filter hook forward priority 0; policy drop;
+			ct state vmap { established : accept, related : accept, invalid : drop }; ` + rule + `; }; }'`
+	}
+	chains := func(names ...string) (all []nl.DroppingChain) {
+		for _, n := range names {
+			all = append(all, nl.DroppingChain{Name: n})
+		}
+		return all
+	}
+	for name, c := range map[string]struct {
+		rules  string
+		want   []nl.DroppingChain
+		passes bool
+	}{
+		"nothing":             {passes: true},
+		"an empty chain":      {rules: `nft 'table ip a { chain forward { type filter hook forward priority 0; policy drop; }; }'`, want: []nl.DroppingChain{{Name: "ip a forward", Empty: true}}},
+		"of another family":   {rules: `nft 'table ip6 a { chain forward { type filter hook forward priority 0; policy drop; }; }'`, passes: true},
+		"at another hook":     {rules: `nft 'table ip a { chain input { type filter hook input priority 0; policy drop; }; chain f { type filter hook forward priority 0; }; }'`, passes: true},
+		"some are rejected":   {rules: `nft 'table ip a { chain forward { type filter hook forward priority 0; tcp dport 7 reject; }; }'`, passes: true},
+		"docker":              {rules: docker, want: chains("ip filter FORWARD")},
+		"docker, with a rule": {rules: docker + `iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT; iptables-nft -I DOCKER-USER -o veth+ -j ACCEPT`, want: chains("ip filter FORWARD"), passes: true},
+		"firewalld":           {rules: firewalld, want: chains("inet firewalld forward")},
+		"hardened":            {rules: hardened(""), want: chains("inet filter forward")},
+		"hardened, by group":  {rules: hardened("iifgroup 72 accept; oifgroup 72 accept"), want: chains("inet filter forward"), passes: true},
+		"two":                 {rules: hardened("") + `;` + docker, want: chains("inet filter forward", "ip filter FORWARD")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node, pod, out := forwardScene(t)
+			run(t, node, c.rules)
+			got, err := node.DroppingChains(nl.IPv4)
+			if diff := cmp.Diff(c.want, got); err != nil || diff != "" {
+				t.Errorf("%v; -want +got\n%s", err, diff)
+			}
+			if passed := pod.Do(exec.Command("ping", "-c", "1", "-W", "0.5", out).Run) == nil; passed != c.passes {
+				t.Errorf("the packet passed: %v", passed)
+			}
+		})
+	}
+}
+
+// forwardScene is a node between a pod and the address of a host.
+func forwardScene(t *testing.T) (node, pod *nl.NS, host string) {
+	t.Helper()
+	node, _ = nltest.NS(t, "node")
+	pod, _ = nltest.NS(t, "pod")
+	other, _ := nltest.NS(t, "other")
+	prefix := netip.MustParsePrefix
+	w := nl.Wiring{
+		{NS: node, Object: nl.Veth{Name: "veth0123456789a", Peer: "eth0", PeerNS: pod, Group: 72}},
+		{NS: node, Object: nl.Veth{Name: "eth0", Peer: "eth0", PeerNS: other}},
+		{NS: node, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
+	}
+	for i, n := range []*nl.NS{pod, other} {
+		net := []string{"10.9.1.", "10.9.2."}[i]
+		w = append(w, nl.Step{NS: node, Object: nl.Addr{Prefix: prefix(net + "1/24"), Dev: []string{"veth0123456789a", "eth0"}[i]}},
+			nl.Step{NS: n, Object: nl.Addr{Prefix: prefix(net + "2/24"), Dev: "eth0"}},
+			nl.Step{NS: n, Object: nl.Route{Dst: prefix("0.0.0.0/0"), Via: netip.MustParseAddr(net + "1"), Dev: "eth0"}})
+	}
+	if err := w.Add(); err != nil {
+		t.Fatal(err)
+	}
+	return node, pod, "10.9.2.2"
+}
+
+func run(t *testing.T, n *nl.NS, script string) {
+	t.Helper()
+	if err := n.Do(func() error {
+		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+		if err != nil {
+			t.Logf("%s", out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"context"
+	"fmt"
+)
+
+// Node opens the namespace of the calling thread. A plugin runs in the node's.
+func Node() (*NS, error) {
+	fd, err := ofThread()
+	if err != nil {
+		return nil, fmt.Errorf("open the node's network namespace: %w", err)
+	}
+	n := open("node", fd)
+	n.process = n.is(anyThread())
+	return n, nil
+}
+
+// A keeper holds the node's namespace for one command.
+type keeper struct{ node *NS }
+
+type keeperKey struct{}
+
+// KeepNode returns a context in which [NodeOf] opens the node's namespace once, for the
+// plugins that answer a command in one process. Closing that namespace does nothing until
+// release is called. All users of the context work one after the other, in one namespace.
+func KeepNode(ctx context.Context) (_ context.Context, release func()) {
+	k := &keeper{}
+	return context.WithValue(ctx, keeperKey{}, k), func() {
+		if k.node != nil {
+			k.node.kept = false
+			_ = k.node.Close() // closing a file of nsfs cannot lose anything
+		}
+	}
+}
+
+// NodeOf returns the node's namespace that the context keeps, or opens it. The caller closes it.
+func NodeOf(ctx context.Context) (*NS, error) {
+	k, keeps := ctx.Value(keeperKey{}).(*keeper)
+	if !keeps {
+		return Node()
+	}
+	if k.node == nil {
+		n, err := Node()
+		if err != nil {
+			return nil, err
+		}
+		n.kept, k.node = true, n
+	}
+	return k.node, nil
+}

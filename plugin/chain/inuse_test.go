@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// occupy has a namespace with the address, to which the node has no route: a pod's that
+// outlived its DEL.
+func (n node) occupy(text string) netip.Addr {
+	n.Helper()
+	pod, _ := nltest.NS(n, "old")
+	a := netip.MustParseAddr(text)
+	n.must(nl.Wiring{
+		{NS: n.ns, Object: nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod}},
+		{NS: pod, Object: nl.Addr{Prefix: netip.PrefixFrom(a, 24), Dev: "eth0"}},
+	}.Add())
+	return a
+}
+
+// nobodys wants the address to be leased to nobody that the registry knows.
+func (n node) nobodys(a netip.Addr) {
+	n.Helper()
+	s, err := n.registry().View()
+	n.must(err)
+	if l, leased := s.Leases.At(a); !leased || l.Key != (registry.Key{}) || l.ENI != "eni-2" {
+		n.Errorf("%s: lease %+v (%v)", a, l, leased)
+	}
+}
+
+// TestAddressInUse: the kernel refuses the address that the registry calls free. The same
+// ADD has another one.
+func TestAddressInUse(t *testing.T) {
+	n := newNode(t)
+	first, second := n.occupy("10.0.1.20"), n.occupy("10.0.1.21")
+	_, path := nltest.NS(t, "pod")
+	r := n.request(path, "")
+	res, err := n.ADD(r)
+	n.must(err)
+	if got := res.IPs[0].Address.IP.String(); got != "10.0.1.22" {
+		t.Errorf("the pod has %s", got)
+	}
+	n.nobodys(first)
+	n.nobodys(second)
+	n.must(n.DEL(r))
+	n.nobodys(first)
+}
+
+// TestAddressInUseByThree: of three processes the second meets it. The runtime deletes what
+// there is of the pod, and the next ADD has another address.
+func TestAddressInUseByThree(t *testing.T) {
+	n := newNode(t)
+	old := n.occupy("10.0.1.20")
+	_, path := nltest.NS(t, "pod")
+	all := n.request(path, "")
+	ipam := part(all, all.Config.ipam)
+	slave := *part(all, all.Config.ipvlan)
+	add := func() (res *types100.Result, err error) {
+		err = n.ns.Do(func() error {
+			if slave.Prev, _, err = lease.Add(t.Context(), ipam, lease.Program(t.Context(), all)); err == nil {
+				res, err = lease.NotesUse(ipvlan.Commands()).Add(t.Context(), &slave)
+			}
+			return err
+		})
+		return res, err
+	}
+	_, err := add()
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeTryAgain || !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("got %v", err)
+	}
+	n.nobodys(old)
+	n.must(n.ns.Do(func() error { return lease.Commands().Del(t.Context(), ipam) }))
+	res, err := add()
+	n.must(err)
+	if got := res.IPs[0].Address.IP.String(); got != "10.0.1.21" {
+		t.Errorf("the pod has %s", got)
+	}
+}

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"syscall"
+)
+
+// STATUS asks whether an ADD can succeed at all. When it fails, a runtime reports the node as
+// not ready. Kubernetes then starts no pods there, and evicts those that it has. So STATUS
+// fails only for a lasting fault, such as a module that the kernel lacks or a directory that
+// cannot be written. A node that is slow, or lacks memory for a moment, is not broken.
+
+// shortages are errors of the kernel that come and go with the load of a node.
+var shortages = []error{
+	context.DeadlineExceeded, context.Canceled,
+	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ETIMEDOUT,
+}
+
+// unready is the answer of STATUS: err, unless err is only about this moment.
+func unready(err error) error {
+	e, ok := errors.AsType[*Error](err)
+	again := ok && e.Code == CodeTryAgain
+	if err == nil || !again && !slices.ContainsFunc(shortages, func(s error) bool { return errors.Is(err, s) }) {
+		return err
+	}
+	slog.Warn("STATUS could not check everything, and has found no fault", "error", err)
+	return nil
+}

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The times of a State are by the wall clock, so that people can read them. Somebody may
+// set that clock, by seconds or by days: NTP does so on a machine that boots with a wrong
+// clock. A time that is then in the future would stop a node for a day. A time that becomes
+// old too early would end a wait that is needed for safety.
+//
+// So the file has the boot time of the machine, by the same clock as its other times. If
+// the boot time by the current clock differs, somebody has set the clock in between, and
+// all times are moved by the difference. If the file has no boot time, or somebody else has
+// written it, a time that is too late is cut to the latest possible one. That can only
+// delay.
+
+// How far a deadline of a State can be in the future. Who sets a deadline keeps to it.
+const (
+	MostBackoff = 8 * time.Second  // of NotBefore, for an action that EC2 throttles
+	MostQuota   = 3 * time.Minute  // of QuotaUntil
+	MostFull    = 5 * time.Minute  // of FullUntil
+	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout
+)
+
+// tolerance is the largest error of the clock that is ignored.
+const tolerance = time.Second
+
+// Uptime returns how long the machine has been running, by a clock that nobody can set
+// (clock_gettime(2), CLOCK_BOOTTIME). Tests in a synctest bubble replace it, because the
+// time there is not the machine's.
+var Uptime = func() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
+		panic(err) // every Linux since 2.6.39 has it
+	}
+	return time.Duration(t.Nano())
+}
+
+// clocks returns the time, and the boot time by the same clock. It reads both again if this
+// process was delayed in between.
+func clocks() (now, booted time.Time) {
+	const tries = 5
+	for range tries {
+		up := Uptime()
+		now = time.Now().UTC().Round(0)
+		booted = now.Add(-up)
+		if Uptime()-up < tolerance/10 {
+			break
+		}
+	}
+	return now, booted
+}
+
+// blank is the state of a registry that has no file.
+func blank() *State {
+	s := newState()
+	_, s.booted = clocks()
+	return s
+}
+
+// setClock moves the times of a state from the clock of the file to the current one.
+func (s *State) setClock(now, booted time.Time) {
+	step := booted.Sub(s.booted)
+	same := step.Abs() < tolerance
+	if same && s.ours {
+		return
+	}
+	if same || s.booted.IsZero() {
+		step = 0
+	}
+	s.eachTime(func(t time.Time, ahead time.Duration) time.Time {
+		moved, latest := t.Add(step), now.Add(ahead)
+		if moved.After(latest) || moved.Year() < 1 {
+			return latest
+		}
+		return moved
+	})
+	s.booted = booted
+}
+
+// eachTime replaces each time of the state that is not zero with the result of f. The
+// argument ahead is how far in the future such a time can be.
+func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
+	until := func(t time.Time, ahead time.Duration) time.Time {
+		if t.IsZero() {
+			return t
+		}
+		return f(t, ahead)
+	}
+	since := func(t time.Time) time.Time { return until(t, 0) }
+	for a, t := range s.Free.All() {
+		s.Free.Set(a, since(t))
+	}
+	for a, l := range s.Leases.All() {
+		l.Since, l.MissingSince = since(l.Since), since(l.MissingSince)
+		s.Leases.Set(a, l)
+	}
+	for id, e := range s.ENIs {
+		e.Read, e.Grown, e.Missed = since(e.Read), since(e.Grown), since(e.Missed)
+		for i := range e.Prefixes {
+			e.Prefixes[i].Since = since(e.Prefixes[i].Since)
+		}
+		s.ENIs[id] = e
+	}
+	for id, v := range s.VPCs {
+		v.PeersRead = since(v.PeersRead)
+		s.VPCs[id] = v
+	}
+	for token, i := range s.Intents {
+		i.Since = since(i.Since)
+		s.Intents[token] = i
+	}
+	for key, w := range s.Waiters {
+		w.Since, w.Until = since(w.Since), until(w.Until, MostWait)
+		s.Waiters[key] = w
+	}
+	for key, failure := range s.Failures {
+		failure.Since, failure.Began = since(failure.Since), since(failure.Began)
+		s.Failures[key] = failure
+	}
+	for a, t := range s.Gone {
+		s.Gone[a] = since(t)
+	}
+	for action, t := range s.NotBefore {
+		s.NotBefore[action] = until(t, MostBackoff)
+	}
+	s.Rebuilt.Since = since(s.Rebuilt.Since)
+	s.Instance.QuotaUntil = until(s.Instance.QuotaUntil, MostQuota)
+	s.Instance.FullUntil, s.Instance.FullRead = until(s.Instance.FullUntil, MostFull), since(s.Instance.FullRead)
+}

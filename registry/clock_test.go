@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+)
+
+const day = 24 * time.Hour
+
+// stepped sets the wall clock by d until the test ends: the boot time moves by as much.
+func stepped(t *testing.T, d time.Duration) {
+	t.Helper()
+	was := Uptime
+	Uptime = func() time.Duration { return was() - d }
+	t.Cleanup(func() { Uptime = was })
+}
+
+// allTimes is a state whose times all have this value. It is made by reflection, so that it
+// includes fields that eachTime does not know yet.
+func allTimes(t *testing.T, when time.Time) *State {
+	t.Helper()
+	s, a, l := newState(), addr("10.0.0.10"), Lease{}
+	for _, field := range reflect.ValueOf(s).Elem().Fields() {
+		if field.CanSet() {
+			setTimes(t, field, when)
+		}
+	}
+	setTimes(t, reflect.ValueOf(&l).Elem(), when)
+	s.Leases.Set(a, l)
+	s.Free.Set(a.Next(), when)
+	return s
+}
+
+// setTimes sets all times in v. Maps and lists get one element for that.
+func setTimes(t *testing.T, v reflect.Value, when time.Time) {
+	t.Helper()
+	switch p := v.Addr().Interface().(type) {
+	case *time.Time:
+		*p = when
+		return
+	case *netip.Addr:
+		*p = addr("10.0.0.9")
+		return
+	case *netip.Prefix:
+		*p = netip.MustParsePrefix("10.0.0.0/28")
+		return
+	case *codec.Entries[time.Time], *codec.Entries[Lease]:
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			if field.CanSet() {
+				setTimes(t, field, when)
+			}
+		}
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		setTimes(t, v.Index(0), when)
+	case reflect.Map:
+		key, one := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		setTimes(t, key, when)
+		setTimes(t, one, when)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, one)
+	}
+}
+
+// times returns all times of a state, by their path.
+func times(s *State) map[string]time.Time {
+	all := map[string]time.Time{}
+	for _, v := range maps.Collect(s.Leases.All()) {
+		find(all, "Leases", reflect.ValueOf(v))
+	}
+	for _, v := range maps.Collect(s.Free.All()) {
+		all["Free"] = v
+	}
+	for f, v := range reflect.ValueOf(s).Elem().Fields() {
+		if f.IsExported() && f.Name != "Free" && f.Name != "Leases" {
+			find(all, f.Name, v)
+		}
+	}
+	return all
+}
+
+func find(all map[string]time.Time, path string, v reflect.Value) {
+	if t, ok := v.Interface().(time.Time); ok {
+		all[path] = t
+		return
+	}
+	switch v.Kind() {
+	case reflect.Struct:
+		for f, field := range v.Fields() {
+			if f.IsExported() {
+				find(all, path+"."+f.Name, field)
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			find(all, path, v.Index(i))
+		}
+	case reflect.Map:
+		for key, value := range v.Seq2() {
+			find(all, strings.TrimSpace(fmt.Sprint(path, " ", key)), value)
+		}
+	}
+}
+
+// deadlines are the times that may be in the future, and how far.
+var deadlines = map[string]time.Duration{
+	"Waiters.Until": MostWait, "NotBefore": MostBackoff, "Instance.FullUntil": MostFull, "Instance.QuotaUntil": MostQuota,
+}
+
+// A time that is impossible by the current clock is cut to the latest possible one: if the
+// file has no boot time, and if somebody else wrote the file.
+func TestFutureTimes(t *testing.T) {
+	for _, booted := range []string{"", "as it is now"} {
+		r := open(t)
+		s := allTimes(t, time.Now().Add(day))
+		if booted != "" {
+			_, s.booted = clocks()
+		}
+		b := unsealed(t, encoded(t, s))
+		write(t, r, string(b))
+		began := time.Now()
+		seen := times(view(t, r))
+		update(t, r, func(*State) {})
+		kept := times(view(t, r))
+		if len(seen) < 16 {
+			t.Errorf("only %d times: %v", len(seen), seen)
+		}
+		for path, got := range seen {
+			most := began.Add(deadlines[path]).Add(-time.Millisecond)
+			if got.Before(most) || got.After(most.Add(time.Minute)) {
+				t.Errorf("booted %q: %s is %v from now", booted, path, got.Sub(began))
+			}
+			if again := kept[path]; again.Before(got) || again.After(got.Add(time.Minute)) {
+				t.Errorf("booted %q: %s is %v later after an update", booted, path, again.Sub(got))
+			}
+		}
+	}
+}
+
+// When the clock is set, in either direction, each time moves with it, both for readers and
+// in the file. An edit of the file does not change that.
+func TestClockSet(t *testing.T) {
+	for _, edited := range []bool{false, true} {
+		for _, step := range []time.Duration{-day, -2 * time.Second, 2 * time.Second, day} {
+			r, when := open(t), time.Now().Add(-3*day).UTC().Round(0)
+			update(t, r, func(s *State) {
+				booted := s.booted
+				*s = *allTimes(t, when)
+				s.booted = booted
+			})
+			if edited {
+				b, err := os.ReadFile(r.file())
+				if err != nil {
+					t.Fatal(err)
+				}
+				write(t, r, string(unsealed(t, b)))
+			}
+			t.Run(fmt.Sprintf("%v edited=%v", step, edited), func(t *testing.T) {
+				stepped(t, step)
+				wantTimes(t, "seen", view(t, r), when.Add(step))
+				update(t, r, func(*State) {})
+				wantTimes(t, "kept", view(t, r), when.Add(step))
+			})
+			wantTimes(t, "set back", view(t, r), when)
+		}
+	}
+}
+
+func wantTimes(t *testing.T, what string, s *State, want time.Time) {
+	t.Helper()
+	for path, got := range times(s) {
+		if d := got.Sub(want).Abs(); d > time.Second/2 {
+			t.Errorf("%s: %s is %v wrong", what, path, got.Sub(want))
+		}
+	}
+}
+
+// The zero time means that there is none, whatever happens to the clock.
+func TestClockZero(t *testing.T) {
+	r := open(t)
+	update(t, r, func(s *State) { fill(s, 1) })
+	stepped(t, -day)
+	if since, ok := view(t, r).Free.At(addr("10.0.0.10")); !ok || !since.IsZero() {
+		t.Errorf("an address that was never used is free since %v", since)
+	}
+}
+
+// While nobody sets the clock, leases are still parsed late, and the file stays the same to
+// the byte.
+func TestClockUntouched(t *testing.T) {
+	r := open(t)
+	update(t, r, func(s *State) {
+		booted := s.booted
+		*s = *allTimes(t, time.Now().Add(day)) // not possible, but not checked in a file of ours
+		s.booted = booted
+	})
+	before, err := os.ReadFile(r.file())
+	if err != nil {
+		t.Fatal(err)
+	}
+	update(t, r, func(*State) {})
+	after, err := os.ReadFile(r.file())
+	if err != nil || !bytes.Equal(before, after) {
+		t.Errorf("written %s (%v)\nafter   %s", after, err, before)
+	}
+}
+
+// Errors of the clock that are too small to notice add up, and their sum is noticed.
+func TestClockCreeps(t *testing.T) {
+	r, when := open(t), time.Now().Add(-day)
+	update(t, r, func(s *State) { s.Free.Set(addr("10.0.0.10"), when) })
+	for range 7 {
+		stepped(t, 400*time.Millisecond)
+		update(t, r, func(*State) {})
+	}
+	since, _ := view(t, r).Free.At(addr("10.0.0.10"))
+	if wrong := when.Add(7 * 400 * time.Millisecond).Sub(since); wrong.Abs() > tolerance+time.Second/4 {
+		t.Errorf("%v wrong", wrong)
+	}
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/gofrs/flock"
+	"golang.org/x/sys/unix"
+)
+
+// The names of the registry's file, and of the next one while it is written.
+const fileName, nextName = "registry.json", "registry.json.new"
+
+// A folder is the registry's, open and locked.
+//
+// The lock is on the folder itself. A lock on a file in it would not always keep two
+// processes apart: if somebody deletes the folder, the next process creates and locks
+// another file, and both write into the same folder. All operations here use the open
+// folder, not its path. So nothing can be written after the folder was deleted, neither
+// there nor into a folder that another process has created since.
+type folder struct {
+	lock *flock.Flock
+	root *os.Root
+}
+
+// enter opens and locks the folder. It creates the folder if there is none.
+func (r *Registry) enter(ctx context.Context) (*folder, error) {
+	var d folder
+	var err error
+	if d.lock, err = r.hold(ctx, ".", unix.O_DIRECTORY, d.open); err != nil {
+		return nil, fmt.Errorf("lock %s: %w", r.dir, err)
+	}
+	return &d, nil
+}
+
+// open opens the folder that has the name now.
+func (d *folder) open(path string) (fs.FileInfo, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	if d.root != nil {
+		d.root.Close()
+	}
+	d.root = root
+	return root.Stat(".")
+}
+
+func (d *folder) leave() {
+	d.root.Close()
+	d.lock.Close()
+}
+
+// state reads the file. A file that cannot be parsed is renamed and kept for people to
+// inspect.
+func (d *folder) state() (*State, error) {
+	b, err := d.root.ReadFile(fileName)
+	s, err := read(d.path(fileName), b, err)
+	if !isGarbage(err) {
+		return s, err
+	}
+	bad := fileName + ".bad-" + time.Now().UTC().Format("20060102T150405.000000000")
+	if err := d.root.Rename(fileName, bad); err != nil {
+		return nil, fmt.Errorf("set registry aside: %w", deleted(err))
+	}
+	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2", "file", d.path(bad), "because", err)
+	return blank(), nil
+}
+
+func (d *folder) path(name string) string { return filepath.Join(d.root.Name(), name) }
+
+// read parses the content of a file, and moves its times to the current clock.
+func read(path string, b []byte, err error) (*State, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return blank(), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read registry: %w", err)
+	}
+	s, err := parse(b)
+	if err != nil {
+		return nil, fmt.Errorf("read registry: %s: %w", path, err)
+	}
+	s.setClock(clocks())
+	return s, nil
+}
+
+// isGarbage reports whether the error means that the file was read but cannot be parsed.
+func isGarbage(err error) bool {
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
+		return false
+	}
+	return err != nil && !errors.Is(err, ErrVersion)
+}
+
+// replace replaces the file, whole or not at all. The next file always has the same name,
+// which the lock allows. So the next process overwrites what a killed process has left
+// there, and nothing stays on the tmpfs for ever.
+func (d *folder) replace(data []byte) (err error) {
+	f, err := d.root.OpenFile(nextName, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|quick, 0o600)
+	if err != nil {
+		return deleted(err)
+	}
+	defer func() {
+		if err != nil {
+			d.root.Remove(nextName)
+		}
+	}()
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return deleted(d.root.Rename(nextName, fileName))
+}
+
+// deleted is errDeleted if there is no such file any more.
+func deleted(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errDeleted
+	}
+	return err
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import "strings"
+
+// upgrade moves what earlier releases kept under special names to the fields that it has
+// now. They kept a rebuilt registry's comparisons with EC2 as intents, and the end of a wait
+// for the quota as that of an action.
+func (s *State) upgrade() {
+	const describe, unconfirmed, quota = "DescribeNetworkInterfaces", ", for addresses in doubt", "CreateNetworkInterface beyond the quota"
+	old := false
+	for token, i := range s.Intents {
+		if !strings.HasPrefix(i.Action, describe) {
+			continue
+		}
+		delete(s.Intents, token)
+		if !old {
+			old, s.Rebuilt = true, Rebuilt{Since: i.Since, Compared: true}
+		}
+		if i.Action == describe {
+			s.Rebuilt.Compared = false
+		}
+		s.Rebuilt.Unconfirmed = s.Rebuilt.Unconfirmed || strings.HasSuffix(i.Action, unconfirmed)
+	}
+	if until, ok := s.NotBefore[quota]; ok {
+		delete(s.NotBefore, quota)
+		s.Instance.QuotaUntil = until
+	}
+}

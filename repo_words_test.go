@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// retired are private words that the field's words have replaced, with the word to use. The glossary is in doc.go. An
+// entry may be a phrase in lower case: its words match in this order, also across lines.
+var retired = map[string]string{
+	"ailment": "finding", "ailments": "findings", "checkup": "check", "checkups": "checks", "patient": "node",
+	"witness": "source", "testimony": "snapshot", "discharge": "close", "severed": "disconnected", "rejoin": "restore",
+	"seat": "slot", "seats": "slots", "seated": "attached", "lesson": "discovery", "surplus": "releasable", "giveback": "release", "anothers": "foreign",
+	"disbelief": "validation",
+	"furniture": "installation",
+	"genuine":   "checked",
+	"impostor":  "invalid",
+	"impostors": "invalid",
+	"lessons":   "discoveries",
+	"rejoined":  "repaired",
+	"rejoins":   "repairs",
+}
+
+// mayRetire are files that may have these words: this one, and texts that others have written.
+var mayRetire = []string{"repo_words_test.go", "LICENSE", ".sum", "docs/bench-"}
+
+// words matches the words of a text. MixedCaps are several words: "EndOfLease" has three.
+var words = regexp.MustCompile(`[A-Z]*[a-z]+|[A-Z]+`)
+
+// TestRepoWords checks that no file uses a retired word, except those that make writes.
+func TestRepoWords(t *testing.T) {
+	count := 0
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if slices.Contains([]string{".git", ".cache", "bin", "dist"}, file) {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !d.Type().IsRegular() || mentions(file, mayRetire) {
+			return nil
+		}
+		count++
+		text, err := os.ReadFile(file)
+		for _, word := range retiredIn(file+"\n"+string(text), retired) {
+			t.Errorf("%s has the retired word %q: use %q", file, word, retired[word])
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if count < 100 {
+		t.Errorf("there are only %d files", count)
+	}
+}
+
+// TestRepoRetiredIn checks how retired words are found: whole words only, in any case, and in identifiers.
+func TestRepoRetiredIn(t *testing.T) {
+	table := map[string]string{"impostor": "invalid", "tells whether": "reports whether"}
+	for text, want := range map[string]bool{
+		"An impostor answers.":            true,
+		"func isImpostorOf()":             true,
+		"var ErrImpostor = 1":             true,
+		"IMPOSTOR":                        true,
+		"Impostorism is no word":          false,
+		"// it tells\n\t// whether it is": true,
+		"it tells others whether it is":   false,
+	} {
+		if got := len(retiredIn(text, table)) > 0; got != want {
+			t.Errorf("%q: found %v, want %v", text, got, want)
+		}
+	}
+}
+
+// retiredIn returns the words of the table that are in a text.
+func retiredIn(text string, table map[string]string) (found []string) {
+	plain := " " + strings.ToLower(strings.Join(words.FindAllString(text, -1), " ")) + " "
+	for word := range table {
+		if strings.Contains(plain, " "+word+" ") {
+			found = append(found, word)
+		}
+	}
+	return found
+}
+
+// mentions reports whether the text contains one of the parts.
+func mentions(text string, parts []string) bool {
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// glossaryLine is a line of the glossary: the word and its meaning, with at least two spaces in between.
+var glossaryLine = regexp.MustCompile(`(?m)^//\t(\S+(?: \S+)*?) {2,}(\S.*)$`)
+
+// TestRepoGlossary checks that doc.go is short, and that its glossary has one meaning for each word.
+func TestRepoGlossary(t *testing.T) {
+	const most = 120
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "\n"); n > most {
+		t.Errorf("doc.go has %d lines, want at most %d", n, most)
+	}
+	_, glossary, _ := strings.Cut(string(text), "// # Glossary\n")
+	meanings := map[string]string{}
+	for _, m := range glossaryLine.FindAllStringSubmatch(glossary, -1) {
+		if meanings[m[1]] != "" {
+			t.Errorf("the glossary has %q twice", m[1])
+		}
+		if _, gone := retired[m[1]]; gone {
+			t.Errorf("the glossary has the retired word %q", m[1])
+		}
+		meanings[m[1]] = m[2]
+	}
+	for _, word := range strings.Fields("node host pool family lease reserved bound cooling free growth waiter intent " +
+		"unconfirmed registry ENI slot link slave wiring collection repair") {
+		if meanings[word] == "" {
+			t.Errorf("the glossary in doc.go does not have %q", word)
+		}
+	}
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	urfave "github.com/urfave/cli/v2"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+)
+
+// Two errors that scripts may look for, in the words of the original.
+var (
+	//lint:ignore ST1005 its words
+	errRoot = errors.New("This command must be run as root")
+	//lint:ignore ST1005 its words
+	errNotEC2 = errors.New("This command must be run from a running ec2 instance")
+)
+
+// A hinted error knows what the operator can do about it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (h hinted) Unwrap() error { return h.error }
+
+// Hint adds to an error what the operator can do about it.
+func Hint(err error, hint string) error { return hinted{err, hint} }
+
+// Log makes slog write as Report does, to standard error.
+func Log() { slog.SetDefault(slog.New(messages{t: newTerminal(os.Stderr)})) }
+
+// Report writes an error for people, and returns the exit status that belongs to it.
+// An error of several lines is several errors.
+func Report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	if errors.Is(err, aws.ErrNoMetadata) {
+		err = fmt.Errorf("%w: %w", errNotEC2, err)
+	}
+	for line := range strings.Lines(err.Error()) {
+		say(w, "error: "+strings.TrimRight(line, "\n"))
+	}
+	if hint := hintOf(err); hint != "" {
+		say(w, "hint: "+hint)
+	}
+	if exit, ok := errors.AsType[urfave.ExitCoder](err); ok {
+		return exit.ExitCode()
+	}
+	return 1
+}
+
+func hintOf(err error) string {
+	if h, ok := errors.AsType[hinted](err); ok {
+		return h.hint
+	}
+	if _, ok := errors.AsType[urfave.ExitCoder](err); ok {
+		return "see " + Name + " --help"
+	}
+	return ipam.Hint(err)
+}
+
+// say writes a line to standard error.
+func say(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, text) }
+
+// messages is a slog.Handler that writes as report does. Its lines need no time: they
+// end in a terminal or in the journal, which has its own.
+type messages struct {
+	t     *terminal
+	attrs []slog.Attr
+}
+
+// Enabled is true for what an operator can use.
+func (m messages) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+
+// WithAttrs returns a handler that adds the attributes.
+func (m messages) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return messages{m.t, slices.Concat(m.attrs, attrs)}
+}
+
+// WithGroup ignores the group: nothing here uses them.
+func (m messages) WithGroup(string) slog.Handler { return m }
+
+// Handle writes a record: "warning: text key=value".
+func (m messages) Handle(ctx context.Context, r slog.Record) error {
+	r.AddAttrs(m.attrs...)
+	var attrs bytes.Buffer
+	text := slog.NewTextHandler(&attrs, &slog.HandlerOptions{ReplaceAttr: attrsAlone})
+	if err := text.Handle(ctx, r); err != nil {
+		return err
+	}
+	level := ""
+	if r.Level >= slog.LevelWarn {
+		level = "warning: "
+	}
+	say(m.t, strings.TrimSpace(level+r.Message+" "+attrs.String()))
+	return nil
+}
+
+// attrsAlone leaves out what a record has beside its attributes.
+func attrsAlone(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 && slices.Contains([]string{slog.TimeKey, slog.LevelKey, slog.MessageKey}, a.Key) {
+		return slog.Attr{}
+	}
+	return a
+}

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	cni "github.com/containernetworking/cni/pkg/version"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// versions are those of the specification that our plugins speak.
+var versions = cni.VersionsStartingFrom("0.3.0").SupportedVersions()
+
+// networkName is CNI's rule for the name of a network (CNI specification 1.1.0, section 1).
+var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
+
+// head reviews what is not about one plugin.
+func (r *review) head() {
+	if ext := filepath.Ext(r.file); ext == ".conf" || ext == ".json" {
+		r.wrong("", "the file ends in %s: runtimes take only what ends in .conflist for a list", ext)
+	}
+	if !networkName.MatchString(r.Name) {
+		r.wrong("", "name: %q: want letters, digits, and then also _ . -", r.Name)
+	}
+	want := "want one of " + strings.Join(versions, ", ")
+	if r.CNIVersion == "" && len(r.CNIVersions) == 0 {
+		r.wrong("", "cniVersion must be specified: without it the runtime takes the oldest, which knows no chains: %s", want)
+	}
+	if r.CNIVersion != "" && !slices.Contains(versions, r.CNIVersion) {
+		r.wrong("", "cniVersion: %q: %s", r.CNIVersion, want)
+	}
+	for _, v := range r.CNIVersions {
+		if !slices.Contains(versions, v) {
+			r.wrong("", "cniVersions: %q: %s", v, want)
+		}
+	}
+}
+
+// chain reviews which plugins of ours there are, and where.
+func (r *review) chain() {
+	at := r.positions()
+	if len(at) == 0 {
+		r.wrong("", "none of the plugins is %s", strings.Join(Types, ", "))
+		return
+	}
+	first, last := TypeIPAM, TypePTP
+	if _, all := at[TypeAll]; all {
+		first, last = TypeAll, TypeAll
+		r.alone(at)
+	} else {
+		r.order(at)
+	}
+	i, ok := at[first]
+	_, follows := at[r.Plugins[0].Type]
+	switch {
+	case !ok:
+		r.wrong("", "there is no %s, with which the chain begins: the others have no address to work with", first)
+	case !follows:
+		r.wrong(r.where(i), "it stands behind %s: the chain begins with it, and what comes before is lost", r.Plugins[0].Type)
+	}
+	if i, ok := at[last]; ok {
+		r.pair(i)
+	}
+}
+
+// positions are those of our plugins, by type.
+func (r *review) positions() map[string]int {
+	at := map[string]int{}
+	for i, m := range r.Plugins {
+		_, twice := at[m.Type]
+		switch {
+		case m.Type == "":
+			r.wrong(r.where(i), "type must be specified: it is the name of the plugin's program")
+		case twice:
+			r.wrong(r.where(i), "it is in the chain twice")
+		case slices.Contains(Types, m.Type):
+			at[m.Type] = i
+		}
+	}
+	return at
+}
+
+// alone reviews what stands beside the plugin that is all three.
+func (r *review) alone(at map[string]int) {
+	for _, typ := range three {
+		if i, ok := at[typ]; ok {
+			r.wrong(r.where(i), "it stands beside %s, which is all three of them: move its keys there, and remove it", TypeAll)
+		}
+	}
+}
+
+// order reviews the order of the three: each needs the result of the one before it.
+func (r *review) order(at map[string]int) {
+	last := -1
+	for i, m := range r.Plugins {
+		place := slices.Index(three, m.Type)
+		if place >= 0 && place < last && at[m.Type] == i {
+			r.wrong(r.where(i), "it stands behind %s, which needs its result", three[last])
+		}
+		last = max(last, place)
+	}
+}
+
+// pair reviews what of the veth pair others can be in the way of.
+func (r *review) pair(i int) {
+	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
+	var c ptp.Config
+	if json.Unmarshal(r.Plugins[i].Raw, &c) != nil {
+		return
+	}
+	if c.ContainerInterface == podLink {
+		r.wrong(r.where(i), "containerInterface: %q: that is the name of the pod's first link, the ENI's: want eth1, for example", podLink)
+	}
+	for j, m := range r.Plugins {
+		if m.Type == "portmap" {
+			r.portmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
+		}
+	}
+}
+
+// portmap reviews whether the plugin of that name uses one of the mark's bits, which its
+// iptables backend does by default: what other pods send to a hostPort then goes astray.
+func (r *review) portmap(i int, mark uint32) {
+	var c struct {
+		Backend     string `json:"backend"`
+		MarkMasqBit *int   `json:"markMasqBit"`
+	}
+	const defaultBit = 13
+	if json.Unmarshal(r.Plugins[i].Raw, &c) != nil || c.Backend == "nftables" {
+		return
+	}
+	if bit := *cmp.Or(c.MarkMasqBit, new(defaultBit)); bit >= 0 && mark>>bit&1 != 0 {
+		r.wrong(r.where(i), "markMasqBit: %d (if left out, 13) is in the nodePortMark %#x: other pods of the node would not reach hostPorts: want another, such as 12", bit, mark)
+	}
+}
+
+// podAnnotations is the capability by which runtimes hand the pod's annotations on.
+const podAnnotations = "io.kubernetes.cri.pod-annotations"
+
+// pools reviews what cannot work between the pools and the rest.
+func (r *review) pools(where string, i int, c *lease.Config) {
+	var head struct {
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // an object, which has been decoded once
+	for name, p := range c.Pools {
+		if len(p.Selectable) > 0 && !head.Capabilities[podAnnotations] {
+			r.wrong(where, `pools: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name, podAnnotations)
+		}
+	}
+	for _, p := range c.Policies() {
+		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {
+			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so nobody may ask EC2 for them`, p.Warm.Min, PoolName(p.Pool))
+		}
+	}
+}
+
+// programs looks for the plugins where runtimes do.
+func (r *review) programs(dir string) {
+	if dir == "" {
+		return
+	}
+	for i, m := range r.Plugins {
+		if m.Type == "" {
+			continue // chain has found that
+		}
+		for _, name := range m.programs() {
+			r.program(i, filepath.Join(dir, name))
+		}
+	}
+}
+
+// program looks for one that a member needs.
+func (r *review) program(i int, path string) {
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) != r.Plugins[i].Type:
+		r.wrong(r.where(i), "there is no %s, which it executes for what has to be asked of EC2: install it (--bin-dir says where it is)", path)
+	case errors.Is(err, fs.ErrNotExist):
+		r.wrong(r.where(i), "there is no %s: install it (--bin-dir says where it is)", path)
+	case err != nil:
+		r.wrong(r.where(i), "%v", err)
+	case fi.IsDir() || fi.Mode()&0o111 == 0:
+		r.wrong(r.where(i), "%s is no program: want a file that may be executed", path)
+	}
+}
+
+// neighbours compares the file with the others in its folder: two networks of one name
+// share their leases, and the node masquerades for the pods of all.
+func (r *review) neighbours(dir string) error {
+	files, err := Files(dir)
+	if err != nil {
+		return err
+	}
+	mine, has := pairOf(r.List)
+	for _, f := range files {
+		other, err := Read(f)
+		if err != nil || filepath.Base(f) == filepath.Base(r.file) {
+			continue // its own review says what is wrong with it
+		}
+		if other.Plugin(TypeIPAM) != nil && other.Name == r.Name {
+			r.wrong("", "name: %s has the network %q, too: an attachment to one ends with a DEL of the other", f, r.Name)
+		}
+		theirs, also := pairOf(other)
+		if !has || !also {
+			continue
+		}
+		if mine.IPMasq != theirs.IPMasq {
+			r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too", f)
+		}
+		if mine.KeepCaller && !theirs.KeepCaller {
+			r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so for the pods of this one, too", f)
+		}
+		if !mine.Loopless() && theirs.Loopless() {
+			r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that network, and does so for the pods of this one, too`, f)
+		}
+	}
+	return nil
+}
+
+// pairOf is what a list has for ptp, if it has that.
+func pairOf(c List) (p ptp.Config, has bool) {
+	raw := c.Plugin(TypePTP)
+	has = raw != nil && json.Unmarshal(raw, &p) == nil
+	return p, has
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package conf is what the tool knows of network configuration lists: where they are, which
+// plugins of ours they have, and all their mistakes. What a key means, and which values are right, the
+// plugins' own types say.
+package conf
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// The types by which a conflist names our plugins.
+const (
+	TypeIPAM   = "cni-ipvlan-vpc-k8s-ipam"
+	TypeIPVlan = "cni-ipvlan-vpc-k8s-ipvlan"
+	TypePTP    = "cni-ipvlan-vpc-k8s-unnumbered-ptp"
+	TypeAll    = "cni-ipvlan-vpc-k8s" // is the three in one
+)
+
+// three are the plugins of a chain in their order: each needs the result of the one before it.
+var three = []string{TypeIPAM, TypeIPVlan, TypePTP}
+
+// Types are all of ours.
+var Types = append([]string{TypeAll}, three...)
+
+// defaultReuse is the reuseIPWait of a pool that no configuration is known of.
+const defaultReuse = time.Minute
+
+// KubeletPods is the kubelet's own limit (kubelet(1), --max-pods).
+const KubeletPods = 110
+
+// Dir is where container runtimes look for network configurations.
+const Dir = "/etc/cni/net.d"
+
+// Flag says where the configuration of the plugins is.
+func Flag() cli.Flag {
+	return &cli.StringFlag{
+		Name: "config", Value: Dir,
+		Usage: "read our plugins' configuration from the conflist `PATH`, or from the first one in the folder that has it",
+	}
+}
+
+// A List is a network configuration list (CNI specification 1.1.0, section 1).
+type List struct {
+	CNIVersion  string   `json:"cniVersion"`
+	CNIVersions []string `json:"cniVersions"`
+	Name        string   `json:"name"`
+	Plugins     []Member `json:"plugins"`
+}
+
+// A Member is a plugin's configuration in its chain.
+type Member struct {
+	Type string
+	Raw  json.RawMessage
+}
+
+// UnmarshalJSON keeps the object, which is for the plugin to read.
+func (m *Member) UnmarshalJSON(b []byte) error {
+	m.Raw = slices.Clone(b)
+	var head struct {
+		Type string `json:"type"`
+	}
+	err := json.Unmarshal(b, &head)
+	m.Type = head.Type
+	return err
+}
+
+// programs are those that a runtime executes for the member, and those that these execute.
+func (m Member) programs() []string {
+	if m.Type == TypeAll {
+		return []string{TypeAll, TypeIPAM} // which asks EC2 for it
+	}
+	return []string{m.Type}
+}
+
+// Plugin returns the first configuration of a plugin of ours, or nil. The one that is all
+// three has the keys of each.
+func (c List) Plugin(typ string) json.RawMessage {
+	i := slices.IndexFunc(c.Plugins, func(m Member) bool { return m.Type == typ || m.Type == TypeAll })
+	if i < 0 {
+		return nil
+	}
+	return c.Plugins[i].Raw
+}
+
+// Chains reports whether another plugin is in the list, too.
+func (c List) Chains(typ string) bool {
+	return slices.ContainsFunc(c.Plugins, func(m Member) bool { return m.Type == typ })
+}
+
+// Read reads a conflist.
+func Read(path string) (List, error) {
+	var c List
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return c, err
+	}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	return c, nil
+}
+
+// Files lists the configurations in a folder in the order in which runtimes try them
+// (libcni, ConfFiles; the first file by name wins).
+func Files(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, e := range entries {
+		if !e.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+			files = append(files, filepath.Join(dir, e.Name()))
+		}
+	}
+	return files, nil
+}
+
+// conflistsAt are those of a folder, or the one file.
+func conflistsAt(path string) ([]string, error) {
+	fi, err := os.Stat(path)
+	if err == nil && fi.IsDir() {
+		return Files(path)
+	}
+	return []string{path}, err
+}
+
+// ErrNone means that nothing there has a plugin of ours that gives addresses.
+var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
+
+// Find reads ipam's configuration from a file, or from the first file of a folder
+// that has one.
+func Find(path string) (*lease.Config, error) {
+	files, err := conflistsAt(path)
+	if err != nil {
+		return nil, err
+	}
+	var unread error
+	for _, f := range files {
+		list, err := Read(f)
+		if err != nil {
+			unread = errors.Join(unread, err)
+			continue
+		}
+		if raw := list.Plugin(TypeIPAM); raw != nil {
+			return Decode(f, raw)
+		}
+	}
+	return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), unread)
+}
+
+// Decode decodes the configuration of ipam, which the file has.
+func Decode(file string, raw json.RawMessage) (*lease.Config, error) {
+	c := &lease.Config{}
+	err := json.Unmarshal(raw, c)
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		return nil, cli.Hint(fmt.Errorf("%s: %w", file, err), "see "+cli.Name+" validate "+file)
+	}
+	return c, nil
+}
+
+// Misfits says why pods do not get addresses of an ENI that others have attached, by the
+// configuration at the path; "" if they do, and if there is no configuration.
+func Misfits(path string) func(registry.ENI) string {
+	config, err := Find(path)
+	if err != nil {
+		return func(registry.ENI) string { return "" }
+	}
+	return func(e registry.ENI) string {
+		for _, p := range config.Policies() {
+			if p.Pool == e.Pool {
+				return p.Misfit(e)
+			}
+		}
+		return ""
+	}
+}
+
+// ReuseWaits are for how long an address of each pool cools, as the configuration says;
+// without one, or for a pool that is not in it any more, it is the default.
+func ReuseWaits(path string) func(pool string) time.Duration {
+	waits := map[string]time.Duration{}
+	if config, err := Find(path); err == nil {
+		for _, p := range config.Policies() {
+			waits[p.Pool] = p.ReuseWait
+		}
+	}
+	return func(pool string) time.Duration {
+		if w, ok := waits[pool]; ok {
+			return w
+		}
+		return defaultReuse
+	}
+}
+
+// First is the first conflist in a folder with a plugin of ours that gives addresses, or the file itself.
+func First(path string) string {
+	files, err := conflistsAt(path)
+	if err != nil {
+		return ""
+	}
+	for _, f := range files {
+		if list, err := Read(f); err == nil && list.Plugin(TypeIPAM) != nil {
+			return f
+		}
+	}
+	if len(files) == 1 && files[0] == path {
+		return path // it was named, and its mistakes are to be shown
+	}
+	return ""
+}
+
+// PoolName is the name of a pool for people: the registry's default one has none.
+func PoolName(pool string) string { return cmp.Or(pool, lease.DefaultPool) }

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration
+// format"). Their values are looked at elsewhere.
+type listKeys struct {
+	CNIVersion   any `json:"cniVersion"`
+	CNIVersions  any `json:"cniVersions"`
+	Name         any `json:"name"`
+	DisableCheck any `json:"disableCheck"`
+	DisableGC    any `json:"disableGC"`
+	OnlyInlined  any `json:"loadOnlyInlinedPlugins"`
+	Plugins      any `json:"plugins"`
+}
+
+// memberKeys are those that every plugin's configuration may have. The last ones the
+// runtime adds, but examples have them.
+type memberKeys struct {
+	CNIVersion    any `json:"cniVersion"`
+	Name          any `json:"name"`
+	Type          any `json:"type"`
+	Args          any `json:"args"`
+	Capabilities  any `json:"capabilities"`
+	RuntimeConfig any `json:"runtimeConfig"`
+	PrevResult    any `json:"prevResult"`
+}
+
+// keys looks for keys of an object that none of the types has, in objects within it, too.
+// The last type that has a key says what its value is.
+func (r *review) keys(where string, object json.RawMessage, types ...reflect.Type) {
+	var values map[string]json.RawMessage
+	if json.Unmarshal(object, &values) != nil {
+		return // it is no object, which decoding it finds
+	}
+	known := map[string]reflect.Type{}
+	for _, t := range types {
+		maps.Copy(known, jsonFields(t))
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		t, ok := known[key]
+		if !ok {
+			r.wrong(where, "unknown key %q%s", key, suggestion(key, known))
+			continue
+		}
+		r.within(join(where, key), values[key], t)
+	}
+}
+
+// within looks into a value.
+func (r *review) within(where string, value json.RawMessage, t reflect.Type) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t.Kind() == reflect.Struct:
+		r.keys(where, value, t)
+	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct:
+		var values map[string]json.RawMessage
+		if json.Unmarshal(value, &values) != nil {
+			return
+		}
+		for _, key := range slices.Sorted(maps.Keys(values)) {
+			r.keys(join(where, key), values[key], t.Elem())
+		}
+	}
+}
+
+func join(where, key string) string { return strings.TrimPrefix(where+": "+key, ": ") }
+
+// jsonFields are the keys of an object that is decoded into a struct.
+func jsonFields(t reflect.Type) map[string]reflect.Type {
+	fields := map[string]reflect.Type{}
+	for _, f := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name != "" && f.IsExported() {
+			fields[name] = f.Type
+		}
+	}
+	return fields
+}
+
+// suggestion is the known key that is most like a mistaken one, if any is.
+func suggestion(key string, known map[string]reflect.Type) string {
+	best, most := "", 0.6
+	for _, k := range slices.Sorted(maps.Keys(known)) {
+		if l := likeness(strings.ToLower(key), strings.ToLower(k)); l >= most {
+			best, most = k, l
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return ": did you mean " + best + "?"
+}
+
+// likeness is the part of two words that they have in common, from 0 to 1: the letters
+// of their longest common subsequence.
+func likeness(a, b string) float64 {
+	row := make([]int, len(b)+1) // how many a, as far as it was read, has in common with each beginning of b
+	for i := range len(a) {
+		diagonal := 0
+		for j := range len(b) {
+			above := row[j+1]
+			row[j+1] = max(above, row[j])
+			if a[i] == b[j] {
+				row[j+1] = diagonal + 1
+			}
+			diagonal = above
+		}
+	}
+	return float64(2*row[len(b)]) / float64(len(a)+len(b))
+}

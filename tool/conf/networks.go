@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// A Network network is one whose pods get a veth pair of ours.
+type Network struct {
+	Name     string
+	File     string // its conflist
+	Pair     ptp.Config
+	IPAM     json.RawMessage // ipam's configuration; nil where another plugin gives the addresses
+	Firewall bool            // its chain has the plugin of that name, which lets each pod's address pass
+}
+
+// Networks reads those of a conflist, or of all in a folder, of which the first of a
+// name counts. Of those that have a mistake it returns an error beside the others.
+func Networks(path string) ([]Network, error) {
+	files, err := conflistsAt(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // so there are no pods of ours
+	}
+	var all []Network
+	seen := map[string]bool{}
+	failed := err
+	for _, f := range files {
+		list, err := Read(f)
+		if raw := list.Plugin(TypePTP); err == nil && raw != nil && !seen[list.Name] {
+			n := Network{Name: list.Name, File: f, IPAM: list.Plugin(TypeIPAM), Firewall: list.Chains("firewall")}
+			seen[n.Name] = true // with a mistake or not: the next one of its name is an old one
+			if err = json.Unmarshal(raw, &n.Pair); err == nil {
+				err = n.Pair.Validate()
+			}
+			if err == nil {
+				all = append(all, n)
+			} else {
+				err = fmt.Errorf("%s: %w", f, err)
+			}
+		}
+		failed = errors.Join(failed, err)
+	}
+	return all, failed
+}

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestExamples wants no mistake in the examples, each alone in its folder, as on a node.
+func TestExamples(t *testing.T) {
+	examples, err := filepath.Glob("../../conflist-examples/*.conflist")
+	if err != nil || len(examples) == 0 {
+		t.Fatalf("%d examples, %v", len(examples), err)
+	}
+	for _, example := range examples {
+		b, err := os.ReadFile(example)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range mistakesOf(t, b) {
+			t.Errorf("%s: %s", example, m)
+		}
+	}
+}
+
+// TestAllIsThree wants the plugin that is all three to have their mistakes: of each key, what
+// the one says whose key it is, and once.
+func TestAllIsThree(t *testing.T) {
+	const list = `{"name": "a", "cniVersion": "1.0.0", "plugins": [%s]}`
+	right := map[string]string{
+		TypeIPAM: `"secGroupIds": []`, TypeIPVlan: `"master": ""`, TypePTP: `"hostInterface": "eth0", "containerInterface": "eth1"`,
+	}
+	for _, tt := range []struct{ plugin, mistake string }{
+		{TypeIPAM, `"interfaceIndex": "1"`}, {TypeIPAM, `"maxENIs": -1`}, {TypeIPAM, `"warm": {"min": 1, "mox": 2}`}, {TypeIPAM, `"pools": {"default": {}}`},
+		{TypeIPAM, `"pools": {"a": {"selectable": ["x"]}}`}, {TypeIPAM, `"subnetTags": []`}, {TypeIPAM, `"ipBatchSize": []`}, {TypeIPAM, `"routeToCidr": ["10.0.0.0/8"]`},
+		{TypeIPVlan, `"mode": 2`}, {TypeIPVlan, `"mtu": "9"`}, {TypeIPVlan, `"mtu": 9`}, {TypeIPVlan, `"dns": {"nameserver": []}`}, {TypeIPVlan, `"linkInContainer": true`},
+		{TypePTP, `"nodePortMark": -1`}, {TypePTP, `"ipMasq": "yes"`}, {TypePTP, `"runtimeConfig": {"bandwidth": {"ingressRate": -1}}`}, {TypePTP, `"serviceLop": ""`},
+	} {
+		var members []string
+		keys := []string{`"type": "` + TypeAll + `"`, tt.mistake}
+		for _, typ := range three {
+			keys = append(keys, right[typ])
+			Member := `{"type": "` + typ + `", ` + right[typ]
+			if typ == tt.plugin {
+				Member += ", " + tt.mistake
+			}
+			members = append(members, Member+"}")
+		}
+		want := said(mistakesOf(t, fmt.Appendf(nil, list, strings.Join(members, ", "))))
+		got := said(mistakesOf(t, fmt.Appendf(nil, list, "{"+strings.Join(keys, ", ")+"}")))
+		if diff := cmp.Diff(want, got); diff != "" || len(want) != 1 {
+			t.Errorf("%s: -three plugins +one\n%s", tt.mistake, diff)
+		}
+	}
+}
+
+func said(found []Mistake) (all []string) {
+	for _, m := range found {
+		all = append(all, m.Text)
+	}
+	return all
+}
+
+// TestFindConfig wants what ipam is told in the examples, in whichever plugin it stands.
+func TestFindConfig(t *testing.T) {
+	for _, file := range []string{"10-cni-ipvlan-vpc-k8s", "three-plugins", "original", "pools"} {
+		c, err := Find("../../conflist-examples/" + file + ".conflist")
+		if err != nil || c.InterfaceIndex != 1 || len(c.SecGroupIDs) != 2 {
+			t.Errorf("%s: %+v, %v", file, c, err)
+		}
+	}
+	c, err := Find("../../conflist-examples")
+	if err != nil || !c.RouteToVPCPeers || len(c.Pools) > 0 {
+		t.Errorf("the first of the folder: %+v, %v", c, err)
+	}
+}
+
+// TestValidateAnything wants a mistake to be found in what is no configuration, however
+// little it looks like one, and to be said in the words of the file.
+func TestValidateAnything(t *testing.T) {
+	for _, text := range []string{
+		``, `null`, `5`, `[]`, `{}`, `{"plugins": {}}`, `{"plugins": [1, null, {"type": 2}, {}]}`,
+		`{"name": 1, "cniVersion": [], "cniVersions": "1.0.0", "plugins": []}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "pools": {"a": {"warm": []}}}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipam", "pools": [], "warm": 1, "secGroupIds": {}}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "nodePortMark": -1}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s-ipvlan", "dns": {"nameserver": []}}]}`,
+		`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "pools": {"a": {"warm": []}}, "mtu": {}, "runtimeConfig": 1}]}`,
+	} {
+		found := mistakesOf(t, []byte(text))
+		if len(found) == 0 {
+			t.Errorf("%s: no mistake", text)
+		}
+		for _, m := range found {
+			if strings.Contains(m.Text, "Go ") || strings.Contains(m.Text, "tool.") {
+				t.Errorf("%s: %s: in the words of our code", text, m)
+			}
+		}
+	}
+}
+
+// mistakesOf lists the mistakes in a file that is alone in its folder.
+func mistakesOf(t *testing.T, b []byte) []Mistake {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "10-example.conflist")
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	found, err := Mistakes(file, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}

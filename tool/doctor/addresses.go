@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// checkAddresses looks for addresses of pods on the node's own links: the node then answers
+// in the place of the pod. amazon-ec2-net-utils, DHCP and cloud-init put them there.
+func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
+	own, err := p.pool.Host.Addrs("")
+	if err != nil {
+		return nil, err
+	}
+	pods := map[netip.Addr]view.Holding{}
+	for _, h := range view.Tally(p.state, p.waits, time.Now()) {
+		if h.State != view.StateNode {
+			pods[h.Addr] = h
+		}
+	}
+	var found []Finding
+	for _, a := range own {
+		h, ours := pods[a.Prefix.Addr()]
+		if !ours {
+			continue
+		}
+		means := "it is on the link " + a.Dev + " of the node, and is for pods: the next pod that gets it is not reached"
+		if h.Leased() {
+			means = "it is on the link " + a.Dev + " of the node, which answers in the place of " + h.Owner()
+		}
+		found = append(found, Finding{Severity: severe, About: a.Prefix.Addr().String(), Means: means,
+			Do: fmt.Sprintf("ip address del %v dev %s; and keep whoever has put it there off pods' ENIs, by cni-links.service", a.Prefix, a.Dev), fix: p.strip(a)})
+	}
+	return found, nil
+}
+
+// strip is a fix that takes an address from the node. The kernel takes further ones of the
+// same subnet with the first, which it may not, so that is left to people.
+func (p *Node) strip(a nl.Addr) func(context.Context) (string, error) {
+	if !a.Prefix.IsSingleIP() {
+		return nil
+	}
+	return func(context.Context) (string, error) {
+		return fmt.Sprintf("took %v from %s", a.Prefix, a.Dev), nl.Wiring{{NS: p.pool.Host, Object: a}}.Del()
+	}
+}

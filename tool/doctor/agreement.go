@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// checkAgreement does what status --diff does.
+func (p *Node) checkAgreement(ctx context.Context) ([]Finding, error) {
+	k, err := view.Compare(ctx, p.pool, p.waits)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	silent := func(who string, w view.Source) {
+		if !w.Answered {
+			found = append(found, Finding{Severity: warning, About: who, Means: "it does not answer, and was not compared", Do: "see the warning on standard error"})
+		}
+	}
+	silent("metadata service", k.Metadata)
+	silent("EC2", k.EC2)
+	for _, f := range k.Findings() {
+		a := Finding{Severity: severe, About: f.About, Means: f.Means, Do: f.Do}
+		if f.Harmless {
+			a.Severity = note
+		}
+		found = append(found, a)
+	}
+	return found, nil
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// checkConfig looks at the conflist as validate does, and at what a runtime would read
+// in its place.
+func (p *Node) checkConfig(context.Context) ([]Finding, error) {
+	if p.file == "" {
+		return []Finding{{Severity: severe, About: p.path(conf.Dir), Means: "there is " + conf.ErrNone.Error() + ": no pod gets a network",
+			Do: "copy one there, from the examples in /usr/share/doc/cni-ipvlan-vpc-k8s; --config says where it is, if elsewhere"}}, nil
+	}
+	mistakes, err := conf.Mistakes(p.file, p.binDir)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, m := range mistakes {
+		found = append(found, Finding{Severity: severe, About: m.File, Means: strings.TrimPrefix(m.String(), m.File+": "),
+			Do: "correct it; " + cli.Name + " validate " + m.File + " shows all mistakes"})
+	}
+	files, err := conf.Files(filepath.Dir(p.file))
+	if err == nil && len(files) > 0 && files[0] != p.file {
+		found = append(found, Finding{Severity: severe, About: files[0],
+			Means: "runtimes take the first file of the folder, and that is this one: no pod gets its network by " + filepath.Base(p.file),
+			Do:    "remove it, or give " + filepath.Base(p.file) + " a name that comes before"})
+	}
+	return found, err
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package doctor looks on a node, or in the image of one, for what breaks the network of pods. Each check has a
+// file of its own, and returns findings: what is wrong, what that means, what to do, and for what can do no
+// harm a fix.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// How bad a finding is.
+const (
+	severe  = "error"   // it breaks pods, or will
+	warning = "warning" // it may
+	note    = "note"    // it is for the operator's information
+)
+
+// A Finding is what is wrong with a node.
+type Finding struct {
+	Check    string `json:"check"`
+	Severity string `json:"severity"`
+	About    string `json:"about"` // a file, a link, an address, an action
+	Means    string `json:"means"`
+	Do       string `json:"do"`
+	Fixed    string `json:"fixed"` // what was done about it; "": nothing
+
+	fix func(context.Context) (did string, err error) // nil: it is not for a program to do
+}
+
+// A Check looks for findings of one kind. Its error means that it could not look.
+type Check struct {
+	Name, About string
+	look        func(*Node, context.Context) ([]Finding, error)
+	image       bool // it needs no more than the files of a system
+}
+
+var checks = []Check{
+	{"config", "the conflist: mistakes, and files that runtimes read instead", (*Node).checkConfig, true},
+	{"plugins", "the plugins: versions, and what their STATUS says", (*Node).checkPlugins, true},
+	{"networkd", "systemd-networkd, which removes routes and rules of pods", (*Node).checkNetworkd, true},
+	{"netutils", "amazon-ec2-net-utils, which gives pods' addresses to the node", (*Node).checkNetUtils, true},
+	{"manager", "NetworkManager, which configures the ENIs of pods", (*Node).checkManager, true},
+	{"timers", "the units of systemd that collect and refill", (*Node).checkTimers, true},
+	{"kernel", "ipvlan and nftables", (*Node).checkKernel, false},
+	{"neighbors", "the limits of the neighbour table, one for all pods", (*Node).checkNeighbors, false},
+	{"sysctl", "forwarding and the reverse path filter", (*Node).checkSysctls, false},
+	{"links", "the links of the ENIs: up, and of one MTU", (*Node).checkLinks, false},
+	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, false},
+	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, false},
+	{"leftovers", "rules of pods that are gone, and what running pods have lost", (*Node).checkLeftovers, false},
+	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, false},
+	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, false},
+	{"proxy", "the mode of kube-proxy", (*Node).checkProxy, false},
+	{"state", "the registry, and that it is in memory", (*Node).checkState, false},
+	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, false},
+	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, false},
+	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, false},
+	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, false},
+}
+
+// Checks are all checks of a node, or those of an image.
+//
+// No generic function gets a Check: its type would count as used in an interface, and with it that of the AWS
+// SDK's client. The linker would keep all of the client's methods: 29 MB.
+func Checks(image bool) (all []Check) {
+	for _, c := range checks {
+		if c.image || !image {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// A Node is what the checks look at: this node, or the image of one.
+type Node struct {
+	root   string // "": this node
+	given  string // the folder of conflists, or one
+	file   string // the conflist; "" if there is none
+	binDir string
+	config *lease.Config // nil if there is none that can be read
+	list   conf.List     // the same
+
+	pool  *ipam.Pool // nil for an image, like all that follows
+	state *registry.State
+	waits func(string) time.Duration
+}
+
+// Open gathers what several checks look at: of the image at root, or of this node if that is empty. A missing
+// conflist, and a registry that cannot be read, are for the checks to find.
+func Open(root, config, binDir string) (*Node, error) {
+	n := &Node{root: root, waits: conf.ReuseWaits(config)}
+	n.binDir, n.given = n.path(binDir), n.path(config)
+	if n.file = conf.First(n.given); n.file != "" {
+		n.list, _ = conf.Read(n.file)
+		n.config, _ = conf.Find(n.file)
+	}
+	if n.root != "" {
+		return n, nil
+	}
+	var err error
+	if n.pool, err = cli.OpenPool(lease.Policy{}); err != nil {
+		return nil, err
+	}
+	if n.state, err = n.pool.Registry.View(); err != nil {
+		n.state = &registry.State{}
+	}
+	return n, nil
+}
+
+// Close ends the use of the node.
+func (n *Node) Close() {
+	if n.pool != nil {
+		_ = n.pool.Close() // there is nothing to lose
+	}
+}
+
+// path is where a file of the system is.
+func (n *Node) path(name string) string { return filepath.Join(n.root, name) }
+
+// A Report is what doctor answers.
+type Report struct {
+	Errors   int       `json:"errors"` // that are left
+	Warnings int       `json:"warnings"`
+	Checked  []string  `json:"checked"`
+	Findings []Finding `json:"findings"`
+}
+
+// Examine makes the checks. With fix it makes the changes that can do no harm; its error is about those that failed.
+func (n *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, error) {
+	r := Report{Checked: []string{}, Findings: []Finding{}}
+	var failed error
+	for _, c := range checks {
+		found := n.make(ctx, c)
+		if fix {
+			failed = errors.Join(failed, fixAll(ctx, found))
+		}
+		r.Checked = append(r.Checked, c.Name)
+		r.Findings = append(r.Findings, found...)
+	}
+	r.count()
+	return r, failed
+}
+
+// make makes a check. One that cannot be made is a finding.
+func (n *Node) make(ctx context.Context, c Check) []Finding {
+	defer cli.Working("check " + c.Name)()
+	found, err := c.look(n, ctx)
+	if err != nil {
+		found = append(found, Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
+			Do: "run it again: " + cli.Name + " doctor --check " + c.Name})
+	}
+	for i := range found {
+		found[i].Check = c.Name
+	}
+	return found
+}
+
+// fixAll makes the fixes that the findings have.
+func fixAll(ctx context.Context, found []Finding) (failed error) {
+	for i, f := range found {
+		if f.fix == nil {
+			continue
+		}
+		did, err := f.fix(ctx)
+		if err == nil {
+			found[i].Fixed = did
+		}
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// count counts what is not fixed, and puts the worst first.
+func (r *Report) count() {
+	order := []string{severe, warning, note}
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return slices.Index(order, a.Severity) - slices.Index(order, b.Severity)
+	})
+	for _, f := range r.Findings {
+		switch {
+		case f.Fixed != "":
+		case f.Severity == severe:
+			r.Errors++
+		case f.Severity == warning:
+			r.Warnings++
+		}
+	}
+}
+
+// Print writes the findings for people.
+func (r Report) Print(w io.Writer) {
+	for _, f := range r.Findings {
+		fmt.Fprintf(w, "%s: %s: %s: %s\n", f.Severity, f.Check, f.About, f.Means)
+		if f.Fixed != "" {
+			fmt.Fprintf(w, "    fixed: %s\n", f.Fixed)
+			continue
+		}
+		do := f.Do
+		if f.fix != nil {
+			do += " (--fix does it)"
+		}
+		fmt.Fprintf(w, "    %s\n", do)
+	}
+	if len(r.Findings) == 0 {
+		fmt.Fprintln(w, "nothing is wrong with "+strings.Join(r.Checked, ", "))
+	}
+}

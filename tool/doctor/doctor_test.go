@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestFixesAreWhatIsShipped compares what doctor --fix writes with what a package installs.
+func TestFixesAreWhatIsShipped(t *testing.T) {
+	for file, fix := range map[string]string{
+		"../../systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf":                         networkdConf,
+		"../../systemd/system/policy-routes@.service.d/cni-ipvlan-vpc-k8s.conf":         netUtilsConf,
+		"../../systemd/system/refresh-policy-routes@.service.d/cni-ipvlan-vpc-k8s.conf": netUtilsConf,
+	} {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var settings strings.Builder
+		for line := range strings.Lines(string(b)) {
+			if !strings.HasPrefix(line, "#") {
+				settings.WriteString(line)
+			}
+		}
+		if diff := cmp.Diff(settings.String(), fix); diff != "" {
+			t.Errorf("%s: -shipped +fix\n%s", file, diff)
+		}
+	}
+}
+
+func TestEntries(t *testing.T) {
+	// Of a node with two processors, Linux 6.1.
+	const stat = `entries  allocs   destroys hash_grows lookups  hits     res_failed rcv_probes_mcast rcv_probes_ucast periodic_gc_runs forced_gc_runs unresolved_discards table_fulls
+000003e8 0000002a 00000009 00000000 00000101 00000077 00000000  00000000         00000000         0000021c         00000000       00000000            00000000
+000003e8 00000011 00000001 00000000 00000100 00000011 00000000  00000000         00000000         00000000         00000000       00000000            00000000
+`
+	if got := entries(stat); got != 1000 {
+		t.Errorf("got %d entries, want 1000", got)
+	}
+	if got := entries(""); got != 0 {
+		t.Errorf("got %d entries of nothing", got)
+	}
+}

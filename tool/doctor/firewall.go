@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// checkFirewall looks for chains of others that may drop what the node forwards for pods: Docker's, whose policy
+// for all that is not its own is to drop, firewalld's, and those of hardened images. It does not follow their
+// rules: that is the firewall's own language, and what it says depends on more than the links.
+func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
+	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
+	if len(networks) == 0 {
+		return nil, nil // the node forwards for no pod
+	}
+	var chains []nl.DroppingChain
+	families := map[nl.DroppingChain][]string{} // a chain of inet is of both
+	for _, family := range p.families() {
+		dropping, err := p.pool.Host.DroppingChains(family)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range dropping {
+			if families[c] == nil {
+				chains = append(chains, c)
+			}
+			families[c] = append(families[c], family.String())
+		}
+	}
+	var found []Finding
+	for _, c := range chains {
+		if !accepted(c.Name, networks) {
+			found = append(found, dropping(c, strings.Join(families[c], " and ")))
+		}
+	}
+	return append(found, p.legacy()...), nil
+}
+
+// accepted reports whether each of the networks has the plugin firewall in its chain, which adds rules for each
+// pod's address to this chain.
+func accepted(chain string, networks []conf.Network) bool {
+	return strings.HasSuffix(chain, " filter FORWARD") && !slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Firewall })
+}
+
+// dropping is the finding about a chain.
+func dropping(c nl.DroppingChain, family string) Finding {
+	const what = "Services, the internet and NodePorts do not work by "
+	f := Finding{Severity: warning, About: "nft chain " + c.Name,
+		Means: "it drops what no rule accepts, and may drop what the node forwards for pods: then " + what + family + ", and calls time out",
+		Do: fmt.Sprintf(`look whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and oifgroup %[1]d. If none does, add one: for Docker in the chain `+
+			`DOCKER-USER, or "iptables": false; for firewalld a zone with the target ACCEPT for veth+ (docs/operations.md)`, nl.OwnGroup)}
+	if c.Empty {
+		f.Severity, f.Means = severe, "it drops all that the node forwards: "+what+family+", and calls time out"
+	}
+	return f
+}
+
+// families are those that pods have, or that the configuration gives the first pod.
+func (p *Node) families() []nl.Family {
+	var has []nl.Family
+	for a := range p.state.Leases.Keys() {
+		has = append(has, nl.FamilyOf(a))
+	}
+	if p.config != nil {
+		for _, policy := range p.config.Policies() {
+			has = append(has, policy.Families...)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !slices.Contains(has, f) })
+}
+
+// legacy says of what cannot be looked at that it is there.
+func (p *Node) legacy() []Finding {
+	var found []Finding
+	for _, family := range p.families() {
+		prefix := map[nl.Family]string{nl.IPv4: "ip", nl.IPv6: "ip6"}[family]
+		names, err := os.ReadFile("/proc/net/" + prefix + "_tables_names")
+		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {
+			found = append(found, Finding{Severity: note, About: prefix + "tables-legacy: the table filter", Means: "it is there, and was not looked at",
+				Do: prefix + "tables-legacy -S FORWARD: if that says -P FORWARD DROP, it needs rules that accept veth+ both ways"})
+		}
+	}
+	return found
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// checkIAM tries each action that the configuration needs, without effect.
+func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
+	if p.config == nil {
+		return nil, nil // checkConfig says so
+	}
+	n := iam.Needs{Pools: p.config.Policies(), Mode: p.config.Policies()[0].Provision}
+	on, err := p.target(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, action := range n.Actions() {
+		if on.ENI == "" && bound(action) {
+			continue
+		}
+		err := p.pool.Cloud.DryRun(ctx, action, on)
+		switch {
+		case errors.Is(err, aws.ErrDenied):
+			found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the role is not allowed to: " + err.Error(),
+				Do: cli.Name + " iam-policy prints what it needs"})
+		case err != nil:
+			return found, err
+		}
+	}
+	if on.ENI == "" && slices.ContainsFunc(n.Actions(), bound) {
+		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "they were not tried: this node has no ENI for pods yet",
+			Do: cli.Name + " warm, or the first pod, makes one"})
+	}
+	return found, nil
+}
+
+// bound reports whether an action is done to an ENI that there is, so that the answer
+// depends on its tags.
+func bound(action string) bool {
+	return !strings.HasPrefix(action, "Describe") && action != "CreateNetworkInterface"
+}
+
+// target is what the actions are tried on: an ENI that serves pods, as EC2 describes it, and
+// for a new one the subnet that it would be in.
+func (p *Node) target(ctx context.Context, n iam.Needs) (aws.Target, error) {
+	self, err := p.pool.Cloud.Instance(ctx)
+	if err != nil || n.Mode == lease.ProvisionNone {
+		return aws.Target{}, err
+	}
+	on := aws.Target{Instance: self.ID, SecurityGroups: n.Pools[0].SecurityGroups, Tags: map[string]string{
+		ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(n.Pools[0].Pool)}}
+	maps.Copy(on.Tags, n.Pools[0].Tags)
+	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
+	if errors.Is(err, aws.ErrDenied) {
+		err = nil // trying it says the same
+	}
+	for _, e := range attached {
+		known := p.state.ENIs[e.ID]
+		if on.Subnet == "" || e.Tags[ipam.TagManaged] != "" || known.Serving && !known.Foreign {
+			on.Subnet = e.Subnet
+		}
+		if e.Tags[ipam.TagManaged] != "" || known.Serving && !known.Foreign {
+			on.ENI, on.Attachment = e.ID, e.Attachment
+		}
+	}
+	if n.Mode != lease.ProvisionFull {
+		return on, err
+	}
+	if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, n.Pools[0]); e == nil && len(fit) > 0 {
+		on.Subnet = fit[0].ID
+	}
+	return on, err
+}

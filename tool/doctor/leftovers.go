@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// checkLeftovers looks for what is left of pods that are gone, and for what all pods share.
+func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
+	rules, err1 := p.pool.Host.Rules()
+	links, err2 := p.pool.Host.Links()
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	var found []Finding
+	for _, r := range rules {
+		here := slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == r.IIF })
+		if r.Protocol != nl.RouteProtocol || r.IIF == "" || here {
+			continue
+		}
+		found = append(found, Finding{Severity: warning, About: r.String(), Means: "its link is gone, with a pod that ended without a DEL; the kernel still compares each packet with the rule",
+			Do: cli.Name + " registry-gc --free-after=15m deletes it; look whether cni-gc.timer is active", fix: p.removeDetached})
+	}
+	for _, l := range links {
+		if owner := p.strayVeth(l); owner != "" {
+			found = append(found, Finding{Severity: warning, About: l.Name, Means: "it is of " + owner + ", which has no lease: its address may be given to another pod",
+				Do: "if that pod is gone: ip link del " + l.Name + "; else delete the pod"})
+		}
+	}
+	lost, err := p.lost()
+	return append(found, lost...), err
+}
+
+// removeDetached is a fix that deletes all such rules at once. It looks at them again.
+func (p *Node) removeDetached(context.Context) (string, error) {
+	_, err := p.pool.Host.RemoveDetached()
+	return "deleted", err
+}
+
+// strayVeth is whose a veth of ours is, if its pod has no lease; else "". Its alias says
+// that: our name, the network, the container and the interface. After the registry was lost,
+// leases do not know whose they are, and nothing is said.
+func (p *Node) strayVeth(l nl.Link) string {
+	words := strings.Fields(l.Alias)
+	if l.Group != nl.OwnGroup || l.Kind != "veth" || len(words) < 4 {
+		return ""
+	}
+	key := registry.Key{Network: words[1], Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
+	for _, lease := range p.state.Leases.All() {
+		if lease.Key == key || lease.ContainerID == "" {
+			return ""
+		}
+	}
+	return key.String()
+}

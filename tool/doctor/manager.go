@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"os"
+	"strings"
+)
+
+// checkManager looks whether NetworkManager leaves the ENIs of pods alone.
+func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
+	_, err := os.Stat(p.path("/run/NetworkManager"))
+	if err != nil && !p.runs(ctx, "NetworkManager.service") || p.root != "" && p.enabled("cni-links.service") {
+		return nil, nil
+	}
+	for _, f := range p.dropIns("NetworkManager", "conf.d") {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		if strings.Contains(string(b), "\nunmanaged-devices") {
+			return nil, nil
+		}
+	}
+	return []Finding{{Severity: severe, About: "NetworkManager", Means: "no unmanaged-devices keep it off the ENIs of pods: it gives them addresses and routes of its own",
+		Do: "where every ENI but the boot ENI is for pods: systemctl enable --now cni-links.service"}}, nil
+}

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// sysctlFile keeps the limits of the neighbour table over a boot (sysctl.d(5)).
+const sysctlFile = "/etc/sysctl.d/80-cni-ipvlan-vpc-k8s.conf"
+
+// Each pod has an entry for its gateway, two for its veth pair, and one for each address of
+// its subnet that it talks to.
+const neighborsPerPod = 32
+
+// checkNeighbors compares the limits of the neighbour table with the pods. The table is one
+// for all network namespaces, and so are its limits (arp(7), gc_thresh3), which only the
+// first namespace shows.
+func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
+	pods := conf.KubeletPods
+	if p.config != nil && p.config.MaxPods > 0 {
+		pods = p.config.MaxPods
+	}
+	want := 1024
+	for want < max(pods, p.state.Leases.Len())*neighborsPerPod {
+		want *= 2
+	}
+	var found []Finding
+	for _, family := range []string{"ipv4", "ipv6"} {
+		key := "net/" + family + "/neigh/default/gc_thresh3"
+		text, err := p.pool.Host.Sysctl(key)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // not the first namespace, or no IPv6
+		}
+		limit, err2 := strconv.Atoi(text)
+		if err := cmp.Or(err, err2); err != nil {
+			return found, err
+		}
+		a := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
+			Means: fmt.Sprintf("all pods together can have %d neighbours, and %d pods may need %d: beyond the limit connections fail at random (dmesg: neighbour table overflow)", limit, pods, want),
+			Do:    fmt.Sprintf("set it to %d, gc_thresh2 to half of that, gc_thresh1 to a quarter, in %s", want, sysctlFile), fix: p.widen(want)}
+		if entries := neighbors(family); entries > limit*9/10 {
+			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, of %d that it can have: connections fail at random", entries, limit)
+		} else if limit >= want {
+			continue
+		}
+		found = append(found, a)
+	}
+	return found, nil
+}
+
+// neighbors is how many entries the table has. It is 0 where the kernel does not say: it
+// does in the first namespace alone.
+func neighbors(family string) int {
+	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
+	text, err := os.ReadFile("/proc/net/stat/" + name)
+	if err != nil {
+		return 0
+	}
+	return entries(string(text))
+}
+
+// entries reads the statistics of a table: headings, and a line a CPU, each of which begins
+// with the number of entries of all, in hexadecimal.
+func entries(stat string) int {
+	_, lines, _ := strings.Cut(stat, "\n")
+	first, _, _ := strings.Cut(lines, " ")
+	n, _ := strconv.ParseInt(first, 16, 64)
+	return int(n)
+}
+
+// widen is a fix that raises the limits of the table, now and after a boot.
+func (p *Node) widen(limit int) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		var w nl.Wiring
+		var text strings.Builder
+		for _, family := range []string{"ipv4", "ipv6"} {
+			for i, n := range []int{limit / 4, limit / 2, limit} {
+				k := nl.Sysctl{Key: fmt.Sprintf("net/%s/neigh/default/gc_thresh%d", family, i+1)}
+				is, err := p.pool.Host.Sysctl(k.Key)
+				if err != nil {
+					continue // the kernel has no IPv6
+				}
+				was, _ := strconv.Atoi(is)
+				k.Value = strconv.Itoa(max(n, was))
+				w = append(w, nl.Step{NS: p.pool.Host, Object: k})
+				fmt.Fprintf(&text, "%s = %s\n", strings.ReplaceAll(k.Key, "/", "."), k.Value)
+			}
+		}
+		slices.Reverse(w) // the highest first
+		if err := w.Add(); err != nil {
+			return "", err
+		}
+		did, err := p.write(sysctlFile, text.String(), "")(ctx)
+		return fmt.Sprintf("gc_thresh3=%d, and %s", limit, did), err
+	}
+}

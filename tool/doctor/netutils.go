@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"os"
+)
+
+// linksRun is the folder by which cni-links.service says that it has run.
+const linksRun = "/run/cni-ipvlan-vpc-k8s-links"
+
+// netUtilsConf keeps a unit of amazon-ec2-net-utils off the ENIs of pods.
+const netUtilsConf = "[Unit]\nConditionPathExists=|!" + linksRun + "\nConditionPathExists=|" + linksRun + "/%i\n"
+
+// checkNetUtils looks whether amazon-ec2-net-utils is kept off the ENIs of pods.
+func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
+	var found []Finding
+	for _, unit := range []string{"policy-routes@.service", "refresh-policy-routes@.service"} {
+		if _, installed := p.lookUp("systemd/system", unit); !installed {
+			continue
+		}
+		dropIn := unit + ".d/cni-ipvlan-vpc-k8s.conf"
+		if _, ok := p.lookUp("systemd/system", dropIn); !ok {
+			found = append(found, Finding{Severity: severe, About: unit, Means: "amazon-ec2-net-utils puts every secondary address of an ENI on the node, anew each minute: the node answers in the place of its pods",
+				Do:  "install the drop-in " + dropIn + ", and run systemctl daemon-reload",
+				fix: p.write("/etc/systemd/system/"+dropIn, netUtilsConf, ", for when systemd reads its units next")})
+		}
+	}
+	_, installed := p.lookUp("systemd/system", "policy-routes@.service")
+	if installed && !p.linksKnown() {
+		found = append(found, Finding{Severity: severe, About: "cni-links.service", Means: "it has not run, or is not enabled: amazon-ec2-net-utils does not know which ENIs are for pods",
+			Do: "where every ENI but the boot ENI is for pods: systemctl enable --now cni-links.service"})
+	}
+	return found, nil
+}
+
+// linksKnown reports whether cni-links.service has said which links are the system's, or will.
+func (p *Node) linksKnown() bool {
+	_, err := os.Stat(p.path(linksRun))
+	return err == nil || p.root != "" && p.enabled("cni-links.service")
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strings"
+)
+
+// networkdConf are the settings of systemd-networkd that keep it off routes and rules of pods.
+const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
+
+// checkNetworkd reads what systemd-networkd does with routes and rules that it has not made
+// (networkd.conf(5)): by default it removes them when it starts, or configures a link anew.
+func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
+	_, err := os.Stat(p.path("/run/systemd/netif/links"))
+	if err != nil && !p.runs(ctx, "systemd-networkd.service") {
+		return nil, nil
+	}
+	files := p.dropIns("systemd", "networkd.conf.d")
+	if main, ok := p.lookUp("systemd", "networkd.conf"); ok {
+		files = append([]string{main}, files...)
+	}
+	settings := map[string]string{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(b)) {
+			if key, value, ok := strings.Cut(line, "="); ok {
+				settings[strings.TrimSpace(key)] = strings.ToLower(strings.TrimSpace(value))
+			}
+		}
+	}
+	var found []Finding
+	for key, what := range map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"} {
+		if !slices.Contains([]string{"no", "n", "false", "f", "off", "0"}, settings[key]) {
+			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what + " of pods when it starts or configures a link anew",
+				Do:  "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart it at a quiet time",
+				fix: p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, ", for when systemd-networkd starts next")})
+		}
+	}
+	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.About, b.About) })
+	return found, nil
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// checkOthers names the ENIs that others have attached, and whose addresses no pod gets. That
+// is as it should be if they are not meant for pods.
+func (p *Node) checkOthers(context.Context) ([]Finding, error) {
+	var found []Finding
+	misfit := conf.Misfits(p.given)
+	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
+		if why := misfit(p.state.ENIs[id]); why != "" {
+			found = append(found, Finding{Severity: note, About: id, Means: "others have attached it, and no new pod gets its addresses: " + why,
+				Do: "if it is for pods, give it these groups (aws ec2 modify-network-interface-attribute --groups), which " + cli.Name +
+					" registry-gc learns; or the tag " + ipam.TagPool + "=default, which is read when the node boots"})
+		}
+	}
+	return found, nil
+}

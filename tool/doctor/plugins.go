@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"debug/buildinfo"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// module is where our programs come from, as Go writes it into them.
+const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
+
+// checkPlugins looks whether the plugins are of one release, and asks those of the chain
+// for their STATUS (CNI specification 1.1.0), as a runtime does.
+func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
+	var found []Finding
+	versions := map[string]string{cli.Name: release.Version()}
+	for _, typ := range conf.Types {
+		file := filepath.Join(p.binDir, typ)
+		info, err := buildinfo.ReadFile(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && p.list.Plugin(conf.TypeIPAM) != nil: // if it needs that one, checkConfig misses it
+		case errors.Is(err, fs.ErrNotExist):
+			found = append(found, Finding{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
+				Do: "install the package, or say --bin-dir, where the runtime's configuration has another folder (containerd: bin_dir)"})
+		case err != nil || info.Main.Path != module:
+			found = append(found, Finding{Severity: warning, About: file, Means: "it is not a program of this project: it may be the original's",
+				Do: "install the package anew"})
+		default:
+			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Name])
+		}
+	}
+	if len(slices.Compact(slices.Sorted(maps.Values(versions)))) > 1 {
+		var text []string
+		for _, typ := range slices.Sorted(maps.Keys(versions)) {
+			text = append(text, typ+" "+versions[typ])
+		}
+		found = append(found, Finding{Severity: warning, About: p.binDir, Means: fmt.Sprintf("the programs are of different releases, which were not tested together: %q", text),
+			Do: "install all of one package"})
+	}
+	if p.root != "" {
+		return found, nil // its plugins may be for another machine
+	}
+	for _, m := range p.list.Plugins {
+		if slices.Contains(conf.Types, m.Type) {
+			found = append(found, p.askStatus(ctx, m)...)
+		}
+	}
+	return found, nil
+}
+
+// askStatus runs a plugin with CNI_COMMAND=STATUS.
+func (p *Node) askStatus(ctx context.Context, m conf.Member) []Finding {
+	conf := map[string]any{}
+	if json.Unmarshal(m.Raw, &conf) != nil {
+		return nil // checkConfig has found that
+	}
+	conf["cniVersion"], conf["name"] = "1.1.0", p.list.Name // STATUS is of this version
+	stdin, err := json.Marshal(conf)
+	if err != nil {
+		return nil
+	}
+	const patience = 10 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c := exec.CommandContext(ctx, filepath.Join(p.binDir, m.Type))
+	c.Env = append(os.Environ(), "CNI_COMMAND=STATUS", "CNI_PATH="+p.binDir)
+	c.Stdin = bytes.NewReader(stdin)
+	out, err := c.Output()
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	answer := struct {
+		Code         int
+		Msg, Details string
+	}{Msg: err.Error()}
+	_ = json.Unmarshal(out, &answer) // else the exit status has to do
+	if strings.Contains(answer.Msg, "CNI_COMMAND") || answer.Code == 1 {
+		return nil // a plugin from before STATUS, or that version of CNI
+	}
+	return []Finding{{Severity: severe, About: m.Type, Means: "it cannot work here: " + answer.Msg,
+		Do: cmp.Or(answer.Details, "see what it writes: CNI_COMMAND=STATUS CNI_PATH="+p.binDir+" "+filepath.Join(p.binDir, m.Type)+" <its configuration")}}
+}

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+)
+
+// checkProxy looks for kube-proxy's IPVS mode, by its link. What IPVS has rewritten it routes
+// anew, as if the node had sent it: past the pod's rule, so that a backend beside the pod
+// gets it from the pod by the veth, and answers by its ENI.
+func (p *Node) checkProxy(context.Context) ([]Finding, error) {
+	const link = "kube-ipvs0"
+	_, err := p.pool.Host.LinkByName(link)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return []Finding{{Severity: warning, About: link, Means: "kube-proxy is or was in IPVS mode: pods do not reach Services whose backend is a pod of this node, unless masqueradeAll is set; and backends see the node's address",
+		Do: "kube-proxy in nftables mode, or iptables (docs/install.md); if it is in one of these: ip link del " + link}}, err
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// checkRefusals says what this node remembers of EC2's answers.
+func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
+	var found []Finding
+	now := time.Now()
+	for _, action := range slices.Sorted(maps.Keys(p.state.NotBefore)) {
+		if until := p.state.NotBefore[action]; until.After(now) {
+			found = append(found, Finding{Severity: warning, About: "ec2:" + action, Means: "EC2 throttles the account; this node waits another " + view.Brief(until.Sub(now)),
+				Do: "larger batches (ipBatchSize), prefixes, or ENIs from the launch template need fewer calls"})
+		}
+	}
+	for _, concern := range slices.Sorted(maps.Keys(p.state.Failures)) {
+		f := p.state.Failures[concern]
+		network, pool, _ := strings.Cut(concern, "/")
+		found = append(found, Finding{Severity: severe, About: "pool " + conf.PoolName(pool) + " of " + network,
+			Means: "ADDs fail, the last one " + view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text, Do: cmp.Or(f.Hint, "see the events of the pods")})
+	}
+	if until := p.state.Instance.FullUntil; until.After(now) {
+		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID, Means: "EC2 gives it no further ENI; this node asks again in " + view.Brief(until.Sub(now)),
+			Do: "detach what others have attached, use prefixes, or let the kubelet take fewer pods (" + cli.Name + " maxpods)"})
+	}
+	if until := p.state.Instance.QuotaUntil; until.After(now) {
+		found = append(found, Finding{Severity: warning, About: "quota", Means: "the account can have no more ENIs in this region; this node asks again in " + view.Brief(until.Sub(now)),
+			Do: "delete unused ENIs (" + cli.Name + " eni-gc), or ask AWS to raise the quota of network interfaces"})
+	}
+	return found, nil
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// checkState looks at the registry's file and folder.
+func (p *Node) checkState(context.Context) ([]Finding, error) {
+	dir := registry.Dir()
+	var found []Finding
+	var f unix.Statfs_t
+	if err := unix.Statfs(dir, &f); err != nil {
+		return nil, err
+	}
+	if f.Type != unix.TMPFS_MAGIC {
+		found = append(found, Finding{Severity: warning, About: dir, Means: "it is not on a tmpfs: after a boot it lists pods that are gone, and each ADD waits for a disk",
+			Do: "mount /run as tmpfs, and do not set CNI_IPVLAN_VPC_STATE_DIR"})
+	}
+	if _, err := p.pool.Registry.View(); err != nil {
+		found = append(found, Finding{Severity: severe, About: dir, Means: "the registry cannot be read: " + err.Error(),
+			Do: "if a later release wrote it, install that; else delete it: it is rebuilt from metadata and the kernel"})
+	}
+	bad, _ := filepath.Glob(filepath.Join(dir, "*.bad-*"))
+	for _, b := range bad {
+		found = append(found, Finding{Severity: note, About: b, Means: "a registry that could not be parsed was set aside, and rebuilt",
+			Do: "report it with the file, and delete that"})
+	}
+	return found, nil
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// A parameter is a sysctl that pods rely on.
+type parameter struct {
+	nl.Sysctl
+	severity, means string
+}
+
+// checkSysctls looks whether somebody has taken back what the first ADD has set, as
+// systemd-sysctl and tuned do when their files say otherwise. Where there is no pod, the
+// next ADD sets it.
+func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
+	if p.state.Leases.Len() == 0 {
+		return nil, nil
+	}
+	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	var all []parameter
+	for _, n := range networks {
+		all = append(all, slices.DeleteFunc(p.parameters(n.Pair), func(k parameter) bool { return slices.Contains(all, k) })...)
+	}
+	var found []Finding
+	for _, k := range all {
+		err := k.Check(p.pool.Host)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "), Means: err.Error() + ": " + k.means,
+			Do: "set it, and look for the file in /etc/sysctl.d that says otherwise", fix: p.apply(k.Sysctl)})
+	}
+	return found, nil
+}
+
+// parameters are those that a configuration relies on.
+func (p *Node) parameters(c ptp.Config) []parameter {
+	var all []parameter
+	need := func(key, value, severity, means string) {
+		all = append(all, parameter{nl.Sysctl{Key: key, Value: value}, severity, means})
+	}
+	host := func(key string) string { v, _ := p.pool.Host.Sysctl(key); return v }
+	if c.IPMasq {
+		need("net/ipv4/ip_forward", "1", severe, "pods reach neither services nor the internet")
+		need("net/ipv4/conf/all/send_redirects", "0", warning, "the node tells pods of ways to services that do not work")
+		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
+		if host("net/ipv6/conf/all/forwarding") == "1" && host(routed) == "1" {
+			need(routed, "2", severe, "a node that forwards IPv6 does not listen to routers with 1, and loses its default route")
+		}
+	}
+	if ports := c.NodePorts; (ports == nil || *ports != "") && host("net/ipv4/conf/all/rp_filter") != "2" {
+		need("net/ipv4/conf/"+c.HostInterface+"/rp_filter", "2", severe, "packets to NodePorts are dropped, because their answers leave by another link")
+	}
+	return all
+}

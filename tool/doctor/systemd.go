@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// layers are the folders of configuration, the first of which counts where two have a
+// file of one name (systemd.unit(5), networkd.conf(5)).
+var layers = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}
+
+// lookUp finds a file in the layers of a program's configuration. One that is empty, or a
+// link to /dev/null, takes away what later layers have.
+func (p *Node) lookUp(program, name string) (path string, found bool) {
+	for _, layer := range layers {
+		path := p.path(filepath.Join(layer, program, name))
+		if fi, err := os.Stat(path); err == nil {
+			return path, fi.Size() > 0 && fi.Mode().IsRegular()
+		} else if to, err := os.Readlink(path); err == nil && to == os.DevNull {
+			return path, false // in an image there is no such device
+		}
+	}
+	return "", false
+}
+
+// dropIns are the files of a folder in all layers that count, by name.
+func (p *Node) dropIns(program, dir string) []string {
+	names := map[string]bool{}
+	for _, layer := range layers {
+		entries, _ := os.ReadDir(p.path(filepath.Join(layer, program, dir)))
+		for _, e := range entries {
+			names[e.Name()] = strings.HasSuffix(e.Name(), ".conf")
+		}
+	}
+	var files []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if path, ok := p.lookUp(program, filepath.Join(dir, name)); ok && names[name] {
+			files = append(files, path)
+		}
+	}
+	return files
+}
+
+// enabled reports whether a unit is started at boot: whether a target wants it, or another unit.
+func (p *Node) enabled(unit string) bool {
+	for _, layer := range layers {
+		links, _ := filepath.Glob(p.path(filepath.Join(layer, "systemd/system/*.wants", unit)))
+		if len(links) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// runs reports whether a unit is active on this node, or will be on one of this image.
+func (p *Node) runs(ctx context.Context, unit string) bool {
+	if !p.systemd() {
+		return p.root != "" && p.enabled(unit)
+	}
+	return exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", unit).Run() == nil
+}
+
+// systemd reports whether systemd runs here (sd_booted(3)), and can be asked.
+func (p *Node) systemd() bool {
+	_, err := os.Stat("/run/systemd/system")
+	_, err2 := exec.LookPath("systemctl")
+	return p.root == "" && err == nil && err2 == nil
+}
+
+// enable is a fix that enables a unit, and starts it on a node that runs.
+func (p *Node) enable(unit string) func(context.Context) (string, error) {
+	if _, err := exec.LookPath("systemctl"); err != nil {
+		return nil
+	}
+	args := []string{"enable", unit}
+	switch {
+	case p.root != "":
+		args = append([]string{"--root", p.root}, args...)
+	case p.systemd():
+		args = append(args, "--now")
+	}
+	return func(ctx context.Context) (string, error) {
+		if out, err := exec.CommandContext(ctx, "systemctl", args...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, out)
+		}
+		return "systemctl " + strings.Join(args, " "), nil
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package iam is what the role of a node must be allowed, and no more.
+package iam
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// A rolePolicy is a policy document (IAM user guide, "Grammar of the IAM JSON policy language").
+type Policy struct {
+	Version   string
+	Statement []Permission
+}
+
+// A Permission is a statement of a policy.
+type Permission struct {
+	SID       string `json:"Sid"`
+	Effect    string
+	Action    []string
+	Resource  []string
+	Condition map[string]map[string]string `json:",omitempty"` // operator, key, value
+}
+
+// needs are what a policy is made from.
+type Needs struct {
+	Pools     []lease.Policy
+	Mode      lease.Provision // what the node may ask EC2 for
+	ENIGC     bool            // the command eni-gc is allowed, too
+	Untagged  bool            // ENIs without our tags, too
+	Partition string          // aws, aws-cn or aws-us-gov
+}
+
+// any reports whether any of the pools is so.
+func (n Needs) any(is func(lease.Policy) bool) bool { return slices.ContainsFunc(n.Pools, is) }
+
+func (n Needs) family(f lease.Family) bool {
+	return n.any(func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
+}
+
+// Policy allows what the node calls. The conditions and resource types of an action: Service
+// Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". AWS's own
+// AmazonEKSNetworkingPolicy binds the same actions to tags in the same way.
+func (n Needs) Policy() Policy {
+	p := Policy{Version: "2012-10-17", Statement: []Permission{}}
+	allow := func(sid string, condition map[string]map[string]string, actions, resources []string) {
+		if len(actions) > 0 {
+			p.Statement = append(p.Statement, Permission{sid, "Allow", prefixed("ec2:", actions), resources, condition})
+		}
+	}
+	// Descriptions have no resource, and no condition on one.
+	allow("Look", nil, n.looks(), []string{"*"})
+	enis := n.arns("network-interface", "*")
+	own := n.tagged(ipam.TagManaged)
+	if n.any(func(p lease.Policy) bool { return p.MinIndex == 0 }) {
+		allow("Addresses", nil, n.assigns(), enis) // the boot ENI's, too, which comes without our tags
+	} else {
+		allow("Addresses", own, n.assigns(), enis)
+	}
+	if n.Mode == lease.ProvisionFull {
+		allow("NewENI", n.requested(), []string{"CreateNetworkInterface"}, enis)
+		for i, pool := range n.Pools {
+			sid := func(what string) string { return what + suffix(i) }
+			allow(sid("NewENIInSubnet"), has(pool.SubnetTags), []string{"CreateNetworkInterface"}, n.arns("subnet", "*"))
+			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"}, n.arns("security-group", pool.SecurityGroups...))
+		}
+		// Not to give the tag to what others have made.
+		allow("TagNewENI", map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}}, []string{"CreateTags"}, enis)
+		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
+			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
+		// These are about the instance as well: it has to be the one that asks.
+		allow("AtInstance", n.self(), []string{"AttachNetworkInterface", "DetachNetworkInterface", "ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
+	}
+	if n.ENIGC {
+		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+ipam.TagInstance), []string{"DeleteNetworkInterface"}, enis)
+	}
+	p.Statement = distinct(p.Statement)
+	return p
+}
+
+// looks are the actions that only look.
+func (n Needs) looks() []string {
+	var actions []string
+	pools := len(n.Pools) > 1 // to tell apart whose an ENI is, by its tags
+	if n.Mode != lease.ProvisionNone || n.ENIGC || pools {
+		actions = append(actions, "DescribeNetworkInterfaces")
+	}
+	if n.Mode != lease.ProvisionNone {
+		actions = append(actions, "DescribeInstanceTypes")
+	}
+	if n.Mode == lease.ProvisionFull {
+		actions = append(actions, "DescribeSubnets")
+	}
+	if n.any(func(p lease.Policy) bool { return p.Peers }) {
+		actions = append(actions, "DescribeVpcPeeringConnections")
+	}
+	return actions
+}
+
+// assigns are the actions that give an ENI addresses, and take them back. IPv6 addresses
+// cost nothing, and stay as long as their ENI.
+func (n Needs) assigns() []string {
+	if n.Mode == lease.ProvisionNone {
+		return nil
+	}
+	var actions []string
+	if n.family(lease.IPv6) {
+		actions = append(actions, "AssignIpv6Addresses")
+	}
+	if n.family(lease.IPv4) {
+		actions = append(actions, "AssignPrivateIpAddresses")
+	}
+	if n.family(lease.IPv4) && n.any(func(p lease.Policy) bool { return !p.Keep }) {
+		actions = append(actions, "UnassignPrivateIpAddresses")
+	}
+	return actions
+}
+
+// arns are resources of a type: those with the IDs, or all if there is no ID.
+func (n Needs) arns(kind string, ids ...string) []string {
+	var arns []string
+	for _, id := range slices.Sorted(slices.Values(ids)) {
+		arns = append(arns, fmt.Sprintf("arn:%s:ec2:*:*:%s/%s", n.Partition, kind, id))
+	}
+	if arns == nil {
+		return n.arns(kind, "*")
+	}
+	return arns
+}
+
+// self is the condition that an instance asks about itself: credentials that the metadata
+// service gives out for the instance's role say which instance got them, and EC2 says which one
+// a call is about. AWS's own AWSEC2VssSnapshotPolicy binds calls of an instance in the same
+// words (AWS managed policy reference); the keys: IAM user guide, "EC2: Attach or detach
+// volumes to an EC2 instance", and Service Authorization Reference, the resource type
+// instance. An ENI that is attached elsewhere can so not be detached from here. For its
+// deletion there is no such key: EC2 refuses that as long as the ENI is attached.
+func (n Needs) self() map[string]map[string]string {
+	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance", "${ec2:InstanceID}")[0]}}
+}
+
+// tagged is the condition that an ENI has a tag, whatever its value.
+func (n Needs) tagged(tag string) map[string]map[string]string {
+	if n.Untagged {
+		return nil
+	}
+	return absentIs("false", "aws:ResourceTag/"+tag)
+}
+
+// requested is the condition that a new ENI gets our tags.
+func (n Needs) requested() map[string]map[string]string {
+	return absentIs("false", "aws:RequestTag/"+ipam.TagManaged, "aws:RequestTag/"+ipam.TagInstance)
+}
+
+// absentIs is the condition that keys are absent, or that none is.
+func absentIs(value string, keys ...string) map[string]map[string]string {
+	null := map[string]string{}
+	for _, k := range keys {
+		null[k] = value
+	}
+	return map[string]map[string]string{"Null": null}
+}
+
+// has is the condition that a resource has the tags. What looks like a variable of IAM
+// stands for itself (IAM user guide, "Policy variables": ${$}).
+func has(tags map[string]string) map[string]map[string]string {
+	if len(tags) == 0 {
+		return nil
+	}
+	equals := map[string]string{}
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		equals["aws:ResourceTag/"+k] = strings.ReplaceAll(tags[k], "${", "${$}{")
+	}
+	return map[string]map[string]string{"StringEquals": equals}
+}
+
+// distinct leaves out permissions that differ from an earlier one in their names alone, as
+// those of pools may.
+func distinct(all []Permission) []Permission {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(p Permission) bool {
+		key := fmt.Sprint(p.Action, p.Resource, p.Condition) // fmt sorts maps
+		was := seen[key]
+		seen[key] = true
+		return was
+	})
+}
+
+// suffix tells the statements of further pools apart: a Sid is letters and digits.
+func suffix(i int) string {
+	if i == 0 {
+		return ""
+	}
+	return fmt.Sprint(i + 1)
+}
+
+func prefixed(prefix string, words []string) []string {
+	all := slices.Clone(words)
+	for i := range all {
+		all[i] = prefix + all[i]
+	}
+	return all
+}
+
+// Actions are those of the policy, but for CreateTags, which is tried with CreateNetworkInterface.
+func (n Needs) Actions() []string {
+	names := map[string]bool{}
+	for _, s := range n.Policy().Statement {
+		for _, a := range s.Action {
+			names[strings.TrimPrefix(a, "ec2:")] = true
+		}
+	}
+	delete(names, "CreateTags")
+	return slices.Sorted(maps.Keys(names))
+}

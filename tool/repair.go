@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"errors"
+	"io"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
+)
+
+func repairNode() *cli.Command {
+	return &cli.Command{
+		Name:  "repair",
+		Usage: "Put back what the node has lost of its pods' network",
+		Description: `For cni-gc.service, which runs it before each collection, and for nftables.service,
+which runs it by a drop-in, because it flushes the ruleset. It puts back what the
+next ADD would:
+
+  - the table of nftables, the rules and sysctls that serve all pods
+  - routes to pods that went with an address of the node, or when IPv6 was
+    disabled on the node
+  - the veth pair of a running pod, with its default route, routes and rules,
+    if the registry has known the pod's container for five minutes
+
+It repairs only networks that the configuration names and that have pods here. It
+reports each repair on standard error, and asks neither EC2 nor the metadata
+service. If something could not be put back, the exit status is 1.` + cli.JSON("repaired"),
+		Flags: []cli.Flag{conf.Flag()},
+		Action: func(c *cli.Context) error {
+			if err := cli.NeedRoot(); err != nil {
+				return err
+			}
+			repaired, err := repair.Node(c.Context, c.String("config"))
+			return errors.Join(err, cli.Answer(c, map[string]any{"repaired": repaired}, func(io.Writer) {}))
+		},
+	}
+}
+
+// mend is the name of repair in earlier releases. Drop-ins of nftables.service that a package of these has
+// installed, or that somebody has copied, call it: the next release does without.
+func mend() *cli.Command {
+	c := repairNode()
+	c.Name, c.Hidden = "mend", true
+	return c
+}

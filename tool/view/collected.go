@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// collectedMark is the file whose time tells when a collection has last done all that it
+// had to do.
+const collectedMark = "collected"
+
+// MarkCollected writes that a collection has done all that it had to do.
+func MarkCollected() error {
+	return os.WriteFile(filepath.Join(registry.Dir(), collectedMark), nil, 0o600)
+}
+
+// CollectedLately reports whether registry-gc has come to its end lately.
+func CollectedLately() bool {
+	const lately = 30 * time.Minute // the timer runs every 5
+	fi, err := os.Stat(filepath.Join(registry.Dir(), collectedMark))
+	return err == nil && time.Since(fi.ModTime()) < lately
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// A Finding is a difference between two of the four sources: registry, kernel, metadata and EC2.
+type Finding struct {
+	About    string `json:"about"`    // an address or an ENI
+	Means    string `json:"means"`    // what it means
+	Do       string `json:"do"`       // what to do about it
+	Harmless bool   `json:"harmless"` // it passes by itself
+}
+
+// lag is how long EC2, metadata or a running ADD may be behind although nothing is wrong. Metadata
+// was seen to be minutes behind.
+const lag = 10 * time.Minute
+
+// young is a little more than the time that an ADD may take.
+const young = 2 * time.Minute
+
+// Findings lists all differences, the harmless ones last.
+func (k *Comparison) Findings() []Finding {
+	var fs []Finding
+	for _, id := range slices.Sorted(maps.Keys(k.eniIDs())) {
+		if !k.changing[id] {
+			fs = append(fs, k.judgeENI(id)...)
+		}
+	}
+	for _, a := range k.addrs() {
+		if !k.moving[a] {
+			fs = append(fs, k.judge(a)...)
+		}
+	}
+	slices.SortStableFunc(fs, func(a, b Finding) int {
+		switch {
+		case a.Harmless == b.Harmless:
+			return 0
+		case a.Harmless:
+			return 1
+		}
+		return -1
+	})
+	return fs
+}
+
+func (k *Comparison) eniIDs() map[string]bool {
+	ids := map[string]bool{}
+	for id := range k.state.ENIs {
+		ids[id] = true
+	}
+	for id := range k.EC2.enis {
+		ids[id] = true
+	}
+	return ids
+}
+
+// judgeENI compares what the four sources say about an ENI.
+func (k *Comparison) judgeENI(id string) []Finding {
+	known, inRegistry := k.state.ENIs[id]
+	e, inEC2 := k.EC2.enis[id]
+	attached := inEC2 && e.Status != "available"
+	switch {
+	case known.Foreign:
+		return nil // no pod gets its addresses
+	case known.Draining:
+		return []Finding{{id, "a collection is about to delete it, or was interrupted", "the next " + cli.Name + " registry-gc ends that", true}}
+	case inRegistry && k.EC2.Answered && !attached:
+		return []Finding{{id, "the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
+			"somebody has detached it (CloudTrail, DetachNetworkInterface): delete the pods on it, and the next " + cli.Name + " registry-gc forgets it; or attach it again", false}}
+	case inRegistry && k.links[known.MAC] == "":
+		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC + ": its pods have lost their network, and new pods pass it over",
+			"look into dmesg for the driver, and whether somebody has moved the link to another namespace; it serves again when the link is back", false}}
+	case !inRegistry && attached:
+		return []Finding{{id, "it is attached, but the registry does not know it: no pod gets its addresses",
+			"wait until metadata shows it, then run " + cli.Name + " registry-gc, which learns it", !k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
+	case !inRegistry:
+		return k.judgeStray(id)
+	case k.EC2.Answered:
+		return k.judgePrefixes(id)
+	}
+	return nil
+}
+
+// judgePrefixes compares the registry with EC2 about the prefixes of an ENI.
+func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
+	theirs := slices.Concat(k.EC2.enis[id].Prefixes, k.EC2.enis[id].IPv6Prefixes)
+	var ours []netip.Prefix
+	for _, p := range k.state.ENIs[id].Prefixes {
+		ours = append(ours, p.CIDR)
+	}
+	for _, p := range theirs {
+		if !slices.Contains(ours, p) {
+			gone, unassigned := k.state.Gone[p.Addr()]
+			fs = append(fs, Finding{p.String(), "EC2 has it on " + id + ", but the registry does not know it: no pod gets its addresses",
+				"run " + cli.Name + " registry-gc, which learns it as soon as metadata shows it", unassigned && k.now.Sub(gone) < lag})
+		}
+	}
+	for _, p := range ours {
+		if !slices.Contains(theirs, p) {
+			fs = append(fs, Finding{p.String(), "the registry has it on " + id + ", but EC2 has not: pods with its addresses have lost their network, and the next ones would have none",
+				"delete these pods, and run " + cli.Name + " registry-gc, which asks EC2 and takes the prefix out of the registry", false})
+		}
+	}
+	return fs
+}
+
+// inPrefix reports whether the registry has the address in a prefix of its ENI. Then the finding
+// about that prefix is enough.
+func (k *Comparison) inPrefix(h Holding) bool {
+	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool { return p.CIDR.Contains(h.Addr) })
+}
+
+// judgeStray judges an ENI that was made for this node and is not attached.
+func (k *Comparison) judgeStray(id string) []Finding {
+	if len(k.state.Intents) > 0 || !k.state.Rebuilt.Since.IsZero() {
+		return []Finding{{id, "it was made for this node and is not attached: a process is about to attach it, or was interrupted",
+			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
+	}
+	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and nothing tells why: it was left behind, and costs one of the ENIs that the account can have", ipam.TagInstance),
+		"run " + cli.Name + " eni-gc twice, an hour apart", false}}
+}
+
+// judge compares what the four sources say about an address.
+func (k *Comparison) judge(a netip.Addr) []Finding {
+	h, known := k.holdings[a]
+	at := a.String()
+	switch {
+	case known && h.Leased():
+		return k.judgeLeased(at, h)
+	case k.own[a]:
+		return nil // an address of the node itself
+	case k.used.By[a] != "":
+		return k.judgeUsed(at, a)
+	case known && h.State != StateNode:
+		return k.judgeFree(at, h)
+	case known:
+		return nil
+	}
+	return k.judgeUnknown(at, a)
+}
+
+// judgeLeased judges an address with a lease.
+func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
+	on := k.EC2.on(h.Addr)
+	if k.EC2.Answered && on == "" {
+		fs = append(fs, Finding{at, h.Owner() + " has it, but in EC2 it is on no ENI of this node: the pod has lost its network",
+			"delete the pod; CloudTrail says who called UnassignPrivateIpAddresses", false})
+	}
+	// The pod's link stays on the ENI of its lease, even if the address moves to another ENI.
+	l, _ := k.state.Leases.At(h.Addr)
+	if its := cmp.Or(l.ENI, h.ENI); on != "" && its != on {
+		fs = append(fs, Finding{at, fmt.Sprintf("%s has it on %s, but in EC2 it is on %s: the pod has lost its network", h.Owner(), orNone(its), on),
+			"delete the pod; CloudTrail says who called AssignPrivateIpAddresses with AllowReassignment", false})
+	}
+	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < young
+	if k.used.By[h.Addr] == "" && !k.used.Partial && !adding {
+		fs = append(fs, Finding{at, "it is leased to " + h.Owner() + ", but no namespace has it: the pod ended without a DEL, or its ADD failed",
+			"look whether cni-gc.timer is active: " + cli.Name + " registry-gc ends the lease, when it has seen so twice", false})
+	}
+	return fs
+}
+
+// judgeUsed judges an address that a namespace has without a lease.
+func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
+	where := k.used.By[a]
+	if k.EC2.Answered && k.EC2.on(a) == "" {
+		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: what it sends is dropped",
+			"find the pod by its namespace (lsns -t net) and delete it", false}}
+	}
+	return []Finding{{at, where + " has it, but the registry has no lease: the next pod might get it, too",
+		"run " + cli.Name + " registry-gc, which finds addresses in use and leases them", false}}
+}
+
+// judgeFree judges an address without a lease that the registry would give to a pod.
+func (k *Comparison) judgeFree(at string, h Holding) []Finding {
+	on := k.EC2.on(h.Addr)
+	switch {
+	case !k.EC2.Answered || on == h.ENI && on != "" || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
+		return nil
+	case on != "":
+		return []Finding{{at, fmt.Sprintf("the registry has it on %s, EC2 on %s: a pod that gets it would have no network", orNone(h.ENI), on),
+			"move it back, or run " + cli.Name + " registry-gc, which asks EC2 and takes it out of the registry", false}}
+	}
+	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node: a pod that gets it would have no network",
+		"run " + cli.Name + " registry-gc, which asks EC2 and takes it out of the registry; CloudTrail says who unassigned it", false}}
+}
+
+// judgeUnknown judges an address that only EC2 or metadata shows.
+func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
+	gone, unassigned := k.state.Gone[a]
+	id := k.EC2.on(a)
+	switch e := k.EC2.enis[id]; {
+	case unassigned && k.now.Sub(gone) < lag:
+		return []Finding{{at, "this node unassigned it " + Brief(k.now.Sub(gone)) + " ago, and some still show it", "wait", true}}
+	case k.EC2.Answered && id == "":
+		return []Finding{{at, "metadata shows it, but EC2 says that it is gone: metadata is behind", "wait some minutes", true}}
+	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:
+		return []Finding{{at, "EC2 has it on " + id + ", but the registry does not know it: no pod gets it",
+			"somebody else has assigned it: run " + cli.Name + " registry-gc, which learns it as soon as metadata shows it", false}}
+	}
+	return nil
+}
+
+func orNone(eni string) string {
+	if eni == "" {
+		return "no ENI"
+	}
+	return eni
+}

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// ZoneSubnets lists the subnets in which this instance could have an ENI: those of the boot
+// ENI's VPC in the instance's zone, in EC2's order.
+func ZoneSubnets(ctx context.Context, cloud *aws.Client) (all []aws.Subnet, vpc, zone string, err error) {
+	i, err := cloud.Instance(ctx)
+	if err != nil {
+		return nil, "", "", err
+	}
+	enis, err := cloud.ENIs(ctx)
+	if err != nil {
+		return nil, "", "", err
+	}
+	boot := slices.IndexFunc(enis, func(e aws.ENI) bool { return e.MAC == i.MAC })
+	if boot < 0 {
+		return nil, "", "", errors.New("metadata does not list the boot ENI " + i.MAC)
+	}
+	vpc = enis[boot].VPC
+	all, err = cloud.Subnets(ctx, vpc, i.Zone)
+	return all, vpc, i.Zone, err
+}
+
+// PodSubnets lists the subnets in which the pool's next ENI could be. If there is none, its
+// error is an ipam.ErrNoSubnet.
+func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit []aws.Subnet, zone string, err error) {
+	all, vpc, zone, err := ZoneSubnets(ctx, cloud)
+	if err != nil {
+		return nil, "", err
+	}
+	fit, err = ipam.Fit(all, vpc, zone, pool.SubnetTags, pool.Families)
+	return fit, zone, err
+}
+
+// Limits asks EC2 for the limits of this instance's type.
+func Limits(ctx context.Context) (aws.Limits, error) {
+	cloud := aws.New(aws.Options{})
+	i, err := cloud.Instance(ctx)
+	if err != nil {
+		return aws.Limits{}, err
+	}
+	return cloud.Limits(ctx, i.Type)
+}

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// LinkNames are the names of the node's links by MAC address. An ipvlan or a VLAN has the
+// address of the link beneath it, which was there first and so has a lower index.
+func LinkNames() (map[string]string, error) {
+	links, err := net.Interfaces() // package nl would need root for its socket
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	slices.SortFunc(links, func(a, b net.Interface) int { return cmp.Compare(b.Index, a.Index) })
+	names := map[string]string{}
+	for _, l := range links {
+		names[l.HardwareAddr.String()] = l.Name
+	}
+	delete(names, "") // lo
+	return names, nil
+}
+
+// An addrRow is an address that a link has.
+type Addr struct {
+	Iface string     `json:"iface"`
+	Addr  netip.Addr `json:"ip"`
+	NetNS string     `json:"netns" head:"-"` // its path; empty on the node itself
+}
+
+// Addrs lists the addresses that links of a namespace have.
+func Addrs(ns *nl.NS, path string) ([]Addr, error) {
+	addrs, err := ns.Addrs("")
+	var rows []Addr
+	for _, a := range addrs {
+		if a.Prefix.Addr().Is4() {
+			rows = append(rows, Addr{a.Dev, a.Prefix.Addr(), path})
+		}
+	}
+	return rows, err
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// Metrics are what the registry knows of the node.
+func Metrics(s *registry.State, wait func(string) time.Duration, now time.Time) []Metric {
+	all := Tally(s, wait, now)
+	return append(append(addressMetrics(s, all, now), growthMetrics(s, now)...), fileMetrics()...)
+}
+
+// addressMetrics show which addresses there are, and where.
+func addressMetrics(s *registry.State, all []Holding, now time.Time) []Metric {
+	info := Metric{Name: "node_info", Help: "The node, always 1."}
+	if s.Instance.ID != "" {
+		// Prometheus has a label instance of its own: the target.
+		info.Add(1, "instance_id", s.Instance.ID, "instance_type", s.Instance.Type, "zone", s.Instance.Zone, "version", release.Version())
+	}
+	return []Metric{info, stateMetric(s, all), prefixMetric(s), eniMetric(s, now), warmMetric(s), reservedMetric(s, all)}
+}
+
+// stateMetric counts the addresses of each ENI.
+func stateMetric(s *registry.State, all []Holding) Metric {
+	m := Metric{Name: "addresses", Help: "Addresses of the ENIs, by state: reserved and bound are leased to pods, cooling ones soon free, " +
+		"node the instance's own. A /80 counts with those of its addresses that pods have or had lately."}
+	type kind struct {
+		eni, state string
+		v6         bool
+	}
+	n := map[kind]int{}
+	for _, h := range all {
+		n[kind{h.ENI, h.State, h.Addr.Is6()}]++
+	}
+	for id, e := range s.ENIs {
+		for _, v6 := range []bool{false, true} {
+			for _, state := range []string{StateReserved, StateBound, StateCooling, StateFree, StateNode} {
+				m.Add(float64(n[kind{id, state, v6}]), "eni", id, "pool", conf.PoolName(e.Pool), "family", family(v6), "state", state)
+			}
+		}
+	}
+	return m
+}
+
+// prefixMetric counts the prefixes of each ENI.
+func prefixMetric(s *registry.State) Metric {
+	m := Metric{Name: "prefixes", Help: "Delegated prefixes of the ENIs: /28 of IPv4, /80 of IPv6."}
+	for id, e := range s.ENIs {
+		n := map[bool]int{}
+		for _, p := range e.Prefixes {
+			n[p.CIDR.Addr().Is6()]++
+		}
+		for _, v6 := range []bool{false, true} {
+			m.Add(float64(n[v6]), "eni", id, "pool", conf.PoolName(e.Pool), "family", family(v6))
+		}
+	}
+	return m
+}
+
+// eniMetric counts the ENIs of each pool.
+func eniMetric(s *registry.State, now time.Time) Metric {
+	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and state: idle ones serve no pod, " +
+		"draining ones are on their way out, foreign ones are somebody else's, no-link ones have no link on the node, " +
+		"detached ones are not attached any more."}
+	n := map[[2]string]int{}
+	pools := map[string]bool{}
+	for _, e := range s.ENIs {
+		pools[e.Pool] = true
+		n[[2]string{e.Pool, stateOf(e, now)}]++
+	}
+	for pool := range pools {
+		for _, state := range eniStates {
+			m.Add(float64(n[[2]string{pool, state}]), "pool", conf.PoolName(pool), "state", state)
+		}
+	}
+	return m
+}
+
+// warmMetric is what the pools want.
+func warmMetric(s *registry.State) Metric {
+	m := Metric{Name: "warm_min_addresses", Help: "Free addresses that a pool is to have at least (warm.min)."}
+	for pool, w := range s.Warm {
+		m.Add(float64(w.Min), "pool", conf.PoolName(pool))
+	}
+	return m
+}
+
+// reservedMetric shows ADDs that do not end.
+func reservedMetric(s *registry.State, all []Holding) Metric {
+	m := Metric{Name: "oldest_reserved_timestamp_seconds", Help: "Since when the oldest lease waits for the kernel to show its address in a pod."}
+	var oldest time.Time
+	for _, h := range all {
+		if l, _ := s.Leases.At(h.Addr); h.State == StateReserved && (oldest.IsZero() || l.Since.Before(oldest)) {
+			oldest = l.Since
+		}
+	}
+	m.at(oldest)
+	return m
+}
+
+func family(v6 bool) string {
+	if v6 {
+		return "ipv6"
+	}
+	return "ipv4"
+}
+
+// growthMetrics show how far the node can grow, and what keeps it from that.
+func growthMetrics(s *registry.State, now time.Time) []Metric {
+	limit := Metric{Name: "enis_max", Help: "ENIs that the instance type can have, the boot ENI included."}
+	each := Metric{Name: "eni_addresses_max", Help: "Addresses and prefixes of a family that one ENI can have, the primary address included."}
+	if s.Instance.ENIs > 0 {
+		limit.Add(float64(s.Instance.ENIs))
+		each.Add(float64(s.Instance.IPv4PerENI), "family", family(false))
+		each.Add(float64(s.Instance.IPv6PerENI), "family", family(true))
+	}
+	throttled := Metric{Name: "throttled_until_timestamp_seconds", Help: "Until when this node does not call an EC2 action again, because EC2 has throttled it."}
+	for action, until := range s.NotBefore {
+		throttled.at(until, "action", action)
+	}
+	full := Metric{Name: "full_until_timestamp_seconds", Help: "Until when this node makes no ENI, because EC2 has said that the instance can have no more."}
+	full.at(s.Instance.FullUntil)
+	quota := Metric{Name: "quota_until_timestamp_seconds", Help: "Until when this node makes no ENI, because EC2 has said that the account can have no more."}
+	quota.at(s.Instance.QuotaUntil)
+	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
+}
+
+// workMetrics show what is under way.
+func workMetrics(s *registry.State, now time.Time) []Metric {
+	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
+	waiting.Add(float64(waitingADDs(s, now)))
+	begun := Metric{Name: "unfinished_calls", Help: "EC2 calls that change something and are under way, or were interrupted."}
+	begun.Add(float64(len(s.Intents)))
+	read := Metric{Name: "eni_read_timestamp_seconds", Help: "When metadata or EC2 has last told of an ENI."}
+	for id, e := range s.ENIs {
+		read.at(e.Read, "eni", id)
+	}
+	return []Metric{waiting, begun, read}
+}
+
+// fileMetrics show the age of what is on disk.
+func fileMetrics() []Metric {
+	Written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
+	collected := Metric{Name: "last_gc_timestamp_seconds", Help: "When registry-gc has last done all that it had to do."}
+	for name, m := range map[string]*Metric{"registry.json": &Written, collectedMark: &collected} {
+		if fi, err := os.Stat(filepath.Join(registry.Dir(), name)); err == nil {
+			m.at(fi.ModTime())
+		}
+	}
+	bad := Metric{Name: "registries_set_aside", Help: "Registries that could not be read and were begun again (registry.json.bad-*)."}
+	aside, err := filepath.Glob(filepath.Join(registry.Dir(), "registry.json.bad-*"))
+	if err == nil {
+		bad.Add(float64(len(aside)))
+	}
+	return []Metric{Written, collected, bad}
+}

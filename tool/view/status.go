@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// A Status is what the registry knows of the node.
+type Status struct {
+	Instance instanceStatus `json:"instance"`
+	Work     workStatus     `json:"work"`
+	Pools    []poolStatus   `json:"pools"`
+	ENIs     []eniStatus    `json:"enis"`
+	Addrs    []Holding      `json:"addresses"`
+}
+
+// StatusOf reads it from the registry. The addresses of a pool cool for wait, and misfit says why an ENI
+// that others have attached serves no pods.
+func StatusOf(s *registry.State, wait func(pool string) time.Duration, misfit func(registry.ENI) string, now time.Time) Status {
+	all := Tally(s, wait, now)
+	return Status{instanceOf(s), workOf(s, now), poolsOf(s, all), enisOf(s, all, misfit, now), cli.List(all)}
+}
+
+// An instanceStatus is the machine, and how full it is.
+type instanceStatus struct {
+	ID      string `json:"id"` // "": nothing is known yet
+	Type    string `json:"type"`
+	Zone    string `json:"zone"`
+	ENIs    int    `json:"enis"`
+	ENIsMax int    `json:"enis_max"` // 0: not known yet
+}
+
+func instanceOf(s *registry.State) instanceStatus {
+	return instanceStatus{s.Instance.ID, s.Instance.Type, s.Instance.Zone, s.Attached(), s.Instance.ENIs}
+}
+
+// A workStatus is what is under way, and what is in its way.
+type workStatus struct {
+	Waiting    int              `json:"waiting"` // ADDs without an address
+	Unfinished []unfinishedCall `json:"unfinished"`
+	Throttled  []throttledCall  `json:"throttled"`
+}
+
+// An unfinishedCall is an EC2 call that is under way, or that was interrupted: the next process finishes it.
+type unfinishedCall struct {
+	Action string    `json:"action"`
+	ENI    string    `json:"eni"` // "": none yet
+	Since  time.Time `json:"since"`
+}
+
+// A throttledCall is an EC2 action that this node does not call for a while.
+type throttledCall struct {
+	Action string    `json:"action"`
+	Until  time.Time `json:"until"`
+}
+
+func workOf(s *registry.State, now time.Time) workStatus {
+	n := workStatus{waitingADDs(s, now), []unfinishedCall{}, []throttledCall{}}
+	for _, i := range s.Intents {
+		n.Unfinished = append(n.Unfinished, unfinishedCall{i.Action, i.ENI, Seconds(i.Since)})
+	}
+	slices.SortFunc(n.Unfinished, func(a, b unfinishedCall) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Action, b.Action))
+	})
+	for _, action := range slices.Sorted(maps.Keys(s.NotBefore)) {
+		if until := s.NotBefore[action]; until.After(now) {
+			n.Throttled = append(n.Throttled, throttledCall{action, Seconds(until)})
+		}
+	}
+	return n
+}
+
+// waitingADDs counts the ADDs that wait for an address, and have not given up.
+func waitingADDs(s *registry.State, now time.Time) (n int) {
+	for _, w := range s.Waiters {
+		if w.Until.After(now) {
+			n++
+		}
+	}
+	return n
+}
+
+// print writes a line for each thing, and none if all is quiet.
+func (n workStatus) print(w io.Writer, now time.Time) {
+	if n.Waiting > 0 {
+		fmt.Fprintf(w, "%d ADDs wait for an address\n", n.Waiting)
+	}
+	for _, c := range n.Unfinished {
+		fmt.Fprintf(w, "unfinished since %s: %s\n", Brief(now.Sub(c.Since)), strings.TrimSpace(c.Action+" "+c.ENI))
+	}
+	for _, c := range n.Throttled {
+		fmt.Fprintf(w, "throttled for another %s: %s\n", Brief(c.Until.Sub(now)), c.Action)
+	}
+}
+
+// A poolStatus is a pool of addresses.
+type poolStatus struct {
+	Pool string `json:"pool"`
+	ENIs int    `json:"enis"`
+	counts
+	WarmMin int `json:"warm_min"`
+	WarmMax int `json:"warm_max"` // 0: no limit
+}
+
+func poolsOf(s *registry.State, all []Holding) []poolStatus {
+	enis := map[string]int{}
+	for pool := range s.Warm {
+		enis[pool] = 0
+	}
+	for _, e := range s.ENIs {
+		if !e.Foreign {
+			enis[e.Pool]++
+		}
+	}
+	pools := []poolStatus{}
+	for _, pool := range slices.Sorted(maps.Keys(enis)) {
+		name := conf.PoolName(pool)
+		n := count(all, func(h Holding) bool { return h.Pool == name })
+		pools = append(pools, poolStatus{name, enis[pool], n, s.Warm[pool].Min, s.Warm[pool].Max})
+	}
+	return pools
+}
+
+// An eniStatus is an ENI.
+type eniStatus struct {
+	ID    string `json:"eni"`
+	Iface string `json:"iface"` // "": not seen yet
+	Index int    `json:"index"`
+	Card  int    `json:"card"`
+	Pool  string `json:"pool"`
+	counts
+	Prefixes int    `json:"prefixes"`
+	State    string `json:"state"` // serving, idle (no pod was here yet), draining, foreign, no-link, detached, unused (others have attached it)
+
+	Missed *time.Time `json:"link_missed" head:"-"` // since when its link is looked for and is not on the node; null: it is there
+	Why    string     `json:"why" head:"-"`         // it is unused; else ""
+}
+
+func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, now time.Time) []eniStatus {
+	enis := []eniStatus{}
+	for id, e := range s.ENIs {
+		n := count(all, func(h Holding) bool { return h.ENI == id })
+		state, why := stateOf(e, now), misfit(e)
+		if why != "" && (state == "serving" || state == "idle") {
+			state = "unused"
+		}
+		enis = append(enis, eniStatus{id, e.Link, e.Index, e.Card, conf.PoolName(e.Pool), n, len(e.Prefixes), state, Moment(e.Missed), why})
+	}
+	slices.SortFunc(enis, func(a, b eniStatus) int {
+		return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
+	})
+	return enis
+}
+
+// eniStates are the states of an ENI.
+var eniStates = []string{"serving", "idle", "draining", "foreign", "no-link", "detached"}
+
+func stateOf(e registry.ENI, now time.Time) string {
+	switch {
+	case e.Foreign:
+		return "foreign"
+	case e.Draining:
+		return "draining"
+	case e.NoLink(now) && e.Detached:
+		return "detached"
+	case e.NoLink(now):
+		return "no-link"
+	case e.Serving:
+		return "serving"
+	}
+	return "idle"
+}
+
+// printMissed writes what it means that the link of an ENI is not on the node.
+func (e eniStatus) printMissed(w io.Writer, now time.Time) {
+	if e.Missed == nil {
+		return
+	}
+	since := Brief(now.Sub(*e.Missed))
+	switch e.State {
+	case "detached":
+		fmt.Fprintf(w, "%s is not attached to this instance, missed for %s: its pods have lost their network, and new pods pass it over\n", e.ID, since)
+	case "no-link":
+		fmt.Fprintf(w, "%s has no link on this node, missed for %s: its pods have lost their network, and new pods pass it over\n", e.ID, since)
+	default:
+		fmt.Fprintf(w, "%s has no link on this node yet, missed for %s: new pods on it wait for the link\n", e.ID, since)
+	}
+}
+
+// Print writes the totals, then the addresses.
+func (n Status) Print(w io.Writer, now time.Time) {
+	if n.Instance.ID == "" {
+		fmt.Fprintln(w, "nothing is known of this node yet: no pod has asked for an address")
+	} else {
+		limit := "as many as it can have, not asked yet"
+		if n.Instance.ENIsMax > 0 {
+			limit = fmt.Sprint(n.Instance.ENIsMax)
+		}
+		fmt.Fprintf(w, "%s, %s, %s: %d ENIs of %s\n", n.Instance.ID, n.Instance.Type, n.Instance.Zone, n.Instance.ENIs, limit)
+	}
+	n.Work.print(w, now)
+	for _, e := range n.ENIs {
+		e.printMissed(w, now)
+		if e.State == "unused" {
+			fmt.Fprintf(w, "%s is not used: %s\n", e.ID, e.Why)
+		}
+	}
+	fmt.Fprintln(w)
+	cli.Tabulate(w, n.Pools)
+	fmt.Fprintln(w)
+	cli.Tabulate(w, n.ENIs)
+	fmt.Fprintln(w)
+	var rows []holdingRow
+	for _, h := range n.Addrs {
+		rows = append(rows, h.row(now))
+	}
+	cli.Tabulate(w, rows)
+}
+
+// A holdingRow is a holding for people.
+type holdingRow struct {
+	Addr      string `json:"ip"`
+	State     string `json:"state"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	ENI       string `json:"eni"`
+	Age       string `json:"age"`
+}
+
+func (h Holding) row(now time.Time) holdingRow {
+	const short = 12 // as container runtimes shorten their IDs
+	r := holdingRow{h.Addr.String(), h.State, h.Owner(), h.Container[:min(len(h.Container), short)], h.ENI, ""}
+	if h.Until != nil {
+		r.State += " " + Brief(h.Until.Sub(now))
+	}
+	if h.Since != nil {
+		r.Age = Brief(now.Sub(*h.Since))
+	}
+	return r
+}

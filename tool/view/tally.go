@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"iter"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// The states of an address.
+const (
+	StateReserved = "reserved" // leased; the kernel has not shown it in the pod yet
+	StateBound    = "bound"    // leased, and in the pod
+	StateCooling  = "cooling"  // free, but not yet for the next pod
+	StateFree     = "free"
+	StateNode     = "node" // neither: the node has it for itself
+)
+
+// A Holding is an address of the node, and who has it.
+type Holding struct {
+	Addr      netip.Addr `json:"ip"`
+	State     string     `json:"state"`     // reserved, bound, cooling, free, node
+	Namespace string     `json:"namespace"` // of the pod; "" outside Kubernetes
+	Pod       string     `json:"pod"`
+	Container string     `json:"container"`
+	IfName    string     `json:"ifname"`
+	NetNS     string     `json:"netns"`
+	ENI       string     `json:"eni"` // "": on none that the registry knows
+	Pool      string     `json:"pool"`
+	Since     *time.Time `json:"since"` // it was leased or released; null: never used, or the node's
+	Until     *time.Time `json:"until"` // cooling, it is; else null
+}
+
+// Leased reports whether a pod has it.
+func (h Holding) Leased() bool { return h.State == StateReserved || h.State == StateBound }
+
+// Owner is the pod, or else the namespace or the container that has it.
+func (h Holding) Owner() string {
+	if h.Pod != "" {
+		return h.Namespace + "/" + h.Pod
+	}
+	return cmp.Or(h.NetNS, h.Container)
+}
+
+// Tally lists the addresses that the registry knows: those of the ENIs, and every one of
+// their /28 prefixes, but of /80 prefixes only those that were ever used; and those that
+// are on no ENI any more.
+func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Time) []Holding {
+	on := map[netip.Addr]string{} // ENI
+	for id, e := range s.ENIs {
+		for _, a := range e.Addrs {
+			on[a] = id
+		}
+		for _, p := range e.Prefixes {
+			if p.CIDR.Addr().Is6() {
+				continue
+			}
+			for a := range within(p.CIDR) {
+				on[a] = id
+			}
+		}
+	}
+	for _, a := range slices.AppendSeq(slices.Collect(s.Leases.Keys()), s.Free.Keys()) {
+		if _, ok := on[a]; !ok {
+			on[a], _ = s.ENIOf(a)
+		}
+	}
+	var all []Holding
+	for _, a := range slices.SortedFunc(maps.Keys(on), netip.Addr.Compare) {
+		all = append(all, hold(s, a, on[a], wait, now))
+	}
+	return all
+}
+
+// within are the addresses of a prefix, which is not a /80.
+func within(p netip.Prefix) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for a := p.Masked().Addr(); p.Contains(a) && yield(a); {
+			a = a.Next()
+		}
+	}
+}
+
+// hold says what the registry knows of an address on an ENI.
+func hold(s *registry.State, a netip.Addr, eni string, wait func(string) time.Duration, now time.Time) Holding {
+	e := s.ENIs[eni]
+	h := Holding{Addr: a, ENI: eni, Pool: conf.PoolName(e.Pool)}
+	if l, leased := s.Leases.At(a); leased {
+		h.State = StateReserved
+		if l.Bound {
+			h.State = StateBound
+		}
+		h.Namespace, h.Pod, h.Container, h.IfName, h.NetNS = l.PodNamespace, l.PodName, l.ContainerID, l.IfName, l.NetNS
+		h.Since = Moment(l.Since)
+		return h
+	}
+	since, released := s.Free.At(a)
+	if !released && slices.Contains(e.Addrs, a) {
+		h.State = StateNode
+		return h
+	}
+	h.State, h.Since = StateFree, Moment(since)
+	if until := since.Add(wait(e.Pool)); released && until.After(now) {
+		h.State, h.Until = StateCooling, Moment(until)
+	}
+	return h
+}
+
+// Moment is a time as JSON shows it; nil for the zero time.
+func Moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(Seconds(t))
+}
+
+// Seconds is a time as exact as people need it.
+func Seconds(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
+
+// Brief is a duration in its largest unit: 37s, 12m, 5h, 3d.
+func Brief(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// counts are how many addresses are in which state.
+type counts struct {
+	Leased  int `json:"leased"` // reserved ones among them
+	Free    int `json:"free"`
+	Cooling int `json:"cooling"`
+}
+
+func (n *counts) add(h Holding) {
+	switch {
+	case h.Leased():
+		n.Leased++
+	case h.State == StateCooling:
+		n.Cooling++
+	case h.State == StateFree:
+		n.Free++
+	}
+}
+
+// count counts the holdings that match.
+func count(all []Holding, match func(Holding) bool) (n counts) {
+	for _, h := range all {
+		if match(h) {
+			n.add(h)
+		}
+	}
+	return n
+}
+
+// Owner names the pod of a lease.
+func Owner(l registry.Lease) string {
+	return Holding{Namespace: l.PodNamespace, Pod: l.PodName, NetNS: l.NetNS, Container: l.ContainerID}.Owner()
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node: the registry
+// alone, as a status or as metrics, or all four side by side, with what it means where two of them disagree.
+package view
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// A Source is the metadata service or EC2, as it was asked about this node.
+type Source struct {
+	Answered bool // else nothing is known of what it knows
+	enis     map[string]aws.ENI
+	carriers map[netip.Addr]string // the ENI that carries an address, by itself or in a /28
+}
+
+// on is the ENI that carries the address, as the source says; "" if none does.
+func (s Source) on(a netip.Addr) string {
+	if id, ok := s.carriers[a]; ok || a.Is4() {
+		return id
+	}
+	for id, e := range s.enis {
+		if slices.ContainsFunc(e.IPv6Prefixes, func(p netip.Prefix) bool { return p.Contains(a) }) {
+			return id
+		}
+	}
+	return ""
+}
+
+// A Comparison is what the four say of this node, at about the same time.
+type Comparison struct {
+	now      time.Time
+	state    *registry.State
+	used     lease.Used             // pods' addresses in the kernel
+	own      map[netip.Addr]bool    // the node's, in the kernel
+	links    map[string]string      // names of links by MAC
+	Metadata Source                 // of this instance's ENIs
+	EC2      Source                 // of this instance's ENIs, and of ours that are not attached
+	holdings map[netip.Addr]Holding // of the registry
+	moving   map[netip.Addr]bool    // those that an ADD, a DEL or a growth has changed meanwhile
+	changing map[string]bool        // ENIs, likewise
+}
+
+// Compare asks all four. The registry is read first and last, because nobody is kept from
+// working meanwhile: what has changed in between is not judged.
+func Compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration) (*Comparison, error) {
+	before, err := p.Registry.View()
+	if err != nil {
+		return nil, err
+	}
+	k := &Comparison{now: time.Now(), Metadata: metadataSays(ctx, p.Cloud), EC2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
+	k.used, k.own = lease.UsedAddrs(), map[netip.Addr]bool{}
+	own, err := p.Host.Addrs("")
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range own {
+		k.own[a.Prefix.Addr()] = true
+	}
+	if err := addRoutes(p.Host, k.used); err != nil {
+		return nil, err
+	}
+	if k.links, err = LinkNames(); err != nil {
+		return nil, err
+	}
+	if k.state, err = p.Registry.View(); err != nil {
+		return nil, err
+	}
+	k.settle(before, wait)
+	return k, nil
+}
+
+// settle compares the registry with what it was before.
+func (k *Comparison) settle(before *registry.State, wait func(string) time.Duration) {
+	k.holdings, k.moving, k.changing = map[netip.Addr]Holding{}, map[netip.Addr]bool{}, map[string]bool{}
+	was := map[netip.Addr]Holding{}
+	for _, h := range Tally(before, wait, k.now) {
+		was[h.Addr] = h
+		k.moving[h.Addr] = true
+	}
+	for _, h := range Tally(k.state, wait, k.now) {
+		k.holdings[h.Addr] = h
+		old, known := was[h.Addr]
+		k.moving[h.Addr] = !known || old.State != h.State || old.Container != h.Container || old.ENI != h.ENI
+	}
+	for id := range before.ENIs {
+		_, still := k.state.ENIs[id]
+		k.changing[id] = !still
+	}
+	for id := range k.state.ENIs {
+		_, known := before.ENIs[id]
+		k.changing[id] = !known
+	}
+}
+
+// addRoutes adds the addresses that the node has a route of their own to: a pod may have
+// one in a namespace that cannot be seen from here.
+func addRoutes(host *nl.NS, used lease.Used) error {
+	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
+	for _, r := range routes {
+		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && used.By[a] == "" {
+			used.By[a] = "route dev " + r.Dev
+		}
+	}
+	return err
+}
+
+// metadataSays asks the metadata service.
+func metadataSays(ctx context.Context, cloud *aws.Client) Source {
+	enis, err := cloud.ENIs(ctx)
+	if err != nil {
+		slog.Warn("metadata is not compared", "error", err)
+		return Source{}
+	}
+	return snapshot(enis)
+}
+
+// ec2Says asks EC2 for the ENIs of this instance, and for those that are meant for it.
+func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
+	if instance == "" {
+		i, err := cloud.Instance(ctx)
+		if err != nil {
+			slog.Warn("EC2 is not compared: this instance is not known", "error", err)
+			return Source{}
+		}
+		instance = i.ID
+	}
+	enis, err := cloud.DescribeENIs(ctx, aws.ByInstance(instance))
+	if err == nil {
+		var strays []aws.ENI
+		strays, err = cloud.DescribeENIs(ctx, aws.ByTag(ipam.TagInstance, instance), aws.ByStatus("available"))
+		enis = append(enis, strays...)
+	}
+	if err != nil {
+		slog.Warn("EC2 is not compared", "error", err)
+		return Source{}
+	}
+	return snapshot(enis)
+}
+
+// snapshot is what a source has answered.
+func snapshot(enis []aws.ENI) Source {
+	w := Source{true, map[string]aws.ENI{}, map[netip.Addr]string{}}
+	for _, e := range enis {
+		w.enis[e.ID] = e
+		for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
+			w.carriers[a] = e.ID
+		}
+		for _, p := range e.Prefixes {
+			for a := range within(p) {
+				w.carriers[a] = e.ID
+			}
+		}
+	}
+	return w
+}
+
+// A Difference is what status --diff answers.
+type Difference struct {
+	Disagreements int       `json:"disagreements"` // findings that are not harmless
+	Metadata      bool      `json:"metadata"`      // it was compared
+	EC2           bool      `json:"ec2"`           // it was compared
+	Findings      []Finding `json:"findings"`
+	Addrs         []Row     `json:"addresses"`
+}
+
+// A diffRow is what each of the four says of an address.
+type Row struct {
+	Addr     netip.Addr `json:"ip"`
+	Registry string     `json:"registry"` // its state, and its pod
+	Kernel   string     `json:"kernel"`   // the namespace that has it, or "node"
+	Metadata string     `json:"metadata"` // the ENI that carries it
+	EC2      string     `json:"ec2"`      // the same
+}
+
+// Difference is what status --diff answers with: addresses with findings come first.
+func (k *Comparison) Difference() Difference {
+	d := Difference{Findings: cli.List(k.Findings()), Addrs: cli.List(k.rows()), Metadata: k.Metadata.Answered, EC2: k.EC2.Answered}
+	for _, f := range d.Findings {
+		if !f.Harmless {
+			d.Disagreements++
+		}
+	}
+	slices.SortStableFunc(d.Addrs, func(a, b Row) int { return cmp.Compare(d.rank(a), d.rank(b)) })
+	return d
+}
+
+// rank puts addresses with findings first.
+func (d Difference) rank(r Row) int {
+	i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.About == r.Addr.String() })
+	if i < 0 {
+		return len(d.Findings)
+	}
+	return i
+}
+
+// Print writes the findings, then the addresses.
+func (d Difference) Print(w io.Writer) {
+	if d.Disagreements == 0 {
+		fmt.Fprintln(w, "they agree")
+	}
+	for _, f := range d.Findings {
+		fmt.Fprintf(w, "%s: %s\n    %s\n", f.About, f.Means, f.Do)
+	}
+	fmt.Fprintln(w)
+	cli.Tabulate(w, d.Addrs)
+}
+
+// rows sets side by side what the four say of each address that any of them knows.
+func (k *Comparison) rows() []Row {
+	var rows []Row
+	for _, a := range k.addrs() {
+		r := Row{Addr: a, Kernel: k.kernel(a), Metadata: k.Metadata.says(a), EC2: k.EC2.says(a)}
+		if h, ok := k.holdings[a]; ok {
+			r.Registry = h.State
+			if h.Leased() {
+				r.Registry += " " + h.Owner()
+			}
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// says is the column of a source: a question mark if it did not answer.
+func (s Source) says(a netip.Addr) string {
+	if !s.Answered {
+		return "?"
+	}
+	return s.on(a)
+}
+
+// kernel is the column of the kernel.
+func (k *Comparison) kernel(a netip.Addr) string {
+	if k.own[a] {
+		return StateNode
+	}
+	return k.used.By[a]
+}
+
+// addrs are those that the registry, metadata or EC2 know, and those in the kernel that
+// are of a subnet of this node's ENIs. A namespace has others, which are none of ours.
+func (k *Comparison) addrs() []netip.Addr {
+	all := map[netip.Addr]bool{}
+	for a := range k.holdings {
+		all[a] = true
+	}
+	for _, w := range []Source{k.Metadata, k.EC2} {
+		for _, e := range w.enis {
+			for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
+				all[a] = true
+			}
+		}
+	}
+	for a := range k.used.By {
+		if k.local(a) {
+			all[a] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
+}
+
+// local reports whether an address is of the subnet of one of this node's ENIs.
+func (k *Comparison) local(a netip.Addr) bool {
+	for _, e := range k.state.ENIs {
+		if e.CIDR.Contains(a) || e.CIDR6.Contains(a) {
+			return true
+		}
+	}
+	return false
+}

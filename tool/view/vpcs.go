@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+// EachVPC calls f with each ENI, the name of its link, and what ask says of its VPC; it
+// asks once for each VPC.
+func EachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, string) ([]netip.Prefix, error),
+	f func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
+	enis, err := cloud.ENIs(ctx)
+	if err != nil {
+		return err
+	}
+	names, err := LinkNames()
+	if err != nil {
+		return err
+	}
+	known := map[string][]netip.Prefix{}
+	for _, e := range enis {
+		if _, ok := known[e.VPC]; !ok {
+			if known[e.VPC], err = ask(ctx, e.VPC); err != nil {
+				return err
+			}
+		}
+		f(names[e.MAC], e, known[e.VPC])
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"errors"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+func add(r *request) (*types100.Result, error) {
+	if err := chained(r); err != nil {
+		return nil, err
+	}
+	s, err := open(r)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	if first := nl.ForeignLink(s.links, nl.PodGroup(r.Digest())); first != "" {
+		return nil, plugin.SecondNetwork(first)
+	}
+	if err := s.node.meets(r); err != nil {
+		return nil, err
+	}
+	p, there := s.pair()
+	made, err := s.connect(p, there)
+	if err == nil {
+		return result(r, p), nil
+	}
+	if made && !there {
+		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name)) // with its rules: the last may be there although its answer was lost
+	}
+	return nil, unavailable(err)
+}
+
+// connect makes the veth pair, unless it is there, and everything that belongs to it. If that
+// fails, made reports whether the pair may be there.
+//
+// The pair comes first. A collection that removes what serves all pods looks for pairs (see
+// [nl.NS.RemoveShared]): it finds this one, or it has removed before connect looks.
+func (s *scene) connect(p pair, there bool) (made bool, err error) {
+	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Add(); err != nil {
+		return errors.Is(err, nl.ErrUnanswered), err
+	}
+	if err := install(nodeWiring(s.request, s.node)); err != nil {
+		return true, err
+	}
+	return true, s.wire(p, there)
+}
+
+// wire adds everything but the veth pair, whose index determines the number of the table.
+func (s *scene) wire(p pair, there bool) error {
+	var err error
+	for _, loop := range s.Config.loops() {
+		p.loop = loop
+		table, failed := s.table(p, there)
+		if failed = errors.Join(failed, s.supersede(p)); failed != nil {
+			return failed
+		}
+		err = s.wiring(p, s.node, table).Add()
+		if !errors.Is(err, nl.ErrNoBPF) {
+			break
+		}
+	}
+	return err
+}
+
+// chained refuses a plugin that is not the last of a chain, or does not fit the plugins before it.
+func chained(r *request) error {
+	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain"
+	switch {
+	case r.Prev == nil:
+		return plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin")
+	case len(r.addrs) == 0:
+		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
+	case r.Config.ContainerInterface == r.IfName:
+		return plugin.Errorf(plugin.CodeInvalid, "choose another name for the pod's end of the veth pair, eth1 for example",
+			"containerInterface: %q: the pod's link to the VPC has this name", r.IfName)
+	}
+	for _, a := range r.addrs {
+		if r.Config.DefaultRoute == byVPC && !r.gateway(nl.FamilyOf(a)).IsValid() {
+			return plugin.Errorf(plugin.CodeInvalid, hint, `defaultRoute "vpc": prevResult names no gateway for %s`, a)
+		}
+	}
+	return nil
+}
+
+// result is prevResult with both ends of the pair as further interfaces.
+func result(r *request, p pair) *types100.Result {
+	res := *r.Prev
+	res.Interfaces = append(res.Interfaces[:len(res.Interfaces):len(res.Interfaces)],
+		&types100.Interface{Name: p.veth.Name, Mac: p.veth.MAC, Mtu: p.veth.MTU},
+		&types100.Interface{Name: p.veth.Peer, Mac: p.veth.PeerMAC, Mtu: p.veth.MTU, Sandbox: r.NetNS})
+	return &res
+}

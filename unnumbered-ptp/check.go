@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// check looks for everything that is ours alone. A later plugin may have changed the routes
+// in the pod, and the destinations of those on the node (CNI specification, CHECK).
+func check(r *request) error {
+	if err := chained(r); err != nil {
+		return err
+	}
+	s, err := open(r)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	p, _ := s.pair()
+	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Check(); err != nil {
+		return err
+	}
+	if err := serves(r, s.node); err != nil {
+		return err
+	}
+	n, err := s.whenMade(p)
+	if err != nil {
+		return err
+	}
+	// A pod from before an upgrade, or from another configuration, has the other loop, which
+	// is as good, and may not distinguish callers.
+	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(p, n) })
+}
+
+// anyRight returns nil if one of the forms that a pod may have is right. Otherwise it returns
+// the error of the first form, unless that error is only that the pod has a loop.
+func anyRight(forms []pair, wrong func(pair) error) (first error) {
+	for _, p := range forms {
+		err := wrong(p)
+		if err == nil {
+			return nil
+		}
+		if first == nil || errors.Is(first, errLooped) {
+			first = err
+		}
+	}
+	return first
+}
+
+func (s *scene) checkPod(p pair, n node) error {
+	table, err := s.table(p, true)
+	if err != nil {
+		return err
+	}
+	var w nl.Wiring
+	for _, step := range s.wiring(p, n.primaries(), table) {
+		if route, is := step.Object.(nl.Route); !is || step.NS == s.nodeNS && (route.Table == 0 || route.Table == tableLoopless) {
+			w = append(w, step)
+		}
+	}
+	return slices.DeleteFunc(w, minor).Check()
+}
+
+// minor reports whether a pod works without a step, though not as well. That is so for a
+// sysctl that does not forward, and for the second route, which pods of older releases lack.
+func minor(s nl.Step) bool {
+	switch o := s.Object.(type) {
+	case nl.Sysctl:
+		return !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
+	case nl.Route:
+		return o.Metric > 0
+	}
+	return false
+}

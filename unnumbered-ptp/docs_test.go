@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// shipped are what the plugin does on a node with IPv4 and IPv6, once and for one pod,
+// with the configuration that is shipped.
+func shipped(t *testing.T) (once, pod nl.Wiring) {
+	const config = `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`
+	r := asked(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"}, []string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
+	s := newScene(r)
+	s.node = node{mtu: 9001, acceptRA: true, rationed: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("2600:1f18::10")}}
+	p := newPair(s)
+	p.loop = r.Config.loops()[0]
+	pod = append(nl.Wiring{{NS: s.nodeNS, Object: p.veth}}, s.wiring(p, s.node, table(r.Config.start, 7))...)
+	return nodeWiring(s.request, s.node), pod
+}
+
+// TestDocs compares the section of docs/node.md with the wiring, and wants a reason there for
+// each sysctl.
+func TestDocs(t *testing.T) {
+	const file = "../docs/node.md"
+	const begin, end = "<!-- go test ./unnumbered-ptp -run TestDocs -update -->\n", "<!-- end of the wiring -->\n"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(b), begin)
+	got, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has not both %q and %q", file, begin, end)
+	}
+	once, pod := shipped(t)
+	want := fmt.Sprintf("Once, with the first pod, and again where somebody has undone it:\n\n```\n%s```\n\n"+
+		"For each pod, here 100.64.0.5 and 2600:1f18:0:1::5:\n\n```\n%s```\n", once, pod)
+	if *update {
+		got = want
+		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s: -want +got\n%s", file, d)
+	}
+	for _, s := range append(once, pod...) {
+		k, is := s.Object.(nl.Sysctl)
+		if !is {
+			continue
+		}
+		name := strings.TrimPrefix(k.String(), "sysctl -w ")
+		name = strings.ReplaceAll(name, pod[0].Object.(nl.Veth).Name, "veth*")
+		if !strings.Contains(after, "| `"+name+"` |") {
+			t.Errorf("%s: no reason for %s", file, name)
+		}
+	}
+}

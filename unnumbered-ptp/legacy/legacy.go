@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package legacy removes what the original plugin and earlier releases have left on a node:
+// the veth pairs, rules and chains of iptables that the original made for a pod, and the
+// tables that earlier releases gave a name which two networks could share.
+package legacy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"strings"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A Pod is what a DEL knows of a pod.
+type Pod struct {
+	Network, ContainerID string
+	Link                 string           // the pod's end of the pair
+	Veth                 string           // the name that this release gives the node's end
+	Prev                 *types100.Result // prevResult, or nil
+}
+
+// Del deletes what the original plugin made for a pod that is deleted after an upgrade: a
+// veth pair with a random name, its rule, and the pod's rules of iptables.
+//
+// The rules of iptables go first: if this process is killed before it deletes the veth, the
+// veth still shows that there is such a pod. If they cannot be deleted the veth is deleted
+// nevertheless, and they do no harm: the next pod with that address must be masqueraded, too.
+func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
+	rules, err := node.Rules()
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	veth, err := p.find(node, pod, rules)
+	if veth == "" || err != nil {
+		return err
+	}
+	return errors.Join(p.delMasquerade(ctx, node), node.DelPair(veth))
+}
+
+// find returns the node's end of the pair that the original plugin made for the pod, or "".
+// With a prevResult it is a link named there, which has the original's rule or has ended
+// with the namespace. Without one it is the other end of the pod's link.
+func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
+	if p.Prev == nil {
+		return nodeEnd(node, pod, p.Link, rules)
+	}
+	for _, i := range p.Prev.Interfaces {
+		if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") || i.Name == p.Veth {
+			continue
+		}
+		ruled := slices.ContainsFunc(rules, func(k nl.Rule) bool { return IsRule(k) && k.IIF == i.Name })
+		_, err := node.LinkByName(i.Name)
+		switch {
+		case ruled || errors.Is(err, fs.ErrNotExist):
+			return i.Name, nil
+		case err != nil:
+			return "", err
+		}
+	}
+	return "", nil
+}
+
+// prefPod is the priority of the rule that the original plugin makes for a pod.
+const prefPod = 1024
+
+// IsRule reports whether a rule is one that the original plugin makes for a pod: it has the
+// original's priority and no protocol, and is about a veth with the original's kind of name.
+func IsRule(r nl.Rule) bool {
+	digits, is := strings.CutPrefix(r.IIF, "veth")
+	return is && len(digits) == 8 && strings.Trim(digits, "0123456789abcdef") == "" &&
+		r == nl.Rule{Pref: prefPod, Family: nl.IPv4, IIF: r.IIF, Table: r.Table}
+}
+
+// nodeEnd is the other end of the pod's link of a name, if that other end has the original's rule.
+func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
+	if pod == nil {
+		return "", nil
+	}
+	far, err := pod.LinkByName(name)
+	if err != nil {
+		return "", nil
+	}
+	for _, r := range rules {
+		if !IsRule(r) {
+			continue
+		}
+		near, err := node.LinkByName(r.IIF)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			return "", err
+		case node.IsPeer(near, pod, far.Index):
+			return near.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. Only
+// iptables itself knows whether its rules are in nftables or in its own older engine. A node
+// without iptables has no such rules.
+func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
+	if _, err := exec.LookPath("iptables"); err != nil {
+		return nil
+	}
+	return node.Do(func() error {
+		all, err := output(exec.CommandContext(ctx, "iptables", "-w", "-t", "nat", "-S"))
+		if err != nil {
+			return err
+		}
+		script := p.removal(string(all))
+		if script == "" {
+			return nil
+		}
+		restore := exec.CommandContext(ctx, "iptables-restore", "-w", "--noflush") // everything at once, or nothing
+		restore.Stdin = strings.NewReader(script)
+		_, err = output(restore)
+		return err
+	})
+}
+
+// output runs a command. Its error has the text that the command wrote.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return out, err
+}
+
+// removal is the input of iptables-restore(8) that deletes the rules with the pod's comment
+// and the chains that they jump to. It is made from all rules as iptables(8) lists them.
+func (p Pod) removal(all string) string {
+	comment := fmt.Sprintf(`--comment "name: \"%s\" id: \"%s\""`, p.Network, p.ContainerID)
+	var jumps, chains []string
+	for line := range strings.Lines(all) {
+		rule, appended := strings.CutPrefix(strings.TrimSpace(line), "-A POSTROUTING ")
+		_, chain, jump := strings.Cut(rule, " -j ")
+		if appended && jump && strings.Contains(rule, comment) && strings.HasPrefix(chain, "CNI-") {
+			jumps = append(jumps, "-D POSTROUTING "+rule)
+			chains = append(chains, "-F "+chain, "-X "+chain)
+		}
+	}
+	if len(jumps) == 0 {
+		return ""
+	}
+	return "*nat\n" + strings.Join(append(jumps, chains...), "\n") + "\nCOMMIT\n"
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package legacy
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// tableOf is the name that earlier releases gave a network's table. Networks whose names
+// differ in a dash, a dot or an underscore had the same one.
+func tableOf(network string) string {
+	return nl.OwnTableOf(strings.NewReplacer("_", "-", ".", "-").Replace(network))
+}
+
+// DelTable deletes the table that an earlier release made for a network, if the network has
+// a table of another name now. It leaves the older table if that is, or was, the table of
+// another network with pods; others are these networks. A network that is about to get its
+// first pod must be repaired if it relied on the older table.
+func DelTable(node *nl.NS, network string, others func() ([]string, error)) error {
+	old, own := tableOf(network), nl.OwnTableOf(network)
+	if old == own {
+		return nil
+	}
+	tables, err := node.Tables()
+	if err != nil || !slices.Contains(tables, "inet "+own) || !slices.Contains(tables, "inet "+old) {
+		return err
+	}
+	networks, err := others()
+	if err != nil || slices.ContainsFunc(networks, func(other string) bool { return other != network && tableOf(other) == old }) {
+		return err
+	}
+	return nl.Wiring{{NS: node, Object: nl.Table{Family: "inet", Name: old}}}.Del()
+}

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// The kernel limits the ICMPv6 refusals that one host gets, as for a Service without
+// backends: by default to one per second, in newer kernels to ten. Redirects use the same
+// limit, at most one per second. The kernel counts each packet that leaves by the link it
+// came by, even if it sends no redirect because the link has no link-local address
+// (ip6_forward). Packets of the service loop are such. So a pod that uses Services has little
+// of its limit left.
+//
+// With refusals6 milliseconds between two refusals nearly all get through. The kernel limits
+// the refusals of the whole node besides (icmp_msgs_per_sec). The value is a whole number of
+// ticks in every kernel.
+const (
+	ration6   = "net/ipv6/icmp/ratelimit"
+	refusals6 = 20 // milliseconds
+)
+
+// The priorities of the node's rules.
+const (
+	prefNodePort = 512
+	prefLoopless = 1022
+	prefNode     = 1023 // what a pod sends by the node, and is not looped
+	prefPod      = 1024
+)
+
+// nodeWiring is what serves all pods of the node.
+func nodeWiring(r *request, n node) nl.Wiring {
+	var objects []nl.Object
+	if r.Config.IPMasq {
+		objects = forwarding(r.Config, n)
+	}
+	if t := nodeTable(r, n); len(t.Chains) > 0 {
+		objects = append(objects, t)
+	}
+	if r.Config.Loopless() {
+		// The node's own packets use the main table, which has their source address.
+		objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless, Protocol: nl.RouteProtocol})...)
+	}
+	if r.Config.ports.last != 0 {
+		mark := r.Config.mark
+		// A strict check would look for the way back of a packet to a NodePort as if it came
+		// from the pod, and find the pod's table.
+		objects = append(objects, nl.Sysctl{Key: conf4(r.Config.HostInterface) + "rp_filter", Value: "2"})
+		objects = append(objects, rules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark, Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})...)
+	}
+	return steps(r.nodeNS, objects)
+}
+
+// forwarding are the sysctls that let the node forward for pods.
+func forwarding(c Config, n node) []nl.Object {
+	objects := []nl.Object{
+		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
+		// The node sends a packet back by the veth on purpose, and must not tell the pod of a
+		// shorter way. It does if either the link or "all" says so. Links that exist already
+		// keep their own value.
+		nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"},
+	}
+	if !n.forwards6(c) {
+		return objects
+	}
+	if n.acceptRA { // 2: although it forwards
+		objects = append(objects, nl.Sysctl{Key: conf6(c.HostInterface) + "accept_ra", Value: "2"})
+	}
+	objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
+	if n.rationed {
+		objects = append(objects, nl.Sysctl{Key: ration6, Value: strconv.Itoa(refusals6)})
+	}
+	return objects
+}
+
+// rules are a rule for IPv4, and the same for IPv6 if the node has that.
+func rules(n node, r nl.Rule) []nl.Object {
+	r.Family = nl.IPv4
+	objects := []nl.Object{r}
+	if n.has(nl.IPv6) {
+		r.Family = nl.IPv6
+		objects = append(objects, r)
+	}
+	return objects
+}
+
+// nodeTable is the node's netfilter rules for one network. What two networks have in common
+// is there twice, which does no harm.
+//
+// A connection from outside to a NodePort gets a mark, because its answers must leave the way
+// it came. For the pod's rule these answers are packets to the VPC like others, and it would
+// send them back into the pod. So the rule for marked packets comes first.
+func nodeTable(r *request, n node) nl.Table {
+	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
+	if p := c.ports; p.last != 0 {
+		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
+		t.Chains = append(t.Chains, nl.Chain{
+			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
+			Rules: []nl.NFRule{
+				{in, nl.DPort("tcp", p.first, p.last), mark},
+				{in, nl.DPort("udp", p.first, p.last), mark},
+				{nl.IIFGroup(nl.OwnGroup), nl.CTMark(c.mark), nl.SetMark(c.mark)},
+			},
+		})
+	}
+	if c.IPMasq {
+		t.Chains = append(t.Chains, senders(), postrouting(c, n.primaries().addrs...))
+	}
+	if caller := callers(r, n); len(caller.Rules) > 0 {
+		t.Chains = append(t.Chains, caller)
+	}
+	return t
+}
+
+// postrouting is the node's chain for what it forwards for pods, with these of its addresses
+// as sources. It is before kube-proxy, at 100: where kube-proxy masquerades, it would give the
+// node's address to what goes back into a pod.
+func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
+	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
+		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
+	}}
+	for _, a := range addrs {
+		chain.Rules = append(chain.Rules, loopRules(a)...)
+	}
+	return chain
+}
+
+// senders is the node's chain for connections that begin by a pod's veth. It drops packets
+// whose source is not the pod's: the node has no route to that address by the same veth.
+//
+// A pod can send with another's address if it may make raw packets (CAP_NET_RAW, which
+// containers have unless it is taken from them). EC2 checks what leaves an ENI, but does not
+// see what stays on the node. For IPv6 the kernel checks nothing.
+//
+// The chain also drops what a pod wrongly takes for an answer to something looped: a datagram,
+// or more of a connection, for a port from 49152 on that nobody has open. Otherwise the packet
+// would return to the pod with another port, which a security group may have closed, and the
+// node would track it.
+//
+// Packets for the node itself pass. For these the kernel looks for the way back as if the node
+// answered from the address that was called. A node with several ENIs may have rules by which
+// it answers from an address by the VPC, also to pods.
+//
+// Answers that the node expects do not come here: a chain of the type nat sees the first
+// packet of a connection. So the chain costs other packets nothing, and the node does not
+// track what is dropped.
+func senders() nl.Chain {
+	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, // before kube-proxy translates the destination, at -100
+		Rules: []nl.NFRule{
+			{nl.IIFGroup(nl.OwnGroup), nl.ToLocal(), nl.Accept()},
+			{nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Count(), nl.Drop()},
+		}}
+}
+
+// lasting is the part of the node's wiring that CHECK looks for. The chain for callers is not
+// in it, because it depends on the CIDRs that the VPC had when the last pod was made.
+func lasting(w nl.Wiring) nl.Wiring {
+	for i, s := range w {
+		if t, is := s.Object.(nl.Table); is {
+			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c nl.Chain) bool { return c.Name == callersChain })
+			t.More = true
+			w[i].Object = t
+		}
+	}
+	return w
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// wiring is what an ADD makes for one pod after the veth pair.
+func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
+	r := s.request
+	inPod := slices.Concat(
+		podSysctls(r.Config, p),
+		// The filters for outgoing packets come first: only these give a link the kind of
+		// qdisc that serves both directions.
+		metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()),
+		podLoop(r, p, table),
+		podRoutes(r, p, n), podCallers(r, p, n))
+	return append(steps(s.podNS, inPod), steps(s.nodeNS, slices.Concat(nodeRoutes(p, n), loopRoutes(r, p, table)))...)
+}
+
+func podSysctls(c Config, p pair) (objects []nl.Object) {
+	if p.has(nl.IPv6) {
+		objects = append(objects, nl.Sysctl{Key: conf6(c.ContainerInterface) + "disable_ipv6", Value: "0"})
+	}
+	return objects
+}
+
+// podRoutes lead to the addresses of the node, to what the pod reaches by the node, and
+// everywhere else by the node's primary address or by the pod's own gateway.
+func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
+	dev := r.Config.ContainerInterface
+	for _, a := range n.addrs {
+		// The pod's own address may be among them: amazon-ec2-net-utils gives a link all
+		// addresses of its ENI.
+		if p.has(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
+			objects = append(objects,
+				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
+				nl.Route{Dst: single(a), Dev: dev, Protocol: nl.RouteProtocol})
+		}
+	}
+	for _, dst := range p.byNode(r.Config) {
+		// The route to an address of the node itself is there already.
+		if a, ok := n.primary(nl.FamilyOf(dst.Addr())); ok && !(dst.IsSingleIP() && slices.Contains(n.addrs, dst.Addr())) {
+			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol})
+		}
+	}
+	return append(objects, defaultRoutes(r, p, n)...)
+}
+
+// defaultRoutes are the default routes that prevResult lacks. In IPv6 it has one, by the ENI.
+func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
+	for _, f := range p.families() {
+		if r.routed(f) {
+			continue
+		}
+		route := nl.Route{Dst: f.Everywhere(), Protocol: nl.RouteProtocol}
+		switch a, ok := n.primary(f); {
+		case r.Config.DefaultRoute == byVPC:
+			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // in the address's subnet or not
+		case ok && f == nl.IPv4:
+			route.Via, route.Dev = a, r.Config.ContainerInterface
+		default:
+			continue
+		}
+		objects = append(objects, route)
+	}
+	return objects
+}
+
+// byENI are the destinations that the pod reaches by its ENI.
+func byENI(r *request, p pair) []netip.Prefix {
+	all := slices.Clone(r.routes)
+	for _, f := range p.families() {
+		if r.Config.DefaultRoute == byVPC && !r.routed(f) {
+			all = append(all, f.Everywhere())
+		}
+	}
+	return all
+}
+
+// nodeRoutes lead to the pod, with the node's primary address as the source. The veth has no
+// address, and the kernel would take the first one of any link.
+func nodeRoutes(p pair, n node) (objects []nl.Object) {
+	objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
+	if p.has(nl.IPv6) {
+		objects = append(objects, nl.Sysctl{Key: conf6(p.veth.Name) + "disable_ipv6", Value: "0"})
+	}
+	for _, a := range p.addrs {
+		src, _ := n.primary(nl.FamilyOf(a))
+		route := nl.Route{Dst: single(a), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true}
+		objects = append(objects, nl.Neigh{Addr: a, MAC: p.veth.PeerMAC, Dev: p.veth.Name}, route)
+		if a.Is4() {
+			objects = append(objects, second(route))
+		}
+	}
+	return objects
+}
+
+// second is the route to a pod that is used when the first is gone. When the node loses an
+// address, the kernel removes the IPv4 routes with that source. DHCP, or a restart of what
+// configures the link, may remove the node's address and add it again. Until [Repair] puts
+// the first route back, the kernel chooses the source.
+func second(route nl.Route) nl.Route {
+	route.Src, route.Metric = netip.Addr{}, 4096
+	return route
+}

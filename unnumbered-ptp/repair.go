@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"cmp"
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
+)
+
+// Lost lists what the node has lost of what serves all pods of a network, if a CHECK of the
+// pods would miss any of it. "nft flush ruleset", with which many firewalls begin, deletes the
+// table, and then no pod reaches services or the internet. Lost also lists the routes to pods
+// that the kernel removed with the node's address, as when DHCP removes and adds it. A node
+// without pods of the network has lost nothing. The configuration must be validated.
+func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
+	veths, err := vethsOf(node, network)
+	if len(veths) == 0 || err != nil {
+		return nil, err
+	}
+	n, err := readNode(node, c)
+	if err != nil {
+		return nil, err
+	}
+	routes, err := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	if err != nil {
+		return nil, err
+	}
+	var lost nl.Wiring
+	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node, routes: destinations(routes, veths)}
+	if serves(r, n) != nil {
+		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
+	}
+	for _, route := range withoutSource(routes, veths, n) {
+		// Pods may have come and gone while the routes were listed.
+		if _, err := node.LinkByName(route.Dev); err == nil && route.Check(node) != nil {
+			lost = append(lost, nl.Step{NS: node, Object: route})
+		}
+	}
+	return lost, nil
+}
+
+// vethsOf are the names of the node's ends of a network's veth pairs.
+func vethsOf(node *nl.NS, network string) (map[string]bool, error) {
+	links, err := node.Links()
+	veths := map[string]bool{}
+	for _, l := range links {
+		if isVeth(l, network) {
+			veths[l.Name] = true
+		}
+	}
+	return veths, err
+}
+
+// isVeth reports whether a link is the node's end of a veth pair of a network.
+func isVeth(l nl.Link, network string) bool {
+	return l.Kind == "veth" && l.Group == nl.OwnGroup && networkOf(l.Alias) == network
+}
+
+// Repair adds what [Lost] lists, as the next ADD would. It returns what it has added, even if
+// it could not add everything; the error names each part that it could not. It may run beside
+// ADDs: each accepts what the other has done.
+func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
+	w, failed := Lost(node, network, c)
+	for _, step := range w {
+		if err := install(nl.Wiring{step}); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		done = append(done, step)
+	}
+	if failed == nil {
+		failed = legacy.DelTable(node, network, func() ([]string, error) { return networksOn(node) })
+	}
+	return done, failed
+}
+
+// networksOn are the networks that have pods on the node.
+func networksOn(node *nl.NS) (networks []string, err error) {
+	links, err := node.Links()
+	for _, l := range links {
+		if network := networkOf(l.Alias); network != "" {
+			networks = append(networks, network)
+		}
+	}
+	return networks, err
+}
+
+// install adds what serves all pods step by step. If one step fails the steps before it stay,
+// because other pods rely on them already.
+func install(w nl.Wiring) error {
+	for _, step := range w {
+		if err := (nl.Wiring{step}).Add(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serves returns what CHECK misses of what serves all pods. That may be for another address of
+// the node than the next ADD would use.
+func serves(r *request, n node) error {
+	n, err := n.inTable(r)
+	if err != nil {
+		return err
+	}
+	return slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check()
+}
+
+// destinations are those that the node sends back to pods. They are what the node still
+// knows of the routes in the results with which the pods were made.
+func destinations(routes []nl.Route, veths map[string]bool) (dsts []netip.Prefix) {
+	for _, route := range routes {
+		if dst := route.Dst.Masked(); route.Via.IsValid() && veths[route.Dev] && !slices.Contains(dsts, dst) {
+			dsts = append(dsts, dst)
+		}
+	}
+	return dsts
+}
+
+// withoutSource returns the routes to pods that the kernel removed when the node lost the
+// address that is their source, even if DHCP has added it again at once. It also returns the
+// routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
+//
+// The routes in a pod's own table remain, and show the pod's addresses. If two pods had the
+// same address, the later one has it now. Its table has the higher number.
+func withoutSource(routes []nl.Route, veths map[string]bool, n node) (lost []nl.Route) {
+	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
+	main := map[netip.Prefix]nl.Route{}
+	for _, r := range routes {
+		if r.Table == nl.MainTable && !main[r.Dst].Src.IsValid() { // otherwise r is the second route
+			main[r.Dst] = r
+		}
+	}
+	for _, r := range routes {
+		a := r.Via
+		if !a.IsValid() {
+			a = r.Dst.Addr()
+		}
+		f := nl.FamilyOf(a)
+		src, ok := n.primary(f)
+		if !veths[r.Dev] || r.Table == nl.MainTable || a == loopVia(f) || !ok {
+			continue
+		}
+		dst := single(a)
+		if is, there := main[dst]; !there || !is.Src.IsValid() {
+			main[dst] = nl.Route{Dst: dst, Dev: r.Dev, Src: src, Protocol: nl.RouteProtocol, Replace: there}
+			lost = append(lost, main[dst])
+		}
+	}
+	return lost
+}
