@@ -224,8 +224,8 @@ func (m *metadata) try(ctx context.Context, path string, f func(context.Context)
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%w: %w", seen, whyDone(ctx))
+	if ctx.Err() != nil { // for errors.Is: the text is the same, whenever the deadline comes
+		seen.Err = whyDone(ctx)
 	}
 	return seen
 }
