@@ -122,7 +122,10 @@ func hostilities() (all []hostility) {
 		lost := []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.Refused("UnauthorizedOperation")}
 		all = append(all, hostility{action + " lost and denied", func(n *node) { n.sim.Script(action, lost...) }})
 	}
-	all = append(all, hostility{"metadata unavailable", func(n *node) { n.Lie(ec2sim.Unavailable()) }})
+	all = append(all, hostility{"metadata unavailable", func(n *node) {
+		n.conf["addTimeout"] = 20 // it waits to the end of it
+		n.Lie(ec2sim.Unavailable())
+	}})
 	slices.SortFunc(all, func(a, b hostility) int { return strings.Compare(a.name, b.name) })
 	return all
 }
