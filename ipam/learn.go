@@ -58,7 +58,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := discovery{s, described, untold, used, now, first}
+		l := discovery{s, described, untold, used, links, now, first}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -166,6 +166,7 @@ type discovery struct {
 	described map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
 	untold    string             // why it could not
 	used      lease.Used
+	links     []nl.Link // of the node; nil if nobody looked
 	now       time.Time
 	first     bool // nothing was ever used here
 }
@@ -197,6 +198,9 @@ func (l discovery) learn(e aws.ENI) {
 		if e.Index == 0 {
 			known.TagsUnknown = "" // the boot ENI
 		}
+		if l.links != nil && !l.first && e.Index > 0 && !l.onNode(e.MAC) {
+			known.Missed = l.now // a collection that was killed may have detached it
+		}
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
 		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // somebody may have changed them
@@ -215,6 +219,11 @@ func (l discovery) learn(e aws.ENI) {
 		vpc.CIDRs6 = e.VPCIPv6CIDRs
 	}
 	l.VPCs[e.VPC] = vpc
+}
+
+// onNode reports whether the node has the link of an ENI.
+func (l discovery) onNode(mac string) bool {
+	return slices.ContainsFunc(l.links, func(k nl.Link) bool { return k.MAC == mac })
 }
 
 // foreign reports whether an ENI is none of ours to touch: its owner has said so, by the

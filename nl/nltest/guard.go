@@ -4,6 +4,7 @@
 package nltest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -21,14 +22,17 @@ import (
 // anything that Dump shows in the namespace of the run itself.
 //
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
-type Guard struct{ *testing.M }
+type Guard struct {
+	*testing.M
+	Patience time.Duration // with what is on its way out; a minute if 0, which a busy machine may need
+}
 
 // Run runs the tests and returns the exit status.
 func (g Guard) Run() int {
 	warm()
 	before := traces()
 	status := g.M.Run()
-	if left := leftover(before); len(left) > 0 && status == 0 {
+	if left := leftover(before, cmp.Or(g.Patience, time.Minute)); len(left) > 0 && status == 0 {
 		fmt.Fprintf(os.Stderr, "the tests left behind:\n\t%s\n", strings.Join(left, "\n\t"))
 		status = 1
 	}
@@ -44,9 +48,9 @@ func warm() {
 }
 
 // leftover compares, and gives what is on its way out a moment: threads that end,
-// connections that close, namespaces that the kernel takes down. On a busy machine that may be long.
-func leftover(before map[string]int) (left []string) {
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+// connections that close, namespaces that the kernel takes down.
+func leftover(before map[string]int, patience time.Duration) (left []string) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
 		after := traces()
 		for what := range maps.Keys(after) {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -62,14 +63,16 @@ func TestLeak(t *testing.T) {
 func TestGuard(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	run := func(leak string) (out []byte, err error) {
+		f, err := os.Create(filepath.Join(t.TempDir(), "output")) // no pipe: what it leaves behind has its output open
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
 		cmd := exec.Command("/proc/self/exe", "-test.run=^TestLeak$")
-		cmd.Env = append(os.Environ(), "LEAK="+leak)
-		cmd.WaitDelay = 1 // what it leaves behind has its output open
-		n.Do(func() error {
-			out, err = cmd.CombinedOutput()
-			return err
-		})
-		return out, err
+		cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), "LEAK="+leak), f, f
+		status := n.Do(cmd.Run)
+		out, err = os.ReadFile(f.Name())
+		return out, errors.Join(status, err)
 	}
 	if out, err := run(""); err != nil {
 		t.Errorf("left nothing: %v\n%s", err, out)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -17,7 +18,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
+func TestMain(m *testing.M) {
+	g := nltest.Guard{M: m}
+	if os.Getenv("LEAK") == "all" {
+		g.Patience = time.Second // nothing of it goes away
+	}
+	os.Exit(g.Run())
+}
 
 func TestNS(t *testing.T) {
 	var first, second string

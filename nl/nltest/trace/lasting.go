@@ -26,7 +26,7 @@ var passing = slices.Concat(
 	[]uint64{unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_EPOLL_PWAIT, unix.SYS_READLINKAT,
 		unix.SYS_GETDENTS64, unix.SYS_FSTAT, fstatat, unix.SYS_STATFS, unix.SYS_FSTATFS, unix.SYS_GETSOCKNAME,
 		unix.SYS_GETSOCKOPT, unix.SYS_GETPID, unix.SYS_GETTID, unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID,
-		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM},
+		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 
 // Lasting names the system calls whose effect may be there still when the process is no
