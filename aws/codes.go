@@ -32,8 +32,8 @@ var meanings = []meaning{
 	// API, server errors. The other codes: the SDK's list of throttling errors.
 	{[]string{"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "RequestThrottled",
 		"RequestThrottledException", "ThrottledException", "TooManyRequestsException", "SlowDown"}, "", ErrThrottled,
-		"EC2 limits how often the whole account may call {action}: larger batches (ipBatchSize), prefixes, " +
-			"or ENIs from the launch template need fewer calls"},
+		"EC2 limits how often the whole account may call {action}: to make fewer calls, use larger batches (ipBatchSize), prefixes, " +
+			"or ENIs from the launch template"},
 
 	// API.
 	{[]string{"InsufficientFreeAddressesInSubnet"}, "", ErrSubnetFull, hintSubnet},
@@ -115,7 +115,7 @@ var (
 )
 
 const (
-	hintSubnet     = "give the VPC another subnet for pods, with the tags that subnetTags asks for"
+	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 create-subnet-cidr-reservation), " +
 		"or add a subnet"
 	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per network interface"

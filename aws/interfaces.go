@@ -63,7 +63,7 @@ func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 		return nil, errors.Join(errs...)
 	}
 	for _, err := range errs {
-		slog.WarnContext(ctx, "metadata does not describe an ENI well enough: it is left out", "because", err)
+		slog.WarnContext(ctx, "the metadata service does not describe an ENI completely: the ENI is ignored", "because", err)
 	}
 	slices.SortFunc(enis, byPlace)
 	return enis, nil

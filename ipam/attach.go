@@ -301,7 +301,7 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 		return err
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
-		slog.Warn("EC2 would not delete the ENI with the instance: the next growth or collection tries to change that", "eni", eni, "error", err)
+		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
 			return p.notBefore(ctx, modify, backoff(3))
 		}
@@ -336,7 +336,7 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attac
 	}
 	if errors.Is(err, aws.ErrInstanceFull) {
 		if e := p.learnShown(ctx, s, attached); e != nil {
-			slog.Warn("EC2 shows ENIs of this instance that metadata has not shown yet", "error", e)
+			slog.Warn("EC2 shows more ENIs of this instance than the metadata service: addresses of the others cannot be used yet", "error", e)
 		}
 	}
 	return attachment, at, err

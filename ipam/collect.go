@@ -64,7 +64,7 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	}
 	if err != nil {
 		// The registry and the kernel are enough to end leases and to find idle addresses.
-		slog.Warn("metadata or EC2 does not answer: the collection knows only what the registry has", "error", err)
+		slog.Warn("the metadata service or EC2 does not answer: this collection uses only what the registry has", "error", err)
 	}
 	p.renewPeers(ctx)
 	if c.used, err = p.inUse(); err != nil {
@@ -186,7 +186,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 		case err == nil:
 			c.Deleted = append(c.Deleted, id)
 		case errors.Is(err, errNotOurs):
-			slog.Warn("an ENI stays, and is left alone from now on", "eni", id, "reason", err)
+			slog.Warn("an ENI cannot be released, so this node no longer tries to", "eni", id, "reason", err)
 		default:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, on which no pod is known: %w", id, err))
 		}

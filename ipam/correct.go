@@ -61,7 +61,7 @@ func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 			continue
 		}
 		if x := lost(known, e, asked); !x.empty() {
-			slog.Warn("addresses are no longer on the ENI: somebody else has unassigned them; pods that have them have lost their network",
+			slog.Warn("somebody else has unassigned addresses of the ENI: pods that have them have lost their network",
 				"eni", e.ID, "addrs", x.list(), "prefixes", x.cidrs())
 			withdraw(s, e.ID, x)
 		}

@@ -127,7 +127,7 @@ func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpe
 	if ok && len(spec.Tags) > 0 && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags") {
 		// The original needed no such permission. Without tags nobody but this
 		// node's registry knows that the ENI may be deleted.
-		slog.Warn("the instance role does not allow ec2:CreateTags: the ENI has no tags", "error", err)
+		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", err)
 		spec.Tags = nil
 		eni, token, err = p.createOnce(ctx, subnet, spec, size)
 	}

@@ -58,7 +58,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		if p.knowsMore(ctx, s) {
 			return nil
 		}
-		why = append(why, errors.New(`"provision" is "assign": no new ENI is made`))
+		why = append(why, errors.New(`no new ENI is created, because "provision" is "assign"`))
 		return explain(errors.Join(why...))
 	}
 	if err := p.addENI(ctx, s); err != nil {
@@ -81,8 +81,8 @@ func (p *Pool) provisioned() error {
 	if err != nil {
 		return err
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, `give the launch template more addresses, lower --max-pods, or allow "provision": "assign"`,
-		`all of the %d addresses that this node is provisioned with are in use or cooling, and "provision" is "none"`, s.Free.Len()+s.Leases.Len())
+	return plugin.Errorf(plugin.CodeTryAgain, `add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set "provision" to "assign"`,
+		`all %d addresses of this node are in use or cooling, and "provision" is "none", so the node does not ask EC2 for more`, s.Free.Len()+s.Leases.Len())
 }
 
 // isFull reports whether err means that this ENI or subnet has no room, so that growth may

@@ -46,7 +46,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	// Metadata may not show the ENIs of pods that run yet, but their veth pairs are there.
 	links, err := p.Host.Links()
 	if err != nil {
-		return nil, fmt.Errorf("learn whether there are pods: %w", err)
+		return nil, fmt.Errorf("list the links of the node: %w", err)
 	}
 	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
@@ -63,7 +63,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 			l.learn(e)
 		}
 		if len(s.ENIs) == 0 {
-			return fmt.Errorf("learn about this instance's ENIs: %w: it shows none with all its attributes", aws.ErrNoMetadata)
+			return fmt.Errorf("learn about this instance's ENIs: %w: it lists no ENI with all attributes that this node needs", aws.ErrNoMetadata)
 		}
 		return nil
 	})
@@ -98,9 +98,9 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 		}
 		return described, "", nil
 	case p.Policy.Pools:
-		return nil, "", fmt.Errorf("learn which pools the ENIs serve: %w", err)
+		return nil, "", fmt.Errorf("ask EC2 for the tags of the ENIs, which name their pools: %w", err)
 	case ctx.Err() != nil:
-		return nil, "", fmt.Errorf("learn whose the ENIs are: %w", err)
+		return nil, "", fmt.Errorf("ask EC2 for the tags of the ENIs: %w", err)
 	}
 	return nil, whyUntold(err), nil
 }
@@ -108,10 +108,10 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 // whyUntold is why EC2 has not told the tags of ENIs: see [registry.ENI].
 func whyUntold(err error) string {
 	if aws.NotAllowed(err) {
-		slog.Warn("the role may not ask EC2 whose the ENIs are: all of them serve pods, and none is given back", "error", err)
+		slog.Warn("the role does not allow ec2:DescribeNetworkInterfaces, so this node does not know the tags of its ENIs. ENIs with unknown tags serve pods, but the node does not release them or their addresses", "error", err)
 		return registry.NotAllowed
 	}
-	slog.Warn("EC2 could not be asked whose the ENIs are: those of which it has not told are left alone until it can", "error", err)
+	slog.Warn("EC2 did not answer when asked for the tags of the ENIs. ENIs with unknown tags serve no pods and are not released until EC2 answers", "error", err)
 	return registry.NotAsked
 }
 

@@ -79,7 +79,7 @@ func (p *Pool) noteDetached(ctx context.Context, reason bool) {
 		err = p.Registry.Change(ctx, func(s *registry.State) { noteAttached(s, attached, asked) })
 	}
 	if err != nil {
-		slog.Warn("EC2 does not tell which ENIs are still attached: those whose links are not on the node count as attached", "enis", withoutLink(s), "error", err)
+		slog.Warn("EC2 did not list the attached ENIs: ENIs without a link on the node count as attached", "enis", withoutLink(s), "error", err)
 	}
 }
 
@@ -146,7 +146,7 @@ func (p *Pool) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		case len(enis) == 0 && (time.Since(e.Grown) <= settled || time.Since(e.Missed) <= settled):
 			// EC2 may not show it for a moment
 		case slices.Contains(detached(s), id) && !anyLeased(s, e.Has):
-			slog.Warn("forgot an ENI that somebody has detached from this instance", "eni", id)
+			slog.Warn("somebody has detached an ENI from this instance: it was removed from the registry", "eni", id)
 			s.Drop(id)
 		}
 	})

@@ -82,7 +82,7 @@ func (p *Pool) askSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	defer cancel()
 	subnets, err := p.describeSubnets(waiting, vpcOf(s), s.Instance.Zone)
 	if err != nil {
-		slog.Warn("the subnets of ENIs that others have attached are not known: no pod gets their addresses", "error", err)
+		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until it does", "error", err)
 		return s, nil
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) {

@@ -36,7 +36,7 @@ func (p *Pool) renewPeers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()
 	if err := p.readPeers(ctx, p.isStale); err != nil {
-		slog.Warn("EC2 does not say which peers the VPC has: the next pods get the routes of its last answer, if there is one", "error", err)
+		slog.Warn("EC2 did not list the peers of the VPC: new pods get routes to the peers that EC2 listed last, if any", "error", err)
 	}
 }
 

@@ -147,11 +147,11 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 	case leased:
 		return "", fmt.Errorf("%s is in use: %s", a, holder(lease))
 	case !slices.Contains(e.Addrs, a):
-		return "", fmt.Errorf("%s is in a prefix of %s, which EC2 takes back as a whole: registry-gc does, when no pod uses it", a, id)
+		return "", fmt.Errorf("%s is in a prefix of %s, and EC2 releases only whole prefixes: registry-gc does so when no pod uses the prefix", a, id)
 	case a == e.Primary():
-		return "", fmt.Errorf("%s is the primary address of %s, which has it as long as it lives", a, id)
+		return "", fmt.Errorf("%s is the primary address of %s, which cannot be unassigned", a, id)
 	case !s.Free.Has(a):
-		return "", fmt.Errorf("%s is not known to be free", a)
+		return "", fmt.Errorf("%s may be in use: the registry does not list it as free", a)
 	}
 	return id, nil
 }

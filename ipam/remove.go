@@ -191,11 +191,11 @@ func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	self, made := s.Instance.ID, madeFor(e)
 	switch {
 	case self == "":
-		return fmt.Errorf("whether %s is this instance's cannot be known: the metadata service has not said which instance this is", e.ID)
+		return fmt.Errorf("it is not known whether %s belongs to this instance: the metadata service has not reported the instance ID", e.ID)
 	case e.Instance != "" && e.Instance != self:
 		return fmt.Errorf("%w: it is attached to %s, and this is %s", errNotOurs, e.Instance, self)
 	case e.Instance == "" && e.Attachment != "":
-		return fmt.Errorf("%w: it is attached to something that is no instance", errNotOurs)
+		return fmt.Errorf("%w: it is attached, but not to an instance", errNotOurs)
 	case e.Instance == "" && made != "" && made != self && !detached:
 		return fmt.Errorf("%w: it was made for %s, and this is %s; cni-tool eni-gc deletes it when that instance is gone", errNotOurs, made, self)
 	case foreign(e):
@@ -239,7 +239,7 @@ func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
 	case len(why) > 0:
 		return fmt.Errorf("%w: %s", errUsed, strings.Join(why, "; "))
 	case used.Partial:
-		return fmt.Errorf("%w, perhaps: not all network namespaces of this node can be read", errUsed)
+		return fmt.Errorf("%w, or may serve pods: not all network namespaces of this node can be read", errUsed)
 	}
 	return nil
 }

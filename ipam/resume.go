@@ -207,7 +207,7 @@ func (p *Pool) learnOthers(ctx context.Context, enis []aws.ENI) {
 		err = p.Learn(ctx)
 	}
 	if err != nil {
-		slog.Warn("ENIs that are attached and not known wait until the metadata service shows them", "error", err)
+		slog.Warn("EC2 did not list the subnets: attached ENIs that are not in the registry serve pods only when the metadata service shows them", "error", err)
 	}
 }
 
@@ -242,7 +242,7 @@ func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 	}
 	shown, err := p.Cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("an ENI waits until the metadata service shows it", "eni", e.ID, "error", err)
+		slog.Warn("a new ENI serves pods only when the metadata service shows it", "eni", e.ID, "error", err)
 		return e, false, nil
 	}
 	for _, other := range shown {

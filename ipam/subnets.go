@@ -33,10 +33,10 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 			"%w: %s has no subnet", ErrNoSubnet, where)
 	case len(tagged) == 0:
 		return nil, plugin.Errorf(plugin.CodeTryAgain,
-			"give a subnet of this zone these tags, or correct what asks for them (subnetTags, --subnet_filter); 'cni-ipvlan-vpc-k8s-tool subnets' shows what there is",
+			"add these tags to a subnet of this zone, or correct subnetTags or --subnet_filter; 'cni-ipvlan-vpc-k8s-tool subnets' lists the subnets and their tags",
 			"%w: no subnet of %s has the tags %s: %s", ErrNoSubnet, where, tagText(tags), nearest(all, tags))
 	}
-	return nil, plugin.Errorf(plugin.CodeTryAgain, "give the subnet a CIDR of this family, or correct ipFamilies",
+	return nil, plugin.Errorf(plugin.CodeTryAgain, "add a CIDR of this family to the subnet, or correct ipFamilies",
 		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
 }
 

@@ -269,7 +269,7 @@ func (p *Pool) still(ctx context.Context, id string, x releasable, why error) (r
 	}
 	rest := x.only(func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) }, func(c netip.Prefix) bool { return slices.Contains(e.Prefixes, c) })
 	gone := x.without(rest)
-	slog.Warn("somebody else has unassigned a part, or an earlier try has", "eni", id, "addrs", gone.list(), "prefixes", gone.cidrs())
+	slog.Warn("some addresses were not on the ENI any more: somebody else, or an earlier attempt, has unassigned them", "eni", id, "addrs", gone.list(), "prefixes", gone.cidrs())
 	return rest, nil
 }
 

@@ -22,12 +22,12 @@ import (
 func strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {
-			return fmt.Errorf("%s cannot be on %s, and is not used: %w", a, id, err)
+			return fmt.Errorf("%s is not used, because it cannot be on %s: %w", a, id, err)
 		}
 	}
 	for _, c := range cidrs {
 		if err := strangeBlock(s, id, e, c); err != nil {
-			return fmt.Errorf("%s cannot be on %s, and is not used: %w", c, id, err)
+			return fmt.Errorf("%s is not used, because it cannot be on %s: %w", c, id, err)
 		}
 	}
 	return nil
@@ -38,13 +38,13 @@ func strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 // would be leased to pods before it is this instance's, or be another's.
 func strangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
-		return fmt.Errorf("%s as a new ENI is not valid: this node has had it before", e.ID)
+		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
 	}
 	if e.Description != "" && e.Description != wanted {
-		return fmt.Errorf("%s as a new ENI is not valid: its description is %.80q", e.ID, e.Description)
+		return fmt.Errorf("EC2 returned %s as a new ENI, but its description is %.80q", e.ID, e.Description)
 	}
 	if e.Instance != "" {
-		return fmt.Errorf("%s as a new ENI is not valid: it is attached to %s", e.ID, e.Instance)
+		return fmt.Errorf("EC2 returned %s as a new ENI, but it is attached to %s", e.ID, e.Instance)
 	}
 	return nil
 }

@@ -220,7 +220,7 @@ func (l *leaks) alive(ctx context.Context, self string, enis []aws.ENI) (alive m
 		}
 	}
 	if vpc == "" {
-		return nil, "", fmt.Errorf("EC2 does not show the boot ENI of this instance, %s: so its answer about other instances is not trusted, and nothing is deleted", self)
+		return nil, "", fmt.Errorf("EC2 does not show the boot ENI of this instance, %s, so its answer is incomplete: nothing is deleted", self)
 	}
 	return alive, vpc, nil
 }
@@ -235,7 +235,7 @@ func (l *leaks) busy() (func(id string) bool, error) {
 		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 && s.Rebuilt.Since.IsZero() {
 			return false
 		}
-		slog.Info("an ENI of this instance is left to its next ADD or registry-gc", "eni", id)
+		slog.Info("an ENI of this instance is not deleted here: its next ADD or registry-gc uses or deletes it", "eni", id)
 		return true
 	}, nil
 }
@@ -258,7 +258,7 @@ func (s sightings) read() (map[string]time.Time, error) {
 	}
 	var seen map[string]time.Time
 	if err := json.Unmarshal(b, &seen); err != nil {
-		return nil, cli.Hint(fmt.Errorf("%s: %w", s.file, err), "remove the file: what leaks will be seen again")
+		return nil, cli.Hint(fmt.Errorf("%s: %w", s.file, err), "delete the file: the next two runs find the leaked ENIs again")
 	}
 	return seen, nil
 }

@@ -34,7 +34,7 @@ and takes the kubelet's own, 110.` + cli.JSON("max_pods"),
 			case errors.Is(err, aws.ErrNoMetadata):
 				return err
 			case err != nil:
-				slog.Warn("the limits of this instance type are not known: assuming the kubelet's", "pods", conf.KubeletPods, "error", err)
+				slog.Warn("the limits of this instance type are not known: the kubelet's default is used", "pods", conf.KubeletPods, "error", err)
 				pods = conf.KubeletPods
 			}
 			if c.IsSet("max") {

@@ -39,7 +39,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			conf.Flag(),
 			&cli.DurationFlag{
 				Name: "free-after", DefaultText: "none",
-				Usage: "give back what has been free for this `TIME`; up to 15 % is added, so that nodes do not call EC2 together",
+				Usage: "release what has been free for this `TIME`; up to 15 % is added, so that nodes do not call EC2 together",
 			},
 			&cli.IntFlag{Name: "max-reap", Value: -1, Usage: "unassign `N` addresses at most, and delete no ENI; -1: all, 0: none"},
 		},
@@ -57,7 +57,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			done, rules, failed := collect(c, p, ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")})
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
-				slog.Info("gave back", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
+				slog.Info("released", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
 					"prefixes", len(done.Returned), "rules", len(rules))
 			}
 			return errors.Join(failed, cli.Answer(c, map[string]any{

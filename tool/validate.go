@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -45,7 +46,10 @@ mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 				}
 			})
 			if err == nil && len(all) > 0 {
-				err = fmt.Errorf("mistakes: %d", len(all))
+				err = fmt.Errorf("%d mistakes in the configuration", len(all))
+				if len(all) == 1 {
+					err = errors.New("1 mistake in the configuration")
+				}
 			}
 			return err
 		},

@@ -30,7 +30,7 @@ func (p *Pool) told(o Owner, none error) error {
 	if w, ok := s.Waiters[o.Key.String()]; !ok || !f.Began.After(w.Since) || time.Since(f.Since) > justNow {
 		return nil
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD of this node has asked EC2 for all that wait, and failed: %s", Lacking(none), f.Text)
+	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
 }
 
 // overdue is the error of an ADD whose time has ended while it waited for another
@@ -41,7 +41,7 @@ func (p *Pool) overdue(o Owner, ended error) error {
 		return err
 	}
 	what, hint := p.holdup(s, o)
-	return plugin.Errorf(plugin.CodeTryAgain, hint, "%w: another ADD of this node still asks EC2 for all that wait: %s: %w", ErrNone, what, ended)
+	return plugin.Errorf(plugin.CodeTryAgain, hint, "%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
 }
 
 // holdup is what keeps the process that asks EC2, and what an operator can do about it:
@@ -58,7 +58,7 @@ func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 	case f.Since.After(since.Add(-patience)) && f.Since.After(call.Since):
 		return f.Text, f.Hint
 	case call.Action != "":
-		return fmt.Sprintf("%s began at %s, and has no answer", call.Action, call.Since.Format(time.RFC3339)), "EC2 is slow: a longer addTimeout gives it more time"
+		return fmt.Sprintf("EC2 has not answered %s since %s", call.Action, call.Since.Format(time.RFC3339)), "EC2 is slow: raise addTimeout to give it more time"
 	}
 	return "it has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }

@@ -49,6 +49,6 @@ func inUse(ctx context.Context, k registry.Key) error {
 	if len(addrs) == 0 {
 		return nil
 	}
-	slog.Warn("an address of the ENI is in a namespace of which the registry knew nothing: it is kept from pods", "addrs", addrs)
+	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them", "addrs", addrs)
 	return (&Pool{Registry: r}).reject(ctx, Owner{Key: k}, addrs, "")
 }

@@ -72,7 +72,7 @@ func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 		}
 		l, err := p.link(ctx, s, id)
 		if errors.Is(err, fs.ErrNotExist) {
-			slog.Warn("the boot ENI has no link on the node: the MTU of the others stays as it is", "eni", id, "mac", e.MAC)
+			slog.Warn("the link of the boot ENI is not on the node: the MTU of the other ENIs is not changed", "eni", id, "mac", e.MAC)
 			return 0, nil
 		}
 		if err != nil {

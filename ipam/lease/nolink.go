@@ -25,8 +25,8 @@ import (
 var ErrNoLink = errors.New("its link is not on the node")
 
 // HintNoLink is what an operator can do about it.
-const HintNoLink = "an ENI without its link was detached by somebody (CloudTrail, DetachNetworkInterface), or the kernel has not found it: " +
-	"see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves again as soon as its link is there"
+const HintNoLink = "somebody has detached the ENI (CloudTrail: DetachNetworkInterface), or the kernel has not found it: " +
+	"see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves pods again as soon as its link is on the node"
 
 // Obtain leases addresses by take, and sets the link of their ENI up, whose name it returns.
 // Where that link is not on the node, it gives the addresses back and takes others. An
@@ -123,7 +123,7 @@ func linked(e registry.ENI, name string) registry.ENI {
 func (p *Pool) Look(ctx context.Context) (again bool) {
 	again, err := p.look(ctx)
 	if err != nil {
-		slog.Warn("it is not known which ENIs have their links on the node", "error", err)
+		slog.Warn("the node's links cannot be listed: missing and restored ENI links are not noticed", "error", err)
 	}
 	return again && err == nil
 }

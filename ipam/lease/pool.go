@@ -55,7 +55,7 @@ type Allocation struct {
 // routes to the peers, although the configuration asks for them. Nobody would add them later.
 var (
 	ErrNone    = errors.New("no address is free")
-	ErrUnknown = errors.New("nothing is known of this node's ENIs yet")
+	ErrUnknown = errors.New("this node's ENIs are not known yet")
 	ErrPeers   = errors.New("the peers of the VPC are not known yet")
 )
 

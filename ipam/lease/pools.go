@@ -54,7 +54,7 @@ func (c *Config) requested(pod plugin.Pod, name string) (Policy, error) {
 	}
 	i := slices.IndexFunc(c.pools, func(p Policy) bool { return p.Pool == name })
 	if i < 0 {
-		return Policy{}, plugin.Errorf(CodePoolRefused, "the pools are named in the network configuration of the node, under pools",
+		return Policy{}, plugin.Errorf(CodePoolRefused, "use a pool of the node's network configuration: the key pools lists them",
 			"pod %s asks for the pool %q: there is none of that name", pod, name)
 	}
 	p := c.pools[i]

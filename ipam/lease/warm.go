@@ -19,7 +19,7 @@ const Refill = "refill"
 // refill leaves the mark. An ADD that has its address does not fail for it.
 func (p *Pool) refill() {
 	if err := p.Registry.Mark(Refill); err != nil {
-		slog.Warn("the pool is not refilled before it is empty: the mark that asks for it cannot be written", "error", err)
+		slog.Warn("the mark that starts cni-warm.service cannot be written: the pool is refilled only when it is empty", "error", err)
 	}
 }
 

@@ -37,7 +37,7 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 			means = "it is on the link " + a.Dev + " of the node, which answers in the place of " + h.Owner()
 		}
 		found = append(found, Finding{Severity: severe, About: a.Prefix.Addr().String(), Means: means,
-			Do: fmt.Sprintf("ip address del %v dev %s; and keep whoever has put it there off pods' ENIs, by cni-links.service", a.Prefix, a.Dev), fix: p.strip(a)})
+			Do: fmt.Sprintf("ip address del %v dev %s; then enable cni-links.service, so that no network manager of the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.strip(a)})
 	}
 	return found, nil
 }

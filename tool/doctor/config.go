@@ -16,8 +16,8 @@ import (
 // in its place.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
-		return []Finding{{Severity: severe, About: p.path(conf.Dir), Means: "there is " + conf.ErrNone.Error() + ": no pod gets a network",
-			Do: "copy one there, from the examples in /usr/share/doc/cni-ipvlan-vpc-k8s; --config says where it is, if elsewhere"}}, nil
+		return []Finding{{Severity: severe, About: p.path(conf.Dir), Means: conf.ErrNone.Error() + " is in this directory: no pod gets a network",
+			Do: "copy one of the examples in /usr/share/doc/cni-ipvlan-vpc-k8s to this directory; if the conflist is elsewhere, name it with --config"}}, nil
 	}
 	mistakes, err := conf.Mistakes(p.file, p.binDir)
 	if err != nil {
@@ -26,13 +26,13 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, m := range mistakes {
 		found = append(found, Finding{Severity: severe, About: m.File, Means: strings.TrimPrefix(m.String(), m.File+": "),
-			Do: "correct it; " + cli.Name + " validate " + m.File + " shows all mistakes"})
+			Do: "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
 	}
 	files, err := conf.Files(filepath.Dir(p.file))
 	if err == nil && len(files) > 0 && files[0] != p.file {
 		found = append(found, Finding{Severity: severe, About: files[0],
-			Means: "runtimes take the first file of the folder, and that is this one: no pod gets its network by " + filepath.Base(p.file),
-			Do:    "remove it, or give " + filepath.Base(p.file) + " a name that comes before"})
+			Means: "container runtimes read the first file of the directory, which is this one: no pod gets a network from " + filepath.Base(p.file),
+			Do:    "remove this file, or rename " + filepath.Base(p.file) + " so that it sorts before"})
 	}
 	return found, err
 }

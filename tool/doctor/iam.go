@@ -37,15 +37,15 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 		err := p.pool.Cloud.DryRun(ctx, action, on)
 		switch {
 		case errors.Is(err, aws.ErrDenied):
-			found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the role is not allowed to: " + err.Error(),
-				Do: cli.Name + " iam-policy prints what it needs"})
+			found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the instance role does not allow this action: " + err.Error(),
+				Do: "add the action to the policy of the role: " + cli.Name + " iam-policy prints a complete policy"})
 		case err != nil:
 			return found, err
 		}
 	}
 	if on.ENI == "" && slices.ContainsFunc(n.Actions(), bound) {
-		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "they were not tried: this node has no ENI for pods yet",
-			Do: cli.Name + " warm, or the first pod, makes one"})
+		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs were not checked, because this node has no ENI for pods yet",
+			Do: "run this check again after the first pod, or after " + cli.Name + " warm, which creates an ENI if warm.min asks for one"})
 	}
 	return found, nil
 }

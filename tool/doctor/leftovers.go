@@ -28,7 +28,7 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 			continue
 		}
 		found = append(found, Finding{Severity: warning, About: r.String(), Means: "its link is gone, with a pod that ended without a DEL; the kernel still compares each packet with the rule",
-			Do: cli.Name + " registry-gc --free-after=15m deletes it; look whether cni-gc.timer is active", fix: p.removeDetached})
+			Do: cli.Name + " registry-gc --free-after=15m deletes it; check that cni-gc.timer is active", fix: p.removeDetached})
 	}
 	for _, l := range links {
 		if owner := p.strayVeth(l); owner != "" {

@@ -24,6 +24,6 @@ func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
 			return nil, nil
 		}
 	}
-	return []Finding{{Severity: severe, About: "NetworkManager", Means: "no unmanaged-devices keep it off the ENIs of pods: it gives them addresses and routes of its own",
+	return []Finding{{Severity: severe, About: "NetworkManager", Means: "NetworkManager has no setting unmanaged-devices for the ENIs of pods: it adds addresses and routes to them",
 		Do: "where every ENI but the boot ENI is for pods: systemctl enable --now cni-links.service"}}, nil
 }

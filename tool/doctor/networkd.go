@@ -14,7 +14,7 @@ import (
 const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
 
 // checkNetworkd reads what systemd-networkd does with routes and rules that it has not made
-// (networkd.conf(5)): by default it removes them when it starts, or configures a link anew.
+// (networkd.conf(5)): by default it removes them when it starts, or configures a link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.path("/run/systemd/netif/links"))
 	if err != nil && !p.runs(ctx, "systemd-networkd.service") {
@@ -39,7 +39,7 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	for key, what := range map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"} {
 		if !slices.Contains([]string{"no", "n", "false", "f", "off", "0"}, settings[key]) {
-			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what + " of pods when it starts or configures a link anew",
+			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what + " of pods when it starts or configures a link again",
 				Do:  "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart it at a quiet time",
 				fix: p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, ", for when systemd-networkd starts next")})
 		}

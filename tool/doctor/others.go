@@ -20,7 +20,7 @@ func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	misfit := conf.Misfits(p.given)
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		if why := misfit(p.state.ENIs[id]); why != "" {
-			found = append(found, Finding{Severity: note, About: id, Means: "others have attached it, and no new pod gets its addresses: " + why,
+			found = append(found, Finding{Severity: note, About: id, Means: "others have attached this ENI, and no new pod gets its addresses: " + why,
 				Do: "if it is for pods, give it these groups (aws ec2 modify-network-interface-attribute --groups), which " + cli.Name +
 					" registry-gc learns; or the tag " + ipam.TagPool + "=default, which is read when the node boots"})
 		}

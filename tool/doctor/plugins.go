@@ -40,10 +40,10 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		case errors.Is(err, fs.ErrNotExist) && p.list.Plugin(conf.TypeIPAM) != nil: // if it needs that one, checkConfig misses it
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
-				Do: "install the package, or say --bin-dir, where the runtime's configuration has another folder (containerd: bin_dir)"})
+				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
 		case err != nil || info.Main.Path != module:
-			found = append(found, Finding{Severity: warning, About: file, Means: "it is not a program of this project: it may be the original's",
-				Do: "install the package anew"})
+			found = append(found, Finding{Severity: warning, About: file, Means: "it is not a program of this project: it may be the original plugin",
+				Do: "install the package again"})
 		default:
 			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Name])
 		}

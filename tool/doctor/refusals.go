@@ -22,19 +22,19 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	now := time.Now()
 	for _, action := range slices.Sorted(maps.Keys(p.state.NotBefore)) {
 		if until := p.state.NotBefore[action]; until.After(now) {
-			found = append(found, Finding{Severity: warning, About: "ec2:" + action, Means: "EC2 throttles the account; this node waits another " + view.Brief(until.Sub(now)),
-				Do: "larger batches (ipBatchSize), prefixes, or ENIs from the launch template need fewer calls"})
+			found = append(found, Finding{Severity: warning, About: "ec2:" + action, Means: "EC2 throttles this action for the account: this node calls it again in " + view.Brief(until.Sub(now)),
+				Do: "to make fewer calls, use larger batches (ipBatchSize), prefixes, or ENIs from the launch template"})
 		}
 	}
 	for _, concern := range slices.Sorted(maps.Keys(p.state.Failures)) {
 		f := p.state.Failures[concern]
 		network, pool, _ := strings.Cut(concern, "/")
 		found = append(found, Finding{Severity: severe, About: "pool " + conf.PoolName(pool) + " of " + network,
-			Means: "ADDs fail, the last one " + view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text, Do: cmp.Or(f.Hint, "see the events of the pods")})
+			Means: "ADDs fail. The last one failed " + view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text, Do: cmp.Or(f.Hint, "see the events of the pods")})
 	}
 	if until := p.state.Instance.FullUntil; until.After(now) {
-		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID, Means: "EC2 gives it no further ENI; this node asks again in " + view.Brief(until.Sub(now)),
-			Do: "detach what others have attached, use prefixes, or let the kubelet take fewer pods (" + cli.Name + " maxpods)"})
+		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID, Means: "EC2 has refused to attach another ENI to this instance; this node asks again in " + view.Brief(until.Sub(now)),
+			Do: "detach ENIs that others have attached, use prefixes, or lower --max-pods of the kubelet (" + cli.Name + " maxpods)"})
 	}
 	if until := p.state.Instance.QuotaUntil; until.After(now) {
 		found = append(found, Finding{Severity: warning, About: "quota", Means: "the account can have no more ENIs in this region; this node asks again in " + view.Brief(until.Sub(now)),

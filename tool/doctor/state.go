@@ -21,17 +21,17 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	if f.Type != unix.TMPFS_MAGIC {
-		found = append(found, Finding{Severity: warning, About: dir, Means: "it is not on a tmpfs: after a boot it lists pods that are gone, and each ADD waits for a disk",
+		found = append(found, Finding{Severity: warning, About: dir, Means: "this directory is not on a tmpfs: after a boot the registry lists pods that are gone, and each ADD waits for a disk",
 			Do: "mount /run as tmpfs, and do not set CNI_IPVLAN_VPC_STATE_DIR"})
 	}
 	if _, err := p.pool.Registry.View(); err != nil {
 		found = append(found, Finding{Severity: severe, About: dir, Means: "the registry cannot be read: " + err.Error(),
-			Do: "if a later release wrote it, install that; else delete it: it is rebuilt from metadata and the kernel"})
+			Do: "if a later release has written the file registry.json, install that release. Otherwise delete the file: the next ADD rebuilds it from metadata and the kernel"})
 	}
 	bad, _ := filepath.Glob(filepath.Join(dir, "*.bad-*"))
 	for _, b := range bad {
-		found = append(found, Finding{Severity: note, About: b, Means: "a registry that could not be parsed was set aside, and rebuilt",
-			Do: "report it with the file, and delete that"})
+		found = append(found, Finding{Severity: note, About: b, Means: "the registry could not be parsed: this is the old file, and a new registry was built",
+			Do: "report a bug, attach the file, then delete the file"})
 	}
 	return found, nil
 }

@@ -44,10 +44,10 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 		switch {
 		case v4 && free == 0:
 			found = append(found, Finding{Severity: severe, About: about, Means: "its subnets in " + zone + " have no free address: " + subnetIDs(fit),
-				Do: "give the VPC another subnet for pods, with the tags that subnetTags asks for"})
+				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
 		case v4 && free < few:
 			found = append(found, Finding{Severity: warning, About: about, Means: fmt.Sprintf("its subnets in %s have %d free addresses, fewer than one ENI can take: %s", zone, free, subnetIDs(fit)),
-				Do: "give the VPC another subnet for pods, with the tags that subnetTags asks for"})
+				Do: "add another subnet for pods to the VPC, with the tags in subnetTags"})
 		}
 	}
 	return found, nil

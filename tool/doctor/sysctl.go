@@ -40,7 +40,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 			continue
 		}
 		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "), Means: err.Error() + ": " + k.means,
-			Do: "set it, and look for the file in /etc/sysctl.d that says otherwise", fix: p.apply(k.Sysctl)})
+			Do: "set it, and correct the file in /etc/sysctl.d that sets another value", fix: p.apply(k.Sysctl)})
 	}
 	return found, nil
 }

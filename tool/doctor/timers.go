@@ -14,7 +14,7 @@ import (
 
 // checkTimers looks whether anybody collects, and refills.
 func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
-	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs are never given back"}
+	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs are never released"}
 	if p.config != nil && slices.ContainsFunc(p.config.Policies(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		why["cni-warm.path"] = "nobody refills the pools to warm.min: ADDs wait for EC2"
 	}

@@ -76,13 +76,13 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case known.Foreign:
 		return nil // no pod gets its addresses
 	case known.Draining:
-		return []Finding{{id, "a collection is about to delete it, or was interrupted", "the next " + cli.Name + " registry-gc ends that", true}}
+		return []Finding{{id, "a collection is about to delete it, or was interrupted", "the next " + cli.Name + " registry-gc finishes that", true}}
 	case inRegistry && k.EC2.Answered && !attached:
 		return []Finding{{id, "the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
 			"somebody has detached it (CloudTrail, DetachNetworkInterface): delete the pods on it, and the next " + cli.Name + " registry-gc forgets it; or attach it again", false}}
 	case inRegistry && k.links[known.MAC] == "":
-		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC + ": its pods have lost their network, and new pods pass it over",
-			"look into dmesg for the driver, and whether somebody has moved the link to another namespace; it serves again when the link is back", false}}
+		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC + ": its pods have lost their network, and new pods do not use it",
+			"check dmesg for errors of the network driver, and whether somebody has moved the link to another namespace; the ENI serves pods again when the link is back", false}}
 	case !inRegistry && attached:
 		return []Finding{{id, "it is attached, but the registry does not know it: no pod gets its addresses",
 			"wait until metadata shows it, then run " + cli.Name + " registry-gc, which learns it", !k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
@@ -110,8 +110,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	}
 	for _, p := range ours {
 		if !slices.Contains(theirs, p) {
-			fs = append(fs, Finding{p.String(), "the registry has it on " + id + ", but EC2 has not: pods with its addresses have lost their network, and the next ones would have none",
-				"delete these pods, and run " + cli.Name + " registry-gc, which asks EC2 and takes the prefix out of the registry", false})
+			fs = append(fs, Finding{p.String(), "the registry has the prefix on " + id + ", but EC2 does not: pods with its addresses have lost their network, and a new pod that gets one would have no network",
+				"delete these pods, then run " + cli.Name + " registry-gc, which asks EC2 and removes the prefix from the registry", false})
 		}
 	}
 	return fs
@@ -129,7 +129,7 @@ func (k *Comparison) judgeStray(id string) []Finding {
 		return []Finding{{id, "it was made for this node and is not attached: a process is about to attach it, or was interrupted",
 			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
 	}
-	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and nothing tells why: it was left behind, and costs one of the ENIs that the account can have", ipam.TagInstance),
+	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and no call for it is under way: it was left behind, and counts against the account's quota of ENIs", ipam.TagInstance),
 		"run " + cli.Name + " eni-gc twice, an hour apart", false}}
 }
 
@@ -168,7 +168,7 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < young
 	if k.used.By[h.Addr] == "" && !k.used.Partial && !adding {
 		fs = append(fs, Finding{at, "it is leased to " + h.Owner() + ", but no namespace has it: the pod ended without a DEL, or its ADD failed",
-			"look whether cni-gc.timer is active: " + cli.Name + " registry-gc ends the lease, when it has seen so twice", false})
+			"check that cni-gc.timer is active: " + cli.Name + " registry-gc ends the lease when it has found the same twice", false})
 	}
 	return fs
 }
@@ -177,7 +177,7 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 	where := k.used.By[a]
 	if k.EC2.Answered && k.EC2.on(a) == "" {
-		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: what it sends is dropped",
+		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: EC2 drops what the pod sends from it",
 			"find the pod by its namespace (lsns -t net) and delete it", false}}
 	}
 	return []Finding{{at, where + " has it, but the registry has no lease: the next pod might get it, too",
@@ -192,10 +192,10 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 		return nil
 	case on != "":
 		return []Finding{{at, fmt.Sprintf("the registry has it on %s, EC2 on %s: a pod that gets it would have no network", orNone(h.ENI), on),
-			"move it back, or run " + cli.Name + " registry-gc, which asks EC2 and takes it out of the registry", false}}
+			"move it back, or run " + cli.Name + " registry-gc, which asks EC2 and removes the address from the registry", false}}
 	}
 	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node: a pod that gets it would have no network",
-		"run " + cli.Name + " registry-gc, which asks EC2 and takes it out of the registry; CloudTrail says who unassigned it", false}}
+		"run " + cli.Name + " registry-gc, which asks EC2 and removes the address from the registry; CloudTrail says who unassigned it", false}}
 }
 
 // judgeUnknown judges an address that only EC2 or metadata shows.
@@ -204,7 +204,7 @@ func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 	id := k.EC2.on(a)
 	switch e := k.EC2.enis[id]; {
 	case unassigned && k.now.Sub(gone) < lag:
-		return []Finding{{at, "this node unassigned it " + Brief(k.now.Sub(gone)) + " ago, and some still show it", "wait", true}}
+		return []Finding{{at, "this node unassigned it " + Brief(k.now.Sub(gone)) + " ago, but EC2 or metadata still shows it", "wait some minutes", true}}
 	case k.EC2.Answered && id == "":
 		return []Finding{{at, "metadata shows it, but EC2 says that it is gone: metadata is behind", "wait some minutes", true}}
 	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:

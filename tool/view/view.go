@@ -126,7 +126,7 @@ func addRoutes(host *nl.NS, used lease.Used) error {
 func metadataSays(ctx context.Context, cloud *aws.Client) Source {
 	enis, err := cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("metadata is not compared", "error", err)
+		slog.Warn("the metadata service does not answer: it is not compared", "error", err)
 		return Source{}
 	}
 	return snapshot(enis)
@@ -137,7 +137,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
 	if instance == "" {
 		i, err := cloud.Instance(ctx)
 		if err != nil {
-			slog.Warn("EC2 is not compared: this instance is not known", "error", err)
+			slog.Warn("the metadata service did not report the instance ID: EC2 is not compared", "error", err)
 			return Source{}
 		}
 		instance = i.ID
@@ -149,7 +149,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
 		enis = append(enis, strays...)
 	}
 	if err != nil {
-		slog.Warn("EC2 is not compared", "error", err)
+		slog.Warn("EC2 does not answer: it is not compared", "error", err)
 		return Source{}
 	}
 	return snapshot(enis)
