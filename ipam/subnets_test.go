@@ -25,7 +25,7 @@ func TestNoSubnet(t *testing.T) {
 	}{
 		{"a mistyped value", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes_kubelet": "tru"} },
 			"no subnet for a new ENI: no subnet of vpc-1 in us-east-1a has the tags kubernetes_kubelet=tru: subnet-pod0, which comes nearest, has kubernetes_kubelet=true",
-			"correct what asks for them (subnetTags"},
+			"correct subnetTags or --subnet_filter"},
 		{"one tag too many", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes_kubelet": "true", "team": "a"} },
 			"has the tags kubernetes_kubelet=true, team=a: subnet-pod0, which comes nearest, has no tag team", "'cni-ipvlan-vpc-k8s-tool subnets' shows"},
 		{"a mistyped key", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes-kubelet": "true"} },

@@ -50,7 +50,7 @@ With --root it checks the files of an image that does not run, and needs no EC2.
 			r, failed := n.Examine(c.Context, checks, c.Bool("fix"))
 			err = errors.Join(failed, cli.Answer(c, r, r.Print))
 			if err == nil && r.Errors > 0 {
-				err = fmt.Errorf("errors: %d", r.Errors)
+				err = errors.New(cli.Count(r.Errors, "error") + " left")
 			}
 			return err
 		},

@@ -4,7 +4,7 @@
 package tool
 
 import (
-	"fmt"
+	"errors"
 	"io"
 	"time"
 
@@ -69,6 +69,6 @@ func diff(c *cli.Context) error {
 	if err := cli.Answer(c, d, d.Print); err != nil || d.Disagreements == 0 {
 		return err
 	}
-	return cli.Hint(fmt.Errorf("registry, kernel, metadata and EC2 disagree: %d", d.Disagreements),
+	return cli.Hint(errors.New(cli.Count(d.Disagreements, "disagreement")+" between registry, kernel, metadata and EC2"),
 		"EC2 and metadata may be some minutes behind: run it again before you act")
 }

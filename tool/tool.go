@@ -8,7 +8,7 @@
 //	remove-interface          detach ENIs and delete them
 //	allocate-first-available  get more addresses for an ENI that has room
 //	deallocate                give addresses back
-//	registry-gc               give back what has been free for long (cni-gc.timer)
+//	registry-gc               release what has been free for long (cni-gc.timer)
 //	repair                    put back what the node has lost (cni-gc.timer, nftables.service)
 //	warm                      get what a pool wants to have free (cni-warm.path)
 //	eni-gc                    delete what instances that are gone have left behind

@@ -46,10 +46,7 @@ mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 				}
 			})
 			if err == nil && len(all) > 0 {
-				err = fmt.Errorf("%d mistakes in the configuration", len(all))
-				if len(all) == 1 {
-					err = errors.New("1 mistake in the configuration")
-				}
+				err = errors.New(cli.Count(len(all), "mistake") + " in the configuration")
 			}
 			return err
 		},

@@ -67,8 +67,8 @@ func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 // operator can do about it. The hint is the one of package aws, which has the SDK.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
-		fmt.Sprintf("EC2 limits how often the whole account may call %s: larger batches (ipBatchSize), prefixes, "+
-			"or ENIs from the launch template need fewer calls", action)
+		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches (ipBatchSize), prefixes, "+
+			"or ENIs from the launch template", action)
 }
 
 // releases are the actions that give something back to EC2: no growth has to wait for them.

@@ -36,6 +36,14 @@ type hinted struct {
 
 func (h hinted) Unwrap() error { return h.error }
 
+// Count is a number of things, of which thing names one: "1 error", "2 errors".
+func Count(n int, thing string) string {
+	if n != 1 {
+		thing += "s"
+	}
+	return fmt.Sprint(n, " ", thing)
+}
+
 // Hint adds to an error what the operator can do about it.
 func Hint(err error, hint string) error { return hinted{err, hint} }
 

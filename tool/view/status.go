@@ -202,7 +202,7 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 // Print writes the totals, then the addresses.
 func (n Status) Print(w io.Writer, now time.Time) {
 	if n.Instance.ID == "" {
-		fmt.Fprintln(w, "nothing is known of this node yet: no pod has asked for an address")
+		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address yet")
 	} else {
 		limit := "as many as it can have, not asked yet"
 		if n.Instance.ENIsMax > 0 {
