@@ -72,7 +72,7 @@ func TestOverdue(t *testing.T) {
 				}
 			}
 			return false
-		}, "CreateNetworkInterface began at ", "a longer addTimeout"},
+		}, "EC2 has not answered CreateNetworkInterface since ", "raise addTimeout"},
 	} {
 		for _, k := range []kind{alone, warmAlone} {
 			t.Run(test.name+" "+k.String(), func(t *testing.T) {

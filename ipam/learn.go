@@ -111,7 +111,7 @@ func whyUntold(err error) string {
 		slog.Warn("the role does not allow ec2:DescribeNetworkInterfaces, so this node does not know the tags of its ENIs. ENIs with unknown tags serve pods, but the node does not release them or their addresses", "error", err)
 		return registry.NotAllowed
 	}
-	slog.Warn("EC2 did not answer when asked for the tags of the ENIs. ENIs with unknown tags serve no pods and are not released until EC2 answers", "error", err)
+	slog.Warn("EC2 did not return the tags of the ENIs. ENIs with unknown tags serve no pods and are not released until EC2 returns them", "error", err)
 	return registry.NotAsked
 }
 

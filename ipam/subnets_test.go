@@ -27,7 +27,7 @@ func TestNoSubnet(t *testing.T) {
 			"no subnet for a new ENI: no subnet of vpc-1 in us-east-1a has the tags kubernetes_kubelet=tru: subnet-pod0, which comes nearest, has kubernetes_kubelet=true",
 			"correct subnetTags or --subnet_filter"},
 		{"one tag too many", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes_kubelet": "true", "team": "a"} },
-			"has the tags kubernetes_kubelet=true, team=a: subnet-pod0, which comes nearest, has no tag team", "'cni-ipvlan-vpc-k8s-tool subnets' shows"},
+			"has the tags kubernetes_kubelet=true, team=a: subnet-pod0, which comes nearest, has no tag team", "'cni-ipvlan-vpc-k8s-tool subnets' lists"},
 		{"a mistyped key", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes-kubelet": "true"} },
 			"has the tags kubernetes-kubelet=true: none of its 2 subnets has such a tag; they have the tags kubernetes_kubelet", "subnetTags"},
 		{"no IPv6", func(p *lease.Policy) { p.Families = []lease.Family{lease.IPv4, lease.IPv6} },

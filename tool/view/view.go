@@ -126,7 +126,7 @@ func addRoutes(host *nl.NS, used lease.Used) error {
 func metadataSays(ctx context.Context, cloud *aws.Client) Source {
 	enis, err := cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("the metadata service does not answer: it is not compared", "error", err)
+		slog.Warn("the metadata service did not list the ENIs: it is not compared", "error", err)
 		return Source{}
 	}
 	return snapshot(enis)
@@ -149,7 +149,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
 		enis = append(enis, strays...)
 	}
 	if err != nil {
-		slog.Warn("EC2 does not answer: it is not compared", "error", err)
+		slog.Warn("EC2 did not list the ENIs: it is not compared", "error", err)
 		return Source{}
 	}
 	return snapshot(enis)
