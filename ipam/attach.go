@@ -160,8 +160,8 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	if len(spec.Tags) > 0 {
 		where += " with the tags " + tagText(spec.Tags)
 	}
-	return "", plugin.Errorf(plugin.CodeTryAgain, "add a subnet with these tags to the VPC, in this zone",
-		"%w", errors.Join(append([]error{fmt.Errorf("%w: none of the subnets of %s has an address left", aws.ErrSubnetFull, where)}, why...)...))
+	return "", plugin.Errorf(plugin.CodeTryAgain, "add another subnet to "+where,
+		"%w", errors.Join(append([]error{fmt.Errorf("%w: no subnet of %s has free addresses", aws.ErrSubnetFull, where)}, why...)...))
 }
 
 // vpcOf returns the VPC of the instance, which is the VPC of its boot ENI. While metadata does

@@ -65,7 +65,7 @@ func find(name, path string) (string, error) {
 			return program, nil
 		}
 	}
-	return "", Errorf(CodeInvalid, install, "%s is in none of the folders of CNI_PATH, %s", name, path)
+	return "", Errorf(CodeInvalid, install, "%s is in none of the directories of CNI_PATH, %s", name, path)
 }
 
 // answered is the error that a plugin has printed. If it has printed none, it is how the

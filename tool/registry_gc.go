@@ -57,7 +57,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			done, rules, failed := collect(c, p, ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")})
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
-				slog.Info("released", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
+				slog.Info("collected", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
 					"prefixes", len(done.Returned), "rules", len(rules))
 			}
 			return errors.Join(failed, cli.Answer(c, map[string]any{
