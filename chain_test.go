@@ -33,7 +33,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// programs is the folder of ours, as make builds them: the chain runs as it does on a node, by processes that start as fast as
+// programs is the directory of ours, as make builds them: the chain runs as it does on a node, by processes that start as fast as
 // there. Go takes no result for that of other programs: it remembers which files a test has opened. They are read, as this one
 // is: a VM gets a program from its host page by page, and on a busy machine that took longer than a plugin has.
 func programs(t testing.TB) string {

@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// peers is the folder where make puts the foreign programs that tests run with ours.
+// peers is the directory where make puts the foreign programs that tests run with ours.
 const peers = ".cache/peers"
 
 const examplePort = 8080

@@ -56,7 +56,7 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// playSim is what make sim shows to who types the commands, until the prompt after the last one. It mounts over folders,
+// playSim is what make sim shows to who types the commands, until the prompt after the last one. It mounts over directories,
 // and so has them for itself.
 func playSim(t *testing.T, commands []string) string {
 	t.Helper()

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestTidiedAgain: the folder is deleted while a collection removes what serves all pods, and
+// TestTidiedAgain: the directory is deleted while a collection removes what serves all pods, and
 // so it looks again, and finds nothing. Its caller hears that something was removed.
 func TestTidiedAgain(t *testing.T) {
 	nltest.Need(t, "nftables")
@@ -20,7 +20,7 @@ func TestTidiedAgain(t *testing.T) {
 	p := w.pool()
 	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 	must(t, nl.Wiring{{NS: w.host, Object: rule}}.Add())
-	// The next file cannot be made in a folder that is not there: as in one that was deleted.
+	// The next file cannot be made in a directory that is not there: as in one that was deleted.
 	must(t, os.Symlink("deleted/file", filepath.Join(w.dir, "registry.json.new")))
 	var c Collection
 	if err := p.tidy(t.Context(), &c); err == nil {

@@ -326,7 +326,7 @@ func (n *node) unlocked() {
 	for _, path := range append(locks, n.dir) {
 		f, err := os.Open(path)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // killed before there was a folder
+			continue // killed before there was a directory
 		}
 		noErr(n, err)
 		how := syscall.LOCK_EX | syscall.LOCK_NB

@@ -29,7 +29,7 @@ var fileCalls = map[uint64]struct {
 	unix.SYS_CLOSE:     {"close", -1},
 }
 
-// onFiles names the system calls on the files of a folder.
+// onFiles names the system calls on the files of a directory.
 func onFiles(dir string) func(trace.Call) string {
 	return func(c trace.Call) string {
 		call, ok := fileCalls[c.Nr]
@@ -41,7 +41,7 @@ func onFiles(dir string) func(trace.Call) string {
 			path = c.File(0)
 		} else {
 			path = c.Text(call.path)
-			if !filepath.IsAbs(path) { // in an open folder
+			if !filepath.IsAbs(path) { // in an open directory
 				path = filepath.Join(c.File(0), path)
 			}
 		}

@@ -25,7 +25,7 @@ import (
 // boots. It has not booted if it is marked as one that has given something back: the mark is
 // a file beside the registry's, and /run is empty after a boot.
 //
-// What this cannot know: the whole folder of the registry was deleted, within the seconds by
+// What this cannot know: the whole directory of the registry was deleted, within the seconds by
 // which EC2 lags, after the address of the node's last pod was unassigned. Then a pod may
 // get that address: nothing else on the node says otherwise. With "provision": "none" the
 // same holds at any time; there nobody unassigns anything.

@@ -20,7 +20,7 @@ import (
 )
 
 // TestPackage packs the programs of bin twice, and checks that the bytes are the same. It
-// installs them into a root folder and removes them again. With CNI_TEST_PACKAGE=all it
+// installs them into a root directory and removes them again. With CNI_TEST_PACKAGE=all it
 // also builds the programs, twice, for both architectures.
 func TestPackage(t *testing.T) {
 	need(t, "dpkg", "rpm", "systemctl")
@@ -82,7 +82,7 @@ func deb(t *testing.T, file string, want []string) {
 
 func rpm(t *testing.T, file string, want []string) {
 	root := t.TempDir()
-	// The scripts run in the root folder, which needs a shell.
+	// The scripts run in the root directory, which needs a shell.
 	need(t, "busybox")
 	shell, err := exec.LookPath("busybox")
 	if err != nil {
@@ -97,12 +97,12 @@ func rpm(t *testing.T, file string, want []string) {
 	}
 	installed(t, root, want,
 		func() { run("--nodeps", "--install", file) },
-		func() {}, // its scripts run in the root folder, which has no systemctl
+		func() {}, // its scripts run in the root directory, which has no systemctl
 		func() { run("--erase", "cni-ipvlan-vpc-k8s") })
 }
 
 // installed checks that the package's files are there and that no unit is enabled. After
-// the removal, the root folder must be as before: no link of a unit that the operator
+// the removal, the root directory must be as before: no link of a unit that the operator
 // enabled is left.
 func installed(t *testing.T, root string, want []string, install, enable, remove func()) {
 	t.Helper()
@@ -122,7 +122,7 @@ func installed(t *testing.T, root string, want []string, install, enable, remove
 	}
 }
 
-// files lists the files and links of a root folder, without those of the package managers.
+// files lists the files and links of a root directory, without those of the package managers.
 func files(t *testing.T, root string) []string {
 	t.Helper()
 	var list []string

@@ -87,7 +87,7 @@ func instance(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	return fabric, node
 }
 
-// container fills a folder with everything that differs from this machine: what a package
+// container fills a directory with everything that differs from this machine: what a package
 // installs, a conflist, the simulated EC2, and the units of the story.
 func container(t *testing.T, files string, env []string) {
 	t.Helper()

@@ -16,7 +16,7 @@ import (
 // namespaces of pods, which the services need.
 const exposed = "--threshold=31"
 
-// TestUnits verifies the units with systemd-analyze, in a root folder where they are as a
+// TestUnits verifies the units with systemd-analyze, in a root directory where they are as a
 // package installs them.
 func TestUnits(t *testing.T) {
 	need(t, "systemd-analyze")

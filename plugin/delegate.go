@@ -21,7 +21,7 @@ import (
 )
 
 // Delegate executes another plugin for the request, as a runtime does, and returns its result
-// or its error (CNI specification, section 4, "Plugin Delegation"). The program is in a folder
+// or its error (CNI specification, section 4, "Plugin Delegation"). The program is in a directory
 // of CNI_PATH. It ends when ctx ends, or when this process ends. Runtimes give a plugin no
 // arguments.
 func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) (*types100.Result, error) {
@@ -55,9 +55,9 @@ func (r *Request[C]) CanDelegate(name string) error {
 }
 
 // install is the hint about a missing program.
-const install = "install it in the folder of this plugin, from the same release"
+const install = "install it in the directory of this plugin, from the same release"
 
-// find finds a program in one of the folders of a path.
+// find finds a program in one of the directories of a path.
 func find(name, path string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {
 		program := filepath.Join(dir, name)

@@ -88,8 +88,8 @@ func TestScript(t *testing.T) {
 			e.Setenv("CNI_NETNS", "/run/netns/none")
 			e.Setenv("CNI_IFNAME", "eth0")
 			e.Setenv("CNI_PATH", "/opt/cni/bin")
-			folder, err := exec.LookPath("relay")
-			e.Setenv("FOLDER", filepath.Dir(folder))
+			relay, err := exec.LookPath("relay")
+			e.Setenv("RELAY_DIR", filepath.Dir(relay))
 			return err
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"orphan": orphan},

@@ -18,10 +18,10 @@ import (
 	"testing"
 )
 
-// TestFolderDeleted updates the registry from many goroutines while the folder is deleted
+// TestDirectoryDeleted updates the registry from many goroutines while the directory is deleted
 // 300 times. Each deletion begins a new count. Nobody sees half a file, no update fails, no
 // counted update is lost, and none appears after its count has ended.
-func TestFolderDeleted(t *testing.T) {
+func TestDirectoryDeleted(t *testing.T) {
 	dir, err := os.MkdirTemp("/dev/shm", "registry-*") // no disk, as with /run
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestLockDeleted(t *testing.T) {
 		remove(t, r.dir)
 		second, err := r.Lock(t.Context(), name)
 		if err != nil {
-			t.Fatalf("%s after the folder was deleted: %v", name, err)
+			t.Fatalf("%s after the directory was deleted: %v", name, err)
 		}
 		first() // the waiter gets the lock of a file that nobody else can find
 		waits(t, r, name, waiter)
@@ -189,7 +189,7 @@ func waits(t *testing.T, r *Registry, name string, has chan func()) {
 	}
 }
 
-// TestMarkDeleted marks in a folder that was deleted.
+// TestMarkDeleted marks in a directory that was deleted.
 func TestMarkDeleted(t *testing.T) {
 	r := open(t)
 	remove(t, r.dir)

@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errDeleted means that somebody has deleted the folder, or files in it, during an operation.
+// errDeleted means that somebody has deleted the directory, or files in it, during an operation.
 var errDeleted = errors.New("somebody keeps deleting the files of the registry")
 
 // quick saves four system calls per file. Without it, package os makes each file non-blocking, finds that the kernel
 // cannot poll it, and reverts that.
 const quick = unix.O_NONBLOCK
 
-// attempts is how often an operation begins again after somebody has deleted the folder.
+// attempts is how often an operation begins again after somebody has deleted the directory.
 const attempts = 100
 
 // Lock takes the named lock of this node, and excludes every other process and goroutine. It waits in the kernel until
@@ -36,7 +36,7 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	return func() { l.Close() }, nil
 }
 
-// hold locks the file with this name in the folder. A lock belongs to an inode. While we waited, somebody may have
+// hold locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody may have
 // deleted the file, and the next process then creates and locks another one. So the locked file must still have the
 // name, as stat reports; otherwise hold begins again.
 func (r *Registry) hold(ctx context.Context, name string, flag int, stat func(string) (fs.FileInfo, error)) (*flock.Flock, error) {

@@ -5,7 +5,7 @@
 // which are free and since when, and which ENIs have them.
 //
 // There is no daemon, so the registry is a file that many short processes share.
-// [Registry.Update] holds an exclusive lock on the folder while it reads, changes and
+// [Registry.Update] holds an exclusive lock on the directory while it reads, changes and
 // replaces the file. [Registry.View] needs no lock, because the file is replaced by rename:
 // a reader sees the old file or the new one. The lock is held for work in memory and on
 // tmpfs, about half a millisecond. Never hold it during a call to EC2, the metadata service
@@ -63,7 +63,7 @@ func (r *Registry) View() (*State, error) {
 // file that cannot be parsed is set aside, and f gets a Blank state. A file of a later release is
 // left alone, and the error is ErrVersion.
 //
-// If somebody deletes the folder meanwhile, nothing is written, and f is called again with
+// If somebody deletes the directory meanwhile, nothing is written, and f is called again with
 // the new state. So f must set its results, and not add to them.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
@@ -75,9 +75,9 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	return fmt.Errorf("update registry in %s: %w", r.dir, err)
 }
 
-// update is one try of Update. It fails with errDeleted if somebody deletes the folder meanwhile.
+// update is one try of Update. It fails with errDeleted if somebody deletes the directory meanwhile.
 // It takes two locks. The lock "registry" excludes older releases, which lock nothing else. The
-// folder's lock excludes all others.
+// directory's lock excludes all others.
 func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *Registry) Mark(name string) error {
 		return os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
 	}
 	f, err := open()
-	if errors.Is(err, fs.ErrNotExist) { // the folder has been deleted
+	if errors.Is(err, fs.ErrNotExist) { // the directory has been deleted
 		err = os.MkdirAll(r.dir, 0o700)
 		if err == nil {
 			f, err = open()

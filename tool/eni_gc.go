@@ -61,7 +61,7 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` + cli.JSON("delet
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be deleted, delete nothing, and remember nothing"},
 			&cli.DurationFlag{Name: "grace", Value: time.Hour, Usage: "delete what an earlier run saw at least this `TIME` ago"},
-			&cli.StringFlag{Name: "state", Usage: "remember sightings in `FILE`", DefaultText: "eni-gc.json in the folder of the registry"},
+			&cli.StringFlag{Name: "state", Usage: "remember sightings in `FILE`", DefaultText: "eni-gc.json in the directory of the registry"},
 		},
 		Action: func(c *cli.Context) error {
 			if g := c.Duration("grace"); g < leastGrace {

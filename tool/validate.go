@@ -22,11 +22,11 @@ func validate() *cli.Command {
 
 It looks for keys that no plugin knows, values that the plugins would refuse,
 plugins in the wrong order or not installed, versions, and other files in the
-same folder that would fight over what the node has once. If there are
+same directory that would fight over what the node has once. If there are
 mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 		ArgsUsage: "CONFLIST...",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "bin-dir", Value: "/opt/cni/bin", Usage: "look for the plugins in `FOLDER`; empty: do not look"},
+			&cli.StringFlag{Name: "bin-dir", Value: "/opt/cni/bin", Usage: "look for the plugins in `DIR`; empty: do not look"},
 		},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Shelf is a folder whose entries are network namespaces, or have one below them.
-type Shelf struct{ Folder, Below string }
+// A Shelf is a directory whose entries are network namespaces, or have one below them.
+type Shelf struct{ Dir, Below string }
 
 // Shelves is where namespaces can be seen: the names that runtimes give them, and those
 // of processes, for runtimes that give none.
@@ -26,13 +26,13 @@ var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "
 // paths are the namespaces on a Shelf. What cannot be listed is an error, and not
 // empty: filepath.Glob would not tell.
 func (s Shelf) paths() (paths []string, err error) {
-	entries, err := os.ReadDir(s.Folder)
+	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {
 		return nil, nil
 	}
 	for _, e := range entries {
 		if s.Below == "" || e.IsDir() { // the others of /proc are not processes
-			paths = append(paths, filepath.Join(s.Folder, e.Name(), s.Below))
+			paths = append(paths, filepath.Join(s.Dir, e.Name(), s.Below))
 		}
 	}
 	return paths, err

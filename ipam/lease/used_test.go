@@ -18,16 +18,16 @@ func TestUsedUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {
-		folder  string
+		dir     string
 		partial bool
 	}{
 		{t.TempDir(), false},
 		{filepath.Join(t.TempDir(), "absent"), false},
-		{file, true}, // it is no folder: any error but absence
+		{file, true}, // it is no directory: any error but absence
 	} {
-		Shelves = []Shelf{{test.folder, ""}}
+		Shelves = []Shelf{{test.dir, ""}}
 		if got := UsedAddrs().Partial; got != test.partial {
-			t.Errorf("%s: partial %v, want %v", test.folder, got, test.partial)
+			t.Errorf("%s: partial %v, want %v", test.dir, got, test.partial)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func sum() string {
 }
 
 // compile returns the object. Linux has version 3 of the instructions since 5.1. Debian has
-// asm/types.h in a folder for each machine; all say the same of what is used here.
+// asm/types.h in a directory for each machine; all say the same of what is used here.
 func compile(source string) []byte {
 	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
 	if len(machine) == 0 {

@@ -3,11 +3,11 @@
 
 //go:build !urfave_cli_no_docs
 
-// Manual writes the manual page of the tool and its completions for shells into a folder, as they lie below
+// Manual writes the manual page of the tool and its completions for shells into a directory, as they lie below
 // /usr/share. All of it is urfave/cli's. The code that makes pages needs a Markdown library, so it is not in
 // the shipped program.
 //
-//	manual FOLDER
+//	manual DIR
 package main
 
 import (

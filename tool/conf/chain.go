@@ -197,7 +197,7 @@ func (r *review) program(i int, path string) {
 	}
 }
 
-// neighbours compares the file with the others in its folder: two networks of one name
+// neighbours compares the file with the others in its directory: two networks of one name
 // share their leases, and the node masquerades for the pods of all.
 func (r *review) neighbours(dir string) error {
 	files, err := Files(dir)

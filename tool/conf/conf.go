@@ -48,7 +48,7 @@ const Dir = "/etc/cni/net.d"
 func Flag() cli.Flag {
 	return &cli.StringFlag{
 		Name: "config", Value: Dir,
-		Usage: "read our plugins' configuration from the conflist `PATH`, or from the first one in the folder that has it",
+		Usage: "read our plugins' configuration from the conflist `PATH`, or from the first one in the directory that has it",
 	}
 }
 
@@ -113,7 +113,7 @@ func Read(path string) (List, error) {
 	return c, nil
 }
 
-// Files lists the configurations in a folder in the order in which runtimes try them
+// Files lists the configurations in a directory in the order in which runtimes try them
 // (libcni, ConfFiles; the first file by name wins).
 func Files(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir) // sorted by name
@@ -129,7 +129,7 @@ func Files(dir string) ([]string, error) {
 	return files, nil
 }
 
-// conflistsAt are those of a folder, or the one file.
+// conflistsAt are those of a directory, or the one file.
 func conflistsAt(path string) ([]string, error) {
 	fi, err := os.Stat(path)
 	if err == nil && fi.IsDir() {
@@ -141,7 +141,7 @@ func conflistsAt(path string) ([]string, error) {
 // ErrNone means that nothing there has a plugin of ours that gives addresses.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
-// Find reads ipam's configuration from a file, or from the first file of a folder
+// Find reads ipam's configuration from a file, or from the first file of a directory
 // that has one.
 func Find(path string) (*lease.Config, error) {
 	files, err := conflistsAt(path)
@@ -209,7 +209,7 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 	}
 }
 
-// First is the first conflist in a folder with a plugin of ours that gives addresses, or the file itself.
+// First is the first conflist in a directory with a plugin of ours that gives addresses, or the file itself.
 func First(path string) string {
 	files, err := conflistsAt(path)
 	if err != nil {

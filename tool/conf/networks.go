@@ -21,7 +21,7 @@ type Network struct {
 	Firewall bool            // its chain has the plugin of that name, which lets each pod's address pass
 }
 
-// Networks reads those of a conflist, or of all in a folder, of which the first of a
+// Networks reads those of a conflist, or of all in a directory, of which the first of a
 // name counts. Of those that have a mistake it returns an error beside the others.
 func Networks(path string) ([]Network, error) {
 	files, err := conflistsAt(path)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestExamples wants no mistake in the examples, each alone in its folder, as on a node.
+// TestExamples wants no mistake in the examples, each alone in its directory, as on a node.
 func TestExamples(t *testing.T) {
 	examples, err := filepath.Glob("../../conflist-examples/*.conflist")
 	if err != nil || len(examples) == 0 {
@@ -78,7 +78,7 @@ func TestFindConfig(t *testing.T) {
 	}
 	c, err := Find("../../conflist-examples")
 	if err != nil || !c.RouteToVPCPeers || len(c.Pools) > 0 {
-		t.Errorf("the first of the folder: %+v, %v", c, err)
+		t.Errorf("the first of the directory: %+v, %v", c, err)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestValidateAnything(t *testing.T) {
 	}
 }
 
-// mistakesOf lists the mistakes in a file that is alone in its folder.
+// mistakesOf lists the mistakes in a file that is alone in its directory.
 func mistakesOf(t *testing.T, b []byte) []Mistake {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "10-example.conflist")

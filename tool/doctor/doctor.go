@@ -89,7 +89,7 @@ func Checks(image bool) (all []Check) {
 // A Node is what the checks look at: this node, or the image of one.
 type Node struct {
 	root   string // "": this node
-	given  string // the folder of conflists, or one
+	given  string // the directory of conflists, or one
 	file   string // the conflist; "" if there is none
 	binDir string
 	config *lease.Config // nil if there is none that can be read

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// linksRun is the folder by which cni-links.service says that it has run.
+// linksRun is the directory by which cni-links.service says that it has run.
 const linksRun = "/run/cni-ipvlan-vpc-k8s-links"
 
 // netUtilsConf keeps a unit of amazon-ec2-net-utils off the ENIs of pods.

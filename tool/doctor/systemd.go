@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// layers are the folders of configuration, the first of which counts where two have a
+// layers are the directories of configuration, the first of which counts where two have a
 // file of one name (systemd.unit(5), networkd.conf(5)).
 var layers = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}
 
@@ -32,7 +32,7 @@ func (p *Node) lookUp(program, name string) (path string, found bool) {
 	return "", false
 }
 
-// dropIns are the files of a folder in all layers that count, by name.
+// dropIns are the files of a directory in all layers that count, by name.
 func (p *Node) dropIns(program, dir string) []string {
 	names := map[string]bool{}
 	for _, layer := range layers {

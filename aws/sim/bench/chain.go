@@ -21,7 +21,7 @@ type chain struct {
 	name string
 	node *node
 	list *libcni.NetworkConfigList
-	path []string // folders of its plugins
+	path []string // directories of its plugins
 }
 
 // The compared chains, and the reference chain.
@@ -37,7 +37,7 @@ type candidate struct {
 	needs          []string
 }
 
-// candidates returns the chains that are measured on a node with the folder dir.
+// candidates returns the chains that are measured on a node with the directory dir.
 func candidates(own, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
@@ -78,10 +78,10 @@ func warm(file string) (string, error) {
 	return string(b), err
 }
 
-// chain returns the candidate's chain. It fails if a needed program is neither in the folders nor in $PATH.
-func (c candidate) chain(n *node, folders []string) (*chain, error) {
+// chain returns the candidate's chain. It fails if a needed program is neither in the directories nor in $PATH.
+func (c candidate) chain(n *node, dirs []string) (*chain, error) {
 	for _, program := range c.needs {
-		if _, err := (&executor{}).FindInPath(program, folders); err == nil {
+		if _, err := (&executor{}).FindInPath(program, dirs); err == nil {
 			continue
 		}
 		if _, err := exec.LookPath(program); err != nil {
@@ -92,7 +92,7 @@ func (c candidate) chain(n *node, folders []string) (*chain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
-	return &chain{c.name, n, l, folders}, nil
+	return &chain{c.name, n, l, dirs}, nil
 }
 
 // timeout is the limit of a call, far above the duration of a call that works.

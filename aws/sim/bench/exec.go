@@ -48,15 +48,15 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	return stdout.Bytes(), nil
 }
 
-// FindInPath finds a plugin in one of the folders.
-func (e *executor) FindInPath(plugin string, folders []string) (string, error) {
-	for _, dir := range folders {
+// FindInPath finds a plugin in one of the directories.
+func (e *executor) FindInPath(plugin string, dirs []string) (string, error) {
+	for _, dir := range dirs {
 		path := filepath.Join(dir, plugin)
 		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("no plugin %s in %v", plugin, folders)
+	return "", fmt.Errorf("no plugin %s in %v", plugin, dirs)
 }
 
 // Decode reads a plugin's answer to VERSION.

@@ -55,7 +55,7 @@ type host struct {
 	*vpcsim.Namespace
 	name   string
 	eni    netip.Addr
-	bin    string // folder of our plugins
+	bin    string // directory of our plugins
 	guests []*guest
 }
 

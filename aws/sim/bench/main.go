@@ -61,9 +61,9 @@ func (c *concurrencies) Set(text string) error {
 func parse(args []string) (options, error) {
 	o := options{c: concurrencies{1, 16}}
 	f := flag.NewFlagSet("bench", flag.ExitOnError)
-	f.StringVar(&o.bin, "bin", "bin", "`folder` of our plugins, and of noop")
-	f.StringVar(&o.peers, "peers", ".cache/peers", "`folder` of upstream's ptp and host-local")
-	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` with our chain; in its folder is three-plugins.conflist, too")
+	f.StringVar(&o.bin, "bin", "bin", "`directory` of our plugins, and of noop")
+	f.StringVar(&o.peers, "peers", ".cache/peers", "`directory` of upstream's ptp and host-local")
+	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` with our chain; in its directory is three-plugins.conflist, too")
 	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
 	f.Var(&o.c, "c", "how many calls at once, a `list`")
 	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")

@@ -31,7 +31,7 @@ var containerd = kind{
 	keeps:   true,
 }
 
-// containerdConfig limits containerd to its folder. It also keeps it from lowering its OOM score, which is not allowed
+// containerdConfig limits containerd to its directory. It also keeps it from lowering its OOM score, which is not allowed
 // everywhere.
 const containerdConfig = `version = 4
 debug = {level = 'warn'}

@@ -4,7 +4,7 @@
 // Package cri tests the plugins with real container runtimes, and has no other code. containerd or CRI-O runs with runc
 // on an instance of the simulated VPC, and gets the calls of kubelet.
 //
-// Folder programs is a separate module, which pins containerd and a client for the Container Runtime Interface. Its
-// folder crio is another module, because CRI-O needs other versions of some dependencies. The plugins depend on
+// Directory programs is a separate module, which pins containerd and a client for the Container Runtime Interface. Its
+// directory crio is another module, because CRI-O needs other versions of some dependencies. The plugins depend on
 // neither.
 package cri

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// crio has one network: that of the folder with which it was started.
+// crio has one network: that of the directory with which it was started.
 var crio = kind{
 	program: "crio",
 	configure: func(s *server, _ []string) map[string]string {
@@ -32,7 +32,7 @@ var crio = kind{
 	},
 }
 
-// crioConfig limits CRI-O to its folder, and keeps it from executing iptables at its start. A pod without containers
+// crioConfig limits CRI-O to its directory, and keeps it from executing iptables at its start. A pod without containers
 // has no process, which is the default.
 const crioConfig = `[crio]
 root = '%[1]s/root'

@@ -25,21 +25,21 @@ const (
 // A kind is a container runtime, and how the tests configure it.
 type kind struct {
 	program   string
-	configure func(s *server, networks []string) map[string]string // returns files for the server's folder
+	configure func(s *server, networks []string) map[string]string // returns files for the server's directory
 	args      func(*server) []string
 	handlers  bool     // a pod chooses its network; otherwise all pods have the network of the last start
 	keeps     bool     // whether it keeps a pod with an unfinished ADD when it starts again
 	crowd     int      // number of pods at once; a pod of containerd has processes, which take seconds in a VM
 	stories   []story  // stories for this runtime only
-	leaves    []string // patterns of the files that it creates for pods, in the server's folder
+	leaves    []string // patterns of the files that it creates for pods, in the server's directory
 }
 
-// A server is the container runtime of the node, with a folder of its own.
+// A server is the container runtime of the node, with a directory of its own.
 type server struct {
 	kind
 	*vpc
 	dir               string
-	plugins, programs string    // folders
+	plugins, programs string    // directories
 	network           string    // of the next pods
 	process           *exec.Cmd // nil: it is not running
 }
@@ -91,7 +91,7 @@ ADD) echo '{"cniVersion": "1.1.0", "code": 100, "msg": "broken by intent"}' && e
 esac
 `
 
-// path returns a path in the server's folder.
+// path returns a path in the server's directory.
 func (s *server) path(name string) string { return filepath.Join(s.dir, name) }
 
 func (s *server) write(t *testing.T, name string, content []byte) {

@@ -17,7 +17,7 @@ import (
 // A scene is the simulated VPC of the demo.
 type scene struct {
 	*paths.Scene
-	bin string // the folder of the programs
+	bin string // the directory of the programs
 }
 
 func newScene(bin, conflist string) (*scene, error) {

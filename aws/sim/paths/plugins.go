@@ -39,13 +39,13 @@ func (p plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, envi
 }
 
 // FindInPath finds a plugin.
-func (p plugins) FindInPath(plugin string, folders []string) (string, error) {
-	for _, dir := range folders {
+func (p plugins) FindInPath(plugin string, dirs []string) (string, error) {
+	for _, dir := range dirs {
 		if path := filepath.Join(dir, plugin); isFile(path) {
 			return filepath.Abs(path)
 		}
 	}
-	return "", fmt.Errorf("no plugin %s in %v: run make build", plugin, folders)
+	return "", fmt.Errorf("no plugin %s in %v: run make build", plugin, dirs)
 }
 
 func isFile(path string) bool {

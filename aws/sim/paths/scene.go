@@ -66,7 +66,7 @@ const Port = 8080
 
 // Options describe a Scene.
 type Options struct {
-	Bin      string   // the folder of the plugins
+	Bin      string   // the directory of the plugins
 	Conflist []byte   // the network configuration
 	Families []Family // families of the pods' addresses; with IPv6, all instances have it
 	Further  bool     // the scene also has the ends of the further paths

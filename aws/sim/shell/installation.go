@@ -75,8 +75,8 @@ func (f installation) links() map[string]string {
 	return links
 }
 
-// shareNetNS prepares the folder of namespaces as ip-netns(8) does, before there are any. ip-netns would bind the
-// folder to itself later, so all namespaces in it would be mounted twice.
+// shareNetNS prepares the directory of namespaces as ip-netns(8) does, before there are any. ip-netns would bind the
+// directory to itself later, so all namespaces in it would be mounted twice.
 func shareNetNS() error {
 	const dir = "/run/netns"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -89,13 +89,13 @@ func shareNetNS() error {
 	return os.NewSyscallError("mount "+dir, err)
 }
 
-// cover mounts an overlay on folders. Changes in them end with this process's mount namespace.
-func cover(folders ...string) error {
+// cover mounts an overlay on directories. Changes in them end with this process's mount namespace.
+func cover(dirs ...string) error {
 	top, err := os.MkdirTemp("/run", "sim")
 	if err != nil {
 		return err
 	}
-	for _, dir := range folders {
+	for _, dir := range dirs {
 		upper, work := filepath.Join(top, dir, "upper"), filepath.Join(top, dir, "work")
 		if err := errors.Join(os.MkdirAll(upper, 0o755), os.MkdirAll(work, 0o755)); err != nil {
 			return err

@@ -30,7 +30,7 @@ import (
 )
 
 func main() {
-	bin := flag.String("bin", "bin", "`folder` of our programs")
+	bin := flag.String("bin", "bin", "`directory` of our programs")
 	cnitool := flag.String("cnitool", ".cache/peers/cnitool", "`file` of the program that stands for a container runtime")
 	conflist := flag.String("conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "`file` to install")
 	flag.Parse()

@@ -22,7 +22,7 @@ import (
 type Instance struct {
 	*ec2sim.Instance
 	*Namespace
-	StateDir string // a folder of its own, instead of /run
+	StateDir string // a directory of its own, instead of /run
 
 	region string
 }
@@ -93,7 +93,7 @@ func (f *Fabric) boot(i *Instance) {
 	f.booting = i
 }
 
-// Env returns the environment in which programs on the instance find EC2 and their state folder. The metadata service
+// Env returns the environment in which programs on the instance find EC2 and their state directory. The metadata service
 // is at its usual address.
 func (i *Instance) Env() []string {
 	return []string{

@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// A run is a number that no other process uses, for the names of what a Fabric creates: the folder /run/vpcsim0 and the
-// namespaces /run/netns/vpcsim0-*. The process that holds the lock of the folder has the number. So what a killed
+// A run is a number that no other process uses, for the names of what a Fabric creates: the directory /run/vpcsim0 and the
+// namespaces /run/netns/vpcsim0-*. The process that holds the lock of the directory has the number. So what a killed
 // process has left can be distinguished from what is in use.
 type run struct {
 	dir  string
@@ -53,7 +53,7 @@ func newRun() (*run, error) {
 
 var errTaken = errors.New("another process has it")
 
-// lock creates a folder and takes its lock.
+// lock creates a directory and takes its lock.
 func lock(dir string) (*run, error) {
 	for {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -84,7 +84,7 @@ func (r *run) netns(name string) string {
 	return filepath.Join(namespaces, filepath.Base(r.dir)+"-"+name)
 }
 
-// end removes the remaining namespaces and the folder, and then releases the lock.
+// end removes the remaining namespaces and the directory, and then releases the lock.
 func (r *run) end() error {
 	left, err := filepath.Glob(r.netns("*"))
 	for _, path := range left {

@@ -70,7 +70,7 @@ func Fuzz[T any](f *testing.F, describe func(*T, *codec.Codec), seeds ...string)
 	})
 }
 
-// Plugins returns the configurations of plugins in the conflists of a folder.
+// Plugins returns the configurations of plugins in the conflists of a directory.
 func Plugins(f *testing.F, dir string) (texts []string) {
 	f.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.conflist"))

@@ -23,8 +23,8 @@ import (
 
 var names = []string{"a", "b", "c"}
 
-// The test binary is the program that is traced where it is told a folder: it makes
-// folders in there, each by a thread of its own.
+// The test binary is the program that is traced where it is told a directory: it makes
+// directories in there, each by a thread of its own.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("TRACE_TEST")
 	if dir == "" {
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// mkdirs counts the folders.
+// mkdirs counts the directories.
 func mkdirs(c trace.Call) string {
 	if c.Nr == unix.SYS_MKDIRAT {
 		return filepath.Base(c.Text(1))
@@ -50,7 +50,7 @@ func mkdirs(c trace.Call) string {
 	return ""
 }
 
-// run has the program traced, and returns the folders that it made.
+// run has the program traced, and returns the directories that it made.
 func run(t *testing.T, tr *trace.Trace) (made []string, status syscall.WaitStatus, out string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,7 +102,7 @@ func testRun(t *testing.T, every bool) {
 	}
 }
 
-// TestEverywhere counts the three folders and nothing of what the program does besides.
+// TestEverywhere counts the three directories and nothing of what the program does besides.
 func TestEverywhere(t *testing.T) {
 	var all [][]string
 	points := trace.Everywhere(t, "mkdir", func(t *testing.T, tr *trace.Trace) {

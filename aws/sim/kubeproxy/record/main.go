@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Record runs the real kube-proxy, in its iptables and its nftables mode. It writes kube-proxy's changes to a node into
-// the folder testdata of package kubeproxy.
+// the directory testdata of package kubeproxy.
 //
 //	cd aws/sim/kubeproxy/record && go run .
 //

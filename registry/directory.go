@@ -20,21 +20,21 @@ import (
 // The names of the registry's file, and of the next one while it is written.
 const fileName, nextName = "registry.json", "registry.json.new"
 
-// A folder is the registry's, open and locked.
+// A directory is the registry's, open and locked.
 //
-// The lock is on the folder itself. A lock on a file in it would not always keep two
-// processes apart: if somebody deletes the folder, the next process creates and locks
-// another file, and both write into the same folder. All operations here use the open
-// folder, not its path. So nothing can be written after the folder was deleted, neither
-// there nor into a folder that another process has created since.
-type folder struct {
+// The lock is on the directory itself. A lock on a file in it would not always keep two
+// processes apart: if somebody deletes the directory, the next process creates and locks
+// another file, and both write into the same directory. All operations here use the open
+// directory, not its path. So nothing can be written after the directory was deleted, neither
+// there nor into a directory that another process has created since.
+type directory struct {
 	lock *flock.Flock
 	root *os.Root
 }
 
-// enter opens and locks the folder. It creates the folder if there is none.
-func (r *Registry) enter(ctx context.Context) (*folder, error) {
-	var d folder
+// enter opens and locks the directory. It creates the directory if there is none.
+func (r *Registry) enter(ctx context.Context) (*directory, error) {
+	var d directory
 	var err error
 	if d.lock, err = r.hold(ctx, ".", unix.O_DIRECTORY, d.open); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", r.dir, err)
@@ -42,8 +42,8 @@ func (r *Registry) enter(ctx context.Context) (*folder, error) {
 	return &d, nil
 }
 
-// open opens the folder that has the name now.
-func (d *folder) open(path string) (fs.FileInfo, error) {
+// open opens the directory that has the name now.
+func (d *directory) open(path string) (fs.FileInfo, error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		return nil, err
@@ -55,14 +55,14 @@ func (d *folder) open(path string) (fs.FileInfo, error) {
 	return root.Stat(".")
 }
 
-func (d *folder) leave() {
+func (d *directory) leave() {
 	d.root.Close()
 	d.lock.Close()
 }
 
 // state reads the file. A file that cannot be parsed is renamed and kept for people to
 // inspect.
-func (d *folder) state() (*State, error) {
+func (d *directory) state() (*State, error) {
 	b, err := d.root.ReadFile(fileName)
 	s, err := read(d.path(fileName), b, err)
 	if !isGarbage(err) {
@@ -76,7 +76,7 @@ func (d *folder) state() (*State, error) {
 	return blank(), nil
 }
 
-func (d *folder) path(name string) string { return filepath.Join(d.root.Name(), name) }
+func (d *directory) path(name string) string { return filepath.Join(d.root.Name(), name) }
 
 // read parses the content of a file, and moves its times to the current clock.
 func read(path string, b []byte, err error) (*State, error) {
@@ -105,7 +105,7 @@ func isGarbage(err error) bool {
 // replace replaces the file, whole or not at all. The next file always has the same name,
 // which the lock allows. So the next process overwrites what a killed process has left
 // there, and nothing stays on the tmpfs for ever.
-func (d *folder) replace(data []byte) (err error) {
+func (d *directory) replace(data []byte) (err error) {
 	f, err := d.root.OpenFile(nextName, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|quick, 0o600)
 	if err != nil {
 		return deleted(err)
