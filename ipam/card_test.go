@@ -180,7 +180,7 @@ func TestCardsWithEFA(t *testing.T) {
 		t.Errorf("one too many: %v", err)
 	}
 	for n := range 5 * 4 {
-		w.release(n)
+		w.end(n)
 	}
 	w.age(2 * lease.StaleMetadata)
 	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {

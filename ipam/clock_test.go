@@ -85,7 +85,7 @@ func (w *world) busy() {
 	for n := range 20 {
 		w.mustAcquire(n)
 	}
-	w.release(7)
+	w.end(7)
 	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
 		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: w.sim.ENIs()[1].ID, Since: time.Now()}
 		for _, action := range []string{"AssignPrivateIpAddresses", "DescribeNetworkInterfaces", attachAction} {

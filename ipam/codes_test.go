@@ -224,7 +224,7 @@ func TestCodesOfCollect(t *testing.T) {
 		t.Run(test.action+" "+test.code, func(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			w.mustAcquire(0)
-			w.release(0)
+			w.end(0)
 			w.age(time.Hour)
 			collect := func() error {
 				ctx, cancel := context.WithTimeout(t.Context(), w.policy.Timeout)
@@ -253,7 +253,7 @@ func TestCodesOfCollect(t *testing.T) {
 func TestDetachedTwice(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)
-	w.release(0)
+	w.end(0)
 	w.age(time.Hour)
 	w.sim.Lose("DetachNetworkInterface", 1)
 	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err != nil {

@@ -125,7 +125,7 @@ func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 		for a, l := range s.Leases.All() {
 			s.Leases.Set(a, sighted(l, c.used.By[a] != "", now))
 		}
-		c.Ended = s.Release(now, func(a netip.Addr, l registry.Lease) bool {
+		c.Ended = s.EndWhere(now, func(a netip.Addr, l registry.Lease) bool {
 			return !c.used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
 		})
 		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > lease.StaleMetadata })

@@ -54,7 +54,7 @@ func TestUnassignedByHand(t *testing.T) {
 		t.Errorf("the lease of %s: %+v", a, l)
 	}
 	w.noneElsewhere()
-	w.release(1)
+	w.end(1)
 	w.consistent()
 	w.age(10 * time.Minute)
 	w.policy.Batch = 10
@@ -112,7 +112,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 			c := &Collection{FreeAfter: time.Minute, Max: -1}
 			must(t, w.pool().Collect(t.Context(), c))
 			if addrs, prefixes := w.has(eni); addrs != 1 || prefixes != 0 || len(c.Unassigned) != 3 || len(c.Returned) != len(e.Prefixes) {
-				t.Errorf("EC2 has %d addresses and %d prefixes; given back: %v and %v", addrs, prefixes, c.Unassigned, c.Returned)
+				t.Errorf("EC2 has %d addresses and %d prefixes; released: %v and %v", addrs, prefixes, c.Unassigned, c.Returned)
 			}
 			w.noneElsewhere()
 			w.consistent()
@@ -201,7 +201,7 @@ func TestLostAddressKeepsENI(t *testing.T) {
 	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return a != w.sim.ENIs()[1].Addrs[0] })
 	for n := range 3 {
 		if n != i {
-			w.release(n)
+			w.end(n)
 		}
 	}
 	runPod(t, addrs[i])

@@ -126,7 +126,7 @@ func TestRefusalEnds(t *testing.T) {
 func TestDeletedThoughHidden(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)
-		w.release(1)
+		w.end(1)
 		time.Sleep(time.Hour)
 		w.sim.OnChange(func(c ec2sim.Change) {
 			if c.Kind == ec2sim.Detached {
@@ -146,7 +146,7 @@ func TestDeletedThoughHidden(t *testing.T) {
 func TestDetachedByOneDescribe(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		w.mustAcquire(1)
-		w.release(1)
+		w.end(1)
 		time.Sleep(time.Hour)
 		id := w.node.ENIs()[1].ID
 		link := nl.Veth{Name: "vpc" + id[len(id)-4:], Peer: "ens" + id[len(id)-4:], PeerNS: w.host}

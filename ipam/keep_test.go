@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A node boots, and no ADD comes: its collections know from EC2 what they may give back.
+// A node boots, and no ADD comes: its collections know from EC2 what they may release.
 func TestNoADDSinceBoot(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -30,7 +30,7 @@ func TestNoADDSinceBoot(t *testing.T) {
 				w.mustAcquire(n)
 			}
 			w.lose()
-			// Nothing is given back before it has been free for so long since the boot.
+			// Nothing is released before it has been free for so long since the boot.
 			for _, wait := range []time.Duration{0, hour} {
 				w.age(wait)
 				c := Collection{FreeAfter: time.Minute, Max: -1}
@@ -55,7 +55,7 @@ func TestTagsComeLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
 	id := w.sim.ENIs()[1].ID
-	w.release(1)
+	w.end(1)
 	w.lose()
 	w.sim.Fail("DescribeNetworkInterfaces", "InternalError", 2) // the SDK's attempts
 	if err := w.pool().Learn(t.Context()); err != nil {

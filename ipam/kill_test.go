@@ -50,12 +50,12 @@ var victims = []victim{
 	{"ADD first", func(*node) {}, addVictim},
 	{"ADD passing over", func(n *node) { // the fullest ENI, whose link has vanished
 		n.acquire(0, names("old", 10)...)
-		n.release("old9")
+		n.end("old9")
 		n.age(time.Hour)
 		n.add("seen")
 		first := n.newest()
 		n.acquire(0, "other")
-		n.release("old8")
+		n.end("old8")
 		n.age(time.Hour)
 		n.unplug(first)
 	}, addVictim},
@@ -67,12 +67,12 @@ var victims = []victim{
 	{"registry-gc unassign", func(n *node) {
 		n.acquire(1, "old")
 		n.acquire(5, names("gone", 5)...)
-		n.release(names("gone", 5)...)
+		n.end(names("gone", 5)...)
 		n.age(time.Hour)
 	}, (*node).gc},
 	{"registry-gc delete", func(n *node) {
 		n.acquire(0, names("old", 11)...)
-		n.release("old10")
+		n.end("old10")
 		n.age(time.Hour)
 	}, (*node).gc},
 }
@@ -300,7 +300,7 @@ func (n *node) runtime() runtime {
 		noErr(n, err)
 		n.has(pod, a.Addrs[0])
 	}
-	del := func(pod string) { noErr(n, p.Release(n.Context(), podKey(pod))) }
+	del := func(pod string) { noErr(n, p.End(n.Context(), podKey(pod))) }
 	gc := func() { noErr(n, p.Collect(n.Context(), &ipam.Collection{FreeAfter: time.Minute, Max: -1})) }
 	return runtime{add, del, gc}
 }

@@ -38,7 +38,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance's ENIs: %w", err)
 	}
-	described, untold, err := p.describeNew(ctx, instance.ID, enis)
+	described, tagsUnknown, err := p.describeNew(ctx, instance.ID, enis)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	}
 	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
-		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(gaveBack)
+		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(releasedMark)
 		if s.Instance.ID == "" {
 			// Nobody knows what was begun before the registry was lost, or the node booted.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
@@ -69,11 +69,11 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	})
 }
 
-// describeNew asks EC2 for ENIs that are new to the registry, or whose tags it has not
-// told: these say which pool an ENI serves, and whether it is anybody's to touch. If EC2
-// does not tell, untold says why, unless there are pools to tell apart. The boot ENI is
-// the instance's own, and not asked for.
-func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, untold string, _ error) {
+// describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown.
+// The tags name the pool of an ENI, and forbid to touch some ENIs. If EC2 does not return
+// them, tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked
+// for the boot ENI, which is the instance's own.
+func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, tagsUnknown string, _ error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		s = &registry.State{} // Update will set the file aside
@@ -102,11 +102,11 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 	case ctx.Err() != nil:
 		return nil, "", fmt.Errorf("ask EC2 for the tags of the ENIs: %w", err)
 	}
-	return nil, whyUntold(err), nil
+	return nil, whyTagsUnknown(err), nil
 }
 
-// whyUntold is why EC2 has not told the tags of ENIs: see [registry.ENI].
-func whyUntold(err error) string {
+// whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI].
+func whyTagsUnknown(err error) string {
 	if aws.NotAllowed(err) {
 		slog.Warn("the role does not allow ec2:DescribeNetworkInterfaces, so this node does not know the tags of its ENIs. ENIs with unknown tags serve pods, but the node does not release them or their addresses", "error", err)
 		return registry.NotAllowed

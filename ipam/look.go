@@ -48,7 +48,7 @@ func (p *Pool) inTurn(ctx context.Context, action string, do func(context.Contex
 
 // detachENI begins to detach an ENI, in its turn.
 func (p *Pool) detachENI(ctx context.Context, attachment string) error {
-	if err := p.Registry.Mark(gaveBack); err != nil {
+	if err := p.Registry.Mark(releasedMark); err != nil {
 		return err
 	}
 	return p.inTurn(ctx, "DetachNetworkInterface", func(ctx context.Context) error { return p.Cloud.DetachENI(ctx, attachment) })

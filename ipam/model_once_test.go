@@ -55,7 +55,7 @@ func (m *model) rush() {
 			p.alive, p.valid = false, false
 			m.kernel.stop(m.T, p.ContainerID)
 			do(lease.Policy{}, func(ctx context.Context, pool *Pool) {
-				if err := pool.Release(ctx, p.Key, p.addrs...); err != nil {
+				if err := pool.End(ctx, p.Key, p.addrs...); err != nil {
 					m.Errorf("DEL of %s: %v", p.ContainerID, err)
 				}
 			})

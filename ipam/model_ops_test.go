@@ -132,7 +132,7 @@ func (m *model) add() {
 		p.alive, p.valid = false, m.chance(50)
 		m.kernel.stop(m.T, p.ContainerID)
 	case !p.alive && m.chance(60):
-		m.release(p)
+		m.end(p)
 	case !p.alive && m.chance(50):
 		m.kernel.stop(m.T, p.ContainerID)
 	}
@@ -240,25 +240,25 @@ func (m *model) again() {
 
 func (m *model) del() {
 	if p := m.choose(func(p *modelPod) bool { return p.valid }); p != nil {
-		m.release(p)
+		m.end(p)
 	}
 }
 
 // delAgain is the DEL of a pod that is gone, with the result that its ADD had.
 func (m *model) delAgain() {
 	if p := m.choose(func(p *modelPod) bool { return !p.valid }); p != nil {
-		m.release(p)
+		m.end(p)
 	}
 }
 
-func (m *model) release(p *modelPod) {
+func (m *model) end(p *modelPod) {
 	p.alive = false
 	m.logf("%s DEL %s of %v", m.clock(), p.ContainerID, p.addrs)
 	early := m.chance(50)
 	if early {
 		m.kernel.stop(m.T, p.ContainerID)
 	}
-	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Release(ctx, p.Key, p.addrs...) })
+	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key, p.addrs...) })
 	if err != nil {
 		m.wrong("DEL of %s: %v", p.ContainerID, err)
 	}

@@ -142,7 +142,7 @@ func (m *model) carrier(a netip.Addr) string {
 }
 
 // settle ends the history: when nothing fails any more, a pod gets an address if there
-// is one, and when all pods are gone, all is given back.
+// is one, and when all pods are gone, everything is released.
 func (m *model) settle() {
 	m.logf("%s nothing fails any more", m.clock())
 	for _, action := range actions {
@@ -163,7 +163,7 @@ func (m *model) settle() {
 	m.logf("%s all pods go", m.clock())
 	for _, p := range m.pods {
 		if p.valid {
-			m.release(p)
+			m.end(p)
 		}
 	}
 	m.kernel.clear(m.T)
@@ -230,7 +230,7 @@ func (m *model) addOrFull() {
 			m.wrong("ADD fails for %v: %v; but %s", time.Since(began), err, room)
 			return
 		}
-		must(m.T, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Release(ctx, p.Key) }))
+		must(m.T, m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key) }))
 		time.Sleep(2 * time.Second)
 	}
 }

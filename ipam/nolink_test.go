@@ -38,7 +38,7 @@ func linkWorld(t *testing.T) (n *node, first, second string) {
 			second = id
 		}
 	}
-	n.release("old9")
+	n.end("old9")
 	n.age(time.Hour)
 	n.sim.ResetCalls()
 	return n, first, second
@@ -238,7 +238,7 @@ func TestDetachedENIIsForgotten(t *testing.T) {
 				t.Fatal("it is forgotten while it has pods")
 			}
 			for i := range 9 {
-				n.release(fmt.Sprint("old", i))
+				n.end(fmt.Sprint("old", i))
 			}
 			n.age(time.Hour)
 			for range 3 { // while other tests end namespaces, a collection may not know what is in use
@@ -346,7 +346,7 @@ func TestGrowthLooksAtLinks(t *testing.T) {
 func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, nil)
 	n.acquire(4, "old") // and no more: an ADD would look at the link
-	n.release("old")
+	n.end("old")
 	n.age(time.Hour)
 	other, err := n.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 	noErr(t, err)
@@ -370,7 +370,7 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, first, _ := linkWorld(t)
-			n.release(names("old", 12)...)
+			n.end(names("old", 12)...)
 			n.age(time.Hour)
 			noErr(t, n.registry().Update(t.Context(), func(s *registry.State) error {
 				e := s.ENIs[first]

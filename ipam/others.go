@@ -36,16 +36,16 @@ func groupsOf(e aws.ENI) []string {
 // learnt. Without an answer they serve nobody, and growth goes on.
 func (p *Pool) askWhose(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
-	unasked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), unasked) || p.Policy.Provision == lease.ProvisionNone {
+	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
+	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), notAsked) || p.Policy.Provision == lease.ProvisionNone {
 		return s, nil
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	enis, err := p.describeENIs(waiting, aws.ByInstance(s.Instance.ID))
-	untold := ""
+	why := ""
 	if err != nil {
-		untold = whyUntold(err)
+		why = whyTagsUnknown(err)
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		for _, e := range enis {
@@ -54,8 +54,8 @@ func (p *Pool) askWhose(ctx context.Context, s *registry.State) (*registry.State
 			}
 		}
 		for id, e := range now.ENIs {
-			if unasked(e) && untold != "" {
-				e.TagsUnknown = untold
+			if notAsked(e) && why != "" {
+				e.TagsUnknown = why
 				now.ENIs[id] = e
 			}
 		}

@@ -120,7 +120,7 @@ func TestOthersENILater(t *testing.T) {
 
 	// Its groups are changed at last: the next Learn sees it.
 	w.policy.SecurityGroups = []string{"sg-1"}
-	w.release(1)
+	w.end(1)
 	w.age(hour)
 	if !w.uses(other, 4) {
 		t.Error("it has the right groups, and does not serve")

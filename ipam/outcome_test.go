@@ -26,15 +26,15 @@ var (
 	noRoom  = ec2sim.Refused("InsufficientFreeAddressesInSubnet")
 )
 
-// idle gives the node an ENI with addresses and a prefix that a pod kept it from giving
-// back: nobody uses any of them now but one pod the primary one.
+// idle gives the node an ENI with addresses and a prefix. A pod prevented their release, and
+// has ended. Now one pod uses the primary address, and nobody uses the others.
 func (w *world) idle() (eni string) {
 	w.Helper()
 	w.policy.Batch = 4
 	a := w.mustAcquire(1)
 	runPod(w.T, a)
 	w.mustAcquire(2)
-	w.release(2)
+	w.end(2)
 	eni = w.sim.ENIs()[1].ID
 	p := w.pool()
 	w.policy.Prefixes = true
@@ -59,9 +59,9 @@ func (w *world) has(id string) (addrs, prefixes int) {
 	return 0, 0
 }
 
-// TestGiveBackOutcomes: prefixes and addresses go back by two calls. What each of them
+// TestReleaseOutcomes: prefixes and addresses go back by two calls. What each of them
 // comes to, and whoever hears of it: what is free in the registry is on the ENI.
-func TestGiveBackOutcomes(t *testing.T) {
+func TestReleaseOutcomes(t *testing.T) {
 	type outcomes = []ec2sim.Outcome
 	lost := ec2sim.DoneLost
 	for name, tt := range map[string]struct {
@@ -117,7 +117,7 @@ func (w *world) noneElsewhere() {
 	}
 }
 
-// TestDeallocateOutcomes: so it is for what an operator gives back by name.
+// TestDeallocateOutcomes: so it is for what an operator releases by name.
 func TestDeallocateOutcomes(t *testing.T) {
 	for name, script := range map[string][]ec2sim.Outcome{
 		"throttled": {busyEC2, busyEC2}, "lost, then throttled": {ec2sim.DoneLost, busyEC2}, "lost, then denied": {ec2sim.DoneLost, denied},

@@ -143,9 +143,9 @@ func (w *world) mustAcquire(n int) netip.Addr {
 	return a.Addrs[0]
 }
 
-func (w *world) release(n int) {
+func (w *world) end(n int) {
 	w.Helper()
-	if err := w.pool().Release(w.Context(), pod(n).Key); err != nil {
+	if err := w.pool().End(w.Context(), pod(n).Key); err != nil {
 		w.Fatal(err)
 	}
 }
@@ -328,21 +328,21 @@ func TestAtOnce(t *testing.T) {
 func TestCooling(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
-	w.release(1)
+	w.end(1)
 	if b := w.mustAcquire(2); b == a {
 		t.Errorf("%s was given away while it cooled", a)
 	}
-	w.release(2)
+	w.end(2)
 	w.age(2 * time.Minute)
 	w.sim.ResetCalls()
 	if b := w.mustAcquire(3); b != a {
 		t.Errorf("got %s, want %s, which has been free the longest", b, a)
 	}
 	w.wantWrites(map[string]int{})
-	w.release(99) // nobody's
+	w.end(99) // nobody's
 }
 
-// The fullest ENI is filled first, so that the other can be given back.
+// The fullest ENI is filled first, so that the other can be released.
 func TestFullestFirst(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 0
@@ -350,7 +350,7 @@ func TestFullestFirst(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	for n := range 5 {
-		w.release(n)
+		w.end(n)
 	}
 	w.age(time.Hour)
 	// The first ENI has 5 pods now, the second 2.
@@ -470,7 +470,7 @@ func TestLostRegistry(t *testing.T) {
 		t.Errorf("lease of %s: %+v", a.Addrs[0], l)
 	}
 	// An old DEL of another pod that had the address once takes it from nobody who has it.
-	if err := w.pool().Release(t.Context(), pod(3).Key, a.Addrs[0]); err != nil {
+	if err := w.pool().End(t.Context(), pod(3).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
 	if w.state().Free.Has(a.Addrs[0]) {
@@ -478,7 +478,7 @@ func TestLostRegistry(t *testing.T) {
 	}
 	// The DEL of a pod whose owner was forgotten finds the lease by prevResult's address.
 	stop()
-	if err := w.pool().Release(t.Context(), pod(1).Key, a.Addrs[0]); err != nil {
+	if err := w.pool().End(t.Context(), pod(1).Key, a.Addrs[0]); err != nil {
 		t.Fatal(err)
 	}
 	if !w.state().Free.Has(a.Addrs[0]) {
@@ -513,7 +513,7 @@ func TestCollect(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	for n := range 12 {
-		w.release(n)
+		w.end(n)
 	}
 	collect := func(c Collection) Collection {
 		t.Helper()
@@ -554,7 +554,7 @@ func TestCollectUsedENI(t *testing.T) {
 	primary := w.sim.ENIs()[1].Addrs[0]
 	for n := range 10 {
 		if a := w.state().Held(pod(n).Key)[0]; a == primary || n < 9 {
-			w.release(n)
+			w.end(n)
 		}
 	}
 	w.age(time.Hour)

@@ -14,9 +14,9 @@ func TestTwoPools(t *testing.T) {
 	other.Pool, other.SecurityGroups = "payments", []string{"sg-77"}
 	w.policy, other = other, w.policy
 	b := w.mustAcquire(2)
-	w.release(2)
+	w.end(2)
 	w.policy = other
-	w.release(1)
+	w.end(1)
 	w.age(hour)
 	enis := w.sim.ENIs()
 	if len(enis) != 3 || enis[1].SecurityGroups[0] != "sg-1" || enis[2].SecurityGroups[0] != "sg-77" || enis[1].Tags[TagPool] != "default" || enis[2].Tags[TagPool] != "payments" {
@@ -47,7 +47,7 @@ func TestForeignENI(t *testing.T) {
 			t.Errorf("pod has %s of the foreign ENI", a)
 		}
 	}
-	w.release(1)
+	w.end(1)
 	w.age(hour)
 	c := Collection{FreeAfter: 1, Max: -1}
 	if err := w.pool().Collect(t.Context(), &c); err != nil {

@@ -60,7 +60,7 @@ func TestPrefixes(t *testing.T) {
 	// Prefixes go back when all of their addresses have been free for long, and only then.
 	second := w.state().Held(pod(17).Key)[0]
 	for n := range 17 {
-		w.release(n)
+		w.end(n)
 	}
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
@@ -99,7 +99,7 @@ func TestFullestPrefix(t *testing.T) {
 		a := w.state().Held(pod(n).Key)[0]
 		keep := first.Contains(a) && n < 4 || !first.Contains(a) && n > 29
 		if !keep {
-			w.release(n)
+			w.end(n)
 		}
 	}
 	w.age(hour)
@@ -133,7 +133,7 @@ func TestDualStack(t *testing.T) {
 	}
 	w.consistent()
 	for n := range 10 {
-		w.release(n)
+		w.end(n)
 	}
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
@@ -208,7 +208,7 @@ func warmPool(t *testing.T, warm registry.Warm) {
 		t.Error(err)
 	}
 	for n := 1; n < 6; n++ {
-		w.release(n)
+		w.end(n)
 	}
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
@@ -268,7 +268,7 @@ func TestIPv6OnlySubnet(t *testing.T) {
 	if len(r.IPs) != 1 || r.IPs[0].Gateway.String() != "fe80:ec2::1" {
 		t.Errorf("result %+v", r.IPs)
 	}
-	w.release(1)
+	w.end(1)
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
 	if err := w.pool().Collect(t.Context(), &c); err != nil || len(c.Deleted) != 1 {

@@ -216,10 +216,10 @@ func (n *node) acquire(batch int, pods ...string) {
 	}
 }
 
-func (n *node) release(pods ...string) {
+func (n *node) end(pods ...string) {
 	n.Helper()
 	for _, pod := range pods {
-		if err := n.pool(lease.Policy{}).Release(n.Context(), podKey(pod)); err != nil {
+		if err := n.pool(lease.Policy{}).End(n.Context(), podKey(pod)); err != nil {
 			n.Fatal(err)
 		}
 		delete(n.pods, pod)

@@ -27,13 +27,13 @@ type twoNodes struct {
 	eni   string // of the first, for pods
 }
 
-// newTwoNodes gives the first node an ENI that it may give back, because its pod has gone.
+// newTwoNodes gives the first node an ENI that it may release, because its pod has gone.
 func newTwoNodes(t *testing.T) *twoNodes {
 	w := newWorld(t, "m5.large", 20)
 	other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
 	must(t, err)
 	w.mustAcquire(1)
-	w.release(1)
+	w.end(1)
 	w.age(time.Hour)
 	id := w.node.ENIs()[1].ID
 	w.sim.ResetCalls()
@@ -180,14 +180,14 @@ func TestRemoveServing(t *testing.T) {
 		}
 		refused("a lease", "pod default/pod001")
 		stop := usePod(t, a)
-		w.release(1)
+		w.end(1)
 		refused("a namespace", "/proc/")
 		w.lose()
 		must(t, w.pool().Learn(t.Context()))
 		refused("a new registry", "/proc/")
 		stop()
 		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-			s.Release(time.Now(), func(netip.Addr, registry.Lease) bool { return true })
+			s.EndWhere(time.Now(), func(netip.Addr, registry.Lease) bool { return true })
 		}))
 		if err := w.pool().Remove(t.Context(), id); err != nil || len(w.node.ENIs()) != 1 {
 			t.Errorf("prefixes %v, without pods: %v, %v", prefixes, err, w.node.ENIs())
@@ -267,7 +267,7 @@ func TestDetachInTurn(t *testing.T) {
 		t.Run(action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.mustAcquire(1)
-				w.release(1)
+				w.end(1)
 				time.Sleep(time.Hour)
 				must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
 				w.sim.ResetCalls()

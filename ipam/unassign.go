@@ -73,7 +73,7 @@ func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		// These are two calls to EC2: one may fail and the other succeed.
 		for _, choose := range []choice{c.releasablePrefixes, c.releasableAddrs} {
-			gone, err := p.giveBack(ctx, id, choose)
+			gone, err := p.release(ctx, id, choose)
 			failed = errors.Join(failed, err)
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.list()...), append(c.Returned, gone.cidrs()...)
 		}
@@ -126,10 +126,10 @@ func (x releasable) without(other releasable) releasable {
 	return x.only(func(a netip.Addr) bool { _, ok := other.addrs[a]; return !ok }, func(c netip.Prefix) bool { return !slices.Contains(other.cidrs(), c) })
 }
 
-// giveBack first removes the chosen addresses or prefixes from the registry, so that no ADD
+// release first removes the chosen addresses or prefixes from the registry, so that no ADD
 // takes them. Then it unassigns them from the ENI. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
-func (p *Pool) giveBack(ctx context.Context, id string, choose choice) (releasable, error) {
+func (p *Pool) release(ctx context.Context, id string, choose choice) (releasable, error) {
 	if err := p.turn(ctx, unassign); err != nil {
 		return releasable{}, err
 	}
@@ -214,7 +214,7 @@ const unassign = "UnassignPrivateIpAddresses"
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.
 func (p *Pool) unassign(ctx context.Context, id string, x releasable) (gone releasable, err error) {
-	if err := p.Registry.Mark(gaveBack); err != nil {
+	if err := p.Registry.Mark(releasedMark); err != nil {
 		return releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { restore(s, id, x) }))
 	}
 	rest, err := x, p.take(ctx, id, x)
@@ -227,7 +227,7 @@ func (p *Pool) unassign(ctx context.Context, id string, x releasable) (gone rele
 		gone = x.without(rest)
 	}
 	return gone, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		// Withdraw again: if the registry was lost meanwhile, another process may have learned x anew.
+		// Withdraw again: if the registry was lost meanwhile, another process may have learned x again.
 		withdraw(s, id, gone)
 		if errors.Is(err, aws.ErrThrottled) {
 			s.NotBefore[unassign] = time.Now().Add(backoff(0))

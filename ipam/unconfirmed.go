@@ -30,9 +30,9 @@ import (
 // get that address: nothing else on the node says otherwise. With "provision": "none" the
 // same holds at any time; there nobody unassigns anything.
 
-// gaveBack is the name of the mark that this node has begun to take something from an ENI,
+// releasedMark is the name of the mark that this node has begun to take something from an ENI,
 // or an ENI from the instance. It is there before EC2 is called.
-const gaveBack = "gave-back"
+const releasedMark = "gave-back"
 
 // settled is how long EC2 may lag: "starting with a couple of seconds of wait time" is the
 // advice for describes that follow a change (EC2 API reference, "Eventual consistency"). Its

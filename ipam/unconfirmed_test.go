@@ -194,7 +194,7 @@ func TestUnconfirmedWithoutPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
 	w.mustAcquire(1)
-	must(t, w.pool().Release(t.Context(), pod(1).Key))
+	must(t, w.pool().End(t.Context(), pod(1).Key))
 	w.age(2 * time.Hour)
 	c := &Collection{FreeAfter: time.Hour, Max: 1}
 	if err := w.pool().Collect(t.Context(), c); err != nil || len(c.Unassigned) == 0 {

@@ -311,9 +311,9 @@ func TestStateMethods(t *testing.T) {
 	if got := s.Held(key("c1")); len(got) != 1 || got[0] != a {
 		t.Errorf("held: %v", got)
 	}
-	released := s.Release(now, func(_ netip.Addr, l Lease) bool { return l.Key == key("c1") })
-	if len(released) != 1 || maps.Collect(s.Free.All())[a] != now || s.Leases.Len() != 0 {
-		t.Errorf("released %v, state %+v", released, s)
+	ended := s.EndWhere(now, func(_ netip.Addr, l Lease) bool { return l.Key == key("c1") })
+	if len(ended) != 1 || maps.Collect(s.Free.All())[a] != now || s.Leases.Len() != 0 {
+		t.Errorf("ended %v, state %+v", ended, s)
 	}
 	if id, e := s.ENIOf(b); id != "eni-1" || e.Primary() != a {
 		t.Errorf("ENIOf: %s %v", id, e)
@@ -355,7 +355,7 @@ func TestEndOfWhatIsGone(t *testing.T) {
 		if err := s.Reserve(a, lease(a.String())); err != nil {
 			t.Fatal(err)
 		}
-		s.ReleaseOf(lease(a.String()).Key, time.Now())
+		s.EndOf(lease(a.String()).Key, time.Now())
 	}
 	if s.Leases.Len() > 0 || !s.Free.Has(there) || !s.Free.Has(prefixed) || s.Free.Has(gone) {
 		t.Errorf("leases %v, free %v", maps.Collect(s.Leases.All()), maps.Collect(s.Free.All()))

@@ -99,7 +99,7 @@ type ENI struct {
 }
 
 // Why EC2 has not reported the tags of an ENI. Such an ENI may be somebody else's, so the
-// node gives back nothing of it.
+// node releases nothing of it.
 const (
 	NotAsked   = "not asked"   // EC2 could not be asked: no pod gets its addresses until it can
 	NotAllowed = "not allowed" // the role may not ask: it serves as an ENI without tags
@@ -268,21 +268,21 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 	return nil
 }
 
-// Release ends the leases that match, and returns their addresses.
-func (s *State) Release(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
-	var released []netip.Addr
+// EndWhere ends the leases that match, and returns their addresses.
+func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
+	var ended []netip.Addr
 	for a, l := range s.Leases.All() {
 		if match(a, l) {
 			s.End(a, now)
-			released = append(released, a)
+			ended = append(ended, a)
 		}
 	}
-	return released
+	return ended
 }
 
-// ReleaseOf ends the leases of an attachment. The hints are addresses that it may have: of
+// EndOf ends the leases of an attachment. The hints are addresses that it may have: of
 // these, leases without a key end, too.
-func (s *State) ReleaseOf(k Key, now time.Time, hints ...netip.Addr) {
+func (s *State) EndOf(k Key, now time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		s.End(a, now)
 	}

@@ -179,8 +179,8 @@ func readConfig(t *testing.T, conflist string) lease.Config {
 	return list.Plugins[0]
 }
 
-// live fills the node with pods, ends all but one, and then that; what nobody uses is given
-// back meanwhile. In the end an operator takes away the ENIs that are left.
+// live fills the node with pods, ends all but one, and then that; what nobody uses is released
+// meanwhile. In the end an operator takes away the ENIs that are left.
 func (l *life) live() {
 	policy := l.config.Policies()[0]
 	pods := 3 // what the ENI has, where nobody may ask for more

@@ -44,7 +44,7 @@ import (
 //	freeze ENI               metadata shows an ENI for ever as it is now
 //	lease ADDRESS NAMESPACE/POD [AGE]
 //	bound ADDRESS            the kernel has shown an address that is leased in its pod
-//	freed ADDRESS AGE        the registry says that an address was released so long ago
+//	freed ADDRESS AGE        the registry says that an address became free so long ago
 //	intents [ACTION...]      the registry says that these calls were begun, and no others
 //	fields COMMAND           standard output has the JSON fields that the command's help names
 //	exposition FILE          a file is what Prometheus reads

@@ -31,7 +31,7 @@ func hear(t *testing.T, n *nl.NS) (h hearer) {
 	return h
 }
 
-// until reads up to a datagram of that text, and says whether there was another of text probe.
+// until reads up to a datagram of that text, and reports whether there was another of text probe.
 func (h hearer) until(t *testing.T, text, probe string) (heard bool) {
 	t.Helper()
 	h.SetReadDeadline(time.Now().Add(time.Minute))

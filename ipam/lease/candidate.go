@@ -32,7 +32,7 @@ func (policy Policy) takes(e registry.ENI) bool {
 }
 
 // Places lists the ENIs that serve the policy's pool, the fullest first, so that the
-// others run empty and can be given back. One whose link is waited for comes last, and one
+// others run empty and can be released. One whose link is waited for comes last, and one
 // without a link not at all.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
@@ -168,8 +168,8 @@ func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Add
 
 // usable reports whether an address of a prefix can be leased.
 func usable(s *registry.State, a netip.Addr, before time.Time) bool {
-	since, released := s.Free.At(a)
-	return !s.Leases.Has(a) && (!released || since.Before(before))
+	since, free := s.Free.At(a)
+	return !s.Leases.Has(a) && (!free || since.Before(before))
 }
 
 // random is an address of a prefix of IPv6, and not its first, which may be the

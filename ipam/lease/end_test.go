@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestNoLongerThere: an ADD gives back what it has just got. What has left its ENI meanwhile
+// TestNoLongerThere: an ADD makes free again what it has just got. What has left its ENI meanwhile
 // is not free.
 func TestNoLongerThere(t *testing.T) {
 	there, gone := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
@@ -21,7 +21,7 @@ func TestNoLongerThere(t *testing.T) {
 	for name, back := range map[string]func(*Pool) error{
 		"its link is missed":   func(p *Pool) error { return p.putBack(t.Context(), o) },
 		"another is in use":    func(p *Pool) error { return p.reject(t.Context(), o, nil, routed) },
-		"its attachment ended": func(p *Pool) error { return p.Release(t.Context(), o.Key) },
+		"its attachment ended": func(p *Pool) error { return p.End(t.Context(), o.Key) },
 	} {
 		r, err := registry.Open(t.TempDir())
 		if err != nil {
@@ -59,7 +59,7 @@ func TestSeenSomewhere(t *testing.T) {
 		})
 	}
 	p := &Pool{Registry: r}
-	if err = errors.Join(err, p.reject(t.Context(), o, []netip.Addr{a}, ""), p.Release(t.Context(), o.Key, a)); err != nil {
+	if err = errors.Join(err, p.reject(t.Context(), o, []netip.Addr{a}, ""), p.End(t.Context(), o.Key, a)); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := r.View(); err != nil || s.Free.Has(a) || !s.Leases.Has(a) {

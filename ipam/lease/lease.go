@@ -69,7 +69,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if err != nil {
 		return err
 	}
-	return (&Pool{Registry: reg}).Release(ctx, key(r), hints(r.Prev)...)
+	return (&Pool{Registry: reg}).End(ctx, key(r), hints(r.Prev)...)
 }
 
 // check asks whether the reservation is still there. Whether the pod has the address

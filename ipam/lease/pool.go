@@ -233,7 +233,7 @@ func held(s *registry.State, k registry.Key) (eni string, addrs []netip.Addr) {
 	for _, h := range s.Held(k) {
 		id, _ := s.ENIOf(h)
 		if id == "" {
-			s.ReleaseOf(k, time.Now())
+			s.EndOf(k, time.Now())
 			return "", nil
 		}
 		eni, addrs = id, append(addrs, h)
@@ -266,19 +266,19 @@ func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen str
 	})
 }
 
-// Release ends the leases of an attachment, and its addresses begin to cool. It calls neither EC2
+// End ends the leases of an attachment, and its addresses begin to cool. It calls neither EC2
 // nor metadata. An attachment without a lease is no error.
 //
 // The hints are addresses that the attachment has according to the caller. If such an address has
-// a lease without a key, as for a pod of the original plugin, Release ends that lease too. It does
+// a lease without a key, as for a pod of the original plugin, End ends that lease too. It does
 // not if the kernel shows the address in use, or if that is not known: a runtime may repeat an old
 // DEL, and a running pod may have the address by now. A collection ends such a lease later.
-func (p *Pool) Release(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
+func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
 		delete(s.Waiters, k.String())
-		s.ReleaseOf(k, time.Now())
+		s.EndOf(k, time.Now())
 		for _, a := range hints {
 			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
 				found[a] = l.NetNS
@@ -294,7 +294,7 @@ func (p *Pool) Release(ctx context.Context, k registry.Key, hints ...netip.Addr)
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	return p.Registry.Change(ctx, func(s *registry.State) { s.ReleaseOf(k, time.Now(), left...) })
+	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), left...) })
 }
 
 // has reports whether the namespace in which an address was seen still has it, or the node has a
@@ -327,7 +327,7 @@ func (p *Pool) has(seen string, a netip.Addr) bool {
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		s.Release(time.Now(), func(a netip.Addr, l registry.Lease) bool {
+		s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
 			_, inUse := used.By[a]
 			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial
 		})

@@ -6,7 +6,7 @@
 package bpf
 
 // sources is the SHA-256 of the files in src, one after the other.
-const sources = "1e787b36dde57e1f7e7f3acce73fbf7cf5af573833a13cf202065cbdf9626bf9"
+const sources = "8dda46bf2c501a0c03d1f4565604b5e4fc48b924bccd2ed1d4ed6c6a7d1c02a7"
 
 var countProgram = program{
 	code: []uint64{

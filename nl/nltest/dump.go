@@ -106,7 +106,7 @@ func tables(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// derived says whether the kernel makes such a prefix up, for every link that is up.
+// derived reports whether the kernel makes such a prefix up, for every link that is up.
 func derived(p netip.Prefix) bool {
 	return p.Addr().Is6() && (p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast())
 }

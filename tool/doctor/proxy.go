@@ -9,9 +9,9 @@ import (
 	"io/fs"
 )
 
-// checkProxy looks for kube-proxy's IPVS mode, by its link. What IPVS has rewritten it routes
-// anew, as if the node had sent it: past the pod's rule, so that a backend beside the pod
-// gets it from the pod by the veth, and answers by its ENI.
+// checkProxy looks for kube-proxy's IPVS mode, by its link. IPVS routes a packet that it has
+// rewritten again, as if the node had sent it. So the packet does not match the pod's rule. A
+// backend beside the pod gets it from the veth, and answers by its ENI.
 func (p *Node) checkProxy(context.Context) ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.pool.Host.LinkByName(link)

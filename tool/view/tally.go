@@ -36,7 +36,7 @@ type Holding struct {
 	NetNS     string     `json:"netns"`
 	ENI       string     `json:"eni"` // "": on none that the registry knows
 	Pool      string     `json:"pool"`
-	Since     *time.Time `json:"since"` // it was leased or released; null: never used, or the node's
+	Since     *time.Time `json:"since"` // it was leased, or became free; null: never used, or the node's
 	Until     *time.Time `json:"until"` // cooling, it is; else null
 }
 
@@ -103,13 +103,13 @@ func hold(s *registry.State, a netip.Addr, eni string, wait func(string) time.Du
 		h.Since = Moment(l.Since)
 		return h
 	}
-	since, released := s.Free.At(a)
-	if !released && slices.Contains(e.Addrs, a) {
+	since, free := s.Free.At(a)
+	if !free && slices.Contains(e.Addrs, a) {
 		h.State = StateNode
 		return h
 	}
 	h.State, h.Since = StateFree, Moment(since)
-	if until := since.Add(wait(e.Pool)); released && until.After(now) {
+	if until := since.Add(wait(e.Pool)); free && until.After(now) {
 		h.State, h.Until = StateCooling, Moment(until)
 	}
 	return h

@@ -54,7 +54,7 @@ func TestAssignIPv6(t *testing.T) {
 		{"without IPv4 it has an address, or a prefix", []string{six, six + " Ipv6AddressCount=2", six + " Ipv6PrefixCount=1", six + " Ipv6AddressCount=0"},
 			[]string{"", "", "", ""}, []string{"2001:db8:1:6::4", "2001:db8:1:6::5 2001:db8:1:6::6", "2001:db8:1:6:1::/80", "2001:db8:1:6::7"}},
 
-		{"unasked, unless it is overridden", []string{
+		{"by default, unless it is overridden", []string{
 			"CreateNetworkInterface SubnetId=subnet-auto", "CreateNetworkInterface SubnetId=subnet-auto Ipv6AddressCount=0",
 			"CreateNetworkInterface SubnetId=subnet-auto Ipv6PrefixCount=1",
 		}, []string{"", "", ""}, []string{"10.0.5.4 2001:db8:1:5::4", "10.0.5.5", "10.0.5.6 2001:db8:1:5:1::/80"}},

@@ -82,7 +82,7 @@ func (s *Sim) newENI(sub *subnet, groups []string, w spec) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	v6, err := sub.settle6(sub.unasked(w.v6))
+	v6, err := sub.settle6(sub.withDefault(w.v6))
 	if err != nil {
 		sub.give(v4, holding{})
 		return nil, err
@@ -134,10 +134,10 @@ func (sub *subnet) settle4(w spec) (h holding, err error) {
 	return h, nil
 }
 
-// unasked adds the subnet's default to a demand for IPv6. If the request does not ask for IPv6, and the subnet assigns
+// withDefault adds the subnet's default to a demand for IPv6. If the request does not ask for IPv6, and the subnet assigns
 // it by default, this is one address. A count of 0 prevents that (API: CreateNetworkInterface, Ipv6AddressCount). A
 // subnet without IPv4 always adds an address (a guess: EC2 does not say that an ENI can have none).
-func (sub *subnet) unasked(d demand) demand {
+func (sub *subnet) withDefault(d demand) demand {
 	if d.none() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write the files of testdata anew")
+var update = flag.Bool("update", false, "write the files of testdata again")
 
 // golden compares text with a file of testdata.
 func golden(t *testing.T, name, got string) {

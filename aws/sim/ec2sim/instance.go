@@ -65,7 +65,7 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err := w.check(); err != nil {
 		return nil, err
 	}
-	if err := limits.mayTake(1+w.v4.slots(), sub.unasked(w.v6).slots(), w.v4.wantsPrefixes() || w.v6.wantsPrefixes()); err != nil {
+	if err := limits.mayTake(1+w.v4.slots(), sub.withDefault(w.v6).slots(), w.v4.wantsPrefixes() || w.v6.wantsPrefixes()); err != nil {
 		return nil, err
 	}
 	if err := limits.takesEFA(r.EFAOnly); err != nil {

@@ -44,7 +44,7 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	}
 }
 
-// Reboot restarts the instance. Its metadata begins anew with these lies, and all earlier lies end. After a restart,
+// Reboot restarts the instance. Its metadata begins again with these lies, and all earlier lies end. After a restart,
 // metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force disappear from it (API:
 // DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"; that a
 // reboot is enough is a guess). ENIs and addresses do not change, and listeners are not called.

@@ -49,7 +49,7 @@ func TestSparsePool(t *testing.T) {
 	}
 	p.give(all[7])
 	if again, ok := p.takeAll(80, 2); ok {
-		t.Errorf("one was given back, and %v given", again)
+		t.Errorf("one was released, and EC2 gave %v", again)
 	}
 	if again, ok := p.takeAll(80, 1); !ok || again[0] != all[7] {
 		t.Errorf("got %v, want %s", again, all[7])

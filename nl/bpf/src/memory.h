@@ -80,7 +80,7 @@ static __always_inline void insert(__u32 *set, __u32 key)
 	set[0] = key;
 }
 
-// delete clears a key wherever it is: one that was inserted anew may be there twice.
+// delete clears a key wherever it is: one that was inserted again may be there twice.
 static __always_inline void delete(__u32 *set, __u32 key)
 {
 	for (int i = 0; i < SET_KEYS; i++)
@@ -100,7 +100,7 @@ static __always_inline __u32 *find(void *map, __u32 number, enum operation op)
 }
 
 // memorize works on a key in a map, for the pod that has the packet. It reports whether there was such
-// a key. New keys come first in a set. A key that is recalled from the older half is inserted anew,
+// a key. New keys come first in a set. A key that is recalled from the older half is inserted again,
 // so keys in use stay.
 static __noinline bool memorize(struct __sk_buff *skb, const struct key *k, void *map, enum operation op)
 {

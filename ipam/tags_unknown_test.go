@@ -25,9 +25,9 @@ func (w *world) eni(id string) ec2sim.ENI {
 	return w.sim.ENIs()[i]
 }
 
-// TestUntold: an ENI, whose owner has said that it is not to be touched, is learnt while EC2
+// TestTagsUnknown: an ENI, whose owner has said that it is not to be touched, is learnt while EC2
 // cannot be asked. No pod gets its addresses, then or later, and it loses none.
-func TestUntold(t *testing.T) {
+func TestTagsUnknown(t *testing.T) {
 	const action = "DescribeNetworkInterfaces"
 	for name, fail := range map[string]func(*world){
 		"a problem of EC2's":     func(w *world) { w.sim.Fail(action, "InternalError", always) },
@@ -71,8 +71,8 @@ func (w *world) keeps(eni string) {
 	}
 }
 
-// TestUntoldCancelled: a caller that gives up while EC2 is asked proves nothing about the role.
-func TestUntoldCancelled(t *testing.T) {
+// TestTagsUnknownCancelled: a caller that gives up while EC2 is asked proves nothing about the role.
+func TestTagsUnknownCancelled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{tagNoManage: "true"})
 		must(w.T, w.pool().notBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
@@ -89,9 +89,9 @@ func TestUntoldCancelled(t *testing.T) {
 	})
 }
 
-// TestUntoldNotAllowed: where the role may not ask whose an ENI is, it serves, as it did with
-// the original; but nothing of it is given back. With pools to tell apart it does not serve.
-func TestUntoldNotAllowed(t *testing.T) {
+// TestTagsUnknownNotAllowed: where the role may not ask whose an ENI is, it serves, as it did with
+// the original; but nothing of it is released. With pools to tell apart it does not serve.
+func TestTagsUnknownNotAllowed(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		other := w.attachForeign(nil)
 		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
@@ -102,7 +102,7 @@ func TestUntoldNotAllowed(t *testing.T) {
 		if e := w.state().ENIs[other]; e.TagsUnknown != registry.NotAllowed {
 			w.Errorf("%+v", e)
 		}
-		w.release(1)
+		w.end(1)
 		w.keeps(other)
 		pools := w.policy
 		pools.Pools = true
@@ -119,9 +119,9 @@ func TestUntoldNotAllowed(t *testing.T) {
 	})
 }
 
-// TestUntoldLater: the looks at what was begun have ended when an ENI is learnt that EC2 could
+// TestTagsUnknownLater: the looks at what was begun have ended when an ENI is learnt that EC2 could
 // not be asked about. A growth asks.
-func TestUntoldLater(t *testing.T) {
+func TestTagsUnknownLater(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
 		time.Sleep(time.Minute)
