@@ -21,7 +21,7 @@ type Place struct {
 	leased int // how many of its addresses are
 }
 
-// Serves reports whether an ENI is at a place that is for pods.
+// Serves reports whether the ENI is at a device index for pods.
 func (policy Policy) Serves(e registry.ENI) bool {
 	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
 }
@@ -31,9 +31,9 @@ func (policy Policy) takes(e registry.ENI) bool {
 	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && policy.Misfit(e) == ""
 }
 
-// Places lists the ENIs that serve the policy's pool, the fullest first, so that the
-// others run empty and can be released. One whose link is waited for comes last, and one
-// without a link not at all.
+// Places lists the ENIs that serve the policy's pool, the fullest first. So the others become
+// empty, and can be released. An ENI whose link has yet to appear comes last. An ENI that has
+// lost its link is not in the list.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
 	for id, e := range s.ENIs {
@@ -47,7 +47,7 @@ func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	return ps
 }
 
-// waited is 1 if somebody waits for the ENI's link, and 0 if it is there.
+// waited is 1 while the node waits for the ENI's link, and 0 if the link is there.
 func (p Place) waited() int {
 	if p.Missed.IsZero() {
 		return 0
@@ -55,7 +55,7 @@ func (p Place) waited() int {
 	return 1
 }
 
-// leased is how many of an ENI's addresses are.
+// leased counts the addresses of an ENI that are leased.
 func leased(s *registry.State, e registry.ENI) int {
 	n := 0
 	for _, a := range e.Addrs {
@@ -69,7 +69,7 @@ func leased(s *registry.State, e registry.ENI) int {
 	return n
 }
 
-// load is how many of a prefix's addresses are leased.
+// load counts the addresses of a prefix that are leased.
 func load(s *registry.State, b netip.Prefix) int {
 	n := 0
 	for range s.Leases.Within(b) {
@@ -78,8 +78,8 @@ func load(s *registry.State, b netip.Prefix) int {
 	return n
 }
 
-// Candidates chooses the addresses to lease next, one of each family, all on the same
-// ENI, because a pod has one; nil if there is none that has them.
+// Candidates chooses the addresses to lease next, one of each family. All are on the same
+// ENI, because a pod has one ENI. If no ENI has all of them, Candidates returns nil.
 func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
 	for _, p := range Places(s, policy, now) {
 		if addrs := p.Pick(s, policy, now); len(addrs) == len(policy.Families) {
@@ -89,7 +89,7 @@ func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 	return "", nil
 }
 
-// Pick chooses an address of each family that the place has one of.
+// Pick chooses a free address of each family. It leaves out a family without a free address.
 func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
 	before := now.Add(-policy.ReuseWait)
@@ -108,8 +108,8 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 	return addrs
 }
 
-// assigned is the one of the ENI's own addresses that has been free the longest, since
-// before the time, so that what remembers the last pod that had it has forgotten.
+// assigned chooses the address that has been free the longest, if it was free before the
+// given time. By then, other hosts have forgotten the last pod with that address.
 func (p Place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
 	var oldest time.Time
 	for _, a := range p.Addrs {
@@ -124,7 +124,7 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 	return best
 }
 
-// delegated is an address of the ENI's fullest prefix that has one.
+// delegated chooses an address of the ENI's fullest prefix that has a free one.
 func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
 	var blocks []netip.Prefix
 	for _, b := range p.Prefixes {
@@ -143,9 +143,9 @@ func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Ad
 	return netip.Addr{}
 }
 
-// within chooses an address of a prefix. In a /28 it is the one that has been free the
-// longest; those that never were in use come first. A /80 has more than could ever be
-// listed, so there chance decides, and hardly ever twice the same.
+// within chooses an address of a prefix. In a /28, it is the address that has been free the
+// longest. Addresses that were never used come first. A /80 has too many addresses to list,
+// so the choice there is random, and hardly ever the same twice.
 func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Addr) {
 	const few, tries = 8, 16
 	if b.Addr().BitLen()-b.Bits() > few {
@@ -172,8 +172,8 @@ func usable(s *registry.State, a netip.Addr, before time.Time) bool {
 	return !s.Leases.Has(a) && (!free || since.Before(before))
 }
 
-// random is an address of a prefix of IPv6, and not its first, which may be the
-// anycast address of the routers (RFC 4291, section 2.6.1).
+// random returns a random address of an IPv6 prefix. It never returns the first address,
+// which may be the anycast address of the routers (RFC 4291, section 2.6.1).
 func random(b netip.Prefix) netip.Addr {
 	raw := b.Masked().Addr().As16()
 	for i := (b.Bits() + 7) / 8; i < len(raw); i++ {

@@ -38,8 +38,8 @@ type Config struct {
 	pools []Policy // the default pool first
 }
 
-// A PoolConfig is what pools can differ in. A pool that leaves out a key has the
-// default pool's.
+// A PoolConfig has the keys in which pools can differ. If a pool has no value for a key, the
+// default pool's value counts.
 type PoolConfig struct {
 	SubnetTags       map[string]string `json:"subnetTags"`       // tags that the subnet of a new ENI must have, all of them
 	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
@@ -54,7 +54,7 @@ type PoolConfig struct {
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
 
-// Describe says what the struct tags say.
+// Describe describes the JSON, as the struct tags do.
 func (c *Config) Describe(j *codec.Codec) {
 	j.Object(func() {
 		c.PoolConfig.members(j)
@@ -88,7 +88,7 @@ func (c *PoolConfig) members(j *codec.Codec) {
 	codec.List(j, "selectable", &c.Selectable, codec.Text)
 }
 
-// over is the pool's configuration, where it has none that of the base.
+// over returns c with the values of base for the keys that c leaves out.
 func (c PoolConfig) over(base PoolConfig) PoolConfig {
 	if c.SubnetTags == nil {
 		c.SubnetTags = base.SubnetTags
@@ -107,7 +107,7 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 	return c
 }
 
-// A Policy is a pool's Config that cannot be wrong.
+// A Policy is the validated configuration of a pool.
 type Policy struct {
 	Pool           string // its name; empty: the default pool
 	Pools          bool   // there are others
@@ -149,12 +149,12 @@ const (
 	ProvisionNone   Provision = "none"   // nothing: a launch template has seen to it
 )
 
-// maxTimeout, in seconds, keeps an ADD below the skeleton's own deadline, and that below
-// the runtimes'.
+// maxTimeout, in seconds, keeps the time of an ADD shorter than the skeleton's own deadline.
+// That deadline is shorter than those of the runtimes.
 const maxTimeout = int(registry.MostWait / time.Second)
 
-// Validate sets the defaults, and returns every mistake at once, each with the key
-// and the value that is wrong and what would be right.
+// Validate sets the defaults, and returns all mistakes at once. Each mistake has the key, the
+// wrong value and what is allowed.
 func (c *Config) Validate() error {
 	v := validation{}
 	base := Policy{

@@ -13,13 +13,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// One process asks EC2 for all that wait, so EC2's answer to it is the answer to all of
-// them. If EC2 refuses, the registry has that as a Failure, until an ADD of the same pool
-// gets an address.
+// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If
+// EC2 refuses, the registry keeps that as a Failure, until an ADD of the same pool gets an
+// address.
 
-// told returns the failure of another process that is an answer to the owner, too: that
-// process has asked since the owner waits, and just now. A hundred ADDs that wait for what
-// EC2 refuses do not each ask in turn.
+// told returns an error if another process has just asked EC2 on behalf of the owner, and
+// failed. That process must have begun after the owner became a waiter. So a hundred ADDs
+// that wait for what EC2 refuses do not ask one after the other.
 func (p *Pool) told(o Owner, none error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -33,8 +33,8 @@ func (p *Pool) told(o Owner, none error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
 }
 
-// overdue is the error of an ADD whose time has ended while it waited for another
-// process. It says what that process waits for.
+// overdue returns the error of an ADD whose time has ended while it waited for another
+// process. The error says what that process waits for.
 func (p *Pool) overdue(o Owner, ended error) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -44,7 +44,7 @@ func (p *Pool) overdue(o Owner, ended error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, hint, "%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
 }
 
-// holdup is what keeps the process that asks EC2, and what an operator can do about it:
+// holdup returns what delays the process that asks EC2, and what an operator can do about it.
 // EC2 throttles, or has failed, or has not answered yet.
 func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
@@ -63,18 +63,20 @@ func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 	return "it has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }
 
-// Throttled says that this node does not call an action of EC2 before a time, and what an
-// operator can do about it. The hint is the one of package aws, which has the SDK.
+// Throttled returns the text of an error, and its hint: this node does not call the EC2
+// action before a time. The hint is the same as in package aws, which this package must not
+// import.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
 		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches (ipBatchSize), prefixes, "+
 			"or ENIs from the launch template", action)
 }
 
-// releases are the actions that give something back to EC2: no growth has to wait for them.
+// releases are the actions that release something to EC2. No growth waits for them.
 var releases = []string{"UnassignPrivateIpAddresses", "DetachNetworkInterface", "DeleteNetworkInterface"}
 
-// throttled is the action that a growth has to wait for the longest, after the given time.
+// throttled returns the throttled action for which a growth has to wait the longest, or "".
+// It ignores actions that may be called again before the given time.
 func throttled(s *registry.State, after time.Time) (action string) {
 	for a, until := range s.NotBefore {
 		if until.After(after) && !slices.Contains(releases, a) {
@@ -84,8 +86,8 @@ func throttled(s *registry.State, after time.Time) (action string) {
 	return action
 }
 
-// underWay is the call of a growth that has begun last. ModifyNetworkInterfaceAttribute may
-// wait: an intent for one need not be under way.
+// underWay returns the intent of the growth's latest call. It leaves out
+// ModifyNetworkInterfaceAttribute: that intent may stay when no call is under way.
 func underWay(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Action != "ModifyNetworkInterfaceAttribute" && i.Since.After(last.Since) {

@@ -15,13 +15,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// NotesUse has the ADD of a plugin that comes after ours tell the registry if the kernel
-// says that the address, which we have chosen for it, is in use on the ENI. The namespace
-// of a pod may outlive its DEL, and the node has no route to it then. Who looked for such
-// addresses in every namespace would cost every ADD a walk of the node.
+// NotesUse wraps a plugin that runs after ipam. If the kernel refuses the chosen address,
+// because the ENI has it already, NotesUse tells the registry. The cause is a pod's namespace
+// that outlives its DEL: the node has no route to the address any more. To look into all
+// namespaces would find such addresses earlier, but every ADD would pay for it.
 //
-// Nobody gets the address any more until collections have seen that it is gone. The same
-// attachment gets another one when it is added again.
+// No pod gets the address until collections have seen that it is gone. If the same attachment
+// is added again, it gets another address.
 func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	add := c.Add
 	c.Add = func(ctx context.Context, r *plugin.Request[C]) (*types100.Result, error) {
@@ -34,8 +34,9 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// inUse leases the addresses of an attachment, one of which is in use, to nobody that we
-// know. Of an attachment that has its addresses from elsewhere the registry knows nothing.
+// inUse is called when one of the attachment's addresses is in use. It leases these addresses
+// without a key. If the attachment has addresses from another plugin, the registry does not
+// know them, and inUse does nothing.
 func inUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package lease gives the addresses that a node has to its pods: all of the ipam
-// plugin that needs neither EC2 nor the metadata service. It cannot ask them: that it
-// does not import the SDK is what keeps the warm path free of it, and the programs
-// small that need no more.
+// Package lease leases the addresses of the node to its pods. It has all of the ipam plugin
+// that needs neither EC2 nor the metadata service. It does not import the AWS SDK: so the
+// warm path is free of it, and programs that do not ask EC2 stay small.
 //
-// An ADD that finds a free address writes a lease to the registry and is done
-// ([Pool.Take]). One that finds none waits for its turn to ask EC2 ([Pool.Acquire]), by a
-// [Source]: package ipam, or a program that is executed. A DEL ends the lease and asks
-// nobody; unassigning is the business of collections.
+// An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]).
+// If no address is free, the ADD waits for its turn to ask EC2 ([Pool.Acquire]). It asks by a
+// [Source]: package ipam, or a program that is executed. A DEL ends the lease, and calls
+// neither EC2 nor metadata. Only collections unassign addresses.
 //
-// The invariants: an address has one owner, from before its ADD answers until after its
-// DEL began; and who takes one has looked whether the node routes it to a pod already.
+// There are two invariants. An address has one owner, from before its ADD answers until after
+// its DEL began. Before a process leases an address, it checks that the node has no route to
+// a pod with that address.
 package lease
 
 import (
@@ -36,7 +36,8 @@ func Commands() plugin.Commands[Config] {
 // Open opens the pool of this node.
 func Open(policy Policy) (*Pool, error) { return open(context.Background(), policy) }
 
-// open opens the pool for a command, whose context may keep the node's namespace.
+// open opens the pool for a command. The context of the command may have the node's
+// namespace.
 func open(ctx context.Context, policy Policy) (*Pool, error) {
 	r, err := openRegistry()
 	if err != nil {
@@ -60,10 +61,10 @@ func openRegistry() (*registry.Registry, error) {
 // Close releases what Open has opened.
 func (p *Pool) Close() error { return p.Host.Close() }
 
-// OwnerOf is who makes a request.
+// OwnerOf returns the owner for which a request is made.
 func OwnerOf(r *plugin.Request[Config]) Owner { return Owner{key(r), r.Pod, r.NetNS} }
 
-// del needs nothing of the host.
+// del does not open the host's namespace, because it does not need it.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
 	reg, err := openRegistry()
 	if err != nil {
@@ -72,8 +73,8 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	return (&Pool{Registry: reg}).End(ctx, key(r), hints(r.Prev)...)
 }
 
-// check asks whether the reservation is still there. Whether the pod has the address
-// is for the plugins behind us to say.
+// check reports an error if the lease is not as the ADD left it. The plugins after this one
+// check whether the pod has the address.
 func check(_ context.Context, r *plugin.Request[Config]) error {
 	reg, err := openRegistry()
 	if err != nil {
@@ -107,9 +108,9 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return p.Retain(ctx, r.Network, r.Valid)
 }
 
-// status reports whether an ADD could succeed at all. That no address is free is no
-// reason to fail, nor is a lock that somebody holds: a runtime then reports the node as
-// not ready, and Kubernetes evicts the pods that it has.
+// status reports whether an ADD could succeed at all. It does not fail because no address is
+// free, or because a process holds a lock. If it failed, the runtime would report the node as
+// not ready, and Kubernetes would evict its pods.
 func status(context.Context, *plugin.Request[Config]) error {
 	r, err := registry.Open(registry.Dir())
 	if err == nil {
@@ -125,7 +126,7 @@ func key(r *plugin.Request[Config]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// hints are the addresses of a previous result.
+// hints returns the addresses of a previous result.
 func hints(r *types100.Result) []netip.Addr {
 	if r == nil {
 		return nil

@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The MTU of the boot ENI is given to the others if it is a sensible one, as the
-// original does: 9001 inside a VPC (EC2 user guide, "Network MTU").
+// The other ENIs get the MTU of the boot ENI if it is within these limits, as with the
+// original plugin. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 
-// LinkUp sets the link of an ENI up, with the boot ENI's MTU, and returns its name.
-// It waits for the link of a new ENI; the error is [ErrNoLink] if that does not come.
+// LinkUp sets the link of an ENI up, with the boot ENI's MTU, and returns the link's name. It
+// waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -28,7 +28,7 @@ func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	return p.up(ctx, s, id)
 }
 
-// up is LinkUp for who has a state at hand.
+// up is LinkUp for a caller that has read the state.
 func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, error) {
 	link, err := p.link(ctx, s, id)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,9 +47,9 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	return link.Name, nl.Wiring{{NS: p.Host, Object: nl.Up{Dev: link.Name, MTU: mtu}}}.Add()
 }
 
-// link finds the link of an ENI: where it was the last time, or else by its MAC
-// address, which costs a look at all links of the node. If it is not on the node, the
-// error answers to fs.ErrNotExist.
+// link finds the link of an ENI. It first tries the name at which the link was last seen. If
+// that fails, it searches all links of the node for the MAC address. If the link is not on
+// the node, the error matches fs.ErrNotExist.
 func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link, error) {
 	eni := s.ENIs[id]
 	if eni.Link != "" && eni.Missed.IsZero() {
@@ -64,7 +64,7 @@ func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link,
 	return l, p.noteLink(ctx, id, l.Name)
 }
 
-// bootMTU is the MTU of the boot ENI, or 0 if the others' is to be left alone.
+// bootMTU returns the MTU of the boot ENI, or 0 if the MTU of the others must not be changed.
 func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 	for id, e := range s.ENIs {
 		if e.Index > 0 || e.Card > 0 {
@@ -83,7 +83,7 @@ func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 	return 0, nil
 }
 
-// sensible is the MTU, or 0 if that is to be left alone.
+// sensible returns the MTU, or 0 if it is outside the limits.
 func sensible(mtu int) int {
 	if mtu < minMTU || mtu > maxMTU {
 		return 0

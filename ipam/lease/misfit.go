@@ -13,20 +13,22 @@ import (
 )
 
 // This file is about ENIs that others have attached: a person, another program, or a launch
-// template that says nothing of pods. A node that makes ENIs gives pods no other than it
-// would make. So one of others serves only if its security groups are those of secGroupIds,
-// and its subnet has subnetTags.
+// template that is not for pods. If the node creates ENIs, pods get addresses only of ENIs
+// that it could have created. So an ENI of others serves only if its security groups are
+// secGroupIds, and its subnet has subnetTags.
 //
-// That holds for no ENI that was made for pods, whoever made it, and so not for those that
-// have the groups of an older configuration: the registry has no groups of them. With
-// "provision" "assign" or "none" the node makes no ENI, and uses those that it is given.
+// That does not apply to ENIs that were created for pods, whoever created them. So an ENI
+// with the groups of an older configuration still serves: the registry does not record the
+// groups of such ENIs. With "provision" "assign" or "none", the node creates no ENI, and uses
+// those that it gets.
 
-// An ENI whose tags EC2 has not told may be somebody else's. Where the role may not ask, it
-// serves all the same, unless there are pools to tell apart: the original asked for no tags.
-// Where EC2 could not be asked, it serves nobody until it can.
+// An ENI may be somebody else's while its tags are unknown. There are two cases. If the role
+// does not allow to ask EC2, the ENI serves all the same, except if there are several pools:
+// the original did not ask for tags either. If EC2 did not answer, the ENI serves no pod
+// until EC2 answers.
 
-// Misfit says why pods of the policy's pool do not get addresses of an ENI that others have
-// attached; "" if they do. What the kernel and the registry know of its pods stays.
+// Misfit returns why pods of the policy's pool get no addresses of an ENI that others have
+// attached. It returns "" if they get them. Pods that have an address of the ENI keep it.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.told(e):
@@ -46,20 +48,20 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	return ""
 }
 
-// told reports whether enough is known of whose an ENI is. A node that asks EC2 for nothing
-// uses what it is given.
+// told reports whether enough is known of the ENI's tags. A node that never asks EC2 uses the
+// ENIs that it gets.
 func (policy Policy) told(e registry.ENI) bool {
 	return e.TagsUnknown == "" || !policy.Pools && (e.TagsUnknown == registry.NotAllowed || policy.Provision == ProvisionNone)
 }
 
-// Unclear reports whether only the tags of its subnet keep an ENI of others from serving:
-// EC2 may not have been asked for them yet, or somebody may have changed them.
+// Unclear reports whether an ENI of others does not serve only because of the tags of its
+// subnet. EC2 may not have been asked for them yet, or somebody may have changed them.
 func (policy Policy) Unclear(e registry.ENI) bool {
 	return policy.told(e) && policy.Misfit(e) != "" && policy.hasGroups(e)
 }
 
-// hasGroups reports whether an ENI has the security groups that a new one would get. Which
-// those are is not known where the configuration leaves them to the VPC.
+// hasGroups reports whether an ENI has the security groups that a new one would get. If the
+// configuration leaves the groups to the VPC, they are not known, and hasGroups reports true.
 func (policy Policy) hasGroups(e registry.ENI) bool {
 	missing := func(from []string) func(string) bool { return func(g string) bool { return !slices.Contains(from, g) } }
 	return len(policy.SecurityGroups) == 0 ||

@@ -16,21 +16,23 @@ import (
 )
 
 // An ENI whose link is not on the node can carry no pods. Somebody has detached it, the
-// driver has failed, or its link never came. The registry knows since when the link is
-// missed, so that one ADD finds it out and the others pass the ENI over. Who sees the link
-// again takes that back: an ADD that would find no address otherwise, and each collection.
+// driver has failed, or its link never came. The registry records since when the link is
+// missing. So only one ADD has to find that out, and the others do not use the ENI. When a
+// process sees the link again, it removes that record. It is an ADD that would find no
+// address otherwise, or a collection.
 
-// ErrNoLink means that the link of an ENI is not on the node, and that it makes no sense to
-// wait for it.
+// ErrNoLink means that the link of an ENI is not on the node, and that nobody should wait for
+// it.
 var ErrNoLink = errors.New("its link is not on the node")
 
-// HintNoLink is what an operator can do about it.
+// HintNoLink says what an operator can do about [ErrNoLink].
 const HintNoLink = "somebody has detached the ENI (CloudTrail: DetachNetworkInterface), or the kernel has not found it: " +
 	"see dmesg and 'cni-ipvlan-vpc-k8s-tool status'; it serves pods again as soon as its link is on the node"
 
-// Obtain leases addresses by take, and sets the link of their ENI up, whose name it returns.
-// Where that link is not on the node, it gives the addresses back and takes others. An
-// attachment that has its addresses from before keeps them: its pod may use them.
+// Obtain leases addresses by take, sets the link of their ENI up, and returns the link's
+// name. If the link is not on the node, Obtain ends these leases and takes other addresses.
+// An attachment that had its addresses before this ADD keeps them, because its pod may use
+// them.
 func (p *Pool) Obtain(ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error)) (Allocation, string, error) {
 	for {
 		a, err := take(ctx, o)
@@ -50,7 +52,7 @@ func (p *Pool) Obtain(ctx context.Context, o Owner, take func(context.Context, O
 	}
 }
 
-// noAnswer is the error of an ADD that has addresses, and no link of their ENI.
+// noAnswer is the error of an ADD that has addresses, but not the link of their ENI.
 func noAnswer(a Allocation, err error) error {
 	hint := "a new ENI takes some seconds to appear; if it never does, see dmesg and 'ip link'"
 	if errors.Is(err, ErrNoLink) {
@@ -59,8 +61,8 @@ func noAnswer(a Allocation, err error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) of %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
 }
 
-// putBack makes the addresses of an owner that has just got them free again. No pod has had
-// them meanwhile, so they do not cool.
+// putBack makes addresses free again that the owner has just got. No pod has had them
+// meanwhile, so they do not cool.
 func (p *Pool) putBack(ctx context.Context, o Owner) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, a := range s.Held(o.Key) {
@@ -69,8 +71,8 @@ func (p *Pool) putBack(ctx context.Context, o Owner) error {
 	})
 }
 
-// await waits for the link of an ENI that is new, until nobody should wait any longer. The
-// registry knows before that somebody waits: other ENIs serve first.
+// await waits for the link of a new ENI, until its patience has ended. Before that, it
+// records in the registry that an ADD waits: then other ADDs use other ENIs first.
 func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {
@@ -101,7 +103,7 @@ func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, e
 	return l, p.noteLink(ctx, id, l.Name)
 }
 
-// noteLink writes down that the link of an ENI is on the node.
+// noteLink records that the link of an ENI is on the node.
 func (p *Pool) noteLink(ctx context.Context, id, name string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
@@ -110,16 +112,16 @@ func (p *Pool) noteLink(ctx context.Context, id, name string) error {
 	})
 }
 
-// linked is an ENI whose link was just seen.
+// linked returns an ENI whose link was just seen.
 func linked(e registry.ENI, name string) registry.ENI {
 	e.Link, e.Missed, e.Detached = name, time.Time{}, false
 	return e
 }
 
-// Look looks at the links of the node, and writes down which ENIs have lost theirs and which
-// have it again. It reports whether one has. An ENI whose link was never seen has the
-// patience of a new one from now on, as when an ADD waits for it. Who looks can do without: a
-// failure is only logged.
+// Look reads the links of the node, and records which ENIs have lost theirs, and which have
+// it again. It reports whether an ENI has its link again. An ENI whose link was never seen is
+// treated as new from now on, as when an ADD waits for it. A failure is only logged, because
+// no caller depends on the result.
 func (p *Pool) Look(ctx context.Context) (again bool) {
 	again, err := p.look(ctx)
 	if err != nil {
@@ -162,7 +164,7 @@ func (p *Pool) look(ctx context.Context) (again bool, err error) {
 	return again, err
 }
 
-// missing reports whether the link of an ENI is missed.
+// missing reports whether the link of an ENI is recorded as missing.
 func missing(s *registry.State) bool {
 	for _, e := range s.ENIs {
 		if !e.Missed.IsZero() {

@@ -12,22 +12,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// IPAMProgram is the program that can ask EC2. It contains the SDK, and so it starts more
-// slowly than others. Of all ADDs that wait, only the one that has its turn executes it.
+// IPAMProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more
+// slowly than the others. Of all waiting ADDs, only the one that has its turn executes it.
 const IPAMProgram = "cni-ipvlan-vpc-k8s-ipam"
 
-// acquire is the program's first argument if it only has to get addresses. Its parent waits
-// for the link, and lets the next ADD have its turn meanwhile. The second argument is how much
-// time is left. A release that does not know the arguments does the whole ADD: that is slower,
-// but not wrong.
+// acquire is the program's first argument if it only has to get addresses. The parent waits
+// for the link, and meanwhile the next ADD has its turn. The second argument is how much time
+// is left. A release that does not know the arguments does the whole ADD, which is slower but
+// correct.
 const acquire = "acquire"
 
-// Program is the source of a process that cannot ask EC2 itself: it executes the ipam
+// Program is the source of a process that cannot ask EC2 itself. It executes the ipam
 // program, which ends with ctx and with this process.
 //
-// Its lock is not "grow", because the program takes that one and must not wait for its own
-// parent. A process that is killed loses its lock, and the program ends with its parent. If
-// the next program begins before the last one has ended, it waits for "grow".
+// Its lock is not "grow": the program takes that one, and must not wait for its own parent.
+// If a process is killed, the kernel releases its lock, and the program ends with its parent.
+// If the next program begins before the last one has ended, it waits for "grow".
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
 		if _, err := r.Delegate(ctx, IPAMProgram, acquire, left(own).String()); err != nil {
@@ -42,8 +42,8 @@ func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	return Source{Turn: "queue", Ask: ask}
 }
 
-// left is how much time ctx has left: at least a moment, so that a program can say why it
-// has failed.
+// left returns how much time ctx has left. It is at least a moment, so that the program can
+// report why it failed.
 func left(ctx context.Context) time.Duration {
 	const moment = 100 * time.Millisecond
 	end, ok := ctx.Deadline()
@@ -53,8 +53,8 @@ func left(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition is the ADD that a process of the program answers when its arguments are those
-// of [Program]; otherwise it is nil. Its result is not used: the registry has the lease.
+// Acquisition returns the ADD for the arguments of [Program], or nil for other arguments. The
+// result of that ADD is not used, because the registry has the lease.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	if len(args) != 2 || args[0] != acquire {
 		return nil

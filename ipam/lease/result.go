@@ -15,18 +15,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// router6 is the VPC router, at the other end of every link (amazon-vpc-cni-k8s uses
-// it as the gateway of its pods, too).
+// router6 is the VPC router, which is on every link. The pods of amazon-vpc-cni-k8s have the
+// same gateway.
 var router6 = netip.MustParseAddr("fe80:ec2::1")
 
-// everywhere6 is the default route of IPv6: a pod's address is a public one, and
-// leaves by the ENI.
+// everywhere6 is the default route of IPv6. A pod has a public IPv6 address, so its packets
+// leave by the ENI.
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
-// Result is the plugin's answer, of the shape that the original gave: the ENI's
-// link on the host as the only interface, the address with its subnet's mask, a
-// route by the subnet's gateway to each CIDR block of the VPC, then of its peers, then
-// of routeToCidrs, and the VPC's DNS server.
+// Result returns the plugin's answer, in the form that the original gave. The only interface
+// is the ENI's link on the host. The address has its subnet's mask. Routes by the subnet's
+// gateway lead to the CIDR blocks of the VPC, then of its peers, then to routeToCidrs. The
+// DNS server is the VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	for _, addr := range a.Addrs {
@@ -46,8 +46,8 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	return r
 }
 
-// Recall is what the plugin has answered to the ADD of a lease's owner, as far as the
-// registry and the configuration tell: not what the pod's annotations asked for.
+// Recall returns again what the plugin answered to the ADD of a lease's owner. It uses the
+// registry and the configuration. It does not know what the pod's annotations asked for.
 func Recall(s *registry.State, l registry.Lease, c *Config) (*types100.Result, error) {
 	policy, err := c.Choose(plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName})
 	if err != nil {
@@ -57,7 +57,7 @@ func Recall(s *registry.State, l registry.Lease, c *Config) (*types100.Result, e
 	return Allocation{Addrs: s.Held(l.Key), ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
 }
 
-// subnet is the subnet of an address.
+// subnet returns the subnet of an address.
 func (a Allocation) subnet(addr netip.Addr) netip.Prefix {
 	if addr.Is6() {
 		return a.ENI.CIDR6
@@ -65,7 +65,7 @@ func (a Allocation) subnet(addr netip.Addr) netip.Prefix {
 	return a.ENI.CIDR
 }
 
-// gateway is the VPC router: the subnet's first address (VPC user guide, "Subnet CIDR
+// gateway returns the VPC router: the subnet's first address (VPC user guide, "Subnet CIDR
 // blocks").
 func (a Allocation) gateway(v6 bool) netip.Addr {
 	if v6 {
@@ -74,8 +74,8 @@ func (a Allocation) gateway(v6 bool) netip.Addr {
 	return a.ENI.CIDR.Masked().Addr().Next()
 }
 
-// destinations are the blocks that pods reach by the ENI, each once, of the families
-// that the pod has.
+// destinations returns the blocks that the pod reaches by the ENI. Each block is there once.
+// Blocks of a family that the pod does not have are left out.
 func destinations(a Allocation, p Policy) []netip.Prefix {
 	all := slices.Concat(a.VPC.CIDRs, a.VPC.CIDRs6)
 	if p.Peers {
@@ -92,7 +92,7 @@ func destinations(a Allocation, p Policy) []netip.Prefix {
 	return once
 }
 
-// ipNet is the CNI library's form of a prefix with its host bits.
+// ipNet converts a prefix, with its host bits, to the type of the CNI library.
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -8,21 +8,22 @@ import (
 	"errors"
 )
 
-// A Source is how an ADD gets addresses when none is free. One process of the node uses it
-// at a time, for all ADDs that wait.
+// A Source is how an ADD gets addresses when none is free. One process of the node at a time
+// uses it, for all waiting ADDs.
 type Source struct {
-	// Turn is the name of the lock that a process holds while it uses the source. The
-	// kernel releases it when the process ends, however it ends.
+	// Turn is the name of the lock that a process holds while it uses the source. The kernel
+	// releases the lock when the process ends for any reason.
 	Turn string
 
-	// Ask leases addresses to the owner, after it has got some. Why says what Take has
-	// lacked: see [IsNone].
+	// Ask gets addresses, and leases some of them to the owner. The error why is the error of
+	// Take: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, why error) (Allocation, error)
 }
 
-// Acquire leases an address of each family to the owner. The same owner again gets the
-// same. If none is free, the owner waits for its turn at the source. The process before it
-// has asked for all that wait, so mostly the owner finds an address then.
+// Acquire leases an address of each family to the owner. If the owner has a lease, it gets
+// the same addresses again. If no address is free, the owner waits for its turn at the
+// source. The process before it has asked for all waiting ADDs, so the owner usually finds an
+// address then.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {
@@ -35,8 +36,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	return got, err
 }
 
-// inTurn waits for the owner's turn, until ctx is done, and asks the source if that is
-// still necessary and makes sense.
+// inTurn waits for the owner's turn, until ctx is done. Then it asks the source, if no
+// address is free, and if EC2 has not just refused.
 func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {

@@ -16,15 +16,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Shelf is a directory whose entries are network namespaces, or have one below them.
+// A Shelf is a directory of network namespaces. Each entry is one, or has one at the path
+// Below.
 type Shelf struct{ Dir, Below string }
 
-// Shelves is where namespaces can be seen: the names that runtimes give them, and those
-// of processes, for runtimes that give none.
+// Shelves are the places of namespaces: the names that runtimes give them, and processes, for
+// runtimes that give no names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths are the namespaces on a Shelf. What cannot be listed is an error, and not
-// empty: filepath.Glob would not tell.
+// paths lists the namespaces on a Shelf. If the directory cannot be read, that is an error
+// and not an empty list. So it does not use filepath.Glob, which ignores such errors.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {
@@ -38,18 +39,18 @@ func (s Shelf) paths() (paths []string, err error) {
 	return paths, err
 }
 
-// routed is where an address was seen that the node has a route of its own to: in a namespace
-// that cannot be seen from here, perhaps.
+// routed is the place of an address to which the node has a host route. Its namespace may be
+// one that cannot be seen from here.
 const routed = "a route of the node"
 
-// Used is what the kernel says about the addresses of pods.
+// Used is what the kernel shows of the addresses of pods.
 type Used struct {
 	By      map[netip.Addr]string // the path of a namespace that has the address
 	Partial bool                  // some namespace could not be read: what it has is not known
 }
 
-// UsedAddrs looks into every network namespace but the caller's own. It is a walk
-// of the whole node: for a registry that is new, and for collectors.
+// UsedAddrs reads the addresses in all network namespaces but the caller's own. That is a
+// walk of the whole node: only a new registry and collections need it.
 func UsedAddrs() Used { return usedIn(Shelves) }
 
 func usedIn(shelves []Shelf) Used {
@@ -68,8 +69,8 @@ func usedIn(shelves []Shelf) Used {
 	return used
 }
 
-// Used is UsedAddrs with the addresses that the node has a route of their own to: it
-// leads to a pod, even to one whose namespace cannot be seen from here.
+// Used is UsedAddrs with the addresses to which the node has a host route. Such a route leads
+// to a pod, also to a pod whose namespace cannot be seen from here.
 func (p *Pool) Used() Used {
 	shelves := p.Shelves
 	if shelves == nil {
@@ -89,9 +90,9 @@ func (p *Pool) Used() Used {
 	return used
 }
 
-// EachNetNS calls f with every network namespace on the node but the caller's own,
-// each once, however many names it has; its Name is the path by which it was found.
-// It goes on when one cannot be opened, or f fails, and returns all such errors.
+// EachNetNS calls f once for each network namespace on the node, except the caller's own. The
+// Name of the namespace is the path at which it was found. If a namespace cannot be opened,
+// or f fails, EachNetNS continues, and returns all errors in the end.
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
 func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
@@ -111,8 +112,8 @@ func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	return failed
 }
 
-// once calls f unless it has seen the namespace at path. One that is gone by now is
-// no error: processes end.
+// once calls f unless it has seen the namespace at path. A namespace that is gone is no
+// error, because processes end.
 func once(path string, seen map[nsID]bool, f func(*nl.NS) error) error {
 	id, err := inode(path)
 	if gone(err) || err == nil && seen[id] || path == hostProcess {
@@ -133,8 +134,8 @@ func once(path string, seen map[nsID]bool, f func(*nl.NS) error) error {
 	return f(ns)
 }
 
-// hostProcess is the host's: no pod has the namespace of process 1, and a sandbox may
-// keep even root from looking at it.
+// hostProcess is the namespace of process 1, which is the host's. A sandbox may forbid even
+// root to read it.
 const hostProcess = "/proc/1/ns/net"
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }

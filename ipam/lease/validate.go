@@ -95,8 +95,8 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 	return *w
 }
 
-// globs are names of namespaces, or the beginning of names with a star after it. More
-// could not be told apart by which of two is the narrower.
+// globs checks names of namespaces. A star is allowed only at the end: otherwise it would not
+// be clear which of two globs is the narrower one.
 func (v *validation) globs(key string, globs []string) []string {
 	for _, g := range globs {
 		if i := strings.IndexByte(g, '*'); g == "" || i >= 0 && i != len(g)-1 {
@@ -106,7 +106,7 @@ func (v *validation) globs(key string, globs []string) []string {
 	return globs
 }
 
-// claims refuses two pools that claim the same namespaces equally.
+// claims refuses two pools with the same namespace or the same glob.
 func (v *validation) claims(pools []Policy) {
 	v.within = ""
 	claimed := map[string]string{}

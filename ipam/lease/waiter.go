@@ -10,11 +10,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ADD that finds no free address is a waiter in the registry before it waits for its
-// turn. Whoever has the turn asks EC2 for as many addresses as there are waiters. So what it
-// asks for is right if all ADDs of a burst are in the registry before it asks.
+// An ADD that finds no free address becomes a waiter in the registry before it waits for its
+// turn. The process that has the turn asks EC2 for as many addresses as there are waiters. So
+// one call is enough for all ADDs of a burst that are in the registry by then.
 
-// wait makes the owner a waiter. One that waits already stays as old as it is.
+// wait makes the owner a waiter. An owner that waits already keeps its first time.
 func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until time.Time) {
 	if was.Since.IsZero() {
 		was.Since = now
@@ -22,11 +22,12 @@ func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until 
 	s.Waiters[o.Key.String()] = registry.Waiter{Pool: p.Policy.Pool, Since: was.Since, Until: until}
 }
 
-// GiveUp removes the owner from the waiters. Otherwise somebody asks EC2 for what nobody
-// needs any more. A waiter whose process was killed counts until its deadline.
+// GiveUp removes the owner from the waiters, so that no process asks EC2 for its address. If
+// a process was killed, its waiter counts until its deadline.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Waiters, o.Key.String()) })
 }
 
-// Concern is the key of failures: a pool may have another policy in another network.
+// Concern is the key of failures. It has the network, because a pool may have another policy
+// in another network.
 func (p *Pool) Concern(o Owner) string { return o.Network + "/" + p.Policy.Pool }

@@ -12,19 +12,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Refill is the name of the mark that an ADD leaves when its pool has fewer free
-// addresses than the configuration wants. A path unit of systemd runs what fills it.
+// Refill is the name of the mark that an ADD leaves when its pool has fewer free addresses
+// than the configuration wants. A path unit of systemd then fills the pool.
 const Refill = "refill"
 
-// refill leaves the mark. An ADD that has its address does not fail for it.
+// refill leaves the mark. If that fails, the ADD does not fail: it has its address.
 func (p *Pool) refill() {
 	if err := p.Registry.Mark(Refill); err != nil {
 		slog.Warn("the mark that starts cni-warm.service cannot be written: the pool is refilled only when it is empty", "error", err)
 	}
 }
 
-// Short reports whether the pool has fewer free addresses than its configuration wants.
-// What counts is IPv4: a pool without needs a prefix, which is enough for ever.
+// Short reports whether the pool has fewer free addresses than its configuration wants. It
+// counts IPv4 addresses. A pool without IPv4 only needs a prefix, which is always enough.
 func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	wanted := p.Policy.Wanted(s)
 	if wanted == 0 {
@@ -37,11 +37,11 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	return len(addrs) == 0
 }
 
-// Wanted is how many free addresses the pool is to have ready: warm.min, but none for
-// more pods than the node may have.
+// Wanted returns how many free addresses the pool wants. That is warm.min, but not more than
+// the node may have further pods.
 func (policy Policy) Wanted(s *registry.State) int { return min(policy.Warm.Min, policy.More(s)) }
 
-// More is how many more pods the node may have.
+// More returns how many more pods the node may have.
 func (policy Policy) More(s *registry.State) int {
 	if policy.MaxPods == 0 {
 		return math.MaxInt
@@ -56,10 +56,11 @@ func (policy Policy) More(s *registry.State) int {
 	return max(policy.MaxPods-pods, 0)
 }
 
-// plenty stands for the addresses of a /80.
+// plenty is the number that counts for a /80.
 const plenty = 1 << 20
 
-// Ready counts the addresses of a pool that a pod could have, free since before the time.
+// Ready counts the addresses of a pool that a pod could get: those that were free before the
+// time.
 func Ready(s *registry.State, pool string, before time.Time) int {
 	n := 0
 	for _, e := range s.ENIs {
@@ -70,7 +71,8 @@ func Ready(s *registry.State, pool string, before time.Time) int {
 	return n
 }
 
-// Count counts those of one ENI: of IPv4, if it has that. An ENI without its link has none.
+// Count counts these addresses of one ENI. It counts IPv4 addresses, or IPv6 if the ENI has
+// no IPv4. An ENI without its link has none.
 func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	if e.NoLink(time.Now()) {
 		return 0
