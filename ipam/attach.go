@@ -336,7 +336,7 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attac
 	}
 	if errors.Is(err, aws.ErrInstanceFull) {
 		if e := p.learnShown(ctx, s, attached); e != nil {
-			slog.Warn("EC2 shows more ENIs of this instance than the metadata service: addresses of the others cannot be used yet", "error", e)
+			slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata service shows them", "error", e)
 		}
 	}
 	return attachment, at, err

@@ -12,16 +12,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A call to EC2 that changes something is done, not done, or nobody knows: its answer
-// was lost, or that of an earlier attempt. Only of a call that is not done the intent is
-// taken back, and only such a call is made again, unless its client token makes both one.
+// A changing call to EC2 has one of three outcomes: done, not done, or unknown. It is unknown
+// if the answer to the call, or to an earlier attempt, was lost. The intent of a call is
+// removed only if the call is not done. Only such a call is repeated, unless it has a client
+// token: the token makes two calls one.
 
-// A begin writes the intent of a call, and returns its key, which is the client token of
-// a call that has one. If there is an old one, the call was made before with that token,
-// and nobody knows what became of it.
+// A begin writes the intent of a call, and returns the key of the intent. If the call has a
+// client token, the token is the key. If old is true, an earlier call had that token, and its
+// outcome is unknown.
 type begin func(*registry.State) (token string, old bool)
 
-// begins is the begin of a call that is never made again.
+// begins returns the begin of a call that is never repeated.
 func begins(i registry.Intent) begin {
 	return func(s *registry.State) (string, bool) {
 		token := newToken()
@@ -31,14 +32,14 @@ func begins(i registry.Intent) begin {
 	}
 }
 
-// A do makes the call that the state has an intent of, and returns what is to be recorded
-// of it. An error that is not EC2's own says that its answer is not valid.
+// A do makes the call of an intent, and returns how to record its result. An error that is
+// not EC2's means that EC2's answer is invalid.
 type do func(s *registry.State, token string) (record func(*registry.State), err error)
 
-// call makes a changing call to EC2: in its turn, with the intent on disk before
-// it, and what came of it recorded in the same update that removes the intent. While
-// EC2 throttles, the whole node waits, until ctx is done. What the call asks for is
-// decided by the state in which its intent is written, the last one before it.
+// call makes a changing call to EC2, in its turn. The intent is on disk before the call. The
+// result is recorded in the same update that removes the intent. While EC2 throttles, all
+// processes of the node wait, until ctx is done. The parameters of the call come from the
+// state in which the intent is written, because that is the latest one.
 func (p *Pool) call(ctx context.Context, action string, begin begin, do do) error {
 	var throttled error // why there was another attempt
 	for attempt := 0; ; attempt++ {
@@ -77,9 +78,9 @@ func (p *Pool) call(ctx context.Context, action string, begin begin, do do) erro
 	}
 }
 
-// end ends the intent of a call that was made, unless nobody knows what EC2 has done. If
-// EC2 refuses what it was asked for before, or answers with what cannot be valid, it is
-// not asked a third time; but resume goes on to look for what it may have made.
+// end removes the intent of a call, unless the outcome is unknown. If the call was a
+// repetition, and EC2 refuses it or answers with something invalid, it is not repeated again.
+// But resume continues to look for what the call may have created.
 func end(s *registry.State, token string, old bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !old:
@@ -89,7 +90,7 @@ func end(s *registry.State, token string, old bool, err error) {
 	}
 }
 
-// lookOnly has a call never made again.
+// lookOnly prevents that a call is repeated.
 func lookOnly(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Wanted = registry.Wanted{}

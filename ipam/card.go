@@ -14,15 +14,15 @@ import (
 )
 
 // This file is about instances with several network cards, such as p4d, p5 and c6in.32xlarge.
-// Each card has device indices of its own, from 0 on, takes its own number of ENIs, and has
-// its own bandwidth (EC2 user guide, "Network cards"; API reference, NetworkCardInfo).
+// Each card has its own device indices from 0 on, its own limit of ENIs, and its own
+// bandwidth (EC2 user guide, "Network cards"; API reference, NetworkCardInfo).
 //
 // interfaceIndex counts on each card: an ENI serves pods if its device index on its card is
-// not below. At index 0 there is the boot ENI, on card 0. On the other cards nothing at
-// index 0 ever serves pods, nor is anything attached there: the user guide puts ENIs for EFA
-// alone at index 0 and those with addresses at 1 ("Maximize network bandwidth on Amazon EC2
-// instances with multiple network cards"), and the metadata service says 0 of any ENI whose
-// index it does not know yet.
+// not lower. The boot ENI has index 0 of card 0. On other cards, nothing at index 0 serves
+// pods, and this node attaches nothing there. There are two reasons. The user guide puts ENIs
+// for EFA alone at index 0, and those with addresses at 1 ("Maximize network bandwidth on
+// Amazon EC2 instances with multiple network cards"). And the metadata service reports index
+// 0 for any ENI whose index it does not know yet.
 
 // A slot is where an ENI can be attached: a device index of a network card.
 type slot struct{ card, index int }
@@ -35,8 +35,8 @@ type slots struct {
 	inOrder bool          // the lowest card first
 }
 
-// slotsOf are the slots of the instance, as the registry knows them, and EC2, if it was
-// asked, which is right about the ENIs that it shows.
+// slotsOf returns the slots of the instance. It combines the registry with EC2's answer, if
+// EC2 was asked. EC2 is right about the ENIs that it shows.
 func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
@@ -54,11 +54,12 @@ func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 	return all
 }
 
-// next is the slot for the next ENI: the lowest index that is free, on the card that has
-// the fewest ENIs, because what is on one card shares its bandwidth. There may be none.
+// next returns the slot for the next ENI. It is the lowest free index on the card that has
+// the fewest ENIs, because the ENIs of a card share its bandwidth. If no slot is free, found
+// is false.
 //
-// An index is less than the number of ENIs that the card takes (aws/aws-k8s-tester#531
-// quotes EC2); where there is but one card, EC2 takes others, too.
+// An index is lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531
+// quotes EC2). With a single card, EC2 accepts higher ones, too.
 func (a *slots) next() (best slot, found bool) {
 	load := make([]int, len(a.cards))
 	for at := range a.taken {
@@ -79,9 +80,9 @@ func (a *slots) next() (best slot, found bool) {
 	return best, found
 }
 
-// refused learns from EC2's refusal of a slot, and reports whether to try another one. If it
-// may be the card that EC2 does not want, that card is out, and the first one that is left
-// comes next: it is card 0, which takes ENIs like ours for certain, unless that is full.
+// refused records EC2's refusal of a slot, and reports whether to try another one. If the
+// reason may be the card, that card is not tried again. The next try is the lowest card that
+// is left. That is card 0, which certainly takes ENIs like ours, unless it is full.
 func (a *slots) refused(at slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {
@@ -98,8 +99,8 @@ func (a *slots) refused(at slot, err error) (again bool) {
 	return false
 }
 
-// noneLeft is the error of an instance without a free slot; err is EC2's refusal of the
-// last one, if it was asked.
+// noneLeft returns the error of an instance without a free slot. If EC2 was asked, err is its
+// last refusal.
 func noneLeft(err error) error {
 	switch {
 	case err == nil:
@@ -110,7 +111,8 @@ func noneLeft(err error) error {
 	return err
 }
 
-// several are the cards of an instance with more than one, which is worth writing down.
+// several returns the cards of an instance that has more than one. Otherwise it returns nil,
+// and the registry records nothing.
 func several(cards []int) []int {
 	if len(cards) < 2 {
 		return nil

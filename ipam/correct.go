@@ -18,13 +18,13 @@ import (
 // Somebody else may unassign an address, in the console or with another tool. Nobody tells
 // the node. The next pod with that address would have no network.
 //
-// So a collection compares the registry with what metadata shows. That metadata does not
-// show something proves nothing: it forgets ENIs, and is behind by minutes. But then EC2 is
-// asked, and its word counts, except about what it has given so lately that its describes
-// may not show it yet.
+// So a collection compares the registry with metadata. If metadata does not show an address,
+// that proves nothing: metadata forgets ENIs, and may be minutes behind. But then the
+// collection asks EC2, and EC2's answer counts. The exception is what EC2 has given in the
+// last seconds, because its describes may not show that yet.
 
-// correct takes out of the registry what EC2 says has left this node's ENIs, if metadata,
-// which was asked before, does not show it either.
+// correct removes from the registry what has left this node's ENIs according to EC2. It asks
+// EC2 only if metadata does not show it either.
 func (p *Pool) correct(ctx context.Context, seen []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -52,8 +52,8 @@ func (p *Pool) correct(ctx context.Context, seen []aws.ENI) error {
 	})
 }
 
-// agree takes out of the registry what was lost of the ENIs of this instance that EC2 has
-// described, when it was asked.
+// agree removes from the registry what is not on the ENIs of this instance, as EC2 described
+// them at the time asked.
 func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
@@ -68,9 +68,9 @@ func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	}
 }
 
-// lost is what the registry has on an ENI and a source that was asked at a time does not
-// show there, but for what is so new that it may not show it yet. The primary address
-// cannot leave.
+// lost returns what the registry has on an ENI, but a source does not show there. It leaves
+// out what is so new that the source may not have shown it at the time asked. It also leaves
+// out the primary address, which cannot leave its ENI.
 func lost(known registry.ENI, e aws.ENI, asked time.Time) releasable {
 	x := releasable{addrs: map[netip.Addr]time.Time{}}
 	old := asked.Add(-settled)

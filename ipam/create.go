@@ -19,26 +19,27 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The tags of an ENI that was made here. They are in the call that creates it, so
-// an ENI without them is nobody's leak but somebody's property.
+// The tags of an ENI that this suite has created. They are part of the call that creates the
+// ENI. So an ENI without them has not leaked from here: it is somebody's property.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep tells a collection, which has no configuration, about the pool of an ENI
-	// on which there was no ADD yet since the node booted: "false" says that it need not
-	// keep what nobody uses. With any other value, or without the tag, as it is of an ENI
-	// that no growth has made, the collection waits for an ADD, whose configuration says
-	// for itself what to keep. One that was changed to skipDeallocation meanwhile is
-	// heard only then.
+	// TagKeep is for a collection, which has no configuration. It counts while no ADD has
+	// used the pool of the ENI since the node booted. "false" means: the collection may
+	// release what nobody uses. With any other value, or without the tag, the collection
+	// waits for an ADD, whose configuration says what to keep. ENIs that no growth has
+	// created have no such tag. If a configuration gets skipDeallocation later, that counts
+	// only from the next ADD on.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
-// description is that of an ENI that was made for an instance, here or by the original.
+// description returns the description of an ENI that this suite or the original creates for
+// an instance.
 func description(instance string) string { return "CNI-ENI " + instance }
 
-// tags are those of a new ENI.
+// tags returns the tags of a new ENI.
 func (spec ENISpec) tags(instance string) map[string]string {
 	tags := maps.Clone(spec.ENITags)
 	if tags == nil {
@@ -51,8 +52,8 @@ func (spec ENISpec) tags(instance string) map[string]string {
 	return tags
 }
 
-// label takes over what the tags of an ENI say. They may come late, when EC2 could not
-// be asked at first, and say nothing, where the role may not make any.
+// label records in the registry what the tags of an ENI mean. They may come late, if EC2
+// could not be asked at first. They mean nothing if the role may not create tags.
 func label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = poolOf(e)
@@ -69,7 +70,7 @@ func label(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// poolOf is the pool that an ENI's tag names.
+// poolOf returns the pool in the ENI's tag.
 func poolOf(e aws.ENI) string {
 	if pool := e.Tags[TagPool]; pool != lease.DefaultPool {
 		return pool
@@ -77,8 +78,8 @@ func poolOf(e aws.ENI) string {
 	return ""
 }
 
-// create makes the ENI in a subnet: with prefixes if they are wanted and the subnet has
-// some, else with addresses.
+// create creates an ENI in a subnet. It asks for prefixes if they are wanted and the subnet
+// has some, otherwise for addresses.
 func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec) (aws.ENI, string, error) {
 	most := s.Instance.IPv4PerENI - 1 // beside the primary address
 	prefixes := func(s *registry.State, e *aws.ENISpec) { e.Prefixes = min(max(blocks(p.secondary(s, spec)), 1), most) }
@@ -110,7 +111,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 	return made, token, err
 }
 
-// secondary is how many addresses a new ENI needs beside its primary one.
+// secondary returns how many addresses a new ENI needs besides its primary one.
 func (p *Pool) secondary(s *registry.State, spec ENISpec) int {
 	if spec.Managed {
 		return p.want(s) - 1
@@ -118,9 +119,9 @@ func (p *Pool) secondary(s *registry.State, spec ENISpec) int {
 	return max(spec.Addrs-1, 0)
 }
 
-// createENI makes an ENI of a size that is decided right before the call, with its tags
-// and a client token in it. The intent is on disk before, and stays there until the ENI
-// is attached: a crash in between leaves an ENI that resume finds by its description.
+// createENI creates an ENI. Its size is decided right before the call, which has the tags and
+// a client token. The intent is on disk before the call, and stays until the ENI is attached.
+// If the process dies in between, resume finds the ENI by its description.
 func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -134,8 +135,8 @@ func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpe
 	return eni, token, p.noteQuota(ctx, err)
 }
 
-// createOnce makes the ENI that an earlier call may have made already, or a new one. Each
-// has a client token of its own, which is the key of its intent.
+// createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each
+// creation has its own client token, which is the key of its intent.
 func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
 	const action = "CreateNetworkInterface"
 	begin := func(s *registry.State) (string, bool) {
@@ -160,8 +161,8 @@ func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISp
 	return eni, token, err
 }
 
-// wanted is what the registry has to know of a creation, so that it can be asked for
-// again, and specOf what EC2 has to know of it.
+// wanted returns what the registry must record of a creation, so that it can be repeated.
+// specOf returns the parameters for EC2.
 func wanted(spec aws.ENISpec) registry.Wanted {
 	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
 		Secondary: spec.Secondary, Prefixes: spec.Prefixes, IPv6: spec.IPv6, IPv6Prefixes: spec.IPv6Prefixes}
@@ -172,10 +173,9 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 		Secondary: w.Secondary, Prefixes: w.Prefixes, IPv6: w.IPv6, IPv6Prefixes: w.IPv6Prefixes}
 }
 
-// unended is the client token of a creation of which nobody knows whether EC2 has carried
-// it out, and that would serve, whatever its size. EC2's describes may not show yet what
-// it has made (EC2 API reference, "Eventual consistency"); the same call with the same
-// token makes no second ENI.
+// unended returns the client token of a suitable creation with an unknown outcome, of any
+// size, or "". EC2's describes may not show the ENI yet (EC2 API reference, "Eventual
+// consistency"). The same call with the same token creates no second ENI.
 func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) && maps.Equal(i.Tags, spec.Tags) {
@@ -185,7 +185,7 @@ func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	return token
 }
 
-// unendedFirst puts the subnets first in which a creation may have been carried out.
+// unendedFirst moves the subnets to the front in which a creation may have been carried out.
 func unendedFirst(s *registry.State, subnets []aws.Subnet) []aws.Subnet {
 	begun := map[string]bool{}
 	for _, i := range s.Intents {

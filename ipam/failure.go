@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fail records why EC2 has not given what was asked for since the time began. The zero time
-// says that EC2 will be asked again. What it is for those that wait, package lease knows.
+// fail records why EC2 has not given what was asked for since the time began. If began is
+// zero, EC2 will be asked again. Package lease uses that record for the other waiters.
 func (p *Pool) fail(ctx context.Context, o lease.Owner, why error, began time.Time) error {
 	if errors.Is(why, context.DeadlineExceeded) || errors.Is(why, context.Canceled) {
 		began = time.Time{} // it was our time that has ended
@@ -25,7 +25,7 @@ func (p *Pool) fail(ctx context.Context, o lease.Owner, why error, began time.Ti
 	})
 }
 
-// Hint is what an operator can do about an error, or "" if there is nothing to say.
+// Hint returns what an operator can do about an error, or "" if nothing is known.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*plugin.Error](err); ok {
 		return e.Hint

@@ -17,11 +17,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// blockSize is how many pods a /28 serves: nothing in it is reserved.
+// blockSize is how many pods a /28 serves. None of its addresses is reserved.
 const blockSize = 16
 
-// fill gets an ENI what a pod on it would lack: addresses of the families of which it
-// has none free, or that the pool has fewer of than it is to have ready.
+// fill gets addresses for an ENI. It asks for the families of which the ENI has no free
+// address, or the pool has fewer than it wants to keep ready.
 func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	for _, f := range p.Policy.Families {
@@ -37,7 +37,7 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 	return nil
 }
 
-// room is how many more addresses or prefixes of a family an ENI can take.
+// room returns how many more addresses or prefixes of a family an ENI can take.
 func room(s *registry.State, e registry.ENI, f lease.Family) int {
 	if f == lease.IPv6 {
 		return s.Instance.IPv6PerENI - e.Assigned(true)
@@ -45,9 +45,9 @@ func room(s *registry.State, e registry.ENI, f lease.Family) int {
 	return s.Instance.IPv4PerENI - e.Assigned(false)
 }
 
-// more asks for addresses of a family: in a prefix if the configuration wants that, or
-// for IPv6, where one prefix is enough for ever; and by themselves if the subnet has no
-// prefix left, or the instance type knows none.
+// more asks for addresses of a family. For IPv6, and with prefixDelegation, it asks for
+// prefixes: a single prefix of IPv6 is always enough. If the subnet has no prefix left, or
+// the instance type does not support prefixes, it asks for single addresses.
 func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	most := room(s, at.ENI, f)
 	if most <= 0 {
@@ -69,7 +69,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	return err
 }
 
-// most is how many pods a call can serve that fills so much room of an ENI.
+// most returns how many pods one call can serve at most, if the ENI has so much room.
 func (p *Pool) most(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
@@ -80,22 +80,22 @@ func (p *Pool) most(f lease.Family, room int) int {
 	return room
 }
 
-// exactly is a size that is known before.
+// exactly returns a size function for a fixed number.
 func exactly(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
 
-// blocks is how many prefixes of IPv4 have so many addresses.
+// blocks returns how many /28 prefixes are needed for so many addresses.
 func blocks(addrs int) int { return (addrs + blockSize - 1) / blockSize }
 
-// noPrefix reports whether addresses may be had where prefixes are not: the subnet is
-// fragmented, or the instance is not of the Nitro system.
+// noPrefix reports whether EC2 may give addresses although it gives no prefix. Then the
+// subnet is fragmented, or the instance is not a Nitro instance.
 func noPrefix(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")
 }
 
-// assign asks EC2 for addresses on an ENI, as many as size says right before the call.
-// The action has no client token, so before the call the intent is written: if the
-// answer is lost, resume compares.
+// assign asks EC2 for addresses on an ENI. It calls size for their number right before the
+// call. The action has no client token. So if the answer is lost, resume compares the intent
+// with EC2.
 func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func(*registry.State) int) ([]netip.Addr, error) {
 	action, do := "AssignPrivateIpAddresses", p.Cloud.Assign
 	if f == lease.IPv6 {
@@ -109,8 +109,8 @@ func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func
 	return got, p.corrected(ctx, eni, err)
 }
 
-// assignPrefixes asks EC2 for prefixes, as assign does for addresses: of IPv4 for the
-// ADDs that wait, most of them at most; of IPv6 for one.
+// assignPrefixes asks EC2 for prefixes, as assign does for addresses. For IPv4, it asks for
+// the waiting ADDs, but at most for so many. For IPv6, it asks for one.
 func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
 	action, do := "AssignPrivateIpAddresses", p.Cloud.AssignPrefixes
 	if f == lease.IPv6 {
@@ -127,7 +127,7 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	return p.corrected(ctx, eni, err)
 }
 
-// corrected corrects what the registry says of an ENI if EC2 has just shown it to be wrong.
+// corrected corrects the registry about an ENI if EC2's error shows that it is wrong.
 func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrNotFound):
@@ -138,8 +138,9 @@ func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
 	return err
 }
 
-// addAddrs records addresses that an ENI has, free since then. Those that EC2 has
-// just given were not ours a moment ago: they were free since the zero time.
+// addAddrs records addresses of an ENI that are free since the given time. For addresses that
+// EC2 has just given, that is the zero time: they need not cool, because no pod of this node
+// has had them.
 func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -159,7 +160,7 @@ func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time)
 	s.ENIs[id] = e
 }
 
-// addPrefixes records prefixes that an ENI has, delegated since then.
+// addPrefixes records prefixes of an ENI that are delegated since the given time.
 func addPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
 	e, known := s.ENIs[id]
 	if !known {

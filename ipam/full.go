@@ -13,17 +13,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about instances that can have no more ENIs. Two say so: the registry, by what
-// it knows, and EC2, when it refuses one. Either may be out of date a moment later, because
-// somebody has detached an ENI. So a growth that finds the instance full asks EC2 which ENIs
-// are attached, and an ENI that is not takes no place.
+// This file is about instances that can have no more ENIs. The registry may say so, or EC2,
+// when it refuses an ENI. Either may be out of date a moment later, because somebody has
+// detached an ENI. So a growth that finds the instance full asks EC2 which ENIs are attached.
+// An ENI that is not attached takes no slot.
 //
-// EC2 may refuse for a reason that its describes do not show: on many types, volumes take
-// places of ENIs (EC2 user guide, "Volume limits for Nitro-based instances"). So a refusal
-// counts for some minutes, lest every ADD makes an ENI and deletes it again, or until EC2
-// shows fewer ENIs than when it refused.
+// EC2 may refuse for a reason that its describes do not show. On many types, volumes take
+// slots of ENIs (EC2 user guide, "Volume limits for Nitro-based instances"). So a refusal
+// counts for some minutes, or until EC2 shows fewer ENIs than when it refused. Otherwise
+// every ADD would create an ENI and delete it again.
 
-// full says why the instance can have no more ENIs, by what the registry knows; nil if it can.
+// full returns why the instance can have no more ENIs according to the registry. It returns
+// nil if it can.
 func (p *Pool) full(s *registry.State) error {
 	limit := s.Instance.ENIs
 	if p.Policy.MaxENIs > 0 {
@@ -38,7 +39,7 @@ func (p *Pool) full(s *registry.State) error {
 	return nil
 }
 
-// refused says until when EC2's refusal of another ENI counts; nil if none does.
+// refused returns an error while EC2's last refusal of another ENI counts, and nil otherwise.
 func refused(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil
@@ -47,9 +48,9 @@ func refused(s *registry.State) error {
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
-// seemsFull reports whether EC2 is to be asked which ENIs are attached to a full instance,
-// though the links of all of ours are there: its refusal may be out of date, or somebody
-// else may have detached an ENI. EC2 is asked so twice a minute at most.
+// seemsFull reports whether to ask EC2 which ENIs are attached to a full instance, although
+// the links of all our ENIs are there. EC2's refusal may be out of date, or somebody else may
+// have detached an ENI. EC2 is asked at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refused(s) != nil
@@ -59,12 +60,12 @@ func seemsFull(s *registry.State) bool {
 	return others && time.Since(s.Instance.FullRead) >= lately
 }
 
-// errSlots is the [aws.ErrInstanceFull] that EC2 has not said: there is an ENI at each
-// device index, as far as is known.
+// errSlots is an [aws.ErrInstanceFull] that does not come from EC2: each known device index
+// has an ENI.
 var errSlots = fmt.Errorf("%w: there is an ENI at each of its device indices", aws.ErrInstanceFull)
 
-// noteFull writes down that EC2 has refused another ENI beside those that it shows, or shows
-// one at each device index.
+// noteFull records that EC2 has refused another ENI, or that it shows an ENI at each device
+// index.
 func (p *Pool) noteFull(ctx context.Context, attached []aws.ENI, least int, why error) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		shown := &registry.State{Instance: s.Instance}

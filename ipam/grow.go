@@ -37,7 +37,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	if err != nil {
 		return explain(err)
 	}
-	if s, err = p.askWhose(ctx, s); err != nil {
+	if s, err = p.askTags(ctx, s); err != nil {
 		return err
 	}
 	if s, err = p.askSubnets(ctx, s); err != nil {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ipam manages the addresses of a node: it leases them to pods, and gets
-// more from EC2 when there are none. Over it stands the ipam plugin, the first of the
-// chain; the tool collects and inspects by the same [Pool].
+// Package ipam manages the addresses of a node. It leases them to pods, and gets more from
+// EC2 when none is free. The ipam plugin uses it, which is the first plugin of the chain. The
+// tool collects and inspects with the same [Pool].
 //
-// An ADD that finds a free address asks neither EC2 nor the metadata service: it
-// writes a lease to the registry and is done ([lease.Add]). When none is free, one process
-// of the node asks EC2 for all that wait ([Pool.Acquire]). A DEL ends the lease and asks
-// nobody; unassigning is the business of collections ([Pool.Collect]).
+// An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the
+// registry and is done ([lease.Add]). If none is free, one process of the node asks EC2 for
+// all waiting ADDs ([Pool.Acquire]). A DEL ends the lease, and calls neither EC2 nor
+// metadata. Only collections unassign addresses ([Pool.Collect]).
 //
-// The invariants: an address has one owner, from before its ADD answers until after its
-// DEL began; an address that a pod has is never unassigned; what EC2 was asked for is
-// on disk before it is asked, so that a process may be killed anywhere, and the next
-// one finds what it had begun.
+// There are three invariants. An address has one owner, from before its ADD answers until
+// after its DEL began. An address that a pod has is never unassigned. Each EC2 call is on
+// disk before it is made: so a process may be killed at any time, and the next one finishes
+// its work.
 package ipam
 
 import (
@@ -26,8 +26,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands are the commands of the ipam plugin, executed with these arguments. A runtime
-// gives none; [lease.Program] has an ADD only get addresses.
+// Commands returns the commands of the ipam plugin, executed with these arguments. A runtime
+// gives none. [lease.Program] gives arguments, so that an ADD only gets addresses.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	c := lease.Commands()
 	if c.Add = lease.Acquisition(args, inThisProcess()); c.Add == nil {
@@ -41,7 +41,7 @@ func add(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result
 	return result, err
 }
 
-// inThisProcess is EC2 as the environment says where it is.
+// inThisProcess asks EC2 from this process. The environment says where EC2 is.
 func inThisProcess() lease.Source {
 	return source(func() *aws.Client { return aws.New(aws.Options{}) })
 }

@@ -17,18 +17,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Learn adds to the registry what the metadata service and the kernel know of this
-// node's addresses. It never takes anything away: the metadata service forgets
-// ENIs, lists them late, and lists what is gone, so its word is a hint, and its
-// silence means nothing. An address found in use gets a lease, if it has none,
-// without a key; any other that is new to the registry cools first, except on a node
-// on which no pod has an address yet.
+// Learn adds to the registry what the metadata service and the kernel show of this node's
+// addresses. It removes nothing. Metadata forgets ENIs, shows them late, and shows what is
+// gone. So what it shows is a hint, and what it does not show means nothing.
+//
+// An address that is in use gets a lease without a key, if it has no lease. Any other address
+// that is new to the registry cools first. On a node on which no pod has an address yet, it
+// is free at once.
 func (p *Pool) Learn(ctx context.Context) error {
 	_, err := p.learn(ctx)
 	return err
 }
 
-// learn is Learn that also returns what the metadata service shows.
+// learn is Learn, and also returns the ENIs that the metadata service shows.
 func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
@@ -115,8 +116,8 @@ func whyTagsUnknown(err error) string {
 	return registry.NotAsked
 }
 
-// learnShown adds the ENIs of this instance to the registry that EC2 shows and the metadata
-// service does not, or not yet: the instance would seem to have room for another one.
+// learnShown adds ENIs of this instance to the registry that EC2 shows, but metadata does not
+// show yet. Without them, the instance would seem to have room for another ENI.
 func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
@@ -143,7 +144,7 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether an address of the ENIs is in a namespace.
+// anyUsed reports whether a namespace has an address of the ENIs.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		for a := range used.By {
@@ -232,8 +233,8 @@ func foreign(e aws.ENI) bool { return e.Tags[tagNoManage] == "true" }
 
 const tagNoManage = "node.k8s.amazonaws.com/no_manage"
 
-// bare reports whether an ENI has no addresses at all, as those have that are for EFA
-// alone, and, for a while, those whose metadata comes late.
+// bare reports whether an ENI has no addresses at all. That is so for ENIs that are for EFA
+// alone. For a while, it is also so for an ENI whose metadata comes late.
 func bare(e aws.ENI) bool {
 	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }
@@ -259,10 +260,10 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether the metadata service can be right about an address, or a
-// prefix by its first: it was not unassigned just now, and is not on another ENI. Of an
-// ENI that is new to the registry, EC2 has to say the same, if it was asked: what was
-// unassigned before the registry was lost, nobody else knows.
+// plausible reports whether metadata can be right about an address, or about a prefix with
+// that first address. This node must not have unassigned it just now, and no other ENI may
+// have it. If the ENI is new to the registry, and EC2 was asked, EC2 must show it, too: what
+// was unassigned before the registry was lost is not recorded anywhere else.
 func (l discovery) plausible(eni string, a netip.Addr) bool {
 	if d, asked := l.described[eni]; asked && !carries(d, a) && l.used.By[a] == "" {
 		return false
@@ -271,7 +272,7 @@ func (l discovery) plausible(eni string, a netip.Addr) bool {
 	return !(unassigned && l.now.Sub(gone) < lease.StaleMetadata) && strange(l.State, eni, l.ENIs[eni], []netip.Addr{a}, nil) == nil
 }
 
-// learnAddr decides what an address of an ENI is: leased, free, or cooling.
+// learnAddr decides whether an address of an ENI is leased, free, or cooling.
 func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.By[a]
 	switch {
@@ -287,8 +288,8 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// learnPrefix does so for the addresses of a prefix. Those of a new one that nobody
-// uses cool, as far as they can be listed.
+// learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that
+// nobody uses cool. Those of a /80 are too many to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })

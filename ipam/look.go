@@ -12,9 +12,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// look makes a call to EC2 that changes nothing: in its turn, as [Pool.call] makes one that
-// does. While EC2 throttles the action, the whole node waits, until ctx is done. A caller
-// without a deadline, such as a collection, comes again by itself: it waits for a moment.
+// look makes a call to EC2 that changes nothing, in its turn, as [Pool.call] makes changing
+// calls. While EC2 throttles the action, all processes of the node wait, until ctx is done. A
+// caller without a deadline waits only for a moment: it is a collection, for example, which
+// will run again.
 func look[T any](ctx context.Context, p *Pool, action string, ask func(context.Context) (T, error)) (answer T, err error) {
 	const moment = 2 * time.Second
 	waiting := ctx
@@ -39,8 +40,8 @@ func look[T any](ctx context.Context, p *Pool, action string, ask func(context.C
 	}
 }
 
-// inTurn makes a call that changes something and may be made again, as look makes one that
-// changes nothing: what is detached or deleted twice is so once.
+// inTurn makes a changing call that may be repeated, as look does. To detach or delete
+// something twice does no harm.
 func (p *Pool) inTurn(ctx context.Context, action string, do func(context.Context) error) error {
 	_, err := look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	return err
@@ -59,7 +60,7 @@ func (p *Pool) deleteNow(ctx context.Context, eni string) error {
 	return p.inTurn(ctx, "DeleteNetworkInterface", func(ctx context.Context) error { return p.Cloud.DeleteENI(ctx, eni) })
 }
 
-// notBefore has no process of this node call the action before the time is over.
+// notBefore forbids all processes of this node to call the action before the time is over.
 func (p *Pool) notBefore(ctx context.Context, action string, wait time.Duration) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[action] = time.Now().Add(wait) })
 }
@@ -74,7 +75,7 @@ func (p *Pool) describeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 	return look(ctx, p, "DescribeSubnets", func(ctx context.Context) ([]aws.Subnet, error) { return p.Cloud.Subnets(ctx, vpc, zone) })
 }
 
-// describeLimits says what an instance of the type can have, in its turn.
+// describeLimits returns the limits of an instance type, in its turn.
 func (p *Pool) describeLimits(ctx context.Context, instanceType string) (aws.Limits, error) {
 	return look(ctx, p, "DescribeInstanceTypes", func(ctx context.Context) (aws.Limits, error) { return p.Cloud.Limits(ctx, instanceType) })
 }

@@ -18,11 +18,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. Growth passes
-// them over, and names them when it fails. EC2 is asked whether they are still attached: one
-// that is not takes no place of another, and is forgotten when no pod has its addresses.
+// This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. A growth does
+// not use them, and names them when it fails. It asks EC2 whether they are still attached. If
+// an ENI is not attached, it takes no slot. When no pod has an address of it, it is removed
+// from the registry.
 
-// withPassedOver adds to the error of a growth the ENIs of the pool that it has passed over.
+// withPassedOver adds to the error of a growth the ENIs of the pool that it could not use.
 func (p *Pool) withPassedOver(err error) error {
 	if err == nil {
 		return nil
@@ -50,8 +51,8 @@ func (p *Pool) withPassedOver(err error) error {
 	return plugin.Errorf(code, advice, "%w", errors.Join(over...))
 }
 
-// withoutLink lists the ENIs whose link is not on the node, but those that a collection
-// takes away.
+// withoutLink lists the ENIs whose link is not on the node, except those that a collection
+// deletes.
 func withoutLink(s *registry.State) []string {
 	now := time.Now()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
@@ -60,9 +61,9 @@ func withoutLink(s *registry.State) []string {
 	})
 }
 
-// noteDetached asks EC2 which ENIs are attached to this instance, if the link of one is not
-// on the node, or if the caller says that there is another reason. If EC2 cannot be asked,
-// all count as attached.
+// noteDetached asks EC2 which ENIs are attached to this instance. It does so if the link of
+// an ENI is not on the node, or if the caller has another reason. If EC2 does not answer, all
+// ENIs count as attached.
 func (p *Pool) noteDetached(ctx context.Context, reason bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
@@ -83,9 +84,9 @@ func (p *Pool) noteDetached(ctx context.Context, reason bool) {
 	}
 }
 
-// noteAttached writes down which ENIs EC2 has shown attached to this instance when it was
-// asked, and which not. It may not show a new one yet; then the link of that will come. The
-// link of somebody else's ENI proves nothing, as it may be in another namespace.
+// noteAttached records which ENIs EC2 showed as attached to this instance, and which it did
+// not show. EC2 may not show a new ENI yet: then its link will come. The link of somebody
+// else's ENI proves nothing, because it may be in another namespace.
 func noteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	for id, e := range s.ENIs {
@@ -100,7 +101,7 @@ func noteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	}
 }
 
-// detached lists the ENIs that are not attached to this instance any more.
+// detached lists the ENIs that are no longer attached to this instance.
 func detached(s *registry.State) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
 		e := s.ENIs[id]
@@ -108,9 +109,9 @@ func detached(s *registry.State) []string {
 	})
 }
 
-// forgetDetached forgets the ENIs that are not attached to this instance any more, when no
-// pod has an address of them. One that we have made, and that is attached nowhere, is left
-// to be deleted.
+// forgetDetached removes detached ENIs from the registry when no pod has an address of them.
+// An ENI that this node has created, and that is attached nowhere, stays: a collection
+// deletes it.
 func (p *Pool) forgetDetached(ctx context.Context) error {
 	p.noteDetached(ctx, false)
 	s, err := p.Registry.View()
@@ -126,7 +127,8 @@ func (p *Pool) forgetDetached(ctx context.Context) error {
 	return failed
 }
 
-// forgetIfLost forgets a detached ENI unless it is ours to delete, or attached here after all.
+// forgetIfLost removes a detached ENI from the registry, unless this node must delete it, or
+// it is attached here after all.
 func (p *Pool) forgetIfLost(ctx context.Context, id string, e registry.ENI) error {
 	enis, err := p.describeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {

@@ -16,15 +16,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// forPods reports whether an ENI was made for pods, as EC2 describes it: by a growth, by an
-// operator (new-interface, launch-template), who may as well give it the tag, or by the
-// original plugin, which tells by the description alone.
+// forPods reports whether an ENI was created for pods, according to EC2. A growth or an
+// operator has created it (new-interface, launch-template), or the original plugin. An
+// operator may also add the tag later. The original's ENIs have only their description.
 func forPods(e aws.ENI) bool {
 	return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" || e.Description == description(e.Instance)
 }
 
-// groupsOf are the security groups to remember of an ENI that EC2 has described: those of
-// one that others have attached, see lease.Policy.Misfit. The boot ENI is the node's own.
+// groupsOf returns the security groups of an ENI that others have attached: see
+// lease.Policy.Misfit. For other ENIs it returns nil, also for the boot ENI, which is the
+// node's own.
 func groupsOf(e aws.ENI) []string {
 	if e.Index == 0 && e.Card == 0 || forPods(e) {
 		return nil
@@ -32,9 +33,9 @@ func groupsOf(e aws.ENI) []string {
 	return slices.Sorted(slices.Values(e.SecurityGroups))
 }
 
-// askWhose asks EC2 for the tags of the ENIs of which it could not be asked when they were
-// learnt. Without an answer they serve nobody, and growth goes on.
-func (p *Pool) askWhose(ctx context.Context, s *registry.State) (*registry.State, error) {
+// askTags asks EC2 for the tags of ENIs if EC2 did not return them when the ENIs were
+// learned. If EC2 does not answer, these ENIs serve no pods, and the growth continues.
+func (p *Pool) askTags(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
 	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), notAsked) || p.Policy.Provision == lease.ProvisionNone {
@@ -64,8 +65,8 @@ func (p *Pool) askWhose(ctx context.Context, s *registry.State) (*registry.State
 	return s, err
 }
 
-// askSubnets asks EC2 for the tags of the subnets of others' ENIs, where these decide
-// whether pods get their addresses. Without an answer they serve nobody, and growth goes on.
+// askSubnets asks EC2 for the tags of subnets that decide whether others' ENIs serve pods. If
+// EC2 does not answer, these ENIs serve no pods, and the growth continues.
 func (p *Pool) askSubnets(ctx context.Context, s *registry.State) (*registry.State, error) {
 	unclear := func(e registry.ENI) bool {
 		return e.Pool == p.Policy.Pool && p.Policy.Serves(e) && p.Policy.Unclear(e)
@@ -98,7 +99,8 @@ func (p *Pool) askSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// misfits says which ENIs of others take a place and serve no pods, to add to an error.
+// misfits lists the ENIs of others that take a slot and serve no pods, as a part of an error
+// text.
 func (p *Pool) misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {

@@ -16,11 +16,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// peersLife is after what time a collection, or a growth, asks again for the peers of a VPC.
-// An ADD uses the list that there is: it has never one that is too old.
+// peersLife is the age at which a collection or a growth reads the peers of a VPC again. An
+// ADD uses the list in the registry, however old it is.
 const peersLife = time.Hour
 
-// needPeers asks for the peers of the VPCs of which there is no list, for an ADD that needs one.
+// needPeers asks for the peers of VPCs without a list, for an ADD that needs the list.
 func (p *Pool) needPeers(ctx context.Context) error {
 	err := p.readPeers(ctx, func(v registry.VPC) bool { return v.PeersRead.IsZero() })
 	if err != nil {
@@ -29,8 +29,8 @@ func (p *Pool) needPeers(ctx context.Context) error {
 	return nil
 }
 
-// renewPeers asks for the peers of VPCs of which there is no list, or an old one. If EC2
-// does not answer in a moment, pods get the routes of the list that there is.
+// renewPeers asks for the peers of VPCs without a list, or with an old one. If EC2 does not
+// answer within a moment, pods get the routes of the old list.
 func (p *Pool) renewPeers(ctx context.Context) {
 	const moment = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, moment)
@@ -40,14 +40,14 @@ func (p *Pool) renewPeers(ctx context.Context) {
 	}
 }
 
-// isStale reports whether it is time to ask for the peers of a VPC. Who knows no
-// configuration asks where somebody has asked before.
+// isStale reports whether to ask for the peers of a VPC. A caller without a configuration
+// asks if somebody has asked before.
 func (p *Pool) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife
 }
 
-// readPeers asks for the peers of those VPCs of this node.
+// readPeers asks for the peers of the VPCs of this node that match.
 func (p *Pool) readPeers(ctx context.Context, those func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -67,7 +67,7 @@ func (p *Pool) readPeers(ctx context.Context, those func(registry.VPC) bool) err
 	return failed
 }
 
-// notePeers writes down what EC2 has said just now.
+// notePeers records the peers that EC2 has just reported.
 func (p *Pool) notePeers(ctx context.Context, vpc string, peers []netip.Prefix) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		v := s.VPCs[vpc]

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// A Pool is the addresses of a node: who has which, and how to get more.
+// A Pool manages the addresses of a node: who has which, and how to get more.
 type Pool struct {
 	lease.Pool
 	Cloud *aws.Client
@@ -28,26 +28,26 @@ func Open(policy lease.Policy) (*Pool, error) {
 	return &Pool{*p, aws.New(aws.Options{})}, nil
 }
 
-// Acquire leases an address of each family to the owner, which see [lease.Pool.Acquire].
+// Acquire leases an address of each family to the owner: see [lease.Pool.Acquire].
 func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
 	return p.Pool.Acquire(ctx, o, source(func() *aws.Client { return p.Cloud }))
 }
 
-// source asks EC2 in this process, which has the lock "grow" meanwhile, as everybody has who
-// asks EC2 for more.
+// source asks EC2 in this process. The process holds the lock "grow" meanwhile, as all
+// processes do that ask EC2 for more.
 func source(cloud func() *aws.Client) lease.Source {
 	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner, why error) (lease.Allocation, error) {
 		return (&Pool{*p, cloud()}).getMore(ctx, o, why)
 	}}
 }
 
-// rounds is how often one asks without a pause while nothing fails: what there is, what
-// became of what was begun, for addresses, and for a new ENI. If there is no address then,
-// others have taken all that came, or none ever will come.
+// rounds is how often one process asks without a pause while nothing fails. It asks which
+// ENIs there are, for the outcome of interrupted calls, for addresses, and for a new ENI. If
+// there is still no address then, others have taken all of them, or none will ever come.
 const rounds = 4
 
-// getMore asks EC2 until the owner has its addresses, or it makes no sense to ask on. Why says
-// what the owner lacks.
+// getMore asks EC2 until the owner has its addresses, or until there is no point in asking
+// again. The error why says what the owner lacks.
 func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= rounds {
@@ -69,15 +69,15 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.All
 	}
 }
 
-// lacking is the error of an ADD that has not got what it lacks.
+// lacking returns the error of an ADD that did not get what it lacks.
 func lacking(none, why error) error {
 	return explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
 }
 
-// ask asks EC2 for more addresses, or, if nothing is known yet, which there are. It
-// reports whether that has failed and may be tried again, after a pause that is over then,
-// and has an error when it makes no sense to: each try begins by looking at what EC2 has
-// made of the one before.
+// ask asks EC2 for more addresses. If nothing is known of the ENIs yet, it asks which there
+// are. If that fails, but may succeed later, ask waits for a pause and reports failed. If
+// another try makes no sense, it returns an error. Each try first looks at what EC2 has done
+// in the one before.
 func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (failed bool, _ error) {
 	began := time.Now()
 	enough, err := p.askFor(ctx, why)
@@ -97,7 +97,7 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 	return true, nil
 }
 
-// askFor asks for what an ADD lacks, and reports whether there may be enough of it now.
+// askFor asks for what an ADD lacks, and reports whether it may be there now.
 func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
 	switch {
 	case errors.Is(why, lease.ErrPeers):
@@ -113,8 +113,8 @@ func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
 	return err == nil || p.found(), err
 }
 
-// found reports whether there is an address: a growth that failed may have brought to an
-// end what an earlier one had begun.
+// found reports whether an address is free. A growth that failed may still have finished an
+// earlier one.
 func (p *Pool) found() bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -124,8 +124,8 @@ func (p *Pool) found() bool {
 	return len(addrs) > 0
 }
 
-// passing reports whether err is likely to pass. A metadata service that does not
-// answer may be overloaded, as the whole node is when it starts, or not be there.
+// passing reports whether err may pass. If the metadata service does not answer, it may be
+// overloaded, as the node is when it starts. Or there is none.
 func passing(err error, attempt int) bool {
 	const few = 3
 	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try looks at what EC2 has done

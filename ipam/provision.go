@@ -18,11 +18,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is what an operator asks of a node by name, where an ADD and a collection
-// decide by themselves.
+// This file has what operators do by name. An ADD and a collection decide by themselves.
 
-// Provision makes an ENI and sets its link up. Its addresses are free then, and no
-// collection deletes it. If it fails with an ID, the ENI is there, but its link is not.
+// Provision creates an ENI, attaches it and sets its link up. Its addresses are free then,
+// and no collection deletes it. If Provision fails with an ID, the ENI exists, but its link
+// is not up.
 func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, err error) {
 	err = p.asked(ctx, func(s *registry.State) error {
 		// EC2 would only say so after the ENI is made.
@@ -47,8 +47,8 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 	return id, link, nil
 }
 
-// Allocate assigns n more addresses, or as many as fit, to the first ENI by device index
-// that has room, and returns the ENI and them. They are free then.
+// Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
+// index. It returns that ENI and the addresses, which are free then.
 func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.asked(ctx, func(s *registry.State) error {
 		var rs []lease.Place
@@ -76,8 +76,8 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	return id, got, err
 }
 
-// asked runs f as the one process of this node that asks EC2, with all that is to be
-// known of the node in the registry.
+// asked runs f as the only process of this node that asks EC2. Before, it updates the
+// registry.
 func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
@@ -97,8 +97,8 @@ func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
 	return f(s)
 }
 
-// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI. Unless
-// all of them are free, and none is an ENI's primary address, it does nothing.
+// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI. It does
+// nothing if one of them is not free, or is the primary address of an ENI.
 func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	if err := p.turn(ctx, unassign); err != nil {
 		return err
@@ -137,7 +137,7 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	return failed
 }
 
-// spare returns the ENI that can do without the address, or why there is none.
+// spare returns the ENI that can lose the address, or an error if none can.
 func spare(s *registry.State, a netip.Addr) (string, error) {
 	id, e := s.ENIOf(a)
 	lease, leased := s.Leases.At(a)
@@ -156,7 +156,7 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 	return id, nil
 }
 
-// holder says who has a lease, as well as that is known.
+// holder returns who has a lease, as precisely as that is known.
 func holder(l registry.Lease) string {
 	if l.PodName != "" {
 		return "pod " + l.PodNamespace + "/" + l.PodName

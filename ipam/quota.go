@@ -15,12 +15,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// quotaWait is for how long at most this node creates no ENIs. The account can have no
-// more in this region until somebody deletes some, or AWS raises the quota. A node that
-// asks for every pod takes the calls from those who delete.
+// quotaWait is how long this node creates no ENIs at most, after EC2 has refused one because
+// of the account's quota. The quota of a region has room again when somebody deletes ENIs, or
+// AWS raises it. A node that asked for every pod would use up the API calls of those who
+// delete.
 const quotaWait = registry.MostQuota
 
-// withinQuota fails if EC2 has lately said that the account can have no more ENIs.
+// withinQuota returns an error if EC2 has lately refused an ENI because of the account's
+// quota.
 func (p *Pool) withinQuota() error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -34,8 +36,8 @@ func (p *Pool) withinQuota() error {
 		"%w: the account can have no more ENIs in this region; this node asks again after %s", aws.ErrQuota, until.Format(time.RFC3339))
 }
 
-// noteQuota writes down that the quota is used up, if err says so. Nodes that meet it
-// together do not ask again together.
+// noteQuota records that the quota is used up, if err says so. The time is random, so that
+// nodes do not ask again together.
 func (p *Pool) noteQuota(ctx context.Context, err error) error {
 	if !errors.Is(err, aws.ErrQuota) {
 		return err

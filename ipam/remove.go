@@ -18,22 +18,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is how an ENI ends. Whoever wants that, a collection, a growth that needs the
-// room, or an operator, comes by deleteENI or Remove. What the registry says of an ENI may be
-// old, or wrong; so before anything is done to it, EC2 describes it, and [Pool.deletable] has
-// to agree. EC2 itself refuses to delete an ENI that is attached, and an attachment's ID is
-// of that attachment alone, so whoever attaches the ENI elsewhere meanwhile keeps it.
+// This file deletes ENIs. A collection, a growth that needs the slot, and an operator do so
+// by deleteENI or Remove. What the registry has of an ENI may be old or wrong. So EC2
+// describes the ENI before each step, and [Pool.deletable] must agree. EC2 itself refuses to
+// delete an attached ENI. The node detaches by the ID of an attachment, which belongs to that
+// attachment alone. So if somebody attaches the ENI elsewhere meanwhile, it stays there.
 
 var (
-	// errNotOurs says that an ENI is somebody else's: it is left alone.
+	// errNotOurs means that an ENI is somebody else's, and is not touched.
 	errNotOurs = errors.New("it is not this node's to delete")
-	// errUsed says that a pod uses an ENI.
+	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
 )
 
-// Remove detaches an ENI and deletes it. It refuses one that pods of this node use, be it
-// that the registry says so or the kernel, and one that is somebody else's. It says
-// aws.ErrNotFound of one that EC2 does not know.
+// Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that
+// pods of this node use the ENI, and if the ENI is somebody else's. If EC2 does not know the
+// ENI, the error is aws.ErrNotFound.
 func (p *Pool) Remove(ctx context.Context, id string) error {
 	if err := p.Learn(ctx); err != nil {
 		return err
@@ -67,10 +67,10 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// deleteENI detaches an ENI, deletes it, and then forgets it. It takes up where an earlier
-// try ended. One that is somebody else's it forgets, or leaves alone from now on. If EC2
-// fails, the ENI stays on its way out, whoever has sent it there: it may be detached by now,
-// or be about to be. The next collection ends that.
+// deleteENI detaches an ENI, deletes it, and then removes it from the registry. It continues
+// where an earlier try ended. If the ENI is somebody else's, deleteENI removes it from the
+// registry, or no longer touches it. If EC2 fails, the ENI stays draining, because it may be
+// detached by now or soon. The next collection finishes that.
 func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used) error {
 	err := p.detachAndDelete(ctx, id, used)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -99,7 +99,7 @@ func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used) error 
 	return err
 }
 
-// drain records whether an ENI is on its way out.
+// drain records whether an ENI is draining.
 func drain(s *registry.State, id string, draining bool) {
 	if e, ok := s.ENIs[id]; ok {
 		e.Draining = draining
@@ -107,7 +107,7 @@ func drain(s *registry.State, id string, draining bool) {
 	}
 }
 
-// isForgotten reports whether the registry has an ENI no more.
+// isForgotten reports whether the registry no longer has an ENI.
 func (p *Pool) isForgotten(id string) bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -118,9 +118,9 @@ func (p *Pool) isForgotten(id string) bool {
 }
 
 // detachAndDelete detaches an ENI if it is attached to this instance, waits until EC2 has
-// done so, and deletes it. One that is gone already is no error. But that EC2 does not know
-// an ENI means nothing just after it has: it lags behind itself (EC2 API reference, "Eventual
-// consistency"), and the ENI would be left behind.
+// done so, and deletes it. If the ENI is gone already, that is no error. But if EC2 knew the
+// ENI just before, that EC2 does not know it now proves nothing (EC2 API reference, "Eventual
+// consistency"). Then the ENI could be left behind.
 func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used) error {
 	const every = time.Second
 	s, err := p.Registry.View()
@@ -154,11 +154,11 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used) 
 	}
 }
 
-// errDeleted says that an ENI is deleted.
+// errDeleted means that an ENI is deleted.
 var errDeleted = errors.New("it is deleted")
 
-// endENI does the next thing to the end of an ENI that EC2 has just described: it detaches
-// it, or deletes it, or nothing while EC2 detaches it.
+// endENI makes the next step to delete an ENI that EC2 has just described. It detaches or
+// deletes it. While EC2 detaches it, endENI does nothing.
 func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.deletable(e, used, detached); err != nil {
 		return detached, err
@@ -176,13 +176,13 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 	return detached, err
 }
 
-// errNoManage is the errNotOurs of an ENI whose owner has said so.
+// errNoManage is the errNotOurs of an ENI whose tag forbids to touch it.
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, tagNoManage)
 
-// deletable says why this node may not detach and delete an ENI that EC2 has just described;
-// nil if it may. By now the ENI may be attached elsewhere, or be about to be; but if it was
-// attached here, and we have just detached it, that it was made for another instance is no
-// reason to leave it behind.
+// deletable returns why this node may not detach and delete an ENI that EC2 has just
+// described. It returns nil if the node may. The ENI may be attached elsewhere by now, or
+// soon. An ENI that was created for another instance must stay, except if this node has just
+// detached it: then it would be left behind.
 func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -204,8 +204,8 @@ func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	return stillUsed(s, e, used)
 }
 
-// madeFor is the instance that an ENI was made for, here or by the original; empty if nobody
-// has said so.
+// madeFor returns the instance for which this suite or the original has created an ENI, or ""
+// if that is not known.
 func madeFor(e aws.ENI) string {
 	if e.Tags[TagInstance] != "" {
 		return e.Tags[TagInstance]
@@ -217,9 +217,9 @@ func madeFor(e aws.ENI) string {
 	return instance
 }
 
-// stillUsed says which addresses of an ENI pods have, its prefixes' among them: as EC2 shows
-// the ENI, as the registry does, and as the kernel of this node does. What the kernel
-// cannot show may be in use.
+// stillUsed returns an error with the addresses of an ENI that pods have. It looks at EC2's
+// description, at the registry, and at the kernel of this node, and includes addresses of
+// prefixes. If the kernel cannot show something, it counts as used.
 func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
 	known := s.ENIs[e.ID]
 	has := func(a netip.Addr) bool { return carries(e, a) || known.Has(a) }

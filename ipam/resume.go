@@ -18,10 +18,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// resume brings to an end what an earlier process, which died or lost EC2's answer,
-// has begun. Its caller holds the lock "grow", so every intent is such a one's. Without
-// intents, which is nearly always, it asks nobody. An ENI that was to be attached is
-// given to stray. It reports whether unconfirmed addresses are confirmed now.
+// resume finishes the calls of earlier processes that died or lost EC2's answer. Its caller
+// holds the lock "grow", so every intent is left over from such a process. If there are no
+// intents, which is nearly always so, resume asks nobody. It calls stray with each ENI that
+// was about to be attached. It reports whether unconfirmed addresses are confirmed now.
 func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !due(s) || lease.Unknown(s) {
@@ -76,8 +76,8 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	return sure, err
 }
 
-// noSecond has no creation made again of which there is an ENI now that was made for this
-// instance, and that nobody had heard of. It may be that one.
+// noSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that
+// was created for this instance may be the result of that creation.
 func noSecond(s, before *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := before.ENIs[e.ID] // by somebody else
@@ -90,8 +90,8 @@ func noSecond(s, before *registry.State, enis []aws.ENI) {
 	}
 }
 
-// turns waits until this node may make the calls again that the intents are about: what
-// resume asks before prepares them.
+// turns waits until this node may repeat the calls of the intents. Otherwise resume would ask
+// EC2, and could then not make the calls.
 func (p *Pool) turns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == modify {
@@ -104,8 +104,8 @@ func (p *Pool) turns(ctx context.Context, s *registry.State) error {
 	return nil
 }
 
-// reattach ends what a growth has begun: the ENI is attached after all, unless it would
-// take another pool's place.
+// reattach finishes what a growth has begun: it attaches the ENI, unless the ENI is for
+// another pool.
 func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 	if poolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
@@ -117,8 +117,8 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 	return err
 }
 
-// abandon ends it in the other way: a collection has no use for another ENI. One without
-// our tags may be the original's, and waits for an ADD that needs it.
+// abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without
+// our tags may be the original's: it stays until an ADD needs it.
 func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	if e.Tags[TagManaged] != "true" {
 		return nil
@@ -130,8 +130,8 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	return err // not found: it may also be too new
 }
 
-// endBegun does what resume does for the next growth, if there is something to do and
-// no growth is under way.
+// endBegun calls resume for a collection, if there is something to finish. It waits for a
+// growth that is under way.
 func (p *Pool) endBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !due(s) {
@@ -146,8 +146,8 @@ func (p *Pool) endBegun(ctx context.Context) error {
 	return err
 }
 
-// ours lists the ENIs that are attached to this instance, and those that were made
-// for it and are not.
+// ours lists the ENIs that are attached to this instance, and the unattached ones that were
+// created for it.
 func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 	attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
@@ -158,15 +158,15 @@ func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 	return append(attached, strays...), err
 }
 
-// makesENIs reports whether this node may make ENIs, and change and delete them. A
-// collection that knows no configuration tries.
+// makesENIs reports whether this node may create, change and delete ENIs. A collection
+// without a configuration tries.
 func (p *Pool) makesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }
 
-// adopt makes an ENI of ours what it was meant to be: attached, gone with the
-// instance, and in the registry with all the addresses that EC2 says it has. Somebody
-// else's, of which the registry does not know, is for Learn to find.
+// adopt finishes the creation of one of our ENIs. Then it is attached, ends with the
+// instance, and is in the registry with all addresses that EC2 reports. If the ENI is
+// somebody else's, and not in the registry, adopt leaves it to Learn.
 func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
 	mine := e.Description == description(s.Instance.ID)
 	was, known := s.ENIs[e.ID]
@@ -198,8 +198,8 @@ func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray fu
 	return nil
 }
 
-// learnOthers looks whether metadata shows by now the ENIs that EC2 says are attached, and
-// that the registry does not know yet: somebody else has made them.
+// learnOthers calls Learn if EC2 shows attached ENIs that are not in the registry. Others
+// have created them, and metadata may show them by now.
 func (p *Pool) learnOthers(ctx context.Context, enis []aws.ENI) {
 	s, err := p.Registry.View()
 	unknown := func(e aws.ENI) bool { _, known := s.ENIs[e.ID]; return !known && e.Status != "available" }
@@ -207,13 +207,14 @@ func (p *Pool) learnOthers(ctx context.Context, enis []aws.ENI) {
 		err = p.Learn(ctx)
 	}
 	if err != nil {
-		slog.Warn("EC2 did not list the subnets: attached ENIs that are not in the registry serve pods only when the metadata service shows them", "error", err)
+		slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata service shows them", "error", err)
 	}
 }
 
-// inSubnet adds to an ENI the CIDRs of its subnet, which EC2 leaves out of it. The registry
-// knows them, or another ENI of the subnet, or the metadata service; a node that makes ENIs
-// asks EC2. If nobody says, known is false, and the ENI waits until metadata shows it.
+// inSubnet adds the CIDRs of its subnet to an ENI, because EC2's description of an ENI lacks
+// them. It takes them from the registry, from another ENI of the subnet, or from metadata. A
+// node that creates ENIs also asks EC2. If none of them has the CIDRs, known is false, and
+// the ENI waits until metadata shows it.
 func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
 	of := func(subnet string, v4, v6 netip.Prefix) bool {
 		if subnet == e.Subnet && (v4.IsValid() || v6.IsValid()) {
@@ -242,7 +243,7 @@ func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 	}
 	shown, err := p.Cloud.ENIs(ctx)
 	if err != nil {
-		slog.Warn("a new ENI serves pods only when the metadata service shows it", "eni", e.ID, "error", err)
+		slog.Warn("the subnet of an ENI is not known: the ENI serves no pods until the metadata service shows it", "eni", e.ID, "error", err)
 		return e, false, nil
 	}
 	for _, other := range shown {
@@ -253,7 +254,7 @@ func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 	return e, known, nil
 }
 
-// adoptAttached enters an attached ENI in the registry, with what EC2 says of it.
+// adoptAttached records an attached ENI in the registry, as EC2 describes it.
 func (p *Pool) adoptAttached(ctx context.Context, e aws.ENI) error {
 	used := p.Used()
 	return p.Registry.Change(ctx, func(s *registry.State) {
@@ -267,7 +268,7 @@ func (p *Pool) adoptAttached(ctx context.Context, e aws.ENI) error {
 	})
 }
 
-// tokenOf is the key of the intent about an ENI.
+// tokenOf returns the key of the intent about an ENI, or "".
 func tokenOf(s *registry.State, eni string) string {
 	for token, i := range s.Intents {
 		if i.ENI == eni {

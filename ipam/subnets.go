@@ -15,12 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// ErrNoSubnet says that no subnet is like the one that a new ENI needs. It differs from
-// [aws.ErrSubnetFull]: more addresses do not help, other tags do.
+// ErrNoSubnet means that no subnet is suitable for a new ENI. It is not [aws.ErrSubnetFull]:
+// other tags help, more addresses do not.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
-// Fit chooses from the subnets of a VPC in a zone those with all of the tags and a CIDR
-// of each family. If there are none, its error says which comes nearest.
+// Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each
+// family. If there are none, its error names the nearest one.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
 	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !hasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
@@ -40,7 +40,8 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
 }
 
-// lacks lists the families of which a subnet has no CIDR. No families stand for IPv4.
+// lacks lists the families of which a subnet has no CIDR. An empty list of families means
+// IPv4.
 func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	if len(families) == 0 {
 		families = []lease.Family{lease.IPv4}
@@ -50,7 +51,7 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	})
 }
 
-// tagText writes tags as people do.
+// tagText formats tags for people.
 func tagText(tags map[string]string) string {
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(tags)) {
@@ -59,9 +60,9 @@ func tagText(tags map[string]string) string {
 	return strings.Join(all, ", ")
 }
 
-// nearest says which of the subnets comes nearest to the tags: the one that has the most of
-// them, or, for one that is mistyped, the most of their keys. If none has any, it says
-// which tags there are.
+// nearest describes the subnet that comes nearest to the tags. It has the most of them, or
+// the most of their keys, if a value is mistyped. If no subnet has any of the tags, nearest
+// lists the tags that the subnets have.
 func nearest(all []aws.Subnet, tags map[string]string) string {
 	score := func(n aws.Subnet) (s int) {
 		for k, v := range tags {

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// eni is what EC2 has of an ENI.
+// eni returns what EC2 has of an ENI.
 func (w *world) eni(id string) ec2sim.ENI {
 	w.Helper()
 	i := slices.IndexFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == id })
@@ -25,8 +25,8 @@ func (w *world) eni(id string) ec2sim.ENI {
 	return w.sim.ENIs()[i]
 }
 
-// TestTagsUnknown: an ENI, whose owner has said that it is not to be touched, is learnt while EC2
-// cannot be asked. No pod gets its addresses, then or later, and it loses none.
+// TestTagsUnknown learns an ENI while EC2 cannot be asked for its tags. The tags forbid to
+// touch it. No pod gets its addresses, then or later, and it loses none.
 func TestTagsUnknown(t *testing.T) {
 	const action = "DescribeNetworkInterfaces"
 	for name, fail := range map[string]func(*world){
@@ -58,7 +58,7 @@ func TestTagsUnknown(t *testing.T) {
 	}
 }
 
-// keeps wants collections to leave all addresses of the ENI where they are.
+// keeps checks that collections leave all addresses of the ENI where they are.
 func (w *world) keeps(eni string) {
 	w.Helper()
 	had := len(w.eni(eni).Addrs)
@@ -71,7 +71,8 @@ func (w *world) keeps(eni string) {
 	}
 }
 
-// TestTagsUnknownCancelled: a caller that gives up while EC2 is asked proves nothing about the role.
+// TestTagsUnknownCancelled cancels a call while EC2 is asked. That proves nothing about the
+// role.
 func TestTagsUnknownCancelled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{tagNoManage: "true"})
@@ -89,8 +90,9 @@ func TestTagsUnknownCancelled(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownNotAllowed: where the role may not ask whose an ENI is, it serves, as it did with
-// the original; but nothing of it is released. With pools to tell apart it does not serve.
+// TestTagsUnknownNotAllowed has a role that does not allow to ask for tags. Such an ENI
+// serves pods, as it did with the original, but nothing of it is released. With several
+// pools, it does not serve.
 func TestTagsUnknownNotAllowed(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		other := w.attachForeign(nil)
@@ -119,8 +121,8 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownLater: the looks at what was begun have ended when an ENI is learnt that EC2 could
-// not be asked about. A growth asks.
+// TestTagsUnknownLater learns an ENI without its tags when all intents have ended. The next
+// growth asks for them.
 func TestTagsUnknownLater(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.mustAcquire(1)
@@ -141,7 +143,8 @@ func TestTagsUnknownLater(t *testing.T) {
 	})
 }
 
-// attachAt has somebody else attach an ENI like those for pods at a device index.
+// attachAt attaches an ENI at a device index, as somebody else would. It is like those for
+// pods.
 func (w *world) attachAt(index int) string {
 	w.Helper()
 	w.asks("CreateNetworkInterface", "SubnetId", "subnet-pod0")
@@ -151,9 +154,9 @@ func (w *world) attachAt(index int) string {
 	return id
 }
 
-// TestLookAfterRefusal: the registry is lost, and EC2 refuses to describe anything. That is no
-// look at what was begun. So an ENI of ours that metadata hides, and that somebody detaches,
-// is not left behind.
+// TestLookAfterRefusal loses the registry while EC2 refuses to describe anything. The refusal
+// must not count as a comparison with EC2. So an ENI of ours that metadata hides, and that
+// somebody detaches, is not left behind.
 func TestLookAfterRefusal(t *testing.T) {
 	for _, code := range []string{"UnauthorizedOperation", "TagPolicyViolation"} {
 		t.Run(code, func(t *testing.T) {

@@ -17,26 +17,27 @@ import (
 // A registry that was rebuilt knows what metadata and EC2 have just reported. Both may lag:
 // metadata by minutes, EC2 by seconds. They may still list what was unassigned right before
 // the registry was lost, or by a collection that was under way then. They may not list a new
-// ENI yet. So a rebuilt registry is compared with EC2 at once, for what was begun before, and
-// again when EC2 has settled. Until then the addresses that nobody uses are unconfirmed, and
-// no ADD takes one.
+// ENI yet. So a rebuilt registry is compared with EC2 twice: at once, to find interrupted
+// calls, and when EC2 has settled. Until then, the addresses that nobody uses are
+// unconfirmed, and no ADD takes one.
 //
-// A node on which no pod has an address takes what it finds at once, as it must when it
-// boots. It has not booted if it is marked as one that has given something back: the mark is
-// a file beside the registry's, and /run is empty after a boot.
+// If no pod of a node has an address, the node uses what it finds at once. After a boot it
+// has to. A mark shows that the node has not just booted: the node has released something
+// since. The mark is a file beside the registry's, and /run is empty after a boot.
 //
-// What this cannot know: the whole directory of the registry was deleted, within the seconds by
-// which EC2 lags, after the address of the node's last pod was unassigned. Then a pod may
-// get that address: nothing else on the node says otherwise. With "provision": "none" the
-// same holds at any time; there nobody unassigns anything.
+// One case cannot be noticed. The address of the node's last pod was unassigned, and within
+// the seconds by which EC2 lags, somebody deleted the whole directory of the registry. Then a
+// pod may get that address, because nothing else on the node shows that it is gone. With
+// "provision": "none", that holds at any time, but there nobody unassigns anything.
 
-// releasedMark is the name of the mark that this node has begun to take something from an ENI,
-// or an ENI from the instance. It is there before EC2 is called.
+// releasedMark is the name of the mark that this node has begun to release addresses of an
+// ENI, or an ENI. It is written before EC2 is called. The name of the file is the one of
+// earlier releases.
 const releasedMark = "gave-back"
 
-// settled is how long EC2 may lag: "starting with a couple of seconds of wait time" is the
-// advice for describes that follow a change (EC2 API reference, "Eventual consistency"). Its
-// users see seconds.
+// settled is how long EC2 may lag. The advice for describes after a change is "starting with
+// a couple of seconds of wait time" (EC2 API reference, "Eventual consistency"). Users report
+// seconds.
 const settled = 30 * time.Second
 
 // due reports whether there is something to resume now.
@@ -55,8 +56,8 @@ func due(s *registry.State) bool {
 }
 
 // confirm compares a rebuilt registry with the ENIs that EC2 showed when it was asked. If EC2
-// had settled by then, that is the last time. It reports whether unconfirmed addresses are
-// confirmed now. An answer from before the rebuild confirms nothing.
+// had settled by then, this is the last comparison. confirm reports whether unconfirmed
+// addresses are confirmed now. An answer from before the rebuild confirms nothing.
 func confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {
@@ -92,8 +93,8 @@ func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// dropUnseen forgets the unconfirmed ENIs that are not attached, as EC2 says for the second
-// time.
+// dropUnseen removes the unconfirmed ENIs from the registry that EC2 does not show as
+// attached for the second time.
 func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
@@ -103,7 +104,7 @@ func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// anyLeased reports whether one of those addresses is leased.
+// anyLeased reports whether one of the matching addresses is leased.
 func anyLeased(s *registry.State, those func(netip.Addr) bool) bool {
 	for a := range s.Leases.Keys() {
 		if those(a) {
@@ -113,10 +114,10 @@ func anyLeased(s *registry.State, those func(netip.Addr) bool) bool {
 	return false
 }
 
-// confirmByMetadata is for a node whose role may not ask EC2. It trusts the metadata service
-// when that has had the time to hear of everything. Even then an ENI that metadata does not
-// show is not known to be gone. When such a node boots, it has to trust metadata at once.
-// What was begun before is still to be found: somebody may correct the role.
+// confirmByMetadata is for a node whose role may not ask EC2. It trusts metadata when
+// metadata has had the time to show all changes. Even then, an ENI that metadata does not
+// show may still exist. When such a node boots, it has to trust metadata at once. Intents
+// stay, because somebody may correct the role.
 func (p *Pool) confirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -11,14 +11,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// strange says why an ENI cannot have an address or a prefix that EC2, or the metadata
-// service, says it has; nil if it can have all of them. Nothing of what is strange is ever
-// given to a pod: whatever the reason, packets from there or to there would go astray, or be
-// another's.
+// strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports
+// for it. It returns nil if it can have all of them. No pod gets an address that is strange:
+// its packets would be lost, or would be those of another host.
 //
-// All lie in the ENI's subnet, as far as that is known, but not on the addresses that a
-// subnet keeps for itself, the VPC router's among them (VPC user guide, "Subnet sizing": the
-// first four and the last). None is on another ENI of this node.
+// All addresses must be in the ENI's subnet, if that is known. They must not be those that a
+// subnet reserves, such as the VPC router's (VPC user guide, "Subnet sizing": the first four
+// and the last). No other ENI of this node may have them.
 func strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {
@@ -33,9 +32,9 @@ func strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// strangeNew says why an ENI cannot be the one that EC2 has just been asked to make: the
-// registry knows it already, it was made for somebody else, or it is attached somewhere. It
-// would be leased to pods before it is this instance's, or be another's.
+// strangeNew returns why an ENI cannot be the one that EC2 was just asked to create. The
+// registry has it already, it was created for somebody else, or it is attached. Pods would
+// get addresses of an ENI that is not this instance's.
 func strangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
@@ -49,7 +48,7 @@ func strangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	return nil
 }
 
-// strangeBlock is strange about the addresses of a block.
+// strangeBlock does what strange does, for a block.
 func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) error {
 	subnet := e.CIDR
 	if b.Addr().Is6() {
@@ -69,7 +68,8 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	return nil
 }
 
-// keeps reports whether a block of the subnet has one of its first four addresses or its last.
+// keeps reports whether a block has one of the reserved addresses of the subnet: the first
+// four and the last.
 func keeps(subnet, b netip.Prefix) bool {
 	const first = 4
 	a := subnet.Masked().Addr()
@@ -82,7 +82,7 @@ func keeps(subnet, b netip.Prefix) bool {
 	return last(b) == last(subnet)
 }
 
-// last is the last address of a block.
+// last returns the last address of a block.
 func last(b netip.Prefix) netip.Addr {
 	bytes := b.Masked().Addr().AsSlice()
 	for i := b.Bits(); i < b.Addr().BitLen(); i++ {
@@ -92,7 +92,7 @@ func last(b netip.Prefix) netip.Addr {
 	return a
 }
 
-// overlaps reports whether an ENI has an address of the block, or a prefix that shares some.
+// overlaps reports whether an ENI has an address of the block, or a prefix that overlaps it.
 func overlaps(e registry.ENI, b netip.Prefix) bool {
 	for _, a := range e.Addrs {
 		if b.Contains(a) {

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// waiting counts the ADDs that wait for an address of the pool, and says when the last
-// of them has come.
+// waiting counts the ADDs that wait for an address of the pool, and returns when the last one
+// has come.
 func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
 	now := time.Now()
 	for _, w := range s.Waiters {
@@ -26,8 +26,9 @@ func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
 	return n, last
 }
 
-// want is how many addresses to ask for: one for each ADD that waits, at least
-// ipBatchSize, and as many as are to be kept ready; but no more than maxPods need.
+// want returns how many addresses to ask for. That is one for each waiting ADD, and as many
+// as the pool wants to keep ready, but at least ipBatchSize. It is not more than maxPods
+// needs.
 func (p *Pool) want(s *registry.State) int {
 	if p.Policy.Batch == 0 {
 		return max(s.Instance.IPv4PerENI, 1)
@@ -37,12 +38,13 @@ func (p *Pool) want(s *registry.State) int {
 	return max(n, waiting, 1)
 }
 
-// gather waits until a burst of ADDs has come whole, before EC2 is asked: what comes
-// later costs another call, which takes some 100 ms, and a token of a bucket that the
-// whole account shares. It ends when none has come for a moment, when there are enough
-// for the most that one call can bring, or after a second: still less than it takes
-// EC2 to make an ENI. An ADD that is alone hardly waits, and not at all when it was
-// EC2's describes that took the moment.
+// gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes
+// later costs another call. That takes some 100 ms, and counts against the rate limit of the
+// whole account.
+//
+// gather ends when no ADD has come for a moment, when one call can bring no more, or after a
+// second. EC2 needs longer than that to create an ENI. A single ADD hardly waits. It does not
+// wait at all if EC2's describes have already taken that moment.
 func (p *Pool) gather(ctx context.Context, enough int) error {
 	const alone, pause, most = 20 * time.Millisecond, 50 * time.Millisecond, time.Second
 	for began := time.Now(); ; {

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Fill gets the pool as many free addresses as its configuration wants at least, and
-// returns how many it has then.
+// Fill gets addresses until the pool has as many free ones as its configuration wants. It
+// returns how many are free then.
 func (p *Pool) Fill(ctx context.Context) (int, error) {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {

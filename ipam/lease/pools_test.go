@@ -43,11 +43,11 @@ func TestChoosePool(t *testing.T) {
 		{namespace: "edge-1", asked: "public", want: "public"},
 		{namespace: "ingress", asked: "public", want: "public"},
 		{namespace: "shop", asked: "default"},
-		{namespace: "shop", asked: "public", refused: "does not let the namespace shop ask"},
-		{namespace: "", asked: "public", refused: "does not let the namespace  ask"},
-		{namespace: "payments", asked: "default", refused: "does not let the namespace payments ask"},
-		{namespace: "payments", asked: "audit", refused: "does not let the namespace payments ask"},
-		{namespace: "edge-1", asked: "publik", refused: `"publik": there is none of that name`},
+		{namespace: "shop", asked: "public", refused: "does not allow the namespace shop to ask for it"},
+		{namespace: "", asked: "public", refused: "does not allow the namespace  to ask for it"},
+		{namespace: "payments", asked: "default", refused: "does not allow the namespace payments to ask for it"},
+		{namespace: "payments", asked: "audit", refused: "does not allow the namespace payments to ask for it"},
+		{namespace: "edge-1", asked: "publik", refused: `"publik", but no pool has that name`},
 	} {
 		t.Run(tt.namespace+"/"+tt.asked, func(t *testing.T) {
 			c, err := parseConfig(t, poolsConfig)
