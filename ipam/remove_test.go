@@ -260,7 +260,7 @@ func TestRemoveFails(t *testing.T) {
 	}
 }
 
-// TestDetachInTurn: EC2 throttles one process that gives an ENI back. Another one does not
+// TestDetachInTurn: EC2 throttles one process that releases an ENI. Another one does not
 // call the action before the time that the first has written down.
 func TestDetachInTurn(t *testing.T) {
 	for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {

@@ -34,7 +34,7 @@ or none. The primary address of an ENI stays.` + cli.JSON("deallocated"),
 					return err
 				}
 				defer p.Close()
-				stop := cli.Working("give addresses back to EC2")
+				stop := cli.Working("release addresses")
 				err = p.Deallocate(c.Context, addrs...)
 				stop()
 				if err != nil {

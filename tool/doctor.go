@@ -57,7 +57,7 @@ With --root it checks the files of an image that does not run, and needs no EC2.
 	}
 }
 
-// chosenChecks are those that the command line names; all if it names none.
+// chosenChecks returns the checks that the command line names, or all if it names none.
 func chosenChecks(c *cli.Context) ([]doctor.Check, error) {
 	wanted := c.StringSlice("check")
 	var chosen []doctor.Check

@@ -26,12 +26,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the shortest time between two sightings of a leak. It is longer than the
-// registry remembers what it has begun with an ENI, and than EC2 lags behind itself.
+// leastGrace is the shortest time between two sightings of a leak. It is longer than an
+// intent lives in the registry, and longer than EC2's describes lag.
 const leastGrace = 20 * time.Minute
 
-// tagNoManage is the tag by which an ENI's owner says that it is nobody's to touch, as
-// amazon-vpc-cni-k8s understands it too.
+// tagNoManage is the tag by which the owner of an ENI forbids to touch it. amazon-vpc-cni-k8s
+// has the same tag.
 const tagNoManage = "node.k8s.amazonaws.com/no_manage"
 
 func eniGC() *cli.Command {
@@ -155,8 +155,8 @@ func (l *leaks) collect(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// delete deletes an ENI. EC2 refuses it if the ENI was attached a moment ago, and another
-// node may have been faster.
+// delete deletes an ENI. EC2 refuses that if the ENI has just been attached. Another node may
+// also have deleted it first.
 func (l *leaks) delete(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
@@ -195,9 +195,9 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// alive reports which of the instances that the ENIs were made for exist: those that have
-// an ENI attached, as every instance has from its launch to its end. EC2's answer counts only
-// if it shows as much of this very instance.
+// alive reports which of the instances exist for which the ENIs were created. An existing
+// instance has an attached ENI, from its launch to its end. EC2's answer counts only if it
+// also shows that of this instance.
 func (l *leaks) alive(ctx context.Context, self string, enis []aws.ENI) (alive map[string]bool, vpc string, err error) {
 	ids := []string{self}
 	for _, e := range enis {
@@ -240,8 +240,8 @@ func (l *leaks) busy() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is the file that remembers since when an ENI was seen to leak. Losing it
-// costs time: every leak is then seen for the first time.
+// sightings is a file with the time at which each leak was first seen. If it is lost, eni-gc
+// only needs longer: every leak is then seen for the first time.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {

@@ -60,8 +60,8 @@ original or of a launch template of your own, add --untagged.` + cli.JSON("Versi
 	}
 }
 
-// needsOf reads the command line, and the configuration that it names. Without one, for
-// a machine that is no node, the mode has to be given.
+// needsOf reads the command line and the configuration that it names. A machine that is no
+// node has no configuration, and needs --mode.
 func needsOf(c *cli.Context) (iam.Needs, error) {
 	n := iam.Needs{Mode: lease.Provision(c.String("mode")), ENIGC: c.Bool("eni-gc"), Untagged: c.Bool("untagged"), Partition: c.String("partition")}
 	if !slices.Contains([]lease.Provision{"", lease.ProvisionNone, lease.ProvisionAssign, lease.ProvisionFull}, n.Mode) {

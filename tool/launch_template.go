@@ -38,7 +38,7 @@ template serves the zone of its subnets. On an instance, its type is the
 default, and --subnet may be left out: subnetTags select one of its zone. EC2
 is asked for the limits of the type (ec2:DescribeInstanceTypes).
 
-No collection deletes these ENIs, nor gives their addresses back: they end with
+No collection deletes these ENIs or releases their addresses: they end with
 their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
     DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
     with --prefixes, --ipv6: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
@@ -98,7 +98,7 @@ type launchTags struct {
 // A launchTag is a tag.
 type launchTag struct{ Key, Value string }
 
-// A plan is what the ENIs of an instance are to be.
+// A plan describes the ENIs of an instance.
 type plan struct {
 	lease.Policy
 	kind   string // the instance type
@@ -106,7 +106,7 @@ type plan struct {
 	eni    launchENI // each for pods
 }
 
-// templateFor makes the template that the command line asks for.
+// templateFor creates the template for the command line.
 func templateFor(c *cli.Context) (launchData, error) {
 	p, err := planOf(c)
 	if err != nil {
@@ -206,7 +206,7 @@ func (p *plan) fillENI(c *cli.Context) error {
 	return nil
 }
 
-// pods is for how many pods an ENI has addresses.
+// pods returns for how many pods an ENI has addresses.
 func (p *plan) pods() int {
 	if !slices.Contains(p.Families, lease.IPv4) {
 		return 1 << 20 // of a /80 nobody sees the end
@@ -215,8 +215,8 @@ func (p *plan) pods() int {
 	return 1 + p.eni.Secondary + size*p.eni.Prefixes
 }
 
-// slots are the network cards and device indices of the ENIs for pods: those of the lowest
-// index first, because what is on one card shares its bandwidth.
+// slots returns the network cards and device indices of the ENIs for pods. It fills all cards
+// evenly, because the ENIs of a card share its bandwidth.
 func (p *plan) slots() ([][2]int, error) {
 	var all [][2]int
 	for card, n := range p.limits.Cards {
@@ -250,7 +250,8 @@ func (p *plan) slots() ([][2]int, error) {
 	return all[:min(most, len(all))], nil
 }
 
-// tags are those of the ENIs, the boot ENI among them: a template tells no two apart.
+// tags returns the tags of the ENIs. The boot ENI has the same, because a template has one
+// set of tags for all ENIs.
 func (p *plan) tags() []launchTag {
 	tags := maps.Clone(p.Tags)
 	if tags == nil {
@@ -264,7 +265,7 @@ func (p *plan) tags() []launchTag {
 	return all
 }
 
-// chooseSubnet is the subnet of this zone that has the tags, and the most free addresses.
+// chooseSubnet returns the subnet of this zone that has the tags and the most free addresses.
 func (p *plan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, ipam.ErrNoSubnet) {

@@ -51,8 +51,8 @@ It reads the registry alone. All are gauges; what is not known is left out.` + c
 	}
 }
 
-// writeMetrics replaces the file, which everybody may read. The collector must not see
-// half of it.
+// writeMetrics replaces the file as a whole, so that the collector never sees half of it.
+// Everybody may read the file.
 func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {

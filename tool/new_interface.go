@@ -64,8 +64,8 @@ never deletes it.` + cli.JSON("iface mac id index card subnet subnet_cidr secgrp
 	}
 }
 
-// A madeENI is an ENI that new-interface has made: what eniif will say of it, and the CIDRs of
-// its VPC.
+// A madeENI is an ENI that new-interface has created. It has what eniif shows of the ENI, and
+// the CIDRs of its VPC.
 type madeENI struct {
 	eniRow
 	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the VPC's primary CIDR first

@@ -52,7 +52,7 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 	}
 }
 
-// diff answers with how the four compare.
+// diff answers with the comparison of the four sources.
 func diff(c *cli.Context) error {
 	p, err := cli.OpenPool(lease.Policy{})
 	if err != nil {

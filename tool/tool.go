@@ -7,7 +7,7 @@
 //	new-interface             make an ENI before the first pod needs it (cloud-init)
 //	remove-interface          detach ENIs and delete them
 //	allocate-first-available  get more addresses for an ENI that has room
-//	deallocate                give addresses back
+//	deallocate                release addresses
 //	registry-gc               release what has been free for long (cni-gc.timer)
 //	repair                    put back what the node has lost (cni-gc.timer, nftables.service)
 //	warm                      get what a pool wants to have free (cni-warm.path)
@@ -66,8 +66,8 @@ func Main() {
 	os.Exit(cli.Report(os.Stderr, err))
 }
 
-// New returns the command line, which answers to stdout. Its Run returns every error,
-// and writes none.
+// New returns the command line. It answers to stdout. Its Run returns every error, and writes
+// none.
 func New(stdout io.Writer) *cli.App {
 	commands := []*cli.Command{
 		newInterface(), removeInterface(), deallocate(), allocate(),

@@ -34,8 +34,9 @@ when it has taken one of the last addresses.` + cli.JSON("[] pool free min"),
 			if err != nil {
 				return err
 			}
-			// Before the work: an ADD that leaves the mark meanwhile is not overlooked. If
-			// the work fails it is not put back, or systemd would start it again at once.
+			// Remove the mark before the work: an ADD may leave it again meanwhile. If the
+			// work fails, the mark is not restored, because systemd would start the work
+			// again at once.
 			mark := filepath.Join(registry.Dir(), lease.Refill)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -59,7 +60,7 @@ type warmRow struct {
 	Min  int    `json:"min"`  // that it is to have: warm.min, but none for more pods than maxPods
 }
 
-// fillPool fills one pool. It goes no further than what its configuration wants.
+// fillPool fills one pool, at most to what its configuration wants.
 func fillPool(c *cli.Context, policy lease.Policy) (warmRow, error) {
 	row := warmRow{Pool: conf.PoolName(policy.Pool), Min: policy.Warm.Min}
 	p, err := cli.OpenPool(policy)

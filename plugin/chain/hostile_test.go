@@ -85,7 +85,7 @@ func TestReusedPath(t *testing.T) {
 	n.vacant()
 }
 
-// TestSecondNetwork refuses a second network of ours in a pod, gives its address back, and
+// TestSecondNetwork refuses a second network of ours in a pod, makes its address free again, and
 // leaves the first alone.
 func TestSecondNetwork(t *testing.T) {
 	n := newNode(t)

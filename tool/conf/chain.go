@@ -20,7 +20,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// versions are those of the specification that our plugins speak.
+// versions are the versions of the specification that our plugins support.
 var versions = cni.VersionsStartingFrom("0.3.0").SupportedVersions()
 
 // networkName is CNI's rule for the name of a network (CNI specification 1.1.0, section 1).
@@ -92,7 +92,7 @@ func (r *review) positions() map[string]int {
 	return at
 }
 
-// alone reviews what stands beside the plugin that is all three.
+// alone reviews which other plugins are in a chain with the plugin that is all three.
 func (r *review) alone(at map[string]int) {
 	for _, typ := range three {
 		if i, ok := at[typ]; ok {
@@ -113,7 +113,7 @@ func (r *review) order(at map[string]int) {
 	}
 }
 
-// pair reviews what of the veth pair others can be in the way of.
+// pair reviews which other plugins can disturb the veth pair.
 func (r *review) pair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
 	var c ptp.Config
@@ -130,8 +130,8 @@ func (r *review) pair(i int) {
 	}
 }
 
-// portmap reviews whether the plugin of that name uses one of the mark's bits, which its
-// iptables backend does by default: what other pods send to a hostPort then goes astray.
+// portmap reviews whether the plugin portmap uses one of the bits of our mark, as its
+// iptables backend does by default. Then packets of other pods to a hostPort are lost.
 func (r *review) portmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
@@ -146,10 +146,10 @@ func (r *review) portmap(i int, mark uint32) {
 	}
 }
 
-// podAnnotations is the capability by which runtimes hand the pod's annotations on.
+// podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// pools reviews what cannot work between the pools and the rest.
+// pools reviews whether the pools work with the other plugins and keys.
 func (r *review) pools(where string, i int, c *lease.Config) {
 	var head struct {
 		Capabilities map[string]bool `json:"capabilities"`
@@ -197,8 +197,8 @@ func (r *review) program(i int, path string) {
 	}
 }
 
-// neighbours compares the file with the others in its directory: two networks of one name
-// share their leases, and the node masquerades for the pods of all.
+// neighbours compares the file with the others in its directory. Two networks of one name
+// share their leases, and the node masquerades for the pods of all networks.
 func (r *review) neighbours(dir string) error {
 	files, err := Files(dir)
 	if err != nil {
@@ -230,7 +230,7 @@ func (r *review) neighbours(dir string) error {
 	return nil
 }
 
-// pairOf is what a list has for ptp, if it has that.
+// pairOf returns the configuration of the veth pair in a list, if it has one.
 func pairOf(c List) (p ptp.Config, has bool) {
 	raw := c.Plugin(TypePTP)
 	has = raw != nil && json.Unmarshal(raw, &p) == nil

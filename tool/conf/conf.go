@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package conf is what the tool knows of network configuration lists: where they are, which
-// plugins of ours they have, and all their mistakes. What a key means, and which values are right, the
-// plugins' own types say.
+// Package conf reads network configuration lists. It finds them, our plugins in them, and all
+// their mistakes. The types of the plugins define the keys and the allowed values.
 package conf
 
 import (
@@ -32,10 +31,10 @@ const (
 // three are the plugins of a chain in their order: each needs the result of the one before it.
 var three = []string{TypeIPAM, TypeIPVlan, TypePTP}
 
-// Types are all of ours.
+// Types are the types of all our plugins.
 var Types = append([]string{TypeAll}, three...)
 
-// defaultReuse is the reuseIPWait of a pool that no configuration is known of.
+// defaultReuse is the reuseIPWait of a pool without a configuration.
 const defaultReuse = time.Minute
 
 // KubeletPods is the kubelet's own limit (kubelet(1), --max-pods).
@@ -77,7 +76,8 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// programs are those that a runtime executes for the member, and those that these execute.
+// programs returns the programs that a runtime executes for the member, and those that they
+// execute.
 func (m Member) programs() []string {
 	if m.Type == TypeAll {
 		return []string{TypeAll, TypeIPAM} // which asks EC2 for it
@@ -85,8 +85,8 @@ func (m Member) programs() []string {
 	return []string{m.Type}
 }
 
-// Plugin returns the first configuration of a plugin of ours, or nil. The one that is all
-// three has the keys of each.
+// Plugin returns the first configuration of one of our plugins, or nil. The plugin that is
+// all three has the keys of each.
 func (c List) Plugin(typ string) json.RawMessage {
 	i := slices.IndexFunc(c.Plugins, func(m Member) bool { return m.Type == typ || m.Type == TypeAll })
 	if i < 0 {
@@ -129,7 +129,7 @@ func Files(dir string) ([]string, error) {
 	return files, nil
 }
 
-// conflistsAt are those of a directory, or the one file.
+// conflistsAt returns the conflists of a directory, or the one file.
 func conflistsAt(path string) ([]string, error) {
 	fi, err := os.Stat(path)
 	if err == nil && fi.IsDir() {
@@ -138,7 +138,7 @@ func conflistsAt(path string) ([]string, error) {
 	return []string{path}, err
 }
 
-// ErrNone means that nothing there has a plugin of ours that gives addresses.
+// ErrNone means that no conflist has one of our plugins that gives addresses.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
 // Find reads ipam's configuration from a file, or from the first file of a directory
@@ -175,8 +175,9 @@ func Decode(file string, raw json.RawMessage) (*lease.Config, error) {
 	return c, nil
 }
 
-// Misfits says why pods do not get addresses of an ENI that others have attached, by the
-// configuration at the path; "" if they do, and if there is no configuration.
+// Misfits returns a function. It returns why pods get no addresses of an ENI that others have
+// attached, according to the configuration at the path. It returns "" if they get them, or if
+// there is no configuration.
 func Misfits(path string) func(registry.ENI) string {
 	config, err := Find(path)
 	if err != nil {
@@ -192,8 +193,8 @@ func Misfits(path string) func(registry.ENI) string {
 	}
 }
 
-// ReuseWaits are for how long an address of each pool cools, as the configuration says;
-// without one, or for a pool that is not in it any more, it is the default.
+// ReuseWaits returns a function. It returns how long the addresses of a pool cool, according
+// to the configuration. If the configuration does not have the pool, it returns the default.
 func ReuseWaits(path string) func(pool string) time.Duration {
 	waits := map[string]time.Duration{}
 	if config, err := Find(path); err == nil {
@@ -209,7 +210,8 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 	}
 }
 
-// First is the first conflist in a directory with a plugin of ours that gives addresses, or the file itself.
+// First returns the first conflist in a directory that has one of our plugins that gives
+// addresses, or the file itself.
 func First(path string) string {
 	files, err := conflistsAt(path)
 	if err != nil {
@@ -226,5 +228,6 @@ func First(path string) string {
 	return ""
 }
 
-// PoolName is the name of a pool for people: the registry's default one has none.
+// PoolName returns the name of a pool for people. In the registry, the default pool has an
+// empty name.
 func PoolName(pool string) string { return cmp.Or(pool, lease.DefaultPool) }

@@ -23,8 +23,8 @@ type listKeys struct {
 	Plugins      any `json:"plugins"`
 }
 
-// memberKeys are those that every plugin's configuration may have. The last ones the
-// runtime adds, but examples have them.
+// memberKeys are the keys that every plugin's configuration may have. The runtime adds the
+// last ones, but examples also have them.
 type memberKeys struct {
 	CNIVersion    any `json:"cniVersion"`
 	Name          any `json:"name"`
@@ -35,8 +35,8 @@ type memberKeys struct {
 	PrevResult    any `json:"prevResult"`
 }
 
-// keys looks for keys of an object that none of the types has, in objects within it, too.
-// The last type that has a key says what its value is.
+// keys looks for keys of an object that none of the types has, also in nested objects. If
+// several types have a key, the last one defines its value.
 func (r *review) keys(where string, object json.RawMessage, types ...reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -77,7 +77,7 @@ func (r *review) within(where string, value json.RawMessage, t reflect.Type) {
 
 func join(where, key string) string { return strings.TrimPrefix(where+": "+key, ": ") }
 
-// jsonFields are the keys of an object that is decoded into a struct.
+// jsonFields returns the keys of an object that is decoded into a struct.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -89,7 +89,7 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// suggestion is the known key that is most like a mistaken one, if any is.
+// suggestion returns the known key that is most similar to a mistaken one, or "".
 func suggestion(key string, known map[string]reflect.Type) string {
 	best, most := "", 0.6
 	for _, k := range slices.Sorted(maps.Keys(known)) {
@@ -103,8 +103,8 @@ func suggestion(key string, known map[string]reflect.Type) string {
 	return ": did you mean " + best + "?"
 }
 
-// likeness is the part of two words that they have in common, from 0 to 1: the letters
-// of their longest common subsequence.
+// likeness returns how similar two words are, from 0 to 1. It compares the length of their
+// longest common subsequence with their own.
 func likeness(a, b string) float64 {
 	row := make([]int, len(b)+1) // how many a, as far as it was read, has in common with each beginning of b
 	for i := range len(a) {

@@ -12,7 +12,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Network network is one whose pods get a veth pair of ours.
+// A Network is a network whose pods get one of our veth pairs.
 type Network struct {
 	Name     string
 	File     string // its conflist
@@ -21,8 +21,9 @@ type Network struct {
 	Firewall bool            // its chain has the plugin of that name, which lets each pod's address pass
 }
 
-// Networks reads those of a conflist, or of all in a directory, of which the first of a
-// name counts. Of those that have a mistake it returns an error beside the others.
+// Networks reads the networks of a conflist, or of all conflists in a directory. If two have
+// the same name, the first one counts. For those with a mistake, it returns an error together
+// with the others.
 func Networks(path string) ([]Network, error) {
 	files, err := conflistsAt(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -36,14 +36,14 @@ func (m Mistake) String() string {
 	return m.File + ": " + m.Text
 }
 
-// position is the plugin's in its chain; -1 for the list itself.
+// position returns the position of the plugin in its chain, or -1 for the list itself.
 func (m Mistake) position() int {
 	i := -1
 	_, _ = fmt.Sscanf(m.Where, "plugins[%d]", &i) // what it does not match leaves -1
 	return i
 }
 
-// A review is one look at one file.
+// A review looks for the mistakes in one file.
 type review struct {
 	List
 	file     string
@@ -54,7 +54,7 @@ func (r *review) wrong(where, format string, args ...any) {
 	r.mistakes = append(r.mistakes, Mistake{r.file, where, fmt.Sprintf(format, args...)})
 }
 
-// Mistakes lists the mistakes in a file. It is an error if it cannot be read.
+// Mistakes lists the mistakes in a file. It returns an error if the file cannot be read.
 func Mistakes(file, binDir string) ([]Mistake, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -81,8 +81,7 @@ func Mistakes(file, binDir string) ([]Mistake, error) {
 	return r.mistakes, nil
 }
 
-// place is a mistake of syntax, with the line that it is in; or else the file has something
-// in place of an object.
+// place describes a mistake of syntax with its line, or a file that has no object.
 func place(b []byte, err error) string {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("line %d: %v", 1+bytes.Count(b[:min(int(s.Offset), len(b))], []byte("\n")), err)
@@ -90,8 +89,8 @@ func place(b []byte, err error) string {
 	return "it is no JSON object"
 }
 
-// decode decodes an object without the keys whose values are of the wrong type, each of
-// which is a mistake, and returns these keys. The types may embed some that have keys.
+// decode decodes an object. It leaves out the keys whose values have the wrong type, reports
+// each as a mistake, and returns these keys. The types may embed others that have keys.
 func (r *review) decode(where string, object map[string]json.RawMessage, into any, types ...reflect.Type) (mistaken []string) {
 	object = maps.Clone(object)
 	for {
@@ -133,7 +132,7 @@ var configs = map[string]func() validator{
 
 type validator interface{ Validate() error }
 
-// parts are the structs that have the keys of a configuration.
+// parts returns the structs that have the keys of a configuration.
 func parts(c validator) []any {
 	all, ok := c.(*chain.Config)
 	if !ok {
@@ -143,7 +142,7 @@ func parts(c validator) []any {
 	return []any{ipam, slave, pair}
 }
 
-// keyTypes are the types of these structs.
+// keyTypes returns the types of these structs.
 func keyTypes(c validator) (types []reflect.Type) {
 	for _, p := range parts(c) {
 		types = append(types, reflect.TypeOf(p).Elem())
@@ -175,7 +174,8 @@ func (r *review) member(i int) {
 	}
 }
 
-// keyOf is the key that a decoder names by its field, without a struct that it is embedded in.
+// keyOf returns the JSON key of a field that a decoder names, also if the field is in an
+// embedded struct.
 func keyOf(types []reflect.Type, field string) string {
 	first, rest, _ := strings.Cut(field, ".")
 	for _, t := range types {
@@ -186,7 +186,7 @@ func keyOf(types []reflect.Type, field string) string {
 	return field
 }
 
-// kindOf is a type in the words of JSON.
+// kindOf returns the name of a type in JSON.
 func kindOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:

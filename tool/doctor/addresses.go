@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkAddresses looks for addresses of pods on the node's own links: the node then answers
-// in the place of the pod. amazon-ec2-net-utils, DHCP and cloud-init put them there.
+// checkAddresses looks for addresses of pods on the node's own links. With such an address,
+// the node answers instead of the pod. amazon-ec2-net-utils, DHCP and cloud-init add them.
 func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	own, err := p.pool.Host.Addrs("")
 	if err != nil {
@@ -42,8 +42,9 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// strip is a fix that takes an address from the node. The kernel takes further ones of the
-// same subnet with the first, which it may not, so that is left to people.
+// strip is a fix that removes an address from the node. If it is the first one of a subnet,
+// the kernel also removes the others of that subnet. That could do harm, so it is left to
+// people.
 func (p *Node) strip(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

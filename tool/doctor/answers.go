@@ -14,9 +14,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkAnswers asks the kernel by which link the node sends to its pods from the addresses
-// that they know it by. On a node with several ENIs cloud-init, amazon-ec2-net-utils and
-// others make rules for what is from one of its addresses, with a table that knows no pod.
+// checkAnswers asks the kernel by which link the node answers its pods, for each of the
+// node's addresses. On a node with several ENIs, cloud-init, amazon-ec2-net-utils and others
+// add rules for packets from one of these addresses. The rules lead to a table without routes
+// to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	pods, err := p.podRoutes()
 	if err != nil {
@@ -46,7 +47,7 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// podRoutes are the routes by which the node sends to each address of its pods.
+// podRoutes returns the node's routes to the addresses of its pods.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.pool.Host.Links()
 	if err != nil {
@@ -60,7 +61,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	return slices.DeleteFunc(routes, func(r nl.Route) bool { return !veths[r.Dev] || !r.Dst.IsSingleIP() }), err
 }
 
-// astray looks for a pod that what the node sends from an address does not reach by the veth.
+// astray looks for a pod to which the node's packets from the address do not leave by the
+// pod's veth.
 func (p *Node) astray(own netip.Addr, pods []nl.Route) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == own.Is6() && !own.IsLinkLocalUnicast() {
@@ -77,7 +79,7 @@ func (p *Node) astray(own netip.Addr, pods []nl.Route) ([]Finding, error) {
 	return nil, nil
 }
 
-// strays is the finding that what the node sends to a pod from an address leaves by a link.
+// strays returns the finding that the node's packets from own to a pod leave by another link.
 func (p *Node) strays(own netip.Addr, dev string, r nl.Route) (Finding, error) {
 	pref, err := p.beforeOthers()
 	ip, bits := "ip", 31
@@ -100,8 +102,8 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route) (Finding, error) {
 	return a, err
 }
 
-// checksSource reports whether the kernel checks what comes by a link for the way back, which
-// it does by the stricter of two sysctls (ip-sysctl, rp_filter). To a link without addresses
+// checksSource reports whether the kernel checks the source of packets from a link. The
+// stricter of two sysctls counts (ip-sysctl, rp_filter). For a link without addresses,
 // "loose" is as strict as "strict".
 func (p *Node) checksSource(dev string) bool {
 	return slices.ContainsFunc([]string{"all", dev}, func(link string) bool {
@@ -110,7 +112,8 @@ func (p *Node) checksSource(dev string) bool {
 	})
 }
 
-// beforeOthers is the preference of a rule that comes before ours, and before all of others.
+// beforeOthers returns the preference of a rule that comes before our rules and before all
+// others.
 func (p *Node) beforeOthers() (int, error) {
 	rules, err := p.pool.Host.Rules()
 	pref := 511 // that of NodePorts is 512

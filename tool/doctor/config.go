@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkConfig looks at the conflist as validate does, and at what a runtime would read
-// in its place.
+// checkConfig finds the mistakes in the conflist, as validate does. It also finds a file that
+// a runtime would read instead of it.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return []Finding{{Severity: severe, About: p.path(conf.Dir), Means: conf.ErrNone.Error() + " is in this directory: no pod gets a network",

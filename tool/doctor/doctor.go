@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package doctor looks on a node, or in the image of one, for what breaks the network of pods. Each check has a
-// file of its own, and returns findings: what is wrong, what that means, what to do, and for what can do no
-// harm a fix.
+// Package doctor looks for what breaks the network of pods, on a node or in the image of one.
+// Each check has a file of its own, and returns findings. A finding is what is wrong, what
+// that means, and what to do. If the repair can do no harm, the finding has a fix.
 package doctor
 
 import (
@@ -73,10 +73,11 @@ var checks = []Check{
 	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, false},
 }
 
-// Checks are all checks of a node, or those of an image.
+// Checks returns all checks of a node, or those of an image.
 //
-// No generic function gets a Check: its type would count as used in an interface, and with it that of the AWS
-// SDK's client. The linker would keep all of the client's methods: 29 MB.
+// No generic function may take a Check. Its type would then count as used in an interface,
+// and so would the client of the AWS SDK. The linker would keep all methods of that client:
+// 29 MB.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
 		if c.image || !image {
@@ -100,8 +101,9 @@ type Node struct {
 	waits func(string) time.Duration
 }
 
-// Open gathers what several checks look at: of the image at root, or of this node if that is empty. A missing
-// conflist, and a registry that cannot be read, are for the checks to find.
+// Open reads what several checks need: from the image at root, or from this node if root is
+// empty. If there is no conflist, or the registry cannot be read, that is no error: the
+// checks find it.
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root, waits: conf.ReuseWaits(config)}
 	n.binDir, n.given = n.path(binDir), n.path(config)
@@ -129,7 +131,7 @@ func (n *Node) Close() {
 	}
 }
 
-// path is where a file of the system is.
+// path returns where a file of the system is.
 func (n *Node) path(name string) string { return filepath.Join(n.root, name) }
 
 // A Report is what doctor answers.
@@ -140,7 +142,8 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine makes the checks. With fix it makes the changes that can do no harm; its error is about those that failed.
+// Examine makes the checks. With fix, it also makes the changes that can do no harm. Its
+// error is about the changes that failed.
 func (n *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, error) {
 	r := Report{Checked: []string{}, Findings: []Finding{}}
 	var failed error
@@ -156,7 +159,7 @@ func (n *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, e
 	return r, failed
 }
 
-// make makes a check. One that cannot be made is a finding.
+// make makes a check. If that fails, the failure is a finding.
 func (n *Node) make(ctx context.Context, c Check) []Finding {
 	defer cli.Working("check " + c.Name)()
 	found, err := c.look(n, ctx)

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkFirewall looks for chains of others that may drop what the node forwards for pods: Docker's, whose policy
-// for all that is not its own is to drop, firewalld's, and those of hardened images. It does not follow their
-// rules: that is the firewall's own language, and what it says depends on more than the links.
+// checkFirewall looks for chains of others that may drop what the node forwards for pods.
+// Docker, firewalld and hardened images have such chains. It does not evaluate their rules,
+// because their effect depends on more than the links.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
 	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
@@ -46,13 +46,13 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	return append(found, p.legacy()...), nil
 }
 
-// accepted reports whether each of the networks has the plugin firewall in its chain, which adds rules for each
-// pod's address to this chain.
+// accepted reports whether each of the networks has the plugin firewall in its chain. That
+// plugin adds rules for each pod's address to this nft chain.
 func accepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") && !slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Firewall })
 }
 
-// dropping is the finding about a chain.
+// dropping returns the finding about a chain.
 func dropping(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
@@ -65,7 +65,8 @@ func dropping(c nl.DroppingChain, family string) Finding {
 	return f
 }
 
-// families are those that pods have, or that the configuration gives the first pod.
+// families returns the families of the pods' addresses, and those that the configuration
+// gives to new pods.
 func (p *Node) families() []nl.Family {
 	var has []nl.Family
 	for a := range p.state.Leases.Keys() {
@@ -79,7 +80,8 @@ func (p *Node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !slices.Contains(has, f) })
 }
 
-// legacy says of what cannot be looked at that it is there.
+// legacy returns a finding for each table of iptables-legacy. This check cannot read these
+// tables.
 func (p *Node) legacy() []Finding {
 	var found []Finding
 	for _, family := range p.families() {

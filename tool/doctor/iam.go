@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkIAM tries each action that the configuration needs, without effect.
+// checkIAM tries each action that the configuration needs, as a dry run.
 func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	if p.config == nil {
 		return nil, nil // checkConfig says so
@@ -50,14 +50,14 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// bound reports whether an action is done to an ENI that there is, so that the answer
-// depends on its tags.
+// bound reports whether an action applies to an existing ENI, so that EC2's answer depends on
+// the tags of the ENI.
 func bound(action string) bool {
 	return !strings.HasPrefix(action, "Describe") && action != "CreateNetworkInterface"
 }
 
-// target is what the actions are tried on: an ENI that serves pods, as EC2 describes it, and
-// for a new one the subnet that it would be in.
+// target returns what the actions are tried on: an ENI that serves pods, and the subnet of a
+// new ENI.
 func (p *Node) target(ctx context.Context, n iam.Needs) (aws.Target, error) {
 	self, err := p.pool.Cloud.Instance(ctx)
 	if err != nil || n.Mode == lease.ProvisionNone {

@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkKernel asks for what every pod needs, also where the plugins are not installed yet.
-// What one configuration needs besides, its plugins' STATUS knows.
+// checkKernel tries the kernel features that every pod needs, even if the plugins are not
+// installed yet. The STATUS of the plugins checks what a configuration needs in addition.
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {

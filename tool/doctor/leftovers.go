@@ -14,7 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkLeftovers looks for what is left of pods that are gone, and for what all pods share.
+// checkLeftovers looks for what pods have left behind, and for what the node has lost of what
+// all pods share.
 func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	rules, err1 := p.pool.Host.Rules()
 	links, err2 := p.pool.Host.Links()
@@ -40,15 +41,16 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// removeDetached is a fix that deletes all such rules at once. It looks at them again.
+// removeDetached is a fix that deletes all such rules at once. It first checks them again.
 func (p *Node) removeDetached(context.Context) (string, error) {
 	_, err := p.pool.Host.RemoveDetached()
 	return "deleted", err
 }
 
-// strayVeth is whose a veth of ours is, if its pod has no lease; else "". Its alias says
-// that: our name, the network, the container and the interface. After the registry was lost,
-// leases do not know whose they are, and nothing is said.
+// strayVeth returns the attachment of one of our veths if it has no lease, and otherwise "".
+// The alias of the veth names the attachment: our name, the network, the container and the
+// interface. If a lease has no container, because the registry was lost, it is not known
+// whose it is, and strayVeth returns "".
 func (p *Node) strayVeth(l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if l.Group != nl.OwnGroup || l.Kind != "veth" || len(words) < 4 {

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkLinks looks at the links of the ENIs that serve pods, and compares their MTU with
-// that of the boot ENI and with what the configuration gives pods.
+// checkLinks checks the links of the ENIs that serve pods. It compares their MTU with the
+// boot ENI's, and with the one that the configuration gives to pods.
 func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	links, err := p.pool.Host.Links()
 	if err != nil {
@@ -48,11 +48,12 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// mostMTU is that of the network inside a VPC (EC2 user guide, "Network MTU for your EC2
-// instance"). To an ENI for pods an ADD gives that of the boot ENI, if it is no more.
+// mostMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An
+// ADD gives the boot ENI's MTU to an ENI for pods, unless it is larger than that.
 const mostMTU = 9001
 
-// checkLink looks at one, where the boot ENI and pods are to have the MTU.
+// checkLink checks one link. The arguments boot and pods are the MTUs of the boot ENI and of
+// pods.
 func (p *Node) checkLink(eni string, l nl.Link, boot, pods int) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means, Do: do, fix: fix})

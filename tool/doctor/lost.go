@@ -18,8 +18,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lost looks for what the node has of ours for all pods, but for the sysctls at which
-// checkSysctls looks. That a configuration cannot be read, checkConfig says.
+// lost looks for what the node has lost of what all pods share. It leaves out the sysctls,
+// which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
 func (p *Node) lost() ([]Finding, error) {
 	networks, _ := conf.Networks(p.given)
 	var found []Finding
@@ -46,7 +46,7 @@ func (p *Node) lost() ([]Finding, error) {
 	return found, failed
 }
 
-// unpaired is about running pods whose veth pairs were deleted.
+// unpaired finds running pods whose veth pairs were deleted.
 func (p *Node) unpaired(n conf.Network) (found []Finding, err error) {
 	if p.state == nil {
 		return nil, nil
@@ -68,7 +68,8 @@ func (p *Node) unpaired(n conf.Network) (found []Finding, err error) {
 	return found, err
 }
 
-// withoutIPv6 is about a pod without IPv6 by the node, whose link this is.
+// withoutIPv6 returns the finding about a pod whose IPv6 the node has lost. The link is the
+// pod's.
 func (p *Node) withoutIPv6(n conf.Network, l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its IPv6 routes to the pod: somebody has disabled IPv6 on the node, and the kernel has removed all of them. Probes, Services and NodePorts fail by IPv6",
@@ -108,8 +109,8 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// repairNetwork is a fix that puts back all that a network has lost, this step among it. That
-// another step fails is not this one's error.
+// repairNetwork is a fix that restores all that a network has lost, and with it this step. If
+// only other steps fail, that is no error of this fix.
 func (p *Node) repairNetwork(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := repair.Shared(p.pool.Host, n)

@@ -25,9 +25,9 @@ const sysctlFile = "/etc/sysctl.d/80-cni-ipvlan-vpc-k8s.conf"
 // its subnet that it talks to.
 const neighborsPerPod = 32
 
-// checkNeighbors compares the limits of the neighbour table with the pods. The table is one
-// for all network namespaces, and so are its limits (arp(7), gc_thresh3), which only the
-// first namespace shows.
+// checkNeighbors compares the limits of the neighbour table with the number of pods. All
+// network namespaces share the table and its limits (arp(7), gc_thresh3). Only the first
+// namespace shows them.
 func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	pods := conf.KubeletPods
 	if p.config != nil && p.config.MaxPods > 0 {
@@ -61,8 +61,8 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// neighbors is how many entries the table has. It is 0 where the kernel does not say: it
-// does in the first namespace alone.
+// neighbors returns how many entries the table has. It returns 0 if the kernel does not show
+// that: it does so only in the first namespace.
 func neighbors(family string) int {
 	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
 	text, err := os.ReadFile("/proc/net/stat/" + name)
@@ -72,8 +72,8 @@ func neighbors(family string) int {
 	return entries(string(text))
 }
 
-// entries reads the statistics of a table: headings, and a line a CPU, each of which begins
-// with the number of entries of all, in hexadecimal.
+// entries reads the statistics of a table. After the headings, there is a line for each CPU.
+// Each line begins with the number of all entries, in hexadecimal.
 func entries(stat string) int {
 	_, lines, _ := strings.Cut(stat, "\n")
 	first, _, _ := strings.Cut(lines, " ")

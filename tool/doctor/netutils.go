@@ -8,13 +8,13 @@ import (
 	"os"
 )
 
-// linksRun is the directory by which cni-links.service says that it has run.
+// linksRun is the directory that cni-links.service creates when it runs.
 const linksRun = "/run/cni-ipvlan-vpc-k8s-links"
 
-// netUtilsConf keeps a unit of amazon-ec2-net-utils off the ENIs of pods.
+// netUtilsConf keeps a unit of amazon-ec2-net-utils from the ENIs of pods.
 const netUtilsConf = "[Unit]\nConditionPathExists=|!" + linksRun + "\nConditionPathExists=|" + linksRun + "/%i\n"
 
-// checkNetUtils looks whether amazon-ec2-net-utils is kept off the ENIs of pods.
+// checkNetUtils checks that amazon-ec2-net-utils does not configure the ENIs of pods.
 func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, unit := range []string{"policy-routes@.service", "refresh-policy-routes@.service"} {
@@ -36,7 +36,8 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// linksKnown reports whether cni-links.service has said which links are the system's, or will.
+// linksKnown reports whether cni-links.service has recorded the links of the system, or will
+// do so at boot.
 func (p *Node) linksKnown() bool {
 	_, err := os.Stat(p.path(linksRun))
 	return err == nil || p.root != "" && p.enabled("cni-links.service")

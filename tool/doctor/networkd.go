@@ -10,11 +10,13 @@ import (
 	"strings"
 )
 
-// networkdConf are the settings of systemd-networkd that keep it off routes and rules of pods.
+// networkdConf are the settings by which systemd-networkd does not remove routes and rules of
+// pods.
 const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
 
-// checkNetworkd reads what systemd-networkd does with routes and rules that it has not made
-// (networkd.conf(5)): by default it removes them when it starts, or configures a link again.
+// checkNetworkd reads how systemd-networkd treats routes and rules of others
+// (networkd.conf(5)). By default, it removes them when it starts, or when it configures a
+// link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.path("/run/systemd/netif/links"))
 	if err != nil && !p.runs(ctx, "systemd-networkd.service") {

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkOthers names the ENIs that others have attached, and whose addresses no pod gets. That
-// is as it should be if they are not meant for pods.
+// checkOthers names the ENIs that others have attached and whose addresses no pod gets. That
+// is right if they are not for pods.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	misfit := conf.Misfits(p.given)

@@ -25,11 +25,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// module is where our programs come from, as Go writes it into them.
+// module is the Go module of our programs. Go records it in each program.
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// checkPlugins looks whether the plugins are of one release, and asks those of the chain
-// for their STATUS (CNI specification 1.1.0), as a runtime does.
+// checkPlugins checks that the plugins are of one release. Then it asks the plugins of the
+// chain for their STATUS (CNI specification 1.1.0), as a runtime does.
 func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	versions := map[string]string{cli.Name: release.Version()}

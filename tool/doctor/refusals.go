@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkRefusals says what this node remembers of EC2's answers.
+// checkRefusals reports EC2's refusals that the registry records.
 func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	var found []Finding
 	now := time.Now()

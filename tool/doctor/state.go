@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// checkState looks at the registry's file and directory.
+// checkState checks the file and the directory of the registry.
 func (p *Node) checkState(context.Context) ([]Finding, error) {
 	dir := registry.Dir()
 	var found []Finding

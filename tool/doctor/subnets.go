@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkSubnets looks whether there is an address left where the next ENI would be.
+// checkSubnets checks that the subnet of the next ENI has free addresses.
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	if p.config == nil {
 		return nil, nil // checkConfig says so

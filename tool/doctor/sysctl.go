@@ -21,9 +21,8 @@ type parameter struct {
 	severity, means string
 }
 
-// checkSysctls looks whether somebody has taken back what the first ADD has set, as
-// systemd-sysctl and tuned do when their files say otherwise. Where there is no pod, the
-// next ADD sets it.
+// checkSysctls checks the sysctls that the first ADD has set. systemd-sysctl and tuned change
+// them if their files have other values. On a node without pods, the next ADD sets them.
 func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	if p.state.Leases.Len() == 0 {
 		return nil, nil
@@ -45,7 +44,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// parameters are those that a configuration relies on.
+// parameters returns the sysctls that a configuration relies on.
 func (p *Node) parameters(c ptp.Config) []parameter {
 	var all []parameter
 	need := func(key, value, severity, means string) {

@@ -14,12 +14,12 @@ import (
 	"strings"
 )
 
-// layers are the directories of configuration, the first of which counts where two have a
-// file of one name (systemd.unit(5), networkd.conf(5)).
+// layers are the directories of configuration files. If two of them have a file of the same
+// name, the first directory counts (systemd.unit(5), networkd.conf(5)).
 var layers = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}
 
-// lookUp finds a file in the layers of a program's configuration. One that is empty, or a
-// link to /dev/null, takes away what later layers have.
+// lookUp finds a file in the layers of a program's configuration. An empty file, or a link to
+// /dev/null, hides the file in later layers.
 func (p *Node) lookUp(program, name string) (path string, found bool) {
 	for _, layer := range layers {
 		path := p.path(filepath.Join(layer, program, name))
@@ -32,7 +32,7 @@ func (p *Node) lookUp(program, name string) (path string, found bool) {
 	return "", false
 }
 
-// dropIns are the files of a directory in all layers that count, by name.
+// dropIns returns the files of a directory that count, from all layers, by name.
 func (p *Node) dropIns(program, dir string) []string {
 	names := map[string]bool{}
 	for _, layer := range layers {
@@ -50,7 +50,8 @@ func (p *Node) dropIns(program, dir string) []string {
 	return files
 }
 
-// enabled reports whether a unit is started at boot: whether a target wants it, or another unit.
+// enabled reports whether a unit is started at boot, because a target or another unit wants
+// it.
 func (p *Node) enabled(unit string) bool {
 	for _, layer := range layers {
 		links, _ := filepath.Glob(p.path(filepath.Join(layer, "systemd/system/*.wants", unit)))
@@ -61,7 +62,8 @@ func (p *Node) enabled(unit string) bool {
 	return false
 }
 
-// runs reports whether a unit is active on this node, or will be on one of this image.
+// runs reports whether a unit is active on this node. For an image, it reports whether the
+// unit will be active.
 func (p *Node) runs(ctx context.Context, unit string) bool {
 	if !p.systemd() {
 		return p.root != "" && p.enabled(unit)
@@ -69,14 +71,14 @@ func (p *Node) runs(ctx context.Context, unit string) bool {
 	return exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", unit).Run() == nil
 }
 
-// systemd reports whether systemd runs here (sd_booted(3)), and can be asked.
+// systemd reports whether systemd runs here (sd_booted(3)) and can be asked.
 func (p *Node) systemd() bool {
 	_, err := os.Stat("/run/systemd/system")
 	_, err2 := exec.LookPath("systemctl")
 	return p.root == "" && err == nil && err2 == nil
 }
 
-// enable is a fix that enables a unit, and starts it on a node that runs.
+// enable is a fix that enables a unit. On a running node, it also starts the unit.
 func (p *Node) enable(unit string) func(context.Context) (string, error) {
 	if _, err := exec.LookPath("systemctl"); err != nil {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkTimers looks whether anybody collects, and refills.
+// checkTimers checks that collections run, and that pools are refilled.
 func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs are never released"}
 	if p.config != nil && slices.ContainsFunc(p.config.Policies(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {

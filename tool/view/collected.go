@@ -11,16 +11,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// collectedMark is the file whose time tells when a collection has last done all that it
-// had to do.
+// collectedMark is the name of a file. Its time is the end of the last collection that was
+// complete.
 const collectedMark = "collected"
 
-// MarkCollected writes that a collection has done all that it had to do.
+// MarkCollected records that a collection was complete.
 func MarkCollected() error {
 	return os.WriteFile(filepath.Join(registry.Dir(), collectedMark), nil, 0o600)
 }
 
-// CollectedLately reports whether registry-gc has come to its end lately.
+// CollectedLately reports whether registry-gc has completed a collection lately.
 func CollectedLately() bool {
 	const lately = 30 * time.Minute // the timer runs every 5
 	fi, err := os.Stat(filepath.Join(registry.Dir(), collectedMark))

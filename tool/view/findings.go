@@ -24,8 +24,8 @@ type Finding struct {
 	Harmless bool   `json:"harmless"` // it passes by itself
 }
 
-// lag is how long EC2, metadata or a running ADD may be behind although nothing is wrong. Metadata
-// was seen to be minutes behind.
+// lag is how long EC2, metadata or a running ADD may be behind although nothing is wrong.
+// Metadata has been minutes behind.
 const lag = 10 * time.Minute
 
 // young is a little more than the time that an ADD may take.

@@ -13,8 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// LinkNames are the names of the node's links by MAC address. An ipvlan or a VLAN has the
-// address of the link beneath it, which was there first and so has a lower index.
+// LinkNames returns the names of the node's links by MAC address. An ipvlan or VLAN link has
+// the MAC address of the link beneath it. The link beneath is older, so it has the lower
+// index.
 func LinkNames() (map[string]string, error) {
 	links, err := net.Interfaces() // package nl would need root for its socket
 	if err != nil {
@@ -29,7 +30,7 @@ func LinkNames() (map[string]string, error) {
 	return names, nil
 }
 
-// An addrRow is an address that a link has.
+// An Addr is an address that a link has.
 type Addr struct {
 	Iface string     `json:"iface"`
 	Addr  netip.Addr `json:"ip"`

@@ -43,7 +43,7 @@ type Holding struct {
 // Leased reports whether a pod has it.
 func (h Holding) Leased() bool { return h.State == StateReserved || h.State == StateBound }
 
-// Owner is the pod, or else the namespace or the container that has it.
+// Owner returns the pod, or else the namespace or the container, that has the address.
 func (h Holding) Owner() string {
 	if h.Pod != "" {
 		return h.Namespace + "/" + h.Pod
@@ -51,9 +51,9 @@ func (h Holding) Owner() string {
 	return cmp.Or(h.NetNS, h.Container)
 }
 
-// Tally lists the addresses that the registry knows: those of the ENIs, and every one of
-// their /28 prefixes, but of /80 prefixes only those that were ever used; and those that
-// are on no ENI any more.
+// Tally lists the addresses that the registry knows. It lists the ENIs' addresses, and every
+// address of their /28 prefixes. Of /80 prefixes, it lists only addresses that were ever
+// used. Addresses that are no longer on an ENI come last.
 func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Time) []Holding {
 	on := map[netip.Addr]string{} // ENI
 	for id, e := range s.ENIs {
@@ -90,7 +90,7 @@ func within(p netip.Prefix) iter.Seq[netip.Addr] {
 	}
 }
 
-// hold says what the registry knows of an address on an ENI.
+// hold returns what the registry knows of an address on an ENI.
 func hold(s *registry.State, a netip.Addr, eni string, wait func(string) time.Duration, now time.Time) Holding {
 	e := s.ENIs[eni]
 	h := Holding{Addr: a, ENI: eni, Pool: conf.PoolName(e.Pool)}
@@ -115,7 +115,7 @@ func hold(s *registry.State, a netip.Addr, eni string, wait func(string) time.Du
 	return h
 }
 
-// Moment is a time as JSON shows it; nil for the zero time.
+// Moment returns a time for JSON, or nil for the zero time.
 func Moment(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
@@ -123,10 +123,10 @@ func Moment(t time.Time) *time.Time {
 	return new(Seconds(t))
 }
 
-// Seconds is a time as exact as people need it.
+// Seconds returns a time without fractions of a second.
 func Seconds(t time.Time) time.Time { return t.UTC().Truncate(time.Second) }
 
-// Brief is a duration in its largest unit: 37s, 12m, 5h, 3d.
+// Brief formats a duration in its largest unit: 37s, 12m, 5h, 3d.
 func Brief(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Minute:

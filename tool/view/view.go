@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node: the registry
-// alone, as a status or as metrics, or all four side by side, with what it means where two of them disagree.
+// Package view shows what the registry, the kernel, the metadata service and EC2 know of this
+// node. It shows the registry alone, as a status or as metrics. Or it shows all four side by
+// side, and explains their differences.
 package view
 
 import (
@@ -24,14 +25,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// A Source is the metadata service or EC2, as it was asked about this node.
+// A Source is the answer of the metadata service or of EC2 about this node.
 type Source struct {
 	Answered bool // else nothing is known of what it knows
 	enis     map[string]aws.ENI
 	carriers map[netip.Addr]string // the ENI that carries an address, by itself or in a /28
 }
 
-// on is the ENI that carries the address, as the source says; "" if none does.
+// on returns the ENI that has the address according to the source, or "".
 func (s Source) on(a netip.Addr) string {
 	if id, ok := s.carriers[a]; ok || a.Is4() {
 		return id
@@ -44,7 +45,7 @@ func (s Source) on(a netip.Addr) string {
 	return ""
 }
 
-// A Comparison is what the four say of this node, at about the same time.
+// A Comparison has what the four sources show of this node, at about the same time.
 type Comparison struct {
 	now      time.Time
 	state    *registry.State
@@ -58,8 +59,8 @@ type Comparison struct {
 	changing map[string]bool        // ENIs, likewise
 }
 
-// Compare asks all four. The registry is read first and last, because nobody is kept from
-// working meanwhile: what has changed in between is not judged.
+// Compare asks all four. It reads the registry first and last, because other processes work
+// meanwhile. Differences in what has changed in between are not findings.
 func Compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration) (*Comparison, error) {
 	before, err := p.Registry.View()
 	if err != nil {
@@ -87,7 +88,7 @@ func Compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration)
 	return k, nil
 }
 
-// settle compares the registry with what it was before.
+// settle finds what has changed in the registry since before.
 func (k *Comparison) settle(before *registry.State, wait func(string) time.Duration) {
 	k.holdings, k.moving, k.changing = map[netip.Addr]Holding{}, map[netip.Addr]bool{}, map[string]bool{}
 	was := map[netip.Addr]Holding{}
@@ -110,8 +111,8 @@ func (k *Comparison) settle(before *registry.State, wait func(string) time.Durat
 	}
 }
 
-// addRoutes adds the addresses that the node has a route of their own to: a pod may have
-// one in a namespace that cannot be seen from here.
+// addRoutes adds the addresses to which the node has a host route. A pod may have such an
+// address in a namespace that cannot be seen from here.
 func addRoutes(host *nl.NS, used lease.Used) error {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	for _, r := range routes {
@@ -132,7 +133,8 @@ func metadataSays(ctx context.Context, cloud *aws.Client) Source {
 	return snapshot(enis)
 }
 
-// ec2Says asks EC2 for the ENIs of this instance, and for those that are meant for it.
+// ec2Says asks EC2 for the ENIs of this instance, and for the unattached ones that were
+// created for it.
 func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
 	if instance == "" {
 		i, err := cloud.Instance(ctx)
@@ -155,7 +157,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
 	return snapshot(enis)
 }
 
-// snapshot is what a source has answered.
+// snapshot returns the answer of a source.
 func snapshot(enis []aws.ENI) Source {
 	w := Source{true, map[string]aws.ENI{}, map[netip.Addr]string{}}
 	for _, e := range enis {
@@ -190,7 +192,7 @@ type Row struct {
 	EC2      string     `json:"ec2"`      // the same
 }
 
-// Difference is what status --diff answers with: addresses with findings come first.
+// Difference returns the answer of status --diff. Addresses with findings come first.
 func (k *Comparison) Difference() Difference {
 	d := Difference{Findings: cli.List(k.Findings()), Addrs: cli.List(k.rows()), Metadata: k.Metadata.Answered, EC2: k.EC2.Answered}
 	for _, f := range d.Findings {
@@ -223,7 +225,7 @@ func (d Difference) Print(w io.Writer) {
 	cli.Tabulate(w, d.Addrs)
 }
 
-// rows sets side by side what the four say of each address that any of them knows.
+// rows returns each address that one of the four knows, with what all four say of it.
 func (k *Comparison) rows() []Row {
 	var rows []Row
 	for _, a := range k.addrs() {
@@ -239,7 +241,7 @@ func (k *Comparison) rows() []Row {
 	return rows
 }
 
-// says is the column of a source: a question mark if it did not answer.
+// says returns the column of a source. It is a question mark if the source did not answer.
 func (s Source) says(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
@@ -247,7 +249,7 @@ func (s Source) says(a netip.Addr) string {
 	return s.on(a)
 }
 
-// kernel is the column of the kernel.
+// kernel returns the column of the kernel.
 func (k *Comparison) kernel(a netip.Addr) string {
 	if k.own[a] {
 		return StateNode
@@ -255,8 +257,9 @@ func (k *Comparison) kernel(a netip.Addr) string {
 	return k.used.By[a]
 }
 
-// addrs are those that the registry, metadata or EC2 know, and those in the kernel that
-// are of a subnet of this node's ENIs. A namespace has others, which are none of ours.
+// addrs returns the addresses that the registry, metadata or EC2 know. Of the kernel's
+// addresses, it returns those in the subnets of this node's ENIs: a namespace may have
+// others, which are not ours.
 func (k *Comparison) addrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {
@@ -277,7 +280,7 @@ func (k *Comparison) addrs() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
 }
 
-// local reports whether an address is of the subnet of one of this node's ENIs.
+// local reports whether an address is in the subnet of one of this node's ENIs.
 func (k *Comparison) local(a netip.Addr) bool {
 	for _, e := range k.state.ENIs {
 		if e.CIDR.Contains(a) || e.CIDR6.Contains(a) {

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// EachVPC calls f with each ENI, the name of its link, and what ask says of its VPC; it
-// asks once for each VPC.
+// EachVPC calls f for each ENI, with the name of its link and the answer of ask about its
+// VPC. It calls ask once for each VPC.
 func EachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, string) ([]netip.Prefix, error),
 	f func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
 	enis, err := cloud.ENIs(ctx)
