@@ -87,7 +87,7 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route) (Finding, error) {
 		ip, bits = "ip -6", 127
 	}
 	a := Finding{Severity: warning, About: own.String(),
-		Means: fmt.Sprintf("what the node sends from it to the pod %s leaves by %s, as a rule says, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link")),
+		Means: fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, because of a rule, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link")),
 		Do:    fmt.Sprintf("%s rule add pref %d iif lo lookup main suppress_prefixlength %d, also after a boot (docs/operations.md)", ip, pref, bits)}
 	switch {
 	case dev == "":
@@ -95,9 +95,9 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route) (Finding, error) {
 		a.Means += "neither reaches the other"
 	case own.Is4() && p.checksSource(r.Dev):
 		a.Severity = severe
-		a.Means += "neither reaches the other, as rp_filter drops what the pod sends there"
+		a.Means += "neither reaches the other, because rp_filter drops the pod's packets"
 	default:
-		a.Means += "it takes the way through the VPC, where security groups may drop it"
+		a.Means += "they go through the VPC, where security groups may drop them"
 	}
 	return a, err
 }

@@ -56,11 +56,11 @@ func accepted(chain string, networks []conf.Network) bool {
 func dropping(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
-		Means: "it drops what no rule accepts, and may drop what the node forwards for pods: then " + what + family + ", and calls time out",
+		Means: "the chain drops packets that no rule accepts. If these include packets that the node forwards for pods: " + what + family + ", and calls time out",
 		Do: fmt.Sprintf(`check whether a rule accepts iifname "veth*" and oifname "veth*", or iifgroup %d and oifgroup %[1]d. If none does, add one: for Docker in the chain `+
 			`DOCKER-USER, or "iptables": false; for firewalld a zone with the target ACCEPT for veth+ (docs/operations.md)`, nl.OwnGroup)}
 	if c.Empty {
-		f.Severity, f.Means = severe, "it drops all that the node forwards: "+what+family+", and calls time out"
+		f.Severity, f.Means = severe, "the chain drops all packets that the node forwards: "+what+family+", and calls time out"
 	}
 	return f
 }

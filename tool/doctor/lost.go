@@ -86,7 +86,7 @@ func (p *Node) withoutIPv6(n conf.Network, l nl.Link) Finding {
 }
 
 func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
-	a := Finding{Severity: severe, About: repair.Brief(s.Object), Means: "it was removed or changed: pods reach some of the cluster, and not all",
+	a := Finding{Severity: severe, About: repair.Brief(s.Object), Means: "somebody has removed or changed it: pods reach only a part of the cluster",
 		Do: "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts it back, too", fix: p.repairNetwork(n, s)}
 	switch s.Object.(type) {
 	case nl.Route:

@@ -23,7 +23,7 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 		}
 		dropIn := unit + ".d/cni-ipvlan-vpc-k8s.conf"
 		if _, ok := p.lookUp("systemd/system", dropIn); !ok {
-			found = append(found, Finding{Severity: severe, About: unit, Means: "amazon-ec2-net-utils puts every secondary address of an ENI on the node, again each minute: the node answers in the place of its pods",
+			found = append(found, Finding{Severity: severe, About: unit, Means: "each minute, amazon-ec2-net-utils adds every secondary address of an ENI to the node: the node answers instead of its pods",
 				Do:  "install the drop-in " + dropIn + ", and run systemctl daemon-reload",
 				fix: p.write("/etc/systemd/system/"+dropIn, netUtilsConf, ", for when systemd reads its units next")})
 		}

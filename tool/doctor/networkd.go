@@ -42,7 +42,7 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	for key, what := range map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"} {
 		if !slices.Contains([]string{"no", "n", "false", "f", "off", "0"}, settings[key]) {
 			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what + " of pods when it starts or configures a link again",
-				Do:  "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart it at a quiet time",
+				Do:  "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart systemd-networkd at a quiet time",
 				fix: p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, ", for when systemd-networkd starts next")})
 		}
 	}

@@ -21,8 +21,8 @@ func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		if why := misfit(p.state.ENIs[id]); why != "" {
 			found = append(found, Finding{Severity: note, About: id, Means: "others have attached this ENI, and no new pod gets its addresses: " + why,
-				Do: "if it is for pods, give it these groups (aws ec2 modify-network-interface-attribute --groups), which " + cli.Name +
-					" registry-gc learns; or the tag " + ipam.TagPool + "=default, which is read when the node boots"})
+				Do: "if it is for pods, set these groups (aws ec2 modify-network-interface-attribute --groups), then run " + cli.Name +
+					" registry-gc. Or add the tag " + ipam.TagPool + "=default, which the node reads when it boots"})
 		}
 	}
 	return found, nil

@@ -19,5 +19,5 @@ func (p *Node) checkProxy(context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	return []Finding{{Severity: warning, About: link, Means: "kube-proxy is or was in IPVS mode: pods do not reach Services whose backend is a pod of this node, unless masqueradeAll is set; and backends see the node's address",
-		Do: "kube-proxy in nftables mode, or iptables (docs/install.md); if it is in one of these: ip link del " + link}}, err
+		Do: "run kube-proxy in nftables or iptables mode (docs/install.md). If it is in one of these modes already: ip link del " + link}}, err
 }
