@@ -51,8 +51,8 @@ func (s sink) there(t *testing.T) (n int) {
 	return n
 }
 
-// count reads datagrams until there are enough. Those that must come it waits for, however busy the machine is; and then for
-// half a second for one that must not.
+// count reads datagrams until there are enough. It waits for those that must come, however
+// busy the machine is. Then it waits half a second for one that must not come.
 func count(t *testing.T, must, enough int, sinks []sink) (n int) {
 	t.Helper()
 	for last := time.Now(); n < enough; time.Sleep(time.Millisecond) {
@@ -145,8 +145,8 @@ func (l limited) free(t *testing.T, w way, n int) {
 	}
 }
 
-// TestBandwidth: a pod gets a burst and little more, by both links and families
-// together; what a service needs besides is not counted; the other direction goes on.
+// TestBandwidth limits a pod. It gets a burst and little more, for both links and families
+// together. Packets that a Service adds are not counted. The other direction is not limited.
 func TestBandwidth(t *testing.T) {
 	nltest.Need(t, "police")
 	const rate, burst = 1000, 128 << 10
@@ -180,7 +180,7 @@ func TestBandwidth(t *testing.T) {
 	}
 }
 
-// TestBandwidthLifecycle: CHECK misses a limit that is gone; DEL takes it away.
+// TestBandwidthLifecycle removes a limit: CHECK fails. DEL deletes the limits.
 func TestBandwidthLifecycle(t *testing.T) {
 	nltest.Need(t, "police")
 	l := newLimited(t, `{"egressRate": 8000000, "ingressRate": 8000000}`)

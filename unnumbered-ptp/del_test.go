@@ -15,8 +15,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestDelTogether deletes the link of the ipvlan plugin with the pair, and nothing that is
-// another attachment's, or that people have put into groups.
+// TestDelTogether deletes the pair and the link of the ipvlan plugin. It deletes nothing of
+// another attachment, and no links that people have put into groups.
 func TestDelTogether(t *testing.T) {
 	f, _ := prepared(t)
 	p := f.grouped("pod2", "10.0.1.51")
@@ -47,8 +47,9 @@ func TestDelTogether(t *testing.T) {
 	}
 }
 
-// TestDelRefused: a DEL that may change nothing fails, so that the runtime calls it again, and
-// says what it could not delete on the node. What it could not delete in the pod it leaves.
+// TestDelRefused runs DEL without the right to change anything. DEL fails and names what it
+// could not delete on the node, so the runtime calls it again. What it could not delete in
+// the pod stays.
 func TestDelRefused(t *testing.T) {
 	f, _ := prepared(t)
 	p := f.grouped("pod2", "10.0.1.51")

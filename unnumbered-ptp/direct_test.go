@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestDirect: a pod's traffic to the VPC, and the VPC's to it, on whatever port, is
-// tracked nowhere and meets no netfilter in the pod; what a pod says to services is
-// tracked on the node alone. A pod that masquerades shows that this test can tell.
+// TestDirect sends traffic between a pod and the VPC, in both directions and on any port.
+// Nobody tracks it, and it meets no netfilter in the pod. Traffic to Services is tracked only
+// on the node. A pod that masquerades shows that the test would notice.
 func TestDirect(t *testing.T) {
 	s := newScene(t, [2]string{"redirect", "masquerade"})
 	p, sibling := s.pods[0], s.pods[1]

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// shipped are what the plugin does on a node with IPv4 and IPv6, once and for one pod,
-// with the configuration that is shipped.
+// shipped returns the changes that the plugin makes with the shipped configuration, on a node
+// with IPv4 and IPv6: once, and for each pod.
 func shipped(t *testing.T) (once, pod nl.Wiring) {
 	const config = `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`
 	r := asked(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"}, []string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
@@ -28,8 +28,8 @@ func shipped(t *testing.T) (once, pod nl.Wiring) {
 	return nodeWiring(s.request, s.node), pod
 }
 
-// TestDocs compares the section of docs/node.md with the wiring, and wants a reason there for
-// each sysctl.
+// TestDocs compares the section of docs/node.md with the wiring. Each sysctl must have a
+// reason there.
 func TestDocs(t *testing.T) {
 	const file = "../docs/node.md"
 	const begin, end = "<!-- go test ./unnumbered-ptp -run TestDocs -update -->\n", "<!-- end of the wiring -->\n"

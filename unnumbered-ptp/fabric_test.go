@@ -25,9 +25,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A fabric is a VPC of 10.0.0.0/16 and fd00::/32 in three namespaces: a router that
-// checks the source of what comes from an ENI, a node with its boot ENI and two for
-// pods, and a host that is not of Kubernetes. The internet is an address of the router.
+// A fabric is a VPC of 10.0.0.0/16 and fd00::/32 in three namespaces. The router checks the
+// sources of packets from ENIs. The node has its boot ENI and two ENIs for pods. The third is
+// a host outside of Kubernetes. The internet is an address of the router.
 type fabric struct {
 	t                   testing.TB
 	router, node, other *nl.NS
@@ -50,7 +50,7 @@ func (f *fabric) bare() {
 	}
 }
 
-// sixth is the IPv6 address of what has an IPv4 address in the VPC.
+// sixth returns the IPv6 address that belongs to an IPv4 address of the VPC.
 func sixth(addr string) string {
 	b := strings.Split(addr, ".")
 	return "fd00:0:" + b[2] + "::" + b[3]
@@ -74,7 +74,7 @@ func newFabric(t testing.TB) *fabric {
 	return f
 }
 
-// check has the router check the sources of what comes by some links.
+// check makes the router check the sources of packets from some links.
 func (f *fabric) check(prefix string, links ...string) {
 	f.t.Helper()
 	p := netip.MustParsePrefix(prefix)
@@ -99,8 +99,8 @@ func (f *fabric) add(n *nl.NS, objects ...nl.Object) {
 	}
 }
 
-// plug attaches an ENI, and gives it an address and the default routes if it is one
-// of a host's own.
+// plug attaches an ENI. If it is a host's own, plug gives it an address and the default
+// routes.
 func (f *fabric) plug(eni, gateway string, n *nl.NS, link, addr string) {
 	f.t.Helper()
 	f.add(f.router, nl.Veth{Name: eni, Peer: link, PeerNS: n, MTU: 9001})
@@ -123,7 +123,7 @@ func (f *fabric) plug(eni, gateway string, n *nl.NS, link, addr string) {
 	}
 }
 
-// A pod is a container with what the plugins get to see of it.
+// A pod is a container, with what the plugins know of it.
 type pod struct {
 	*nl.NS
 	addr    string
@@ -135,8 +135,8 @@ type pod struct {
 
 var config = ptp.Config{HostInterface: "eth0", ContainerInterface: "eth1", IPMasq: true}
 
-// pod makes a namespace with an eth0 that is in no group: one of an earlier release's
-// pods, or another plugin's.
+// pod makes a namespace with an eth0 that is in no group. It is a pod of an earlier release,
+// or of another plugin.
 func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 	f.t.Helper()
 	p := f.unconnected(name, addr, more...)
@@ -144,7 +144,7 @@ func (f *fabric) pod(name, addr string, more ...func(*types100.Result)) *pod {
 	return p
 }
 
-// grouped makes a namespace with an eth0 that goes with what the plugin makes.
+// grouped makes a namespace with an eth0 in the group that the plugin uses.
 func (f *fabric) grouped(name, addr string) *pod {
 	f.t.Helper()
 	p := f.unconnected(name, addr)
@@ -169,8 +169,8 @@ func (f *fabric) unconnected(name, addr string, more ...func(*types100.Result)) 
 	return p
 }
 
-// connect gives a pod an eth0, by the ipvlan plugin, or where the kernel has no ipvlan by
-// a link of its own to the router.
+// connect gives a pod an eth0 by the ipvlan plugin. If the kernel has no ipvlan, eth0 is a
+// separate link to the router.
 func (f *fabric) connect(p *pod, group uint32) {
 	f.t.Helper()
 	res := *p.ipam
@@ -222,7 +222,7 @@ func (f *fabric) link(p *pod, addr string) {
 	p.request.Prev.Interfaces[0] = &types100.Interface{Name: "eth0", Sandbox: p.request.NetNS}
 }
 
-// ipamResult is what the ipam plugin says.
+// ipamResult returns a result of the ipam plugin.
 func ipamResult(addr string) *types100.Result {
 	subnet, _ := strconv.Atoi(strings.Split(addr, ".")[2])
 	gw := net.IPv4(10, 0, byte(subnet), 1)
@@ -233,7 +233,7 @@ func ipamResult(addr string) *types100.Result {
 	}
 }
 
-// dual gives what the ipam plugin says an IPv6 address.
+// dual adds an IPv6 address to a result of the ipam plugin.
 func dual(res *types100.Result) {
 	addr, gw := sixth(res.IPs[0].Address.IP.String()), net.ParseIP(sixth(res.IPs[0].Gateway.String()))
 	res.IPs = append(res.IPs, &types100.IPConfig{Interface: new(0), Gateway: gw, Address: cidr(addr + "/64")})

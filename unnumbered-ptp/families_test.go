@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestFamilies: a pod whose families the node has not all is refused, before anything is
-// made; one that has no more of them than the node is well, and so is IPv4 without IPv6.
+// TestFamilies refuses a pod with a family that the node does not have, before anything is
+// made. It accepts a pod with fewer families than the node.
 func TestFamilies(t *testing.T) {
 	only6 := func(r *types100.Result) { dual(r); r.IPs, r.Routes = r.IPs[1:], r.Routes[1:] }
 	none := func(*types100.Result) {}
@@ -64,8 +64,8 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
-// TestDisabledByDefault: a node may have IPv6 on hostInterface alone, and none on links that
-// come. Those of pods with IPv6 get it.
+// TestDisabledByDefault has a node with IPv6 on hostInterface, but not on new links. The
+// links of pods with IPv6 get it.
 func TestDisabledByDefault(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/default/disable_ipv6", Value: "1"})

@@ -12,8 +12,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestAddressFlaps: with an address of the node the kernel takes the routes from it, and of
-// IPv6 their source. When the address has come again, so do they; and services answer before.
+// TestAddressFlaps removes an address of the node, and adds it again. With the address, the
+// kernel removes its routes, and the source of IPv6 routes. These must come back with the
+// address. Services answer even before.
 func TestAddressFlaps(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		t.Run(loop, func(t *testing.T) {
@@ -40,7 +41,7 @@ func TestAddressFlaps(t *testing.T) {
 	}
 }
 
-// serves wants a service to answer a pod, by either family.
+// serves checks that a Service answers a pod, by either family.
 func (s *scene) serves(t *testing.T, p *pod) {
 	t.Helper()
 	for _, network := range []string{"tcp4", "tcp6"} {
@@ -51,8 +52,8 @@ func (s *scene) serves(t *testing.T, p *pod) {
 	}
 }
 
-// TestAddressFlapsOfHeirs: an address of the node flaps, and a pod that was never deleted had
-// the address of a later one. The route is the later one's.
+// TestAddressFlapsOfHeirs removes and adds an address of the node. Two pods have had the same
+// address, and the first was never deleted. The route must be the later pod's.
 func TestAddressFlapsOfHeirs(t *testing.T) {
 	f := newFabric(t)
 	var heir *pod

@@ -22,7 +22,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// sh runs a script of a pod's with CAP_NET_ADMIN.
+// sh runs a script in a pod with CAP_NET_ADMIN.
 func sh(t testing.TB, n *nl.NS, script string) {
 	t.Helper()
 	if err := n.Do(func() error {
@@ -36,8 +36,8 @@ func sh(t testing.TB, n *nl.NS, script string) {
 	}
 }
 
-// pranks are what a pod may do to its own namespace. $group is that of its links, $theirs
-// that of another pod's, and $elsewhere another namespace.
+// pranks are things that a pod may do to its own namespace. $group is the group of its links,
+// $theirs the group of another pod, and $elsewhere another namespace.
 var pranks = map[string]string{
 	"nothing":             "true",
 	"lo in the group":     "ip link set lo group $group",
@@ -78,8 +78,8 @@ func rich(r *plugin.Request[ptp.Config]) {
 	c.ServiceLoop, c.KeepCaller, c.BlockInstanceMetadata = "masquerade", true, &block
 }
 
-// TestPranks: whatever a pod with all that there may be has done to its own namespace, DEL
-// succeeds, and the node has nothing of it.
+// TestPranks has a pod with all features change its own namespace. Whatever it does, DEL
+// succeeds, and nothing of the pod stays on the node.
 func TestPranks(t *testing.T) {
 	f, other := prepared(t)
 	before := nltest.Dump(t, f.node)
@@ -102,9 +102,9 @@ func TestPranks(t *testing.T) {
 	}
 }
 
-// forgeries are what a pod may do to pass for another. $veth, $far and $near are the other
-// end of the pair of a pod of the original plugin, and the indices of its pod's and its own
-// end; $ours is the name of the host's end of one of our pods.
+// forgeries are things by which a pod may pretend to be another. $veth is the end of a pair
+// of a pod of the original plugin. $far and $near are the indices of that pod's end and of
+// the own end. $ours is the name of the host's end of one of our pods.
 var forgeries = map[string]string{
 	"another's pair": "ip link del eth1; ip link add index $far name eth1 type veth peer name p index $near",
 	"another's pair, by name": `ip link del eth1; ip link add index $far name eth1 type veth peer name $veth index $near
@@ -114,9 +114,9 @@ var forgeries = map[string]string{
 	"their addresses": "ip addr add 10.0.1.50/32 dev eth0 || true; ip addr add 10.0.1.61/32 dev eth1; ip route add 10.0.1.50/32 dev eth1 proto 72 table 262",
 }
 
-// TestPodCannotReachAnother has a pod do all that it can in its own namespace. After our
-// CHECK, GC and DEL the other pods, one of ours and one of the original plugin's, are as
-// they were, and so is the node.
+// TestPodCannotReachAnother has a pod do all that it can in its own namespace. Then our
+// CHECK, GC and DEL run. The node, and the other pods, one of ours and one of the original
+// plugin's, must not change.
 func TestPodCannotReachAnother(t *testing.T) {
 	f := newFabric(t)
 	victim, old := f.grouped("victim", "10.0.1.50"), f.pod("old", "10.0.1.61")
@@ -150,8 +150,8 @@ func TestPodCannotReachAnother(t *testing.T) {
 	}
 }
 
-// TestNotItsNamespace deletes a pod whose namespace's path leads to another one by now: to
-// that of a pod of ours, of one of the original plugin, or the host's.
+// TestNotItsNamespace deletes a pod when the path of its namespace leads to another one: that
+// of another pod of ours, of one of the original plugin, or the host's.
 func TestNotItsNamespace(t *testing.T) {
 	f, p := prepared(t)
 	victim, old := f.grouped("victim", "10.0.1.55"), f.pod("old", "10.0.1.61")
@@ -180,8 +180,8 @@ func TestNotItsNamespace(t *testing.T) {
 	must(t, f.CHECK(victim))
 }
 
-// TestSecondNetwork refuses a second network of ours, and says by which link the pod has the
-// first; and leaves that alone then, and when the second is deleted.
+// TestSecondNetwork refuses a second network of ours in a pod. The error names the link of
+// the first one. The first one stays as it is, also when the second is deleted.
 func TestSecondNetwork(t *testing.T) {
 	f, _ := prepared(t)
 	p := f.grouped("pod2", "10.0.1.51")
@@ -212,8 +212,8 @@ func TestSecondNetwork(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// TestOwnedTable deletes a pod that has put a table in the place of ours which only the
-// socket that has made it can delete, and somebody still has that (nft(8), "owner").
+// TestOwnedTable deletes a pod that has replaced our table. Only the socket that made the new
+// table can delete it, and that socket is still open (nft(8), "owner").
 func TestOwnedTable(t *testing.T) {
 	nltest.Need(t, "owner")
 	f, p := prepared(t)

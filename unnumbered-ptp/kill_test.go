@@ -21,7 +21,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// The test binary is the plugin where it is called as one.
+// The test binary is the plugin if it is called as one.
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
 		plugin.Unhurried = os.Getenv(hurried) == ""
@@ -29,10 +29,10 @@ func init() {
 	}
 }
 
-// hurried is a variable of a test whose command has to end in time.
+// hurried is an environment variable of a test whose command must end in time.
 const hurried = "TEST_HURRIED"
 
-// An ending is what a runtime does about a pod whose command was killed.
+// An ending is how a runtime continues after a command of a pod was killed.
 type ending string
 
 const (
@@ -41,11 +41,11 @@ const (
 	forgotten ending = "GC"                    // it knows nothing of the pod
 )
 
-// TestKillEverywhere kills ADD, on a node that has had no pod, and DEL after each system
-// call. What a runtime then does leaves nothing of the pod, be it GC, or DEL, with the
-// namespace and without in turn; and the next ADD of the attachment works.
+// TestKillEverywhere kills ADD and DEL after each system call. The ADD is the first one on
+// its node. Afterwards, GC or DEL, with the namespace or without, leaves nothing of the pod.
+// The next ADD of the attachment succeeds.
 //
-// Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
+// Before that, it lets the same system call of an ADD fail. Then ADD must undo its changes.
 func TestKillEverywhere(t *testing.T) {
 	f := newFabric(t)
 	before := nltest.Dump(t, f.node)
@@ -76,13 +76,13 @@ type victim struct {
 	after  string // and when all pods have gone
 }
 
-// within is the same in a subtest.
+// within does the same in a subtest.
 func (v victim) within(t *testing.T) victim {
 	v.t, v.fabric = t, &fabric{t, v.router, v.node, v.other}
 	return v
 }
 
-// next is a pod with the same name as all others, and another address.
+// next returns a pod with the same name as all others, and another address.
 func (v victim) next() *pod {
 	*v.pods++
 	return v.grouped("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2))
@@ -122,7 +122,7 @@ func (v victim) play(e ending) {
 	v.whole(v.next())
 }
 
-// fail has a system call of ADD fail.
+// fail lets a system call of ADD fail.
 func (v victim) fail(p *pod) {
 	v.t.Helper()
 	before := nltest.Dump(v.t, p.NS)
@@ -153,7 +153,7 @@ func (v victim) strike(p *pod) {
 	}
 }
 
-// fresh takes from the node what it keeps when all pods have gone.
+// fresh removes from the node what stays when all pods have gone.
 func (v victim) fresh() {
 	v.t.Helper()
 	v.bare()
@@ -177,7 +177,7 @@ func (v victim) run(p *pod, tr *trace.Trace) (status syscall.WaitStatus) {
 	return status
 }
 
-// clean wants nothing on the node but what serves all pods.
+// clean checks that the node has nothing of ours but what serves all pods.
 func (v victim) clean() {
 	v.t.Helper()
 	keeps := strings.Split(v.after, "\n")

@@ -16,7 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// original adds to a pod, and to the node for it, what the original plugin does.
+// original makes the changes that the original plugin makes for a pod, in the pod and on the
+// node.
 func (f *fabric) original(p *pod, veth, chain string, table uint32) {
 	f.t.Helper()
 	f.originalPair(p, veth, table)
@@ -34,7 +35,7 @@ func (f *fabric) original(p *pod, veth, chain string, table uint32) {
 	p.request.Prev.Interfaces = []*types100.Interface{{Name: "eth0", Sandbox: p.request.NetNS}, {Name: veth}, {Name: "eth1", Sandbox: p.request.NetNS}}
 }
 
-// originalPair adds the pair, and what hangs on it.
+// originalPair adds the pair, and what depends on it.
 func (f *fabric) originalPair(p *pod, veth string, table uint32) (near nl.Link) {
 	f.t.Helper()
 	addr := netip.MustParseAddr(p.addr)
@@ -47,7 +48,7 @@ func (f *fabric) originalPair(p *pod, veth string, table uint32) (near nl.Link) 
 	return near
 }
 
-// iptables runs it about the node's table nat, and returns what it prints.
+// iptables runs iptables on the node's table nat, and returns its output.
 func (f *fabric) iptables(args ...string) (out string) {
 	f.t.Helper()
 	if err := f.node.Do(func() error {
@@ -60,7 +61,8 @@ func (f *fabric) iptables(args ...string) (out string) {
 	return out
 }
 
-// TestOriginal deletes what the original plugin made for a pod, and nothing of another's.
+// TestOriginal deletes what the original plugin has made for a pod, and nothing of other
+// pods.
 func TestOriginal(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, other := prepared(t)
@@ -111,7 +113,8 @@ func TestOriginal(t *testing.T) {
 	}
 }
 
-// TestOriginalUnread: where the node cannot be asked for what may be the original's, DEL fails.
+// TestOriginalUnread lets reads on the node fail. DEL must fail, because it cannot know what
+// is the original's.
 func TestOriginalUnread(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := prepared(t)
@@ -142,7 +145,7 @@ func TestOriginalUnread(t *testing.T) {
 	}
 }
 
-// TestOriginalWithoutIPTables deletes all else.
+// TestOriginalWithoutIPTables has no iptables. DEL deletes everything else.
 func TestOriginalWithoutIPTables(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)

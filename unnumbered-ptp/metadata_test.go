@@ -31,7 +31,8 @@ func hear(t *testing.T, n *nl.NS) (h hearer) {
 	return h
 }
 
-// until reads up to a datagram of that text, and reports whether there was another of text probe.
+// until reads datagrams up to one with that text. It reports whether it has read one with the
+// text probe before.
 func (h hearer) until(t *testing.T, text, probe string) (heard bool) {
 	t.Helper()
 	h.SetReadDeadline(time.Now().Add(time.Minute))
@@ -66,7 +67,7 @@ func tell(n *nl.NS, dev, to, text string) error {
 	})
 }
 
-// frame sends a datagram to the metadata service by a packet socket, without any routing.
+// frame sends a datagram to the metadata service by a packet socket, so there is no routing.
 func (f *fabric) frame(p *pod, text string) error {
 	port := "eni1"
 	if (nl.IPVlan{}).Supported(f.node) != nil {
@@ -103,8 +104,8 @@ func hardware(mac string) []byte {
 	return b
 }
 
-// TestMetadata asks for the metadata service from sockets that are bound to a link, and
-// that are not.
+// TestMetadata asks the metadata service from sockets that are bound to a link, and from
+// others.
 func TestMetadata(t *testing.T) {
 	yes, no := new(true), new(false)
 	for name, c := range map[string]struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMTUChanges: a pod keeps the MTU that it was made with, whatever becomes of
-// hostInterface's, and CHECK and another ADD are content.
+// TestMTUChanges changes the MTU of hostInterface. A pod keeps its MTU, and CHECK and another
+// ADD succeed.
 func TestMTUChanges(t *testing.T) {
 	for _, eni := range []int{9001, 3000} { // with 3000 the loop's routes have an MTU of their own
 		f, p := prepared(t)
@@ -36,7 +36,8 @@ func TestMTUChanges(t *testing.T) {
 	}
 }
 
-// TestMTUDiffers: what does not work, or is not what the configuration says, CHECK tells.
+// TestMTUDiffers has MTUs that do not work, or that the configuration does not ask for. CHECK
+// must fail.
 func TestMTUDiffers(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestNested: a container within a pod (Docker in Docker), whose address the pod translates,
-// connects to the VPC and to Services from any port, and is not in the way of the pod itself.
+// TestNested runs a container in a pod (Docker in Docker). The pod translates its address. It
+// connects to the VPC and to Services from any port, and does not disturb the pod itself.
 func TestNested(t *testing.T) {
 	nltest.Need(t, "iptables")
 	s := newScene(t, redirects)
@@ -48,7 +48,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// callFrom connects from a port and returns what the server says.
+// callFrom connects from a port and returns the server's answer.
 func callFrom(port int, to string) (string, error) {
 	d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{Port: port}}
 	c, err := d.Dial("tcp4", to)

@@ -19,8 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// withoutBPF runs f in a namespace, on a thread that may not call bpf(2), as under a
-// kernel that is locked down. The thread ends with it.
+// withoutBPF runs f in a namespace, on a thread that must not call bpf(2), as with a kernel
+// in lockdown. The thread ends after f.
 func withoutBPF(n *nl.NS, f func() error) error {
 	return n.Do(func() error {
 		runtime.LockOSThread() // and never unlocked
@@ -38,7 +38,8 @@ func withoutBPF(n *nl.NS, f func() error) error {
 	})
 }
 
-// TestWithoutBPF: pods get services all the same, unless the configuration insists.
+// TestWithoutBPF has no BPF. Pods still reach Services, unless the configuration requires
+// BPF.
 func TestWithoutBPF(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.node, kubeProxy("tcp4"))

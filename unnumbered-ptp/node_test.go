@@ -14,8 +14,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestHostAddrs: what keepalived, kube-proxy's IPVS mode and net-utils add to a node
-// changes nothing for the pods that there are, nor for those that come.
+// TestHostAddrs adds the addresses that keepalived, kube-proxy's IPVS mode and net-utils add
+// to a node. Existing and new pods work as before.
 func TestHostAddrs(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.router, internet+":443")
@@ -59,7 +59,8 @@ func TestHostAddrs(t *testing.T) {
 	same(t, "all gone again", before, nltest.Dump(t, f.node))
 }
 
-// TestTwoNetworks have other NodePorts and marks, and both what they need.
+// TestTwoNetworks has two networks with different NodePorts and marks. Both get what they
+// need.
 func TestTwoNetworks(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod1", pod1Addr)
@@ -78,7 +79,7 @@ func TestTwoNetworks(t *testing.T) {
 	if tables := nltest.Hooked(t, f.node); !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_net") || !slices.Contains(tables, "inet cni_ipvlan_vpc_k8s_edge_2") {
 		t.Errorf("tables %v", tables)
 	}
-	// One's configuration changes: its table does, and the other's stays.
+	// The configuration of one network changes. Its table follows, and the other's stays.
 	q.request.Config.NodePorts = new("32000:32999")
 	must(t, q.request.Config.Validate())
 	if f.CHECK(q) == nil {
@@ -93,8 +94,8 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestAlikeNetworks have names that earlier releases folded into one, and with it one table,
-// which each took from the other.
+// TestAlikeNetworks has two networks to whose tables earlier releases gave the same name. So
+// each network replaced the other's table.
 func TestAlikeNetworks(t *testing.T) {
 	f := newFabric(t)
 	const folded = "inet cni_ipvlan_vpc_k8s_a_b"
@@ -119,8 +120,8 @@ func TestAlikeNetworks(t *testing.T) {
 	}
 }
 
-// TestFolded: GC deletes the table that an earlier release had made for the network, once
-// there is the one of this release, and if no other network may need it.
+// TestFolded has a table of an earlier release. GC deletes it if the network has a table of
+// this release, and no other network may need the old one.
 func TestFolded(t *testing.T) {
 	f := newFabric(t)
 	p, q := f.pod("pod1", pod1Addr), f.pod("pod2", pod2Addr)

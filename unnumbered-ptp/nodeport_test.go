@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestCallers calls a pod at a NodePort that keeps the caller's address, and directly,
-// where the pod checks sources.
+// TestCallers calls a pod that checks sources. It calls directly, and at a NodePort that
+// keeps the caller's address.
 func TestCallers(t *testing.T) {
 	for _, c := range []struct {
 		loop                    string
@@ -38,8 +38,8 @@ func TestCallers(t *testing.T) {
 	}
 }
 
-// callers calls the first pod of a scene. By a NodePort it sees otherAddr and the internet as
-// those that are given.
+// callers calls the first pod of a scene. The arguments are the addresses by which the pod
+// sees otherAddr and the internet at a NodePort.
 func (s scene) callers(t *testing.T, tcp, datagrams, outside string) {
 	t.Helper()
 	const nodePort, direct = nodeAddr + ":30082", pod1Addr + ":8082"
@@ -65,8 +65,8 @@ func (s scene) callers(t *testing.T, tcp, datagrams, outside string) {
 	}
 }
 
-// TestCallersMTU: datagrams in fragments arrive, and what tells the pod that a caller's
-// path takes less finds the socket that answers him.
+// TestCallersMTU sends datagrams in fragments, which must arrive. The error that the caller's
+// path has a smaller MTU must reach the socket that answers the caller.
 func TestCallersMTU(t *testing.T) {
 	const size = 300_000
 	for _, loop := range []string{"redirect", "masquerade"} {
@@ -88,8 +88,8 @@ func TestCallersMTU(t *testing.T) {
 	}
 }
 
-// TestUnmarked: a pod from before there were marks is as it should be, whatever the node
-// has for callers, and one that has lost its rules is not. DEL leaves none of them.
+// TestUnmarked has a pod of a release without marks. CHECK succeeds, whatever the node has
+// for callers. CHECK fails for a pod that has lost its rules. DEL leaves no rules.
 func TestUnmarked(t *testing.T) {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
 		{nl.IIFName("eth1"), nl.OIFName("eth0"), nl.Masquerade()},
@@ -125,7 +125,7 @@ func TestUnmarked(t *testing.T) {
 	}
 }
 
-// ours are the rules in a pod that bear our number.
+// ours returns the rules in a pod that have our number.
 func ours(t *testing.T, p *pod) (w nl.Wiring) {
 	t.Helper()
 	rules, err := p.Rules()

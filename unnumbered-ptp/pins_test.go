@@ -19,7 +19,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// bpffs mounts the file system for BPF, and returns what lists the files of ours.
+// bpffs mounts the file system for BPF, and returns a function that lists our files in it.
 func bpffs(t *testing.T) (kept func() []string) {
 	const dir = "/sys/fs/bpf"
 	must(t, unix.Mount("bpf", dir, "bpf", unix.MS_RELATIME, ""))
@@ -30,8 +30,9 @@ func bpffs(t *testing.T) (kept func() []string) {
 	}
 }
 
-// TestPinsUnused: by cni-gc.service goes what no ADD has opened for a week, as what another
-// release has made; what ADDs open stays, however old it is, and so does what is not ours.
+// TestPinsUnused has pinned programs that no ADD has opened for a week, as those of another
+// release. cni-gc.service deletes them. It keeps files that ADDs open, however old, and files
+// that are not ours.
 func TestPinsUnused(t *testing.T) {
 	f := newFabric(t)
 	kept := bpffs(t)
@@ -78,8 +79,8 @@ func TestPinsUnused(t *testing.T) {
 	must(t, f.CHECK(q))
 }
 
-// TestPinsLost removes some of what pods share, in each way: the two programs of the next pod have
-// to know of each other what they remember, or its services never answer.
+// TestPinsLost deletes some of the files that pods share, in each combination. The two
+// programs of the next pod must share their maps. Otherwise Services would never answer.
 func TestPinsLost(t *testing.T) {
 	f := newFabric(t)
 	kept := bpffs(t)

@@ -15,8 +15,8 @@ import (
 
 const floating = "10.0.9.77" // what keepalived takes from node to node
 
-// iproute runs the lines of a script in a namespace: ip(8) knows more of addresses than
-// [nl.Addr] has to.
+// iproute runs a script of ip(8) in a namespace, because [nl.Addr] does not have all
+// attributes of addresses.
 func iproute(t testing.TB, n *nl.NS, script string) {
 	t.Helper()
 	for line := range strings.Lines(script) {
@@ -24,8 +24,8 @@ func iproute(t testing.TB, n *nl.NS, script string) {
 	}
 }
 
-// again is what DHCP or an admin does: the node's own addresses go and come again, and are
-// then the newest.
+// again does what DHCP or an administrator does. The node's own addresses are removed and
+// added again. So they are the newest ones.
 const again = `
 	addr del 10.0.9.10/24 dev eth0
 	addr add 10.0.9.10/24 dev eth0
@@ -34,8 +34,8 @@ const again = `
 	-6 addr add fd00:0:9::10/64 dev eth0 nodad
 	-6 route replace default via fd00:0:9::1`
 
-// TestPrimary: whatever others add to hostInterface, and in whichever order, pods know the
-// node by its own address.
+// TestPrimary adds addresses to hostInterface in different orders. Pods must always use the
+// node's own address.
 func TestPrimary(t *testing.T) {
 	for name, script := range map[string]string{
 		"VIPs after it":             "addr add 10.0.9.77/32 dev eth0 \n -6 addr add fd00:0:9::77/128 dev eth0 nodad preferred_lft 0",
@@ -60,8 +60,8 @@ func TestPrimary(t *testing.T) {
 	}
 }
 
-// knows wants one of the node's addresses, and not the other, wherever the node and a pod
-// have only one of each family.
+// knows checks that the node and a pod use one of the node's addresses, and not the other,
+// where they use one of each family.
 func knows(t *testing.T, f *fabric, p *pod, addr string) {
 	t.Helper()
 	var table []byte
@@ -97,7 +97,8 @@ func knows(t *testing.T, f *fabric, p *pod, addr string) {
 	}
 }
 
-// TestPrimaryOnly: an address that is not for what begins now is better than none.
+// TestPrimaryOnly has only an address that new connections should not use. It is better than
+// none.
 func TestPrimaryOnly(t *testing.T) {
 	f := newFabric(t)
 	iproute(t, f.node, "addr del 10.0.9.10/24 dev eth0 \n -6 addr del fd00:0:9::10/64 dev eth0 \n"+
@@ -107,8 +108,8 @@ func TestPrimaryOnly(t *testing.T) {
 	knows(t, f, p, floating)
 }
 
-// TestPrimaryChanges: a pod that knows the node by an address which the node still has is
-// well, whether that of the next pod is another or not; and not, if the address has gone.
+// TestPrimaryChanges changes the primary address of the node. If the node still has the old
+// one, CHECK of a pod with that address succeeds. If the old one is gone, CHECK fails.
 func TestPrimaryChanges(t *testing.T) {
 	f := newFabric(t)
 	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -126,8 +127,8 @@ func TestPrimaryChanges(t *testing.T) {
 	}
 }
 
-// TestPrimaryThird: a pod, the table that serves all, and the next pod may each have been made
-// when the node had another primary address.
+// TestPrimaryThird has a pod, the table that serves all pods, and the next pod. Each may have
+// been made with another primary address of the node.
 func TestPrimaryThird(t *testing.T) {
 	f := newFabric(t)
 	p, late := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)
@@ -143,7 +144,7 @@ func TestPrimaryThird(t *testing.T) {
 	must(t, f.CHECK(late))
 	must(t, f.DEL(late))
 	must(t, f.CHECK(p))
-	// The other family's address alone may have changed.
+	// Only the address of the other family may have changed.
 	iproute(t, f.node, "route replace default via 10.0.9.1 src "+nodeAddr)
 	must(t, f.ADD(late))
 	must(t, f.CHECK(p))
@@ -154,8 +155,8 @@ func TestPrimaryThird(t *testing.T) {
 	}
 }
 
-// TestPrimaryOfMany: on a node with 16 addresses of each family the CHECK of what is wrong
-// does not try each of one with each of the other.
+// TestPrimaryOfMany has a node with 16 addresses of each family. A CHECK that fails must not
+// try all pairs of them.
 func TestPrimaryOfMany(t *testing.T) {
 	for what, spoil := range map[string]func(*fabric, *pod){
 		"pod": func(f *fabric, p *pod) {

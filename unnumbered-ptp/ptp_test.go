@@ -17,8 +17,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// prepared is a fabric on which a pod has come and gone, so that the node has what
-// it keeps, with a pod that has its ENI and no more.
+// prepared returns a fabric on which a pod has come and gone, so the node has what it keeps.
+// It has a pod with only its ENI.
 func prepared(t *testing.T) (*fabric, *pod) {
 	t.Helper()
 	f := newFabric(t)
@@ -62,7 +62,8 @@ func TestLifecycle(t *testing.T) {
 	same(t, "the second DEL changed something", before, dump())
 }
 
-// TestDelWithoutNamespace is what containerd's second DEL does, and a DEL after a reboot.
+// TestDelWithoutNamespace calls DEL without a namespace, as containerd does the second time,
+// and as runtimes do after a reboot.
 func TestDelWithoutNamespace(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node)
@@ -76,7 +77,7 @@ func TestDelWithoutNamespace(t *testing.T) {
 	}
 }
 
-// TestDelOfHalf deletes whatever part an ADD that was killed has left.
+// TestDelOfHalf deletes each part that a killed ADD may have left.
 func TestDelOfHalf(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)
@@ -105,7 +106,8 @@ func delRules(t *testing.T, n *nl.NS) {
 	}
 }
 
-// TestAddOrNothing fails late, on a default route that is not ours.
+// TestAddOrNothing lets an ADD fail late, because of a foreign default route. It must undo
+// everything.
 func TestAddOrNothing(t *testing.T) {
 	f, p := prepared(t)
 	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"})
@@ -119,7 +121,8 @@ func TestAddOrNothing(t *testing.T) {
 	same(t, "DEL after it", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestAddRefusesForeignInterface leaves an eth1 that somebody else made alone, and so does DEL.
+// TestAddRefusesForeignInterface has an eth1 of somebody else. ADD refuses, and DEL leaves it
+// alone.
 func TestAddRefusesForeignInterface(t *testing.T) {
 	f, p := prepared(t)
 	f.add(f.node, nl.Veth{Name: "vethforeign", Peer: "eth1", PeerNS: p.NS})
@@ -132,8 +135,8 @@ func TestAddRefusesForeignInterface(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestUpgrade checks and deletes a pod that was made with one loop, when the
-// configuration says another.
+// TestUpgrade checks and deletes a pod whose service loop is not the one of the current
+// configuration.
 func TestUpgrade(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)
@@ -147,8 +150,8 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestLoopWanted: a pod without a loop is not what a configuration wants that has one. Another ADD
-// gives it one.
+// TestLoopWanted has a pod without a service loop, and a configuration with one. CHECK fails.
+// Another ADD adds the loop.
 func TestLoopWanted(t *testing.T) {
 	f, p := prepared(t)
 	p.request.Config.ServiceLoop = "none"
@@ -178,7 +181,8 @@ func TestLoopWanted(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestNodeRepairs puts back what somebody has flushed or reset, with the next ADD; CHECK tells.
+// TestNodeRepairs flushes or resets what serves all pods. CHECK fails. The next ADD restores
+// it.
 func TestNodeRepairs(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
@@ -210,7 +214,7 @@ func TestNodeRepairs(t *testing.T) {
 	}
 }
 
-// TestStorm adds and deletes many pods at once, on a node that has nothing of ours yet.
+// TestStorm adds and deletes many pods at the same time, on a node without anything of ours.
 func TestStorm(t *testing.T) {
 	f := newFabric(t)
 	var pods []*pod
@@ -241,7 +245,8 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// TestCheckAllowsOthers: later plugins may change routes, and admins sysctls.
+// TestCheckAllowsOthers changes routes as later plugins do, and sysctls as administrators do.
+// CHECK succeeds.
 func TestCheckAllowsOthers(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
@@ -250,14 +255,14 @@ func TestCheckAllowsOthers(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// TestGC deletes the pairs that are not valid any more, and rules of pairs that are gone.
+// TestGC deletes pairs that are no longer valid, and rules of pairs that are gone.
 func TestGC(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
 	valid := nltest.Dump(t, f.node)
 	pod2 := f.pod("pod2", "10.0.1.51")
 	must(t, f.ADD(pod2))
-	// The original left its rules behind, without a protocol number of its own.
+	// The original left its rules behind, which have no protocol number.
 	f.add(f.node, nl.Rule{Pref: 1024, IIF: "veth12345678", Table: 967})
 	const static = 4
 	others := []nl.Object{
@@ -281,7 +286,7 @@ func TestGC(t *testing.T) {
 	same(t, "GC of another network", valid, nltest.Dump(t, f.node))
 }
 
-// TestForeignTable passes over a table in which somebody else has routes.
+// TestForeignTable has routes of somebody else in a table. The pod gets another table.
 func TestForeignTable(t *testing.T) {
 	f, p := prepared(t)
 	for i := range uint32(100) { // one of them is next
@@ -298,8 +303,8 @@ func TestForeignTable(t *testing.T) {
 	same(t, "DEL", before, nltest.Dump(t, f.node))
 }
 
-// TestForeignRoutes: a pod keeps its table when the routes of others go that were in the way,
-// and when there come some into its own.
+// TestForeignRoutes changes routes of others. A pod keeps its table when the routes disappear
+// that were in the way, and when others appear in its own table.
 func TestForeignRoutes(t *testing.T) {
 	f, p := prepared(t)
 	routes := func(first uint32) (w nl.Wiring) {
@@ -333,7 +338,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// TestUnchained refuses to be the first of a chain.
+// TestUnchained calls the plugin as the first of a chain. It refuses.
 func TestUnchained(t *testing.T) {
 	f, p := prepared(t)
 	prev := p.request.Prev
@@ -349,8 +354,8 @@ func TestUnchained(t *testing.T) {
 	must(t, f.DEL(p))
 }
 
-// TestNames: a name that cannot be is said to be that, before anything is made; and the DEL
-// that follows, which takes any configuration, is content.
+// TestNames has an impossible name. ADD refuses it before anything is made, and the error
+// says so. The DEL that follows succeeds with any configuration.
 func TestNames(t *testing.T) {
 	f, p := prepared(t)
 	before := nltest.Dump(t, f.node, p.NS)

@@ -18,8 +18,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestRefusals has a pod talk to a Service by IPv6 all the time, and meanwhile send to a port that nobody listens to: the
-// node tells the pod of no shorter way to the Service, and still that it refuses.
+// TestRefusals has a pod that calls a Service by IPv6 all the time. It also sends to a port
+// without a listener. The node must not redirect the pod to the Service, but must still
+// answer that the port is closed.
 func TestRefusals(t *testing.T) {
 	byDefault := nl.Sysctl{Key: "net/ipv6/icmp/ratelimit", Value: "1000"} // the default of Linux 6.1
 	for _, loop := range loopsOfAll {
@@ -51,8 +52,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// refuses sends a datagram to a port of the node that nobody listens to, and reports whether it is refused. A refusal comes
-// before the node answers what was sent later, or never.
+// refuses sends a datagram to a closed port of the node, and reports whether the node refuses
+// it. The refusal comes before the answer to what was sent later, or never.
 func refuses(t *testing.T, pod *nl.NS, to string) (refused bool) {
 	t.Helper()
 	must(t, pod.Do(func() error {
@@ -94,7 +95,7 @@ func talk(t *testing.T, pod *nl.NS, stop <-chan struct{}) (times int) {
 	}
 }
 
-// told is how many redirects a node has sent by IPv6 (proc_net_snmp6(5)).
+// told returns how many redirects a node has sent by IPv6 (proc_net_snmp6(5)).
 func told(t *testing.T, n *nl.NS) (count int) {
 	t.Helper()
 	err := n.Do(func() error {

@@ -17,7 +17,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// nft runs nft(8) on the node, and returns what it says.
+// nft runs nft(8) on the node, and returns its output.
 func (f *fabric) nft(args ...string) string {
 	f.t.Helper()
 	var out []byte
@@ -28,8 +28,8 @@ func (f *fabric) nft(args ...string) string {
 	return string(out)
 }
 
-// TestRepair: what a firewall has flushed is put back as it was, to the last rule, by GC and
-// by the tool; and nothing else is touched.
+// TestRepair flushes the rules as a firewall does. GC and the tool restore every rule, and
+// change nothing else.
 func TestRepair(t *testing.T) {
 	f := newFabric(t)
 	serve(t, f.router, internet+":443")
@@ -68,7 +68,7 @@ func TestRepair(t *testing.T) {
 	if w, err := repair(); len(w) > 0 || err != nil {
 		t.Errorf("of what is there it has put back %v; %v", w, err)
 	}
-	// Of a sysctl that CHECK does not miss, and of others' tables, it knows nothing.
+	// Repair ignores a sysctl that CHECK does not need, and tables of others.
 	f.nft("add table inet filter; add chain inet filter input { type filter hook input priority 0; policy drop; }")
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	others := state()
@@ -78,7 +78,8 @@ func TestRepair(t *testing.T) {
 	same(t, "an admin's", others, state())
 }
 
-// TestRepairPart: where a part cannot be put back, the others are, and Repair says both.
+// TestRepairPart has a part that cannot be restored. Repair restores the others, and reports
+// both.
 func TestRepairPart(t *testing.T) {
 	nltest.Need(t, "owner")
 	f, p := prepared(t)
@@ -107,7 +108,7 @@ func TestRepairPart(t *testing.T) {
 	must(t, f.CHECK(p))
 }
 
-// TestRepairNothing leaves a node alone that has no pod of the network.
+// TestRepairNothing has a node without pods of the network. Repair changes nothing.
 func TestRepairNothing(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod1", pod1Addr)
@@ -129,8 +130,8 @@ func TestRepairNothing(t *testing.T) {
 	same(t, "the table", "", f.nft("list", "ruleset"))
 }
 
-// TestRepairAtOnce flushes while ADDs and repairs are under way: all succeed, and the node
-// has what it had.
+// TestRepairAtOnce flushes while ADDs and repairs run. All succeed, and the node has
+// everything in the end.
 func TestRepairAtOnce(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))

@@ -15,8 +15,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// offAndOn disables IPv6 on the node and enables it again; what configures the network gives
-// the node its own address back.
+// offAndOn disables IPv6 on the node and enables it again. Then the node gets its own address
+// again, as from its network manager.
 func (f *fabric) offAndOn() {
 	f.t.Helper()
 	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/all/disable_ipv6", Value: "1"})
@@ -25,13 +25,13 @@ func (f *fabric) offAndOn() {
 		nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth("10.0.9.1")), Dev: "eth0"})
 }
 
-// only6 leaves of what the ipam plugin says the part of IPv6.
+// only6 returns the IPv6 part of a result of the ipam plugin.
 func only6(res *types100.Result) {
 	dual(res)
 	res.IPs, res.Routes = res.IPs[1:], res.Routes[1:]
 }
 
-// restore puts back what the node needs to reach a disconnected pod.
+// restore restores what the node needs to reach a disconnected pod.
 func (f *fabric) restore(p *pod) (w nl.Wiring, err error) {
 	r := p.request
 	return w, f.node.Do(func() error {
@@ -40,7 +40,8 @@ func (f *fabric) restore(p *pod) (w nl.Wiring, err error) {
 	})
 }
 
-// TestRestore: IPv6 was disabled on the node and enabled again, and the pods are served as before.
+// TestRestore disables IPv6 on the node and enables it again. After the restore, everything
+// works for the pods as before.
 func TestRestore(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		for name, family := range map[string]func(*types100.Result){"dual": dual, "IPv6 alone": only6} {
@@ -91,7 +92,8 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreNot: not while IPv6 is off, and not by another pod's namespace.
+// TestRestoreNot restores nothing while IPv6 is disabled, and nothing by the namespace of
+// another pod.
 func TestRestoreNot(t *testing.T) {
 	f := newFabric(t)
 	p, q := f.pod("pod1", pod1Addr, dual), f.pod("pod2", pod2Addr, dual)

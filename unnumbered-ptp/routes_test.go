@@ -14,7 +14,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// configured gives a pod a configuration.
+// configured sets the configuration of a pod.
 func (f *fabric) configured(p *pod, change func(*ptp.Config)) *pod {
 	f.t.Helper()
 	change(&p.request.Config)
@@ -29,13 +29,14 @@ const (
 	byNode       = "198.51.100.7" // in the internet, and reached by the node all the same
 )
 
-// atNode are destinations that go over the veth: services of both families, and others.
+// atNode are destinations that a pod reaches over the veth: Services of both families, and
+// others.
 func atNode(c *ptp.Config) {
 	c.HostCIDRs = []string{"172.20.0.0/16", "fd77::/64", nodeLocalDNS, byNode}
 }
 
-// TestRoutes: with either default route, what is of hostCidrs goes by the node, and
-// services reach their backends; the internet sees the node, or the pod itself.
+// TestRoutes tries both default routes. Traffic to hostCidrs goes through the node, and
+// Services reach their backends. The internet sees the node or the pod, as configured.
 func TestRoutes(t *testing.T) {
 	for _, c := range []struct{ route, loop, internet string }{
 		{"host", "redirect", nodeAddr}, {"vpc", "redirect", pod1Addr}, {"vpc", "masquerade", pod1Addr},
@@ -77,7 +78,7 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesLifecycle: nothing of them stays, whatever DEL is told.
+// TestRoutesLifecycle checks that DEL leaves no route, with any configuration.
 func TestRoutesLifecycle(t *testing.T) {
 	f := newFabric(t)
 	first := f.pod("first", "10.0.1.52", dual)
@@ -99,9 +100,9 @@ func TestRoutesLifecycle(t *testing.T) {
 	same(t, "DEL without prevResult", before, nltest.Dump(t, f.node, p.NS))
 }
 
-// TestRoutesChanged: an ADD of a pod that is there, whose default route is to be another by
-// now, is refused and changes nothing. Runtimes call none (CNI specification, section 2: not
-// twice without a DEL), and whoever does by hand must not take a running pod its routes.
+// TestRoutesChanged repeats the ADD of a running pod with another default route. ADD refuses
+// and changes nothing. Runtimes never do that (CNI specification, section 2: no second ADD
+// without a DEL). A person who does it must not break a running pod.
 func TestRoutesChanged(t *testing.T) {
 	for was, is := range map[string]string{"host": "vpc", "vpc": "host"} {
 		t.Run(was+" to "+is, func(t *testing.T) {

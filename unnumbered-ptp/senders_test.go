@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// unchecked lets IPv4 come from any source by a link, as IPv6 does.
+// unchecked switches off the check of IPv4 sources on a link, so that it is as with IPv6.
 func unchecked(links ...string) (objects []nl.Object) {
 	for _, l := range append(links, "all") {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + l + "/rp_filter", Value: "0"})
@@ -25,8 +25,8 @@ func unchecked(links ...string) (objects []nl.Object) {
 	return objects
 }
 
-// TestClosedPort: a datagram for a port of the loop's that nobody has open comes to none of
-// the pod's other ports, and the node does not track it.
+// TestClosedPort sends a datagram to a closed port of the loop. It must not reach other ports
+// of the pod, and the node must not track it.
 func TestClosedPort(t *testing.T) {
 	const own, closed = "33739", "50123" // the latter stands for the former
 	s := newScene(t, redirects)
@@ -42,7 +42,7 @@ func TestClosedPort(t *testing.T) {
 		if n := nltest.Tracked(t, s.node); n != tracked {
 			t.Errorf("%s: the node tracks %d connections, and %d before", network, n, tracked)
 		}
-		// By the time that this is answered, what goes the same way has arrived.
+		// When this is answered, datagrams on the same way have arrived.
 		if _, err := call(p.NS, network, dialled(network, "172.20.0.10:80")); err != nil {
 			t.Error(err)
 		}
@@ -53,7 +53,7 @@ func TestClosedPort(t *testing.T) {
 	}
 }
 
-// TestForgedSender: what a pod sends through the node in another's name does not arrive.
+// TestForgedSender sends packets with a false source through the node. They must not arrive.
 func TestForgedSender(t *testing.T) {
 	const port = ":9999"
 	s := newScene(t, redirects)
@@ -71,9 +71,9 @@ func TestForgedSender(t *testing.T) {
 	}
 }
 
-// TestNodeOfManyRules: pods reach a node that has a table for what it sends from its own
-// address, as a node with several ENIs may have. By such a rule rp_filter, where it is not 0,
-// keeps IPv4 from the node, with or without us.
+// TestNodeOfManyRules has a node with a routing table for packets from its own address, as
+// nodes with several ENIs have. Pods must reach it. With such a rule, rp_filter other than 0
+// drops IPv4 packets to the node, with or without our plugins.
 func TestNodeOfManyRules(t *testing.T) {
 	s := newScene(t, redirects)
 	s.add(s.node, unchecked(s.pods[0].result.Interfaces[1].Name)...)
@@ -101,7 +101,7 @@ func TestNodeOfManyRules(t *testing.T) {
 		}
 	}
 	answers("eth0")
-	// What doctor has people do, also where sources are checked.
+	// The change that doctor proposes, also where sources are checked.
 	iproute(t, s.node, "rule add pref 511 iif lo lookup main suppress_prefixlength 31 \n"+
 		"-6 rule add pref 511 iif lo lookup main suppress_prefixlength 127")
 	s.add(s.node, nl.Sysctl{Key: "net/ipv4/conf/" + veth + "/rp_filter", Value: "1"})
@@ -117,13 +117,13 @@ func TestNodeOfManyRules(t *testing.T) {
 	}
 }
 
-// TestForgedAnswer: by what it sends in another's name, a pod does not make the loop wait
-// for what is the other's (where all pods share what the loop keeps in mind).
+// TestForgedAnswer sends packets with the source of another pod. The loop must not wait for
+// that pod's packets because of them. All pods share the maps of the loop.
 func TestForgedAnswer(t *testing.T) {
 	s := newScene(t, redirects)
 	attacker, victim := s.pods[0], pod2Addr+":50000"
 	s.add(s.node, unchecked(attacker.result.Interfaces[1].Name)...)
-	// IPv6 wants a route by the link that a socket is bound to.
+	// IPv6 needs a route by the link to which a socket is bound.
 	s.add(attacker.NS, nl.Route{Dst: netip.MustParsePrefix(sixth(otherAddr) + "/128"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
 	for _, network := range []string{"udp4", "udp6"} {
 		client := bind(t, s.other, network, ":9053")
@@ -136,8 +136,9 @@ func TestForgedAnswer(t *testing.T) {
 	}
 }
 
-// TestByVeth: any program may have its socket send by the veth. With a loop the VPC sees the pod
-// all the same, or nobody; without one it sees the node, and security groups judge by the boot ENI.
+// TestByVeth binds a socket to the veth, as any program may. With a loop, the VPC sees the
+// pod's address, or nothing arrives. Without a loop, it sees the node's address, and the
+// security groups of the boot ENI apply.
 func TestByVeth(t *testing.T) {
 	for loop, as := range map[string]string{"redirect": pod1Addr, "masquerade": "", "none": nodeAddr} {
 		s := newScene(t, [2]string{loop, loop})
@@ -165,7 +166,7 @@ type box struct {
 	network string
 }
 
-// An option is one of a socket's.
+// An option is a socket option.
 type option func(fd int) error
 
 // transparent lets a socket send from any address.
@@ -178,7 +179,7 @@ func transparent(network string) option {
 	}
 }
 
-// byVeth has a socket send by the pod's veth.
+// byVeth binds a socket to the pod's veth.
 func byVeth(fd int) error { return unix.BindToDevice(fd, "eth1") }
 
 func bind(t *testing.T, n *nl.NS, network, addr string, options ...option) box {
@@ -208,7 +209,7 @@ func (b box) send(text, to string) {
 	must(b.T, err)
 }
 
-// next is the next datagram that arrives, or "" if none does.
+// next returns the next datagram that arrives, or "" if none does.
 func (b box) next() string {
 	must(b.T, b.SetReadDeadline(time.Now().Add(time.Minute)))
 	text := make([]byte, 100)

@@ -9,11 +9,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// loopsOfAll are the loops that all pods of a scene have.
+// loopsOfAll are service loops that all pods of a scene have.
 var loopsOfAll = []string{"redirect", "masquerade", "none"}
 
-// TestPathMTU sends more than fits through the router's link to another host: its
-// errors find the connection, by way of a service too.
+// TestPathMTU sends more than fits through the router's link to another host. The errors must
+// reach the connection, also one to a Service.
 func TestPathMTU(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		s := newScene(t, [2]string{loop, loop})

@@ -20,10 +20,10 @@ import (
 
 var redirects = [2]string{"redirect", "redirect"}
 
-// TestManyConnections makes more connections to one backend, one after the other,
-// than the pod has ports: the server ends each, so that the pod has the port for
-// another at once, while the server remembers it for a minute and the node for two.
-// None is refused on the way, and tried again a second later.
+// TestManyConnections makes more connections to one backend, one after the other, than the
+// pod has ports. The server closes each connection, so the pod can use the port again at
+// once. The server remembers the connection for a minute, and the node for two minutes. No
+// connection may be refused, and none repeated a second later.
 func TestManyConnections(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[0].NS
@@ -69,8 +69,8 @@ func counter(t *testing.T, snmp, group, name string) int {
 	return 0
 }
 
-// TestEveryPort asks a service from ports of the pod's own, from the first to the last,
-// while the node remembers all that were before: each has its port of the loop's.
+// TestEveryPort calls a Service from each port of the pod's range. The node remembers all
+// connections before. So each connection needs its own port of the loop.
 func TestEveryPort(t *testing.T) {
 	s := newScene(t, redirects, nl.Sysctl{Key: "net/netfilter/nf_conntrack_udp_timeout", Value: "600"})
 	ask := func(port int) error {
@@ -98,8 +98,8 @@ func TestEveryPort(t *testing.T) {
 	}
 }
 
-// TestTwoServices asks one backend by two services from one port, and from a port
-// that is not of the pod's own range.
+// TestTwoServices calls one backend by two Services from the same port, which may be outside
+// the pod's range.
 func TestTwoServices(t *testing.T) {
 	s := newScene(t, redirects)
 	if err := s.pods[0].Do(func() error {
@@ -125,8 +125,8 @@ func TestTwoServices(t *testing.T) {
 	}
 }
 
-// TestOwnPorts: the pod takes none of the loop's ports, even if a range is set that
-// has them.
+// TestOwnPorts sets a port range that includes ports of the loop. The pod must use none of
+// them.
 func TestOwnPorts(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[0]
@@ -153,8 +153,8 @@ func TestOwnPorts(t *testing.T) {
 	}
 }
 
-// TestSharedPort gives looped packets the very port that the pod serves on, by TCP and
-// by UDP, to each backend, and calls the server meanwhile.
+// TestSharedPort gives packets of the loop the port on which the pod serves, by TCP and UDP,
+// to each backend. Meanwhile it calls that server.
 func TestSharedPort(t *testing.T) {
 	s := newScene(t, redirects)
 	var rules []nl.NFRule
@@ -189,8 +189,8 @@ func TestSharedPort(t *testing.T) {
 	}
 }
 
-// TestNoSocket connects to servers on the loop's ports that have no socket for a
-// connection: for it comes with a SYN cookie, or it is translated in the pod.
+// TestNoSocket connects to servers on ports of the loop that have no socket for a connection
+// yet. Either it comes with a SYN cookie, or the pod translates it.
 func TestNoSocket(t *testing.T) {
 	s := newScene(t, redirects)
 	p := s.pods[1]

@@ -30,7 +30,7 @@ var services = map[string]string{
 // clusterIP6 is a ClusterIP in IPv6.
 func clusterIP6(addr string) string { return "fd77::" + addr[len("172.20.0."):] }
 
-// dialled is the address to dial for one of IPv4, in either family.
+// dialled returns the address to dial in a family, for an IPv4 address.
 func dialled(network, addrport string) string {
 	if network[3] == '4' {
 		return addrport
@@ -53,8 +53,8 @@ func seenAs(network, addr string) string {
 
 const internet6 = "2001:db8::1"
 
-// kubeProxy is what kube-proxy has on a node for the services, and for a NodePort
-// of pod1.
+// kubeProxy returns the rules of kube-proxy on a node, for the services and for a NodePort of
+// pod1.
 func kubeProxy(network string) nl.Table {
 	family, bits := "ip", 32
 	if network[3] == '6' {
@@ -91,12 +91,12 @@ type scene struct {
 	pods [3]*pod
 }
 
-// newScene makes pods whose service loops are as given: pod1's, the others'.
+// newScene makes pods with these service loops: pod1's, and the others'.
 func newScene(t testing.TB, loops [2]string, sysctls ...nl.Sysctl) scene {
 	return newSceneKeeping(t, false, loops, sysctls...)
 }
 
-// newSceneKeeping makes pods that keepCaller or do not.
+// newSceneKeeping makes pods with keepCaller or without.
 func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...nl.Sysctl) scene {
 	s := scene{fabric: newFabric(t)}
 	for _, o := range sysctls {
@@ -125,7 +125,7 @@ func newSceneKeeping(t testing.TB, keepCaller bool, loops [2]string, sysctls ...
 	return s
 }
 
-// TestTraffic sends real packets every way there is and asks who was seen to send them.
+// TestTraffic sends packets on every way, and asks the receiver for the source.
 func TestTraffic(t *testing.T) {
 	strict := []nl.Sysctl{{Key: "net/ipv4/conf/all/rp_filter", Value: "1"}, {Key: "net/ipv4/conf/default/rp_filter", Value: "1"}}
 	for name, c := range map[string]struct {
@@ -150,7 +150,8 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
-// asCaller is as whom a pod is seen by a backend of a service, elsewhere or one of these pods.
+// asCaller is the source that a backend of a Service sees, on another host or in one of these
+// pods.
 func (p *pod) asCaller(backends ...*pod) string {
 	for _, b := range append(backends, p) {
 		if b.request.Config.ServiceLoop == "none" {

@@ -13,7 +13,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// TestStaleRoute gives a pod the address of one that was never deleted.
+// TestStaleRoute gives a pod the address of another pod that was never deleted.
 func TestStaleRoute(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
@@ -32,8 +32,8 @@ func TestStaleRoute(t *testing.T) {
 	must(t, f.CHECK(&heir))
 }
 
-// TestStaleLoopless gives a pod that has a loop the address of one that has none and was never
-// deleted. What is for the address is for the heir, whoever it comes from.
+// TestStaleLoopless gives a pod with a loop the address of a pod without a loop, which was
+// never deleted. All packets to the address must reach the later pod.
 func TestStaleLoopless(t *testing.T) {
 	for _, loop := range []string{"redirect", "none"} {
 		f := newFabric(t)

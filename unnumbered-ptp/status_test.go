@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// TestStatusLacks has STATUS say, of each thing that no ADD can do without, that no pod
-// can start, and why. A kernel that has it is made to answer as one that has not.
+// TestStatusLacks removes each thing that every ADD needs. STATUS must report that no pod can
+// start, and why. A kernel that has the thing is made to answer as if it had not.
 func TestStatusLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("nobody knows how to have a system call fail here")
@@ -49,10 +49,11 @@ func TestStatusLacks(t *testing.T) {
 	}
 }
 
-// noModule is the error of a node that has not all that its table takes.
+// noModule is the error of a node whose kernel lacks something for the table.
 const noModule = "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_nat, nft_masq, nft_ct, nft_fib_inet, nft_counter (until Linux 5.16): no such file or directory"
 
-// TestStatusOfBusyKernel: a kernel that is short of something for the moment lacks nothing.
+// TestStatusOfBusyKernel has a kernel that is short of memory, for example. STATUS must not
+// report that something is missing.
 func TestStatusOfBusyKernel(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("nobody knows how to have a system call fail here")
@@ -65,7 +66,7 @@ func TestStatusOfBusyKernel(t *testing.T) {
 	}
 }
 
-// TestStatusKnows: where there is the node's table, from an ADD of this release, STATUS tries
+// TestStatusKnows has the table that an ADD of this release has made. STATUS then tries
 // nothing.
 func TestStatusKnows(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
@@ -99,7 +100,7 @@ func TestStatusKnows(t *testing.T) {
 	}
 }
 
-// TestAddLacks has an ADD say the same, and leave nothing.
+// TestAddLacks has an ADD on such a node. It reports the same, and leaves nothing.
 func TestAddLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("nobody knows how to have a system call fail here")
@@ -123,8 +124,8 @@ type failure struct {
 	Msg, Details string
 }
 
-// asks runs STATUS, or the command in the environment, as a process, with some keys more than
-// it needs. The n-th system call of a kind is not carried out, and fails.
+// asks runs STATUS, or the command in the environment, as a process, with additional keys.
+// The n-th system call of a kind fails and has no effect.
 func (f *fabric) asks(keys map[string]any, kind func(trace.Call) bool, nth int, errno syscall.Errno, env ...string) *failure {
 	f.t.Helper()
 	tr := trace.Trace{Counts: func(call trace.Call) string {
@@ -154,7 +155,7 @@ func (f *fabric) asks(keys map[string]any, kind func(trace.Call) bool, nth int, 
 	return &e
 }
 
-// netfilter asks for the tables, or makes one. Nothing else is sent so.
+// netfilter matches the messages that read the tables or make one.
 func netfilter(c trace.Call) bool { return c.Nr == unix.SYS_SENDMSG }
 
 func bpf(c trace.Call) bool { return c.Nr == unix.SYS_BPF }

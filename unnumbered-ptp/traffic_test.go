@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// serve answers each caller with the address that it is seen to have, by TCP and
-// UDP. A datagram's answer is as long as the datagram.
+// serve answers each caller with the caller's address as it sees it, by TCP and UDP. The
+// answer to a datagram is as long as the datagram.
 func serve(t testing.TB, n *nl.NS, addr string) {
 	t.Helper()
 	listen(t, n, addr, func(c net.Conn) { fmt.Fprint(c, c.RemoteAddr().(*net.TCPAddr).IP) })
@@ -37,7 +37,7 @@ func serve(t testing.TB, n *nl.NS, addr string) {
 	}()
 }
 
-// listen calls serve with each connection, and closes it.
+// listen calls serve with each connection, and then closes the connection.
 func listen(t testing.TB, n *nl.NS, addr string, serve func(net.Conn)) {
 	t.Helper()
 	var l net.Listener
@@ -62,16 +62,16 @@ func drain(c net.Conn) {
 	fmt.Fprint(c, n)
 }
 
-// call connects and returns what the server says.
+// call connects and returns the server's answer.
 func call(n *nl.NS, network, to string) (string, error) { return send(n, network, to, 1) }
 
-// send sends so many bytes and returns what the server says.
+// send sends so many bytes and returns the server's answer.
 func send(n *nl.NS, network, to string, bytes int) (answer string, err error) {
 	err = n.Do(func() (err error) { answer, err = exchange(network, to, bytes); return err })
 	return answer, err
 }
 
-// exchange is send from the namespace of the thread.
+// exchange does what send does, from the namespace of the thread.
 func exchange(network, to string, bytes int) (string, error) {
 	c, err := net.DialTimeout(network, to, time.Minute)
 	if err != nil {

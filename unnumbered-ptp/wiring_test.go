@@ -42,12 +42,12 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// newScene is what an ADD finds before it has read anything of the kernel.
+// newScene returns what an ADD knows before it has read anything from the kernel.
 func newScene(r *plugin.Request[Config]) *scene {
 	return &scene{request: newRequest(&nl.NS{Name: "node"}, r), podNS: &nl.NS{Name: "pod"}, podMTU: 9001}
 }
 
-// asked is an ADD with a config in JSON, addresses, and the destinations of routes.
+// asked returns an ADD with a config in JSON, addresses, and the destinations of routes.
 func asked(t *testing.T, config string, addrs, dsts []string) *plugin.Request[Config] {
 	t.Helper()
 	r := &plugin.Request[Config]{
@@ -142,7 +142,8 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// TestTable: one number per index, and none of those that every host has.
+// TestTable checks that each index has its own table number. None is a number that every host
+// has.
 func TestTable(t *testing.T) {
 	for _, start := range []uint32{1, 100, 252, 253, 254, 255, 256, maxTable} {
 		seen := map[uint32]int{}
@@ -199,7 +200,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestValidate wants every mistake named, with its key, at once.
+// TestValidate checks that all mistakes are reported at once, each with its key.
 func TestValidate(t *testing.T) {
 	for config, want := range map[string]string{
 		`{}`: "hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5\n" +
