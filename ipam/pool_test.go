@@ -502,7 +502,7 @@ func TestFirstBoot(t *testing.T) {
 		}
 	}
 	_, err := w.acquire(3)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(err.Error(), "provisioned with") || e.Hint == "" {
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(err.Error(), "does not ask EC2 for more") || e.Hint == "" {
 		t.Errorf("fourth pod: %v", err)
 	}
 }
