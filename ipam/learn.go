@@ -59,7 +59,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := discovery{s, described, untold, used, links, now, first}
+		l := discovery{s, described, tagsUnknown, used, links, now, first}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -164,12 +164,12 @@ func carries(e aws.ENI, a netip.Addr) bool {
 // A discovery is a Learn under way.
 type discovery struct {
 	*registry.State
-	described map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
-	untold    string             // why it could not
-	used      lease.Used
-	links     []nl.Link // of the node; nil if nobody looked
-	now       time.Time
-	first     bool // nothing was ever used here
+	described   map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
+	tagsUnknown string             // why it could not
+	used        lease.Used
+	links       []nl.Link // of the node; nil if nobody looked
+	now         time.Time
+	first       bool // nothing was ever used here
 }
 
 // learn takes over what metadata says of an ENI.
@@ -181,21 +181,21 @@ func (l discovery) learn(e aws.ENI) {
 	d, asked := l.described[e.ID]
 	if again && known.TagsUnknown != "" {
 		known = label(known, d)
-		if !asked && l.untold != "" {
-			known.TagsUnknown = l.untold
+		if !asked && l.tagsUnknown != "" {
+			known.TagsUnknown = l.tagsUnknown
 		}
 	}
 	if !again {
 		if l.described != nil && !asked && e.Index > 0 {
 			return // metadata may show it long after it was detached
 		}
-		if l.described == nil && l.untold == "" && e.Index > 0 {
+		if l.described == nil && l.tagsUnknown == "" && e.Index > 0 {
 			return // the registry knew it when EC2 was to be asked: the next Learn asks
 		}
 		if bare(e) && !(asked && bare(d)) {
 			return // its addresses are not there yet
 		}
-		known = label(registry.ENI{Foreign: bare(e), Grown: l.now, TagsUnknown: l.untold}, d)
+		known = label(registry.ENI{Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
 		if e.Index == 0 {
 			known.TagsUnknown = "" // the boot ENI
 		}
