@@ -20,7 +20,7 @@ var retired = map[string]string{
 	"witness": "source", "testimony": "snapshot", "discharge": "close", "severed": "disconnected", "rejoin": "restore",
 	"seat": "slot", "seats": "slots", "seated": "attached", "lesson": "discovery", "surplus": "releasable", "giveback": "release", "anothers": "foreign",
 	"disbelief": "validation",
-	"anew":      "again", "unasked": "not asked",
+	"untold":    "tagsUnknown", "anew": "again", "unasked": "not asked",
 	"says whether": "reports whether", "say whether": "report whether", "tells whether": "reports whether", "tell whether": "report whether",
 	"give back": "release", "gives back": "releases", "given back": "released", "giving back": "releasing",
 	"furniture": "installation",
