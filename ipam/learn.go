@@ -49,6 +49,10 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
 	}
+	byMAC, err := p.Host.LinksByMAC()
+	if err != nil {
+		return nil, fmt.Errorf("find the links of the ENIs: %w", err)
+	}
 	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(releasedMark)
@@ -59,7 +63,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := discovery{s, described, tagsUnknown, used, links, now, first}
+		l := discovery{s, described, tagsUnknown, used, byMAC, now, first}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -167,7 +171,7 @@ type discovery struct {
 	described   map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
 	tagsUnknown string             // why it could not
 	used        lease.Used
-	links       []nl.Link // of the node; nil if nobody looked
+	links       map[string]nl.Link // of the node, by MAC address; nil if nobody looked
 	now         time.Time
 	first       bool // nothing was ever used here
 }
@@ -199,7 +203,7 @@ func (l discovery) learn(e aws.ENI) {
 		if e.Index == 0 {
 			known.TagsUnknown = "" // the boot ENI
 		}
-		if l.links != nil && !l.first && e.Index > 0 && !l.onNode(e.MAC) {
+		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && e.Index > 0 {
 			known.Missed = l.now // a collection that was killed may have detached it
 		}
 	}
@@ -220,11 +224,6 @@ func (l discovery) learn(e aws.ENI) {
 		vpc.CIDRs6 = e.VPCIPv6CIDRs
 	}
 	l.VPCs[e.VPC] = vpc
-}
-
-// onNode reports whether the node has the link of an ENI.
-func (l discovery) onNode(mac string) bool {
-	return slices.ContainsFunc(l.links, func(k nl.Link) bool { return k.MAC == mac })
 }
 
 // foreign reports whether an ENI is none of ours to touch: its owner has said so, by the
