@@ -1,6 +1,6 @@
 # make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. What they lack on Debian they install.
 BIN     := /opt/cni/bin
-# Packages with tests that take a kernel with ipvlan. What takes long comes first, and a VM for each boots for five seconds.
+# Packages with tests that take a kernel with ipvlan. What takes long comes first.
 KERNEL  := . ./unnumbered-ptp ./plugin/chain ./aws/sim/cri ./nl ./plugin/ipvlan ./aws/sim/vpcsim ./aws/sim/kubeproxy ./nl/bpf ./nl/nltest/...
 # Tests of these that take links, NAT and routes, but no ipvlan: what they do to a node is the same on most kernels, and a VM
 # takes longer. The plugin that is all three is killed everywhere where there is ipvlan.

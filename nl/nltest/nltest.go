@@ -6,7 +6,7 @@
 // NS makes a namespace, Dump prints what is in one, Need says what a test cannot
 // do without, and Guard fails a run that left something behind. In directory vm are
 // the scripts that run a test binary unchanged: on this machine's kernel if it
-// has ipvlan, or in a virtual machine, through
+// has ipvlan, else in user-mode Linux or a virtual machine, through
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./nl/...
 //
