@@ -60,8 +60,8 @@ demo: build
 	@$(VM)/exec bin/demo
 
 sim: build $(PEERS)/cnitool
-	@$(VM)/setup iproute2 iputils-ping
-	@VM_TTY=1 $(VM)/exec bin/shell
+	@$(VM)/setup iproute2 iputils-ping </dev/null
+	@VM_STDIN=1 $(VM)/exec bin/shell
 
 # What benchmarks and tests compare with, and nothing else: no requirement of another program raises theirs.
 PEER    := aws/sim/peers

@@ -22,10 +22,11 @@ var podScript []byte
 const (
 	binDir  = "/opt/cni/bin"
 	confDir = "/etc/cni/net.d"
+	unitDir = "/etc/systemd"
 )
 
-// An installation is what is installed on a node: programs and a conflist.
-type installation struct{ bin, cnitool, conflist string }
+// An installation is what is installed on a node: programs, a conflist and units.
+type installation struct{ bin, cnitool, conflist, units string }
 
 // install puts everything at its place.
 func (f installation) install(hosts map[string]netip.Addr) error {
@@ -36,11 +37,20 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 	if err := cover("/opt", "/etc", "/usr/local"); err != nil {
 		return err
 	}
-	for link, program := range f.links() {
-		target, err := filepath.Abs(program)
-		if err := errors.Join(err, os.MkdirAll(filepath.Dir(link), 0o755), os.Symlink(target, link)); err != nil {
+	// What this machine has of them is not the instance's.
+	for _, dir := range []string{"/opt/cni", "/etc/cni", unitDir} {
+		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
+	}
+	for link, program := range f.links() {
+		target, err := filepath.Abs(program)
+		if err := errors.Join(err, os.MkdirAll(filepath.Dir(link), 0o755), os.RemoveAll(link), os.Symlink(target, link)); err != nil {
+			return err
+		}
+	}
+	if err := f.enable("cni-gc.timer"); err != nil {
+		return err
 	}
 	if err := os.MkdirAll(confDir, 0o755); err != nil {
 		return err
@@ -49,6 +59,16 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 		os.WriteFile(filepath.Join(confDir, filepath.Base(f.conflist)), conf, 0o644),
 		os.WriteFile("/usr/local/bin/pod", podScript, 0o755),
 		os.WriteFile("/etc/hosts", []byte(hostsFile(hosts)), 0o644))
+}
+
+// enable installs our units, and enables a timer, as systemctl does.
+func (f installation) enable(timer string) error {
+	system := filepath.Join(unitDir, "system")
+	wants := filepath.Join(system, "timers.target.wants")
+	return errors.Join(
+		os.CopyFS(unitDir, os.DirFS(f.units)),
+		os.MkdirAll(wants, 0o755),
+		os.Symlink(filepath.Join(system, timer), filepath.Join(wants, timer)))
 }
 
 func hostsFile(hosts map[string]netip.Addr) string {
@@ -73,20 +93,6 @@ func (f installation) links() map[string]string {
 		links[filepath.Join(binDir, name)] = filepath.Join(f.bin, name)
 	}
 	return links
-}
-
-// shareNetNS prepares the directory of namespaces as ip-netns(8) does, before there are any. ip-netns would bind the
-// directory to itself later, so all namespaces in it would be mounted twice.
-func shareNetNS() error {
-	const dir = "/run/netns"
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	err := syscall.Mount(dir, dir, "", syscall.MS_BIND, "")
-	if err == nil {
-		err = syscall.Mount("", dir, "", syscall.MS_SHARED|syscall.MS_REC, "")
-	}
-	return os.NewSyscallError("mount "+dir, err)
 }
 
 // cover mounts an overlay on directories. Changes in them end with this process's mount namespace.

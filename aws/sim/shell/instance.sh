@@ -1,0 +1,12 @@
+#!/bin/sh
+# instance COMMAND...: process 1 of the instance, in mount and PID namespaces of its own. Tools that look at the whole node find
+# the instance alone, and not what simulates it.
+set -e
+mount --make-rprivate /
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t bpf bpf /sys/fs/bpf
+mkdir -p /var/lib/cni
+for dir in /run /var/lib/cni; do mount -t tmpfs -o mode=755 instance "$dir"; done
+mkdir /run/netns /run/lock
+"$@" || exit # without ||, sh may execute it in its own place, and nobody would reap orphans
