@@ -5,6 +5,7 @@ package vpc
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"os/exec"
 	"regexp"
@@ -56,14 +57,20 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// playSim is what make sim shows to who types the commands, until the prompt after the last one. It mounts over directories,
-// and so has them for itself.
+// sim is what make sim executes, with a pipe for standard input. It mounts over directories, and so has them for itself.
+func sim(t *testing.T, script string, args ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "bin/shell", args...)
+	c.Env = append(os.Environ(), "TERM=dumb")
+	c.Stdin = strings.NewReader(script)
+	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	return c
+}
+
+// playSim is what make sim shows to who types the commands, until the prompt after the last one.
 func playSim(t *testing.T, commands []string) string {
 	t.Helper()
-	c := exec.CommandContext(t.Context(), "bin/shell")
-	c.Env = append(os.Environ(), "TERM=dumb")
-	c.Stdin = strings.NewReader(strings.Join(commands, "\n") + "\n")
-	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	c := sim(t, strings.Join(commands, "\n")+"\n", "-i")
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Run(); err != nil {
@@ -71,6 +78,52 @@ func playSim(t *testing.T, commands []string) string {
 	}
 	shown := simShell.ReplaceAllString(out.String(), "")
 	return blanks.ReplaceAllString(shown[:max(strings.LastIndex(shown, "node1# "), 0)], "")
+}
+
+// TestSimScript pipes a script to make sim, which ends with the script's status. On a healthy node with pods, doctor and the
+// comparison of all sources find nothing: other instances and the simulator are not seen. When a pod's route is gone, doctor
+// reports it.
+func TestSimScript(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	const script = `set -ex
+pod add cart
+pod add till
+cni-tool doctor
+cni-tool status --diff
+test "$(ls /run/netns | xargs)" = "cart till"
+test "$(readlink /proc/1/ns/net)" = "$(readlink /proc/self/ns/net)"
+if grep -s -e vpcsim -e bin/shell /proc/mounts /proc/[0-9]*/cmdline; then exit 1; fi
+ip route del 100.64.32.5
+if cni-tool doctor; then exit 1; fi
+exit 3
+`
+	out, err := sim(t, script).CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
+		t.Fatalf("got %v, want the script's exit status 3: %s: run make build and make %s/cnitool", err, out, peers)
+	}
+	if strings.Contains(string(out), "node1#") {
+		t.Errorf("got a prompt, want none without a terminal: %s", out)
+	}
+}
+
+// TestRepoSimPipe pipes a script to make sim itself. Where the kernel has no ipvlan, the script must reach the VM.
+func TestRepoSimPipe(t *testing.T) {
+	nltest.Need(t, "root")
+	if os.Getenv("VM_KIND") != "uml" {
+		t.Skip("make test runs it in user-mode Linux (VM_KIND=uml): QEMU takes too long here")
+	}
+	for script, want := range map[string]string{
+		"cni-tool eniif | grep -o subnet-nodes\n":        "subnet-nodes\n",
+		"read -r line\nEOF \\ 'a\necho \"$line\"\nfalse": "EOF \\ 'a\n",
+	} {
+		c := exec.CommandContext(t.Context(), "make", "-s", "sim")
+		c.Env = append(os.Environ(), "MAKEFLAGS=") // not those of make test
+		c.Stdin = strings.NewReader(script)
+		out, err := c.Output()
+		if failed := strings.HasSuffix(script, "false"); string(out) != want || (err != nil) != failed {
+			t.Errorf("%q: got %q and %v, want %q, and failed is %v", script, out, err, want, failed)
+		}
+	}
 }
 
 // sameEachTime replaces times and the numbers of requests, and leaves out what is there for a while only.

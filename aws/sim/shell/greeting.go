@@ -12,6 +12,7 @@ Around it are node2, with the pod web, host and peer, which have no pods, and in
   pod add cart             start a pod, as a container runtime does
   pod exec cart ping web   from pod to pod
   cni-tool status          who has which address
+  cni-tool doctor          whether anything is wrong with the node
   pod del cart             end it: its address is free, see cni-tool registry-list
   cni-tool --help          all else; exit leaves, and nothing remains
 

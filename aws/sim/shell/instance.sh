@@ -3,6 +3,7 @@
 # the instance alone, and not what simulates it.
 set -e
 mount --make-rprivate /
+! mountpoint -q /run || umount --lazy /run # with the namespaces of the other instances
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t bpf bpf /sys/fs/bpf
