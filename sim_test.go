@@ -99,7 +99,7 @@ exit 3
 `
 	out, err := sim(t, script).CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != 3 {
-		t.Fatalf("got %v, want the script's exit status 3: %s: run make build and make %s/cnitool", err, out, peers)
+		t.Fatalf("got %v, want the script's exit status 3 (without programs, run make build and make %s/cnitool): %s", err, peers, out)
 	}
 	if strings.Contains(string(out), "node1#") {
 		t.Errorf("got a prompt, want none without a terminal: %s", out)
