@@ -129,7 +129,7 @@ files:
 	install -D -m644 -t $(DESTDIR)$(prefix)/share/doc/$(NAME) LICENSE README.md conflist-examples/* $(addprefix packaging/,cloud-init.yaml alerts.yaml dashboard.json)
 	go run ./packaging/manual $(DESTDIR)$(prefix)/share
 
-# What files puts there, and the folders that only it makes.
+# What files puts there, and the directories that only it makes.
 uninstall:
 	@set -e; like=$$(mktemp -d); trap 'rm -rf '$$like EXIT; $(MAKE) -s files DESTDIR=$$like; \
 	(cd $$like && find . ! -type d) | while read -r f; do rm -f "$(DESTDIR)/$$f"; done; \
@@ -138,7 +138,7 @@ uninstall:
 package:
 	packaging/package amd64 arm64
 
-# Both architectures, built and packed twice: the same bytes; installed into a root folder, and removed.
+# Both architectures, built and packed twice: the same bytes; installed into a root directory, and removed.
 package-check:
 	CNI_TEST_PACKAGE=all go test -count=1 -run TestPackage -v ./packaging
 
