@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -387,5 +389,28 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 				t.Errorf("%s is left behind", first)
 			}
 		})
+	}
+}
+
+// TestLostRegistryKnowsLinks: a registry that is rebuilt records the links that are on the
+// node, and from when the others are missing. So no ADD waits for one of them later, as it
+// does for the link of a new ENI.
+func TestLostRegistryKnowsLinks(t *testing.T) {
+	n, first, second := linkWorld(t)
+	for _, e := range n.sim.ENIs() {
+		if e.ID == second {
+			n.unplug(e)
+		}
+	}
+	p := n.pool(linkPolicy)
+	noErr(t, p.Registry.Mark("gave-back")) // it has not just booted
+	noErr(t, os.Remove(filepath.Join(n.dir, "registry.json")))
+	noErr(t, p.Learn(t.Context()))
+	s := n.state()
+	if e := s.ENIs[first]; e.Link == "" || !e.Missed.IsZero() {
+		t.Errorf("the link of %s is on the node: %+v", first, e)
+	}
+	if e := s.ENIs[second]; e.Link != "" || !e.NoLink(time.Now().Add(registry.LinkPatience)) {
+		t.Errorf("the link of %s is not on the node: %+v", second, e)
 	}
 }
