@@ -287,11 +287,20 @@ func (s *server) stopAtChange(t *testing.T) <-chan []int {
 	return stopped
 }
 
+// signal sends a signal to processes. One of them at least must be there: another may have come to its end already, and have
+// waited for its parent.
 func signal(t *testing.T, pids []int, s syscall.Signal) {
 	t.Helper()
+	there := 0
 	for _, pid := range pids {
-		if err := syscall.Kill(pid, s); err != nil {
+		switch err := syscall.Kill(pid, s); {
+		case err == nil:
+			there++
+		case !errors.Is(err, syscall.ESRCH):
 			t.Errorf("%v: %v", s, err)
 		}
+	}
+	if there == 0 && len(pids) > 0 {
+		t.Errorf("%v: no process of %v is there", s, pids)
 	}
 }
