@@ -55,7 +55,7 @@ var arrows = map[string]string{
 	"nl/nltest/trace":          "",
 	"packaging":                "",
 	"packaging/sbom":           "",
-	"packaging/manual":         "tool",
+	"packaging/manual":         "tool tool/cli",
 
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan ipam/lease",

@@ -20,6 +20,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // alias is the link to the program.
@@ -69,17 +70,12 @@ func script(shell string) (string, error) {
 	return string(text), err
 }
 
-// replace writes a file, whole or not at all.
+// replace writes a file, whole or not at all, and makes its directory.
 func replace(file, text string) error {
-	next := file + ".new"
-	err := os.MkdirAll(filepath.Dir(file), 0o755)
-	if err == nil {
-		err = os.WriteFile(next, []byte(text), 0o644)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
 	}
-	if err == nil {
-		err = os.Rename(next, file)
-	}
-	return err
+	return cli.ReplaceFile(file, []byte(text), 0o644)
 }
 
 // link makes a link beside a file, in place of an older one.
