@@ -49,10 +49,6 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
 	}
-	byMAC, err := p.Host.LinksByMAC()
-	if err != nil {
-		return nil, fmt.Errorf("find the links of the ENIs: %w", err)
-	}
 	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(releasedMark)
@@ -63,7 +59,7 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := discovery{s, described, tagsUnknown, used, byMAC, now, first}
+		l := discovery{s, described, tagsUnknown, used, nl.ByMAC(links), now, first}
 		for _, e := range enis {
 			l.learn(e)
 		}

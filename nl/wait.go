@@ -102,13 +102,18 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 	if err != nil {
 		return nil, err
 	}
+	return ByMAC(links), nil
+}
+
+// ByMAC maps MAC addresses to links, as LinksByMAC does. The links are in the order of Links.
+func ByMAC(links []Link) map[string]Link {
 	byMAC := map[string]Link{}
 	for _, l := range links {
 		if _, known := byMAC[l.MAC]; !known && !borrows(l) {
 			byMAC[l.MAC] = l
 		}
 	}
-	return byMAC, nil
+	return byMAC
 }
 
 // borrows reports whether a link has the MAC address of the link below it.
