@@ -27,8 +27,8 @@ SYSTEMD := $(if $(filter /usr,$(prefix)),/usr/lib,/etc)/systemd
 build:
 	$(GOBUILD) -o bin/ ./...
 
-# Natively and in VMs at once: either alone leaves a core idle while the last of its packages ends. User-mode Linux is built for
-# some minutes once, and runs the tests in a fifth of the time that QEMU takes.
+# Natively and in VMs at once: either alone leaves a core idle while the last of its packages ends. User-mode Linux takes some
+# minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes.
 test test-kernel: export VM_KIND := uml
 test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio
 	go test $(RACE) -run 'TestRepo' .
