@@ -40,9 +40,9 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 // room returns how many more addresses or prefixes of a family an ENI can take.
 func room(s *registry.State, e registry.ENI, f lease.Family) int {
 	if f == lease.IPv6 {
-		return s.Instance.IPv6PerENI - e.Assigned(true)
+		return s.Instance.IPv6PerENI - e.Assigned(netip.Addr.Is6)
 	}
-	return s.Instance.IPv4PerENI - e.Assigned(false)
+	return s.Instance.IPv4PerENI - e.Assigned(netip.Addr.Is4)
 }
 
 // more asks for addresses of a family. For IPv6, and with prefixDelegation, it asks for

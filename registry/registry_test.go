@@ -321,8 +321,8 @@ func TestStateMethods(t *testing.T) {
 	e := s.ENIs["eni-1"]
 	e.Prefixes = []Prefix{{CIDR: netip.MustParsePrefix("10.0.1.16/28")}}
 	s.ENIs["eni-1"] = e
-	if id, _ := s.ENIOf(addr("10.0.1.20")); id != "eni-1" || e.Assigned(false) != 4 || e.Assigned(true) != 0 {
-		t.Errorf("ENIOf an address in a prefix: %q; assigned %d", id, e.Assigned(false))
+	if id, _ := s.ENIOf(addr("10.0.1.20")); id != "eni-1" || e.Assigned(netip.Addr.Is4) != 4 || e.Assigned(netip.Addr.Is6) != 0 {
+		t.Errorf("ENIOf an address in a prefix: %q; assigned %d", id, e.Assigned(netip.Addr.Is4))
 	}
 	if id, e := s.ENIOf(addr("1.2.3.4")); id != "" || e.Primary().IsValid() {
 		t.Errorf("ENIOf: %s %v", id, e)

@@ -138,17 +138,18 @@ func (e ENI) Has(a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes, func(p Prefix) bool { return p.CIDR.Contains(a) })
 }
 
-// Assigned returns how many of an ENI's places for addresses of a family are taken. A prefix
-// counts as one (EC2 user guide, "Prefix delegation").
-func (e ENI) Assigned(v6 bool) int {
+// Assigned returns how many of an ENI's places for addresses of a family are taken. The
+// family is that of which is reports true, netip.Addr.Is4 or netip.Addr.Is6. A prefix counts as
+// one (EC2 user guide, "Prefix delegation").
+func (e ENI) Assigned(is func(netip.Addr) bool) int {
 	n := 0
 	for _, a := range e.Addrs {
-		if a.Is6() == v6 {
+		if is(a) {
 			n++
 		}
 	}
 	for _, p := range e.Prefixes {
-		if p.CIDR.Addr().Is6() == v6 {
+		if is(p.CIDR.Addr()) {
 			n++
 		}
 	}

@@ -33,11 +33,11 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 		r.IPs = append(r.IPs, &types100.IPConfig{
 			Interface: new(0),
 			Address:   ipNet(netip.PrefixFrom(addr, a.subnet(addr).Bits())),
-			Gateway:   a.gateway(addr.Is6()).AsSlice(),
+			Gateway:   a.gateway(addr).AsSlice(),
 		})
 	}
 	for _, dst := range destinations(a, p) {
-		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(dst), GW: a.gateway(dst.Addr().Is6()).AsSlice()})
+		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(dst), GW: a.gateway(dst.Addr()).AsSlice()})
 	}
 	if len(a.VPC.CIDRs) > 0 {
 		// "The DNS server at VPC CIDR plus two": VPC user guide, "Amazon DNS server".
@@ -65,10 +65,10 @@ func (a Allocation) subnet(addr netip.Addr) netip.Prefix {
 	return a.ENI.CIDR
 }
 
-// gateway returns the VPC router: the subnet's first address (VPC user guide, "Subnet CIDR
-// blocks").
-func (a Allocation) gateway(v6 bool) netip.Addr {
-	if v6 {
+// gateway returns the VPC router of an address's family. For IPv4 it is the subnet's first
+// address (VPC user guide, "Subnet CIDR blocks").
+func (a Allocation) gateway(like netip.Addr) netip.Addr {
+	if like.Is6() {
 		return router6
 	}
 	return a.ENI.CIDR.Masked().Addr().Next()

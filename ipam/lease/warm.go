@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -46,10 +47,12 @@ func (policy Policy) More(s *registry.State) int {
 	if policy.MaxPods == 0 {
 		return math.MaxInt
 	}
-	pods := 0
-	v6 := !slices.Contains(policy.Families, IPv4)
+	pods, family := 0, IPv6
+	if slices.Contains(policy.Families, IPv4) {
+		family = IPv4
+	}
 	for a := range s.Leases.Keys() {
-		if a.Is6() == v6 {
+		if nl.FamilyOf(a) == family {
 			pods++ // a pod has one address of each family
 		}
 	}
@@ -77,16 +80,19 @@ func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	if e.NoLink(time.Now()) {
 		return 0
 	}
-	n, v6 := 0, !e.CIDR.IsValid()
+	n, family := 0, IPv6
+	if e.CIDR.IsValid() {
+		family = IPv4
+	}
 	for _, a := range e.Addrs {
-		if since, free := s.Free.At(a); free && a.Is6() == v6 && !since.After(before) {
+		if since, free := s.Free.At(a); free && nl.FamilyOf(a) == family && !since.After(before) {
 			n++
 		}
 	}
 	for _, b := range e.Prefixes {
 		switch {
-		case b.CIDR.Addr().Is6() != v6:
-		case v6:
+		case nl.FamilyOf(b.CIDR.Addr()) != family:
+		case family == IPv6:
 			n += plenty
 		default:
 			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {

@@ -6,9 +6,11 @@ package view
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
@@ -35,16 +37,16 @@ func stateMetric(s *registry.State, all []Holding) Metric {
 		"node the instance's own. A /80 counts with those of its addresses that pods have or had lately."}
 	type kind struct {
 		eni, state string
-		v6         bool
+		family     nl.Family
 	}
 	n := map[kind]int{}
 	for _, h := range all {
-		n[kind{h.ENI, h.State, h.Addr.Is6()}]++
+		n[kind{h.ENI, h.State, nl.FamilyOf(h.Addr)}]++
 	}
 	for id, e := range s.ENIs {
-		for _, v6 := range []bool{false, true} {
+		for _, f := range nl.Families {
 			for _, state := range []string{StateReserved, StateBound, StateCooling, StateFree, StateNode} {
-				m.Add(float64(n[kind{id, state, v6}]), "eni", id, "pool", conf.PoolName(e.Pool), "family", family(v6), "state", state)
+				m.Add(float64(n[kind{id, state, f}]), "eni", id, "pool", conf.PoolName(e.Pool), "family", familyLabel(f), "state", state)
 			}
 		}
 	}
@@ -55,12 +57,12 @@ func stateMetric(s *registry.State, all []Holding) Metric {
 func prefixMetric(s *registry.State) Metric {
 	m := Metric{Name: "prefixes", Help: "Delegated prefixes of the ENIs: /28 of IPv4, /80 of IPv6."}
 	for id, e := range s.ENIs {
-		n := map[bool]int{}
+		n := map[nl.Family]int{}
 		for _, p := range e.Prefixes {
-			n[p.CIDR.Addr().Is6()]++
+			n[nl.FamilyOf(p.CIDR.Addr())]++
 		}
-		for _, v6 := range []bool{false, true} {
-			m.Add(float64(n[v6]), "eni", id, "pool", conf.PoolName(e.Pool), "family", family(v6))
+		for _, f := range nl.Families {
+			m.Add(float64(n[f]), "eni", id, "pool", conf.PoolName(e.Pool), "family", familyLabel(f))
 		}
 	}
 	return m
@@ -107,12 +109,7 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 	return m
 }
 
-func family(v6 bool) string {
-	if v6 {
-		return "ipv6"
-	}
-	return "ipv4"
-}
+func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
 // growthMetrics show how far the node can grow, and what keeps it from that.
 func growthMetrics(s *registry.State, now time.Time) []Metric {
@@ -120,8 +117,8 @@ func growthMetrics(s *registry.State, now time.Time) []Metric {
 	each := Metric{Name: "eni_addresses_max", Help: "Addresses and prefixes of a family that one ENI can have, the primary address included."}
 	if s.Instance.ENIs > 0 {
 		limit.Add(float64(s.Instance.ENIs))
-		each.Add(float64(s.Instance.IPv4PerENI), "family", family(false))
-		each.Add(float64(s.Instance.IPv6PerENI), "family", family(true))
+		each.Add(float64(s.Instance.IPv4PerENI), "family", familyLabel(nl.IPv4))
+		each.Add(float64(s.Instance.IPv6PerENI), "family", familyLabel(nl.IPv6))
 	}
 	throttled := Metric{Name: "throttled_until_timestamp_seconds", Help: "Until when this node does not call an EC2 action again, because EC2 has throttled it."}
 	for action, until := range s.NotBefore {

@@ -90,7 +90,11 @@ func (d *decoder) value(v reflect.Value, name string) error {
 		v = v.Elem()
 	}
 	// EC2 has "Ipv6" in the name of each parameter for an IPv6 address or block.
-	if want := scalar(v, text, strings.Contains(name, "Ipv6")); want != "" {
+	is := netip.Addr.Is4
+	if strings.Contains(name, "Ipv6") {
+		is = isIPv6
+	}
+	if want := scalar(v, text, is); want != "" {
 		return invalid(text, name, "Expected "+want+".")
 	}
 	return nil
@@ -142,9 +146,9 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// scalar parses text into v, or returns what the text must be. The argument ipv6 decides the family of addresses and
-// blocks.
-func scalar(v reflect.Value, text string, ipv6 bool) (want string) {
+// scalar parses text into v, or returns what the text must be. The argument is reports whether an address or a
+// block has the right family.
+func scalar(v reflect.Value, text string, is func(netip.Addr) bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {
 	case *string:
@@ -156,10 +160,10 @@ func scalar(v reflect.Value, text string, ipv6 bool) (want string) {
 		want, *p, ok = "an integer", int(n), err == nil
 	case *netip.Addr:
 		a, err := netip.ParseAddr(text)
-		want, *p, ok = "an address of the right family", a, err == nil && ofFamily(a, ipv6)
+		want, *p, ok = "an address of the right family", a, err == nil && is(a)
 	case *netip.Prefix:
 		b, err := netip.ParsePrefix(text)
-		want, *p, ok = "a CIDR block of the right family", b, err == nil && ofFamily(b.Addr(), ipv6) && b == b.Masked()
+		want, *p, ok = "a CIDR block of the right family", b, err == nil && is(b.Addr()) && b == b.Masked()
 	default:
 		panic(fmt.Sprintf("ec2sim: no wire form for %s", v.Type()))
 	}
@@ -167,11 +171,4 @@ func scalar(v reflect.Value, text string, ipv6 bool) (want string) {
 		return ""
 	}
 	return want
-}
-
-func ofFamily(a netip.Addr, ipv6 bool) bool {
-	if ipv6 {
-		return isIPv6(a)
-	}
-	return a.Is4()
 }

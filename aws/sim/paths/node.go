@@ -36,7 +36,7 @@ type Pod struct {
 
 // Addr is the pod's address of a family; zero if it has none.
 func (p *Pod) Addr(f Family) netip.Addr {
-	if i := slices.IndexFunc(p.Addrs, f.of); i >= 0 {
+	if i := slices.IndexFunc(p.Addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f }); i >= 0 {
 		return p.Addrs[i]
 	}
 	return netip.Addr{}

@@ -16,7 +16,7 @@
 // To add a path, add a line to a list. Its ends are [Place]s.
 package paths
 
-import "net/netip"
+import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 
 // A Path has two ends, and the source address that the receiver must see.
 type Path struct {
@@ -65,22 +65,13 @@ var Further = []Path{
 }
 
 // A Family is IPv4 or IPv6.
-type Family int
+type Family = nl.Family
 
-// The families.
+// The families that a pod's addresses may have.
 const (
-	IPv4 Family = 4
-	IPv6 Family = 6
+	IPv4 = nl.IPv4
+	IPv6 = nl.IPv6
 )
-
-func (f Family) String() string {
-	if f == IPv6 {
-		return "IPv6"
-	}
-	return "IPv4"
-}
-
-func (f Family) of(a netip.Addr) bool { return a.Is6() == (f == IPv6) }
 
 // In reports whether the path exists for a family.
 func (p Path) In(f Family) bool { return p.Only == 0 || p.Only == f }
