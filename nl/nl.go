@@ -40,8 +40,10 @@ type NS struct {
 	Name string // for people: "node", "pod"
 
 	fd      netns.NsHandle
-	process bool // it is the namespace of the process: each thread that no goroutine has locked is in it
-	kept    bool // Close does nothing: a keeper closes it
+	process bool   // it is the namespace of the process: each thread that no goroutine has locked is in it
+	kept    bool   // Close does nothing: a keeper closes it
+	other   *NS    // that OpenOther has opened first, if this one is kept
+	path    string // of the other
 
 	mu      sync.Mutex      // held while one of these is opened, used or closed:
 	sockets map[int]*socket // by netlink family
@@ -65,14 +67,24 @@ func Open(name, path string) (*NS, error) {
 }
 
 // OpenOther opens the namespace at path like [Open], unless it is n itself. A container's path
-// with the number of a process may now lead to the node's namespace.
+// with the number of a process may now lead to the node's namespace. If a context keeps n (see
+// [KeepOpen]), it keeps the other namespace, too.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
+	if n.other != nil && n.path == path {
+		return n.other, nil
+	}
 	other, err := Open(name, path)
-	if err == nil && n.fd.Equal(other.fd) {
+	if err != nil {
+		return nil, err
+	}
+	if n.fd.Equal(other.fd) {
 		other.Close()
 		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name, os.ErrNotExist)
 	}
-	return other, err
+	if n.kept && n.other == nil {
+		other.kept, n.other, n.path = true, other, path
+	}
+	return other, nil
 }
 
 // isNamespace reports whether a file is a namespace, and not the empty file that its mount has left.

@@ -24,15 +24,16 @@ type keeper struct{ node *NS }
 
 type keeperKey struct{}
 
-// KeepNode returns a context in which [NodeOf] opens the node's namespace once, for the
-// plugins that answer a command in one process. Closing that namespace does nothing until
-// release is called. All users of the context work one after the other, in one namespace.
-func KeepNode(ctx context.Context) (_ context.Context, release func()) {
+// KeepOpen returns a context in which [NodeOf] opens the node's namespace once, and OpenOther of
+// that namespace the pod's, for the plugins that answer a command in one process. Closing them
+// does nothing until release is called. All users of the context work one after the other, in
+// one namespace, for one pod.
+func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {
-		if k.node != nil {
-			k.node.kept = false
-			_ = k.node.Close() // closing a file of nsfs cannot lose anything
+		for n := k.node; n != nil; n = n.other {
+			n.kept = false
+			_ = n.Close() // closing a file of nsfs cannot lose anything
 		}
 	}
 }

@@ -7,10 +7,11 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestKeepNode: all that use one context have one namespace, which stays open until the end.
-func TestKeepNode(t *testing.T) {
+// TestKeepOpen: all that use one context have one namespace of the node and one of the pod, which stay open until the end.
+func TestKeepOpen(t *testing.T) {
 	node := func(use func() (*nl.NS, error)) *nl.NS {
 		t.Helper()
 		n, err := use()
@@ -19,7 +20,9 @@ func TestKeepNode(t *testing.T) {
 		}
 		return n
 	}
-	ctx, release := nl.KeepNode(t.Context())
+	_, path := nltest.NS(t, "pod")
+	_, path2 := nltest.NS(t, "other")
+	ctx, release := nl.KeepOpen(t.Context())
 	first := node(func() (*nl.NS, error) { return nl.NodeOf(ctx) })
 	for range 2 {
 		if again := node(func() (*nl.NS, error) { return nl.NodeOf(ctx) }); again != first {
@@ -32,7 +35,22 @@ func TestKeepNode(t *testing.T) {
 			t.Errorf("the namespace was closed although the context keeps it: %v", err)
 		}
 	}
+	open := func() (*nl.NS, error) { return first.OpenOther("pod", path) }
+	pod := node(open)
+	other := node(func() (*nl.NS, error) { return first.OpenOther("other", path2) })
+	if err := other.Close(); err != nil || other == pod || other.Close() == nil {
+		t.Errorf("a second path leads to the namespace of the first, or stays open: %v", err)
+	}
+	if err := pod.Close(); err != nil || node(open) != pod {
+		t.Errorf("the pod's namespace was opened twice: %v", err)
+	}
+	if _, err := pod.Links(); err != nil {
+		t.Errorf("the pod's namespace was closed although the context keeps it: %v", err)
+	}
 	release()
+	if err := pod.Close(); err == nil {
+		t.Error("the pod's namespace was open after the end of the command")
+	}
 	if err := first.Close(); err == nil {
 		t.Error("the namespace was open after the end of the command")
 	}
@@ -43,6 +61,6 @@ func TestKeepNode(t *testing.T) {
 	if err := own.Close(); err == nil {
 		t.Error("the namespace stayed open after Close")
 	}
-	_, unused := nl.KeepNode(t.Context())
+	_, unused := nl.KeepOpen(t.Context())
 	unused()
 }

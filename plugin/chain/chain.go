@@ -39,7 +39,7 @@ var all = []plugin.Commands[Config]{
 func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{
 		Add: func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
-			ctx, release := nl.KeepNode(ctx)
+			ctx, release := nl.KeepOpen(ctx)
 			defer release()
 			return add(ctx, r)
 		},
@@ -47,10 +47,11 @@ func Commands() plugin.Commands[Config] {
 	}
 }
 
-// onNode makes the three plugins share the node's namespace, which is opened once.
+// onNode makes the three plugins share the namespaces of the node and of the pod, which are
+// opened once.
 func onNode(f func(context.Context, *plugin.Request[Config]) error) func(context.Context, *plugin.Request[Config]) error {
 	return func(ctx context.Context, r *plugin.Request[Config]) error {
-		ctx, release := nl.KeepNode(ctx)
+		ctx, release := nl.KeepOpen(ctx)
 		defer release()
 		return f(ctx, r)
 	}
