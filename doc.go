@@ -28,6 +28,7 @@
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
 //	internal/release/ which release a program is
+//	internal/atomicfile/ a file is replaced, whole or not at all
 //	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
 //
 // The tests use a simulated cloud and a real kernel. All that simulates AWS is in aws/sim:
@@ -49,14 +50,14 @@
 //	tool/repair -> tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry
 //	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
 //	tool/conf -> tool/cli ipam/lease registry, and the plugins for their configurations
-//	tool/cli -> ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease
+//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease
 //	ipam -> ipam/lease plugin aws nl registry
 //	ipam/lease -> plugin nl registry internal/codec   not aws: it is the warm path
 //	plugin/ipvlan -> plugin nl nl/ifname internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
 //	unnumbered-ptp/legacy -> nl
 //	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec
-//	plugin -> nl/ifname internal/codec internal/release    registry -> internal/codec
+//	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release
 //	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //

@@ -31,10 +31,11 @@ var arrows = map[string]string{
 	"nl":                       "nl/bpf nl/ifname",
 	"nl/ifname":                "",
 	"nl/bpf":                   "",
+	"internal/atomicfile":      "",
 	"internal/codec":           "",
 	"internal/release":         "",
 	"internal/codec/codectest": "internal/codec",
-	"registry":                 "internal/codec",
+	"registry":                 "internal/atomicfile internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/release", // and not nl, of which it needs no more
 	"plugin/ipvlan":            "plugin nl nl/ifname internal/codec",
 	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin nl nl/ifname internal/codec",
@@ -43,7 +44,7 @@ var arrows = map[string]string{
 	"ipam":                     "ipam/lease plugin aws nl registry",
 	"plugin/chain":             "plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
 	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam ipam ipam/lease aws nl registry",
-	"tool/cli":                 "ipam ipam/lease aws registry",
+	"tool/cli":                 "internal/atomicfile ipam ipam/lease aws registry",
 	"tool/conf":                "tool/cli ipam/lease registry plugin/chain plugin/ipvlan unnumbered-ptp", // the plugins for their configurations: validate
 	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease aws nl registry",
 	"tool/iam":                 "ipam ipam/lease",

@@ -15,10 +15,12 @@ import (
 
 	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// The names of the registry's file, and of the next one while it is written.
-const fileName, nextName = "registry.json", "registry.json.new"
+// fileName is the name of the registry's file.
+const fileName = "registry.json"
 
 // A directory is the registry's, open and locked.
 //
@@ -102,24 +104,9 @@ func isGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the file, whole or not at all. The next file always has the same name,
-// which the lock allows. So the next process overwrites what a killed process has left
-// there, and nothing stays on the tmpfs for ever.
-func (d *directory) replace(data []byte) (err error) {
-	f, err := d.root.OpenFile(nextName, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|quick, 0o600)
-	if err != nil {
-		return deleted(err)
-	}
-	defer func() {
-		if err != nil {
-			d.root.Remove(nextName)
-		}
-	}()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return deleted(d.root.Rename(nextName, fileName))
+// replace replaces the file.
+func (d *directory) replace(data []byte) error {
+	return deleted(atomicfile.Replace(d.root, fileName, data, 0o600))
 }
 
 // deleted is errDeleted if there is no such file any more.

@@ -4,20 +4,24 @@
 package cli
 
 import (
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// ReplaceFile puts data at path, whole or not at all. The caller holds a lock, so the new
-// file always has the same name, and one that a killed process has left is overwritten.
+// ReplaceFile puts data at path, whole or not at all. The caller holds a lock, see
+// [atomicfile.Replace].
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
-	tmp := path + ".new"
-	err := os.WriteFile(tmp, data, mode)
-	if err == nil {
-		err = os.Rename(tmp, path)
-	}
+	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
-		os.Remove(tmp)
+		return err
 	}
-	return err
+	defer dir.Close()
+	if err := atomicfile.Replace(dir, filepath.Base(path), data, mode); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
 }
