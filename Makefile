@@ -76,9 +76,9 @@ $(PEERS)/cnitool: $(TOOLS)/go.sum
 
 # containerd, runc, which is C too, and what asks them as kubelet does. No peers: the benchmarks carry those along.
 CRI     := aws/sim/cri/programs
-$(RUNTIME)/containerd: $(CRI)/go.sum $(wildcard $(CRI)/*/*.go)
-	$(VM)/setup gcc libc6-dev
-	CGO_ENABLED=1 go build -C $(<D) -tags no_btrfs,no_devmapper,no_zfs -ldflags '-s -w' -o $(RUNTIME)/ tool ./...
+$(RUNTIME)/containerd: $(CRI)/go.mod $(wildcard $(CRI)/*/*.go)
+	$(VM)/setup gcc libc6-dev libseccomp-dev
+	CGO_ENABLED=1 go build -C $(<D) -tags no_btrfs,no_devmapper,no_zfs,seccomp -ldflags '-s -w' -o $(RUNTIME)/ tool ./...
 
 # CRI-O, and pinns, its program that makes a pod's namespaces, from its module, too.
 CRIO    := containers_image_openpgp,containers_image_ostree_stub,containers_image_rekor_stub,exclude_graphdriver_btrfs,exclude_graphdriver_zfs,libsqlite3
@@ -87,6 +87,17 @@ $(RUNTIME)/crio: $(CRI)/crio/go.sum
 	go mod download -C $(<D) github.com/cri-o/cri-o
 	mkdir -p $(RUNTIME) && gcc -Os -o $(RUNTIME)/pinns $$(go list -C $(<D) -m -f '{{.Dir}}' github.com/cri-o/cri-o)/pinns/src/*.c
 	CGO_ENABLED=1 go build -C $(<D) -tags $(CRIO) -ldflags '-s -w' -o $(RUNTIME)/ tool
+
+# Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
+CLUSTER := $(CURDIR)/.cache/cluster
+KUBES   := aws/sim/cluster/programs
+$(CLUSTER)/e2e.test: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod */*.go))
+	v=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes); \
+	for build in 'build -o $(CLUSTER)/ tool' 'test -c -o $(CLUSTER)/e2e.test ./e2e'; do \
+	CGO_ENABLED=0 go $${build%% *} -C $(KUBES) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" $${build#* } || exit; done
+	CGO_ENABLED=0 go build -C $(KUBES)/etcd -trimpath -ldflags '-s -w' -o $(CLUSTER)/etcd go.etcd.io/etcd/server/v3
+	CGO_ENABLED=0 go build -C $(KUBES)/coredns -trimpath -ldflags '-s -w' -o $(CLUSTER)/ tool
+	touch $@
 
 bench: build $(PEERS)/ptp
 	$(VM)/setup iptables nftables

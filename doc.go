@@ -38,6 +38,8 @@
 //	aws/sim/paths/     packets on each path between pods, nodes, Services and the internet
 //	aws/sim/kubeproxy/ the rules that the real kube-proxy writes
 //	aws/sim/cri/       containerd and CRI-O, called as kubelet calls them
+//	aws/sim/machine/   an instance with mounts, processes, a host name and cgroups of its own
+//	aws/sim/cluster/   Kubernetes on such machines; make test-cluster, and make cluster to play
 //	aws/sim/demo/      make demo
 //	aws/sim/shell/     make sim
 //	aws/sim/bench/     make bench, and its plots
@@ -59,6 +61,7 @@
 //	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec
 //	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release
+//	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
 //	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// httpFrom returns an HTTP client whose connections begin in a network namespace. Each request has a connection of its own.
+func httpFrom(ns *nl.NS, patience time.Duration) *http.Client {
+	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		if e := ns.Do(func() error {
+			conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+			return nil
+		}); e != nil {
+			return nil, e
+		}
+		return conn, err
+	}
+	return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}, Timeout: patience}
+}
+
+// get returns what a URL answers to a call from a namespace.
+func get(from *nl.NS, url string) (string, error) {
+	r, err := httpFrom(from, 10*time.Second).Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	b, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s: %s", url, r.Status, b)
+	}
+	return string(b), err
+}
+
+// port is where agnhost's netexec answers, by HTTP and UDP.
+const port = 8080
+
+// netexec is the URL of a path that netexec serves at an address.
+func netexec(a netip.Addr, path string, query ...string) string {
+	v := url.Values{}
+	for i := 0; i < len(query); i += 2 {
+		v.Set(query[i], query[i+1])
+	}
+	return fmt.Sprintf("http://%s/%s?%s", netip.AddrPortFrom(a, port), path, v.Encode())
+}
+
+// call lets a pod call an address, by http or udp, and returns the address that the other end saw.
+func (w *world) call(from pod, protocol string, to netip.AddrPort) (seen netip.Addr, err error) {
+	answer, err := w.dial(from, protocol, to, "clientip")
+	if err != nil {
+		return seen, err
+	}
+	a, err := netip.ParseAddrPort(answer)
+	return a.Addr().Unmap(), err
+}
+
+// dial lets a pod send a request to a netexec, and returns the answer.
+func (w *world) dial(from pod, protocol string, to netip.AddrPort, request string) (string, error) {
+	body, err := get(w.Master.NS, netexec(from.addr, "dial", "host", to.Addr().String(), "port", fmt.Sprint(to.Port()),
+		"protocol", protocol, "request", request, "tries", "1"))
+	if err != nil {
+		return "", fmt.Errorf("dial by %s: %w", from.name, err)
+	}
+	var answer struct{ Responses, Errors []string }
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		return "", err
+	}
+	if len(answer.Responses) != 1 {
+		return "", fmt.Errorf("%s calls %s by %s: %v", from.name, to, protocol, answer.Errors)
+	}
+	return answer.Responses[0], nil
+}
+
+// sh runs a command of a shell in a pod.
+func (w *world) sh(in pod, command string) (string, error) {
+	body, err := get(w.Master.NS, netexec(in.addr, "shell", "cmd", command))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", in.name, err)
+	}
+	var answer struct{ Output, Error string }
+	if err := json.Unmarshal([]byte(body), &answer); err != nil {
+		return "", err
+	}
+	if answer.Error != "" {
+		return answer.Output, fmt.Errorf("%s: %s: %s: %s", in.name, command, answer.Error, answer.Output)
+	}
+	return strings.TrimSpace(answer.Output), nil
+}
+
+// seenBy calls a netexec from a namespace and returns the address that it saw.
+func seenBy(from *nl.NS, at netip.AddrPort) (netip.Addr, error) {
+	body, err := get(from, fmt.Sprintf("http://%s/clientip", at))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	a, err := netip.ParseAddrPort(body)
+	return a.Addr().Unmap(), err
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// certificates are the files by which the programs of the cluster trust each other.
+type certificates struct{ dir string }
+
+func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
+func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
+
+// newCertificates writes a CA, the API server's certificate for its address and the first address of the Services, the
+// administrator's certificate and kubeconfig, and the key of service accounts (kubernetes.io, "PKI certificates and
+// requirements"). All programs are administrators here.
+func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
+	c := certificates{dir}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return c, err
+	}
+	ca := &x509.Certificate{Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	caKey, err := c.sign("ca", ca, ca, nil)
+	if err != nil {
+		return c, err
+	}
+	apiserver := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "kube-apiserver"},
+		IPAddresses: []net.IP{server.AsSlice(), service.AsSlice(), net.IPv4(127, 0, 0, 1)},
+		DNSNames:    []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	admin := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	_, err1 := c.sign("apiserver", apiserver, ca, caKey)
+	_, err2 := c.sign("admin", admin, ca, caKey)
+	return c, errors.Join(err1, err2, c.serviceAccounts(), c.writeKubeconfig(server))
+}
+
+// sign writes a new key and its certificate, which the CA has signed. Without the CA's key the certificate signs itself.
+func (c certificates) sign(name string, cert, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (*ecdsa.PrivateKey, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	if caKey == nil {
+		caKey = key
+	}
+	cert.SerialNumber = big.NewInt(time.Now().UnixNano())
+	cert.NotBefore, cert.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(30*24*time.Hour)
+	der, err := x509.CreateCertificate(rand.Reader, cert, ca, &key.PublicKey, caKey)
+	if err != nil {
+		return nil, fmt.Errorf("certificate of %s: %w", name, err)
+	}
+	return key, errors.Join(c.writePEM(name+".crt", "CERTIFICATE", der), c.writeKey(name+".key", key))
+}
+
+func (c certificates) writeKey(name string, key *ecdsa.PrivateKey) error {
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return err
+	}
+	return c.writePEM(name, "EC PRIVATE KEY", der)
+}
+
+// serviceAccounts writes the pair of keys by which tokens of service accounts are signed and checked.
+func (c certificates) serviceAccounts() error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	public, err := x509.MarshalPKIXPublicKey(&key.PublicKey)
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.writeKey("sa.key", key), c.writePEM("sa.pub", "PUBLIC KEY", public))
+}
+
+func (c certificates) writePEM(name, kind string, der []byte) error {
+	return os.WriteFile(c.file(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
+}
+
+func (c certificates) writeKubeconfig(server netip.Addr) error {
+	return os.WriteFile(c.kubeconfig(), fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://%s", certificate-authority: %s}}]
+users: [{name: admin, user: {client-certificate: %s, client-key: %s}}]
+contexts: [{name: c, context: {cluster: c, user: admin}}]
+current-context: c
+`, netip.AddrPortFrom(server, apiPort), c.file("ca.crt"), c.file("admin.crt"), c.file("admin.key")), 0o600)
+}

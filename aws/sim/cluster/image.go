@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster
+
+import (
+	"archive/tar"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// An image is a container image of one layer, made of files of this machine. There is no registry to pull from.
+type image struct {
+	name       string // with its tag
+	entrypoint string
+	args       []string
+	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they take
+	links      map[string]string
+	files      map[string]string // contents, by path
+	dirs       []string
+}
+
+// Names of images in pods. Those of agnhost and pause are what the conformance tests of this release ask for.
+const (
+	pauseImage   = "registry.k8s.io/pause:3.10.2"
+	Agnhost      = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
+	corednsImage = "registry.k8s.io/coredns/coredns:v1.15.0"
+)
+
+// applets are the programs of busybox that scripts of the conformance tests use.
+var applets = []string{"awk", "cat", "chmod", "cut", "date", "echo", "env", "expr", "false", "grep", "head", "hostname", "id", "ls", "mkdir", "ping",
+	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true", "wc", "wget", "xargs"}
+
+// images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
+func images(runtimeDir, programs string) []image {
+	agnhost := image{
+		name: Agnhost, entrypoint: "/agnhost", args: []string{"pause"},
+		programs: map[string]string{
+			"agnhost":     filepath.Join(programs, "agnhost"),
+			"bin/busybox": "busybox",
+			"bin/sh":      "dash", // the shell of busybox prefers its own nc
+		},
+		links: map[string]string{"agnhost-2": "agnhost"},
+		files: map[string]string{
+			"etc/passwd":        "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n",
+			"etc/group":         "root:x:0:\n",
+			"etc/nsswitch.conf": "hosts: files dns\n",
+		},
+		dirs: []string{"tmp", "uploads", "root", "var"},
+	}
+	for _, p := range []string{"curl", "dig", "nc.openbsd", "ip", "ss", "bash", "getent"} {
+		agnhost.programs["usr/bin/"+strings.TrimSuffix(p, ".openbsd")] = p
+	}
+	for _, a := range applets {
+		agnhost.links["bin/"+a] = "busybox"
+	}
+	return []image{
+		{name: pauseImage, entrypoint: "/pause", programs: map[string]string{"pause": filepath.Join(runtimeDir, "pause")}},
+		{name: corednsImage, entrypoint: "/coredns", programs: map[string]string{"coredns": filepath.Join(programs, "coredns")}},
+		agnhost,
+	}
+}
+
+// write writes an OCI archive, which ctr imports (OCI image specification, "Image Layout").
+func (i image) write(w io.Writer) error {
+	layer, err := os.CreateTemp("", "layer")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(layer.Name())
+	defer layer.Close()
+	sum := sha256.New()
+	if err := i.layer(io.MultiWriter(layer, sum)); err != nil {
+		return fmt.Errorf("image %s: %w", i.name, err)
+	}
+	size, err := layer.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	if _, err := layer.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	a := tar.NewWriter(w)
+	first, err := addBlob(a, "layer.v1.tar", hex.EncodeToString(sum.Sum(nil)), size, layer)
+	if err != nil {
+		return err
+	}
+	return errors.Join(i.describe(a, first), a.Close())
+}
+
+type object = map[string]any
+
+// describe adds the configuration, the manifest, and the index of the image.
+func (i image) describe(a *tar.Writer, layer object) error {
+	config, err1 := addJSON(a, "config.v1+json", object{
+		"architecture": runtime.GOARCH, "os": "linux",
+		"config": object{
+			"Entrypoint": []string{i.entrypoint}, "Cmd": i.args,
+			"Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		},
+		"rootfs": object{"type": "layers", "diff_ids": []any{layer["digest"]}},
+	})
+	manifest, err2 := addJSON(a, "manifest.v1+json", object{
+		"schemaVersion": 2, "mediaType": mediaType + "manifest.v1+json", "config": config, "layers": []any{layer},
+	})
+	manifest["annotations"] = object{"io.containerd.image.name": i.name}
+	index, err3 := json.Marshal(object{"schemaVersion": 2, "mediaType": mediaType + "index.v1+json", "manifests": []any{manifest}})
+	return errors.Join(err1, err2, err3,
+		addFile(a, "oci-layout", 0o644, int64(len(layout)), strings.NewReader(layout)),
+		addFile(a, "index.json", 0o644, int64(len(index)), strings.NewReader(string(index))))
+}
+
+const (
+	mediaType = "application/vnd.oci.image."
+	layout    = `{"imageLayoutVersion": "1.0.0"}`
+)
+
+func addJSON(a *tar.Writer, kind string, content object) (object, error) {
+	b, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(b)
+	return addBlob(a, kind, hex.EncodeToString(sum[:]), int64(len(b)), strings.NewReader(string(b)))
+}
+
+// addBlob adds content under its digest, and returns its descriptor (OCI image specification, "Content Descriptors").
+func addBlob(a *tar.Writer, kind, sum string, size int64, content io.Reader) (object, error) {
+	return object{"mediaType": mediaType + kind, "digest": "sha256:" + sum, "size": size}, addFile(a, "blobs/sha256/"+sum, 0o644, size, content)
+}
+
+func addFile(a *tar.Writer, name string, mode, size int64, content io.Reader) error {
+	if err := a.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: size}); err != nil {
+		return err
+	}
+	_, err := io.Copy(a, content)
+	return err
+}
+
+// layer writes the files of the image.
+func (i image) layer(w io.Writer) error {
+	a := tar.NewWriter(w)
+	for _, d := range i.dirs {
+		if err := a.WriteHeader(&tar.Header{Name: d + "/", Typeflag: tar.TypeDir, Mode: 0o1777}); err != nil {
+			return err
+		}
+	}
+	for name, content := range i.files {
+		if err := addFile(a, name, 0o644, int64(len(content)), strings.NewReader(content)); err != nil {
+			return err
+		}
+	}
+	for name, target := range i.links {
+		if err := a.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: target}); err != nil {
+			return err
+		}
+	}
+	var libraries []string
+	for name, program := range i.programs {
+		more, err := addProgram(a, name, program)
+		if err != nil {
+			return err
+		}
+		libraries = append(libraries, more...)
+	}
+	if len(libraries) > 0 { // what the C library opens by itself to look up names
+		libraries = append(libraries, resolvers()...)
+	}
+	slices.Sort(libraries)
+	for _, l := range slices.Compact(libraries) {
+		if err := copyFile(a, strings.TrimPrefix(l, "/"), l); err != nil {
+			return err
+		}
+	}
+	return a.Close()
+}
+
+// addProgram adds a program, and returns the libraries that it takes.
+func addProgram(a *tar.Writer, name, program string) (libraries []string, err error) {
+	path, err := exec.LookPath(program)
+	if err != nil {
+		return nil, err
+	}
+	out, err := exec.Command("ldd", path).Output()
+	if err != nil { // static
+		return nil, copyFile(a, name, path)
+	}
+	for f := range strings.FieldsSeq(string(out)) {
+		if strings.HasPrefix(f, "/") {
+			libraries = append(libraries, f)
+		}
+	}
+	return libraries, copyFile(a, name, path)
+}
+
+func resolvers() []string {
+	found, err := filepath.Glob("/lib/*-linux-gnu/libnss_[df][ni][sl]*.so.2")
+	if err != nil {
+		panic(err) // the pattern is ours
+	}
+	return found
+}
+
+func copyFile(a *tar.Writer, name, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	return addFile(a, name, 0o755, info.Size(), f)
+}

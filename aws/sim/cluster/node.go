@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/machine"
+)
+
+//go:embed config
+var configs embed.FS
+
+var templates = template.Must(template.ParseFS(configs, "config/*"))
+
+// render returns a file of config with its values.
+func render(name string, values any) string {
+	var b strings.Builder
+	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
+		panic(err) // file and values are ours
+	}
+	return b.String()
+}
+
+// NodeOptions are the configuration of a node.
+type NodeOptions struct {
+	Conflist []byte
+	Type     string // of the instance; m5.large by default
+	MaxPods  int    // what cni-tool maxpods prints by default
+	IPv6     int    // number of IPv6 addresses of the boot ENI
+}
+
+// A Node is an instance with a kubelet. Its containers have their cgroups below the machine's.
+type Node struct {
+	*machine.Machine
+
+	options NodeOptions
+	cluster *Cluster
+}
+
+// own are the directories that are the node's own.
+var own = []string{
+	"/etc/cni", "/etc/containerd", "/opt", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
+	"/usr/libexec/kubernetes",
+}
+
+// AddNode launches an instance and starts its kubelet, which registers the node.
+func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Node, error) {
+	if o.Type == "" {
+		o.Type = "m5.large"
+	}
+	i, err := c.Fabric.RunInstance(name, ec2sim.RunInstance{Type: o.Type, Subnet: "subnet-nodes", IPv6: o.IPv6})
+	if err != nil {
+		return nil, err
+	}
+	m, err := machine.Boot(i, name, c.path(), own...)
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Machine: m, options: o, cluster: c}
+	c.Nodes = append(c.Nodes, n)
+	return n, n.start(ctx)
+}
+
+// start installs the plugins and starts the node's programs.
+func (n *Node) start(ctx context.Context) error {
+	if err := errors.Join(n.cluster.giveCertificates(n.Machine), n.install(), n.startContainerd(ctx)); err != nil {
+		return err
+	}
+	conf := n.Name + ".conflist"
+	if err := n.WriteFile("/etc/cni/net.d/10-"+conf, n.options.Conflist, 0o644); err != nil {
+		return err
+	}
+	if _, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "validate", "/etc/cni/net.d/10-"+conf); err != nil {
+		return err
+	}
+	return n.startKubelet(ctx)
+}
+
+// install puts the plugins in place.
+func (n *Node) install() error {
+	files := map[string]string{"portmap": n.cluster.options.Peers, "ptp": n.cluster.options.Peers, "host-local": n.cluster.options.Peers, "loopback": n.cluster.options.Runtime}
+	for _, p := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
+		files["cni-ipvlan-vpc-k8s"+p] = n.cluster.options.Plugins
+	}
+	var errs []error
+	for name, dir := range files {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		errs = append(errs, err)
+		if err == nil {
+			errs = append(errs, n.WriteFile("/opt/cni/bin/"+name, content, 0o755))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// startContainerd starts it and imports the images.
+func (n *Node) startContainerd(ctx context.Context) error {
+	const config = "/etc/containerd/config.toml"
+	if err := n.WriteFile(config, []byte(render("containerd.toml", map[string]string{"Pause": pauseImage})), 0o644); err != nil {
+		return err
+	}
+	if err := n.cluster.keep(n.Machine, "containerd", "--config="+config); err != nil {
+		return err
+	}
+	answers := func() error {
+		_, err := machine.Output(n.Name, n.ctr(ctx, "version"))
+		return err
+	}
+	if err := Await(ctx, 5*time.Minute, answers); err != nil {
+		return err
+	}
+	for _, archive := range n.cluster.archives() {
+		if err := n.importImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *Node) importImage(ctx context.Context, archive string) error {
+	f, err := os.Open(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	c := n.ctr(ctx, "image", "import", "-")
+	c.Stdin = f
+	_, err = machine.Output(n.Name, c)
+	return err
+}
+
+// ctr is the client of containerd.
+func (n *Node) ctr(ctx context.Context, args ...string) *exec.Cmd {
+	return n.Command(ctx, "ctr", append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"}, args...)...)
+}
+
+// startKubelet starts kubelet and kube-proxy.
+func (n *Node) startKubelet(ctx context.Context) error {
+	pods, err := n.maxPods(ctx)
+	if err != nil {
+		return err
+	}
+	certs := n.cluster.certs
+	values := map[string]string{"PKI": certs.dir, "DNS": DNS.String(), "MaxPods": pods, "Proxy": n.cluster.options.Proxy, "Name": n.Name}
+	const kubelet, proxy = "/run/kubelet.yaml", "/run/kube-proxy.yaml"
+	return errors.Join(
+		n.WriteFile("/run/resolv.conf", []byte("nameserver 10.0.0.2\n"), 0o644),
+		n.WriteFile(kubelet, []byte(render("kubelet.yaml", values)), 0o644),
+		n.WriteFile(proxy, []byte(render("kube-proxy.yaml", values)), 0o644),
+		n.cluster.keep(n.Machine, "kubelet", "--config="+kubelet, "--kubeconfig="+certs.kubeconfig(), "--hostname-override="+n.Name,
+			"--node-ip="+n.nodeIPs(), "--v=2"),
+		n.cluster.keep(n.Machine, "kube-proxy", "--config="+proxy))
+}
+
+func (n *Node) nodeIPs() string {
+	if a := n.Addr6(); a.IsValid() {
+		return fmt.Sprintf("%s,%s", n.Addr(), a)
+	}
+	return n.Addr().String()
+}
+
+func (n *Node) maxPods(ctx context.Context) (string, error) {
+	if n.options.MaxPods != 0 {
+		return fmt.Sprint(n.options.MaxPods), nil
+	}
+	out, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "maxpods")
+	return strings.TrimSpace(out), err
+}
+
+// writeImages writes the archives of all images once, for all nodes.
+func (c *Cluster) writeImages() error {
+	for k, i := range images(c.options.Runtime, c.options.Programs) {
+		f, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("image%d.tar", k)))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(i.write(f), f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// archives returns what writeImages has written.
+func (c *Cluster) archives() []string {
+	all, err := filepath.Glob(filepath.Join(c.dir, "image*.tar"))
+	if err != nil {
+		panic(err) // the pattern is ours
+	}
+	return all
+}

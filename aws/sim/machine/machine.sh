@@ -1,0 +1,27 @@
+# machine NAME WRITABLE...: process 1 of a machine, in mount, UTS, IPC and PID namespaces that Go has made, and below the cgroup
+# of the machine. It makes the rest, reports that it is ready, and ends with its standard input. WRITABLE directories are empty
+# and the machine's own.
+set -e
+name=$1; shift
+mount --make-rprivate /
+! mountpoint -q /run || umount --lazy /run # with the namespaces of the other instances
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t cgroup2 cgroup /sys/fs/cgroup
+mount -t bpf bpf /sys/fs/bpf
+for dir in /run "$@"; do
+	mkdir -p "$dir"
+	mount -t tmpfs -o mode=755 tmpfs "$dir" # by its source, kubelet finds how full it is
+done
+mkdir /run/netns /run/lock
+mount --make-rshared / # as systemd does: kubelet's mounts reach containers
+# kubelet wants the speed of the processor, which user-mode Linux does not report.
+grep -q '^cpu MHz' /proc/cpuinfo || {
+	sed 's/^bogomips/cpu MHz\t\t: 2000.000\n&/' /proc/cpuinfo >/run/cpuinfo
+	mount --bind /run/cpuinfo /proc/cpuinfo
+}
+hostname "$name"
+# A cgroup with processes of its own cannot hand controllers to others.
+for c in $(cat /sys/fs/cgroup/cgroup.controllers); do echo "+$c" >/sys/fs/cgroup/cgroup.subtree_control; done
+echo ready
+cat >/dev/null || exit # not in the place of sh, which reaps orphans
