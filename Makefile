@@ -9,6 +9,11 @@ ANYNODE := TestKillEverywhere|TestPodCannotReachAnother|TestPinsLost|TestPrimary
 VM      := $(CURDIR)/nl/nltest/vm
 # Tests of ipam with the plugins that come after it.
 WHOLE   := TestKinds|TestKillOne
+# On Debian a cluster has a kernel of its own, whatever this one has: kubelets change what is not of a namespace.
+GUEST    = $(if $(shell command -v apt-get),VM=always) VM_MEM=8G VM_TIMEOUT=7200
+CLUSTER := $(CURDIR)/.cache/cluster
+# What the image of the cluster's pods has beside agnhost.
+AGNHOST := bind9-dnsutils busybox-static curl dash iproute2 libc-bin netcat-openbsd
 RACE     = $(if $(shell command -v gcc),-race)
 # Tests without the race detector: they run one thing at a time, or processes, and would take four times as long.
 ALONE   := TestKillEverywhere|TestModel$$|TestBurst$$
@@ -29,19 +34,19 @@ build:
 
 # Natively and in VMs at once: either alone leaves a core idle while the last of its packages ends. User-mode Linux takes some
 # minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes.
-test test-kernel: export VM_KIND := uml
-test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio
+test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
+test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(CLUSTER)/e2e.test
 	go test $(RACE) -run 'TestRepo' .
-	$(MAKE) -j2 --no-print-directory test-native test-kernel
+	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes
 
 # All that any test takes, at once. Rules below ask for theirs again, which is quick.
 packages:
-	$(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck
+	$(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck libseccomp-dev $(AGNHOST)
 
 # The hours are against what hangs: the busiest machine needs less.
 test-native:
 	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
-	env -u MAKEFLAGS go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam $(KERNEL))")
+	env -u MAKEFLAGS go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam $(KERNEL) ./aws/sim/cluster)")
 	env -u MAKEFLAGS go test -timeout 2h -run '$(ALONE)' -parallel 4 ./ipam
 
 # Two at once in a VM of one CPU: one may wait for a clock.
@@ -50,6 +55,22 @@ test-kernel:
 	go test -timeout 2h -parallel 2 -exec $(VM)/exec -skip 'TestRepo' $(filter-out $(NODE),$(KERNEL))
 	go test -timeout 2h -exec $(VM)/exec -skip '^($(ANYNODE))' $(NODE)
 	go test -timeout 2h -exec $(VM)/exec -run '$(WHOLE)' ./ipam
+
+# Kubernetes: the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
+test-kubernetes:
+	$(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./aws/sim/cluster
+
+test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
+	$(VM)/setup iptables nftables procps $(AGNHOST)
+	$(MAKE) -j2 --no-print-directory --keep-going test-cluster-nftables test-cluster-iptables; status=$$?; \
+	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
+test-cluster-%:
+	rm -f $(CLUSTER)/$*.txt
+	VM_RW=$(CLUSTER) $(GUEST) go test -timeout 2h -count=1 -exec $(VM)/exec ./aws/sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt
+
+cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/e2e.test
+	@$(VM)/setup iptables nftables procps $(AGNHOST) </dev/null
+	@VM_STDIN=1 $(GUEST) $(VM)/exec bin/play
 
 lint:
 	test -z "$$(gofmt -l .)" && go vet ./... && go tool -modfile=$(TOOLS)/go.mod staticcheck ./...
@@ -89,7 +110,6 @@ $(RUNTIME)/crio: $(CRI)/crio/go.sum
 	CGO_ENABLED=1 go build -C $(<D) -tags $(CRIO) -ldflags '-s -w' -o $(RUNTIME)/ tool
 
 # Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
-CLUSTER := $(CURDIR)/.cache/cluster
 KUBES   := aws/sim/cluster/programs
 $(CLUSTER)/e2e.test: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod */*.go))
 	v=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes); \
@@ -156,4 +176,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-native test-kernel lint bench bench-icount bench-traffic bench-check plot demo sim install files uninstall programs package package-check clean
+.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-check plot demo sim install files uninstall programs package package-check clean

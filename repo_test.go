@@ -71,8 +71,8 @@ var arrows = map[string]string{
 	"aws/sim/bench/noop":                               "",
 	"aws/sim/machine":                                  "aws/sim/vpcsim",
 	"aws/sim/cluster":                                  "aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim",
-	"aws/sim/cluster/play":                             "aws/sim/cluster aws/sim/machine",
-	"aws/sim/shell":                                    "aws/sim/vpcsim aws/sim/paths",
+	"aws/sim/cluster/play":                             "aws/sim/cluster",
+	"aws/sim/shell":                                    "aws/sim/machine aws/sim/vpcsim aws/sim/paths",
 	"aws/sim/kubeproxy":                                "nl",
 	"aws/sim/cri":                                      "",
 }

@@ -33,6 +33,7 @@ type Options struct {
 	Plugins  string // directory of our programs
 	Programs string // directory of Kubernetes, etcd and CoreDNS
 	Runtime  string // directory of containerd, ctr, runc and pause
+	Units    string // directory of our units
 	Peers    string // directory of portmap and other CNI plugins
 	Logs     string // directory for the output of the programs
 	Proxy    string // mode of kube-proxy: nftables or iptables
@@ -102,12 +103,12 @@ func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
 	if err := c.NodesReady(ctx); err != nil {
 		return err
 	}
-	return c.Apply(ctx, render("coredns.yaml", map[string]string{"CoreDNS": corednsImage, "DNS": DNS.String()}))
+	return c.Apply(ctx, render("coredns.yaml", map[string]string{"CoreDNS": CoreDNS, "DNS": DNS.String()}))
 }
 
 // absolute makes all paths absolute, because programs have directories of their own.
 func (o *Options) absolute() (err error) {
-	for _, p := range []*string{&o.Plugins, &o.Programs, &o.Runtime, &o.Peers, &o.Logs} {
+	for _, p := range []*string{&o.Plugins, &o.Programs, &o.Runtime, &o.Units, &o.Peers, &o.Logs} {
 		if *p, err = filepath.Abs(*p); err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ package cluster_test
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -14,7 +15,8 @@ import (
 
 var (
 	proxy = flag.String("proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
-	logs  = flag.String("logs", "", "`directory` for the output of all programs; by default they are lost")
+	logs  = flag.String("logs", "", "`directory` for the output of all programs; by default it is lost")
+	file  = flag.String("table", "", "`file` for the table of results")
 )
 
 // A scenario is what a user of a cluster does. The short ones run in each test of the repository, all by make test-cluster.
@@ -25,12 +27,15 @@ type scenario struct {
 }
 
 var scenarios = []scenario{
+	{"transcript", true, (*world).transcript}, // the first: it shows nodes that have no history
 	{"pods on both nodes", true, (*world).podsOnBothNodes},
 	{"ClusterIP", true, (*world).clusterIP},
 	{"NodePort", true, (*world).nodePort},
 	{"DNS", true, (*world).dns},
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
+	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
+	{"conformance", true, (*world).conformance},
 }
 
 // TestCluster runs the scenarios in one cluster, one after the other. Each removes what it has made.
@@ -40,7 +45,19 @@ func TestCluster(t *testing.T) {
 		if testing.Short() && !s.short {
 			continue
 		}
-		t.Run(s.name, func(t *testing.T) { s.run(w, t) })
+		w.run(t, s)
+	}
+	w.table.write(t, *file, w.figures)
+}
+
+func (w *world) run(t *testing.T, s scenario) {
+	began, ran := time.Now(), false
+	ok := t.Run(s.name, func(t *testing.T) {
+		ran = true
+		s.run(w, t)
+	})
+	if ran { // -run may choose
+		w.table.add(s.name, ok, time.Since(began))
 	}
 }
 
@@ -50,7 +67,7 @@ func start(t *testing.T) *world {
 	began := time.Now()
 	node := cluster.NodeOptions{Conflist: conflist(t, "portmap")}
 	o := cluster.Options{
-		Plugins: "../../../bin", Programs: "../../../.cache/cluster", Runtime: "../../../.cache/cri", Peers: "../../../.cache/peers",
+		Plugins: "../../../bin", Programs: "../../../.cache/cluster", Runtime: "../../../.cache/cri", Peers: "../../../.cache/peers", Units: "../../../systemd",
 		Logs: *logs, Proxy: *proxy,
 	}
 	if o.Logs == "" {
@@ -58,9 +75,13 @@ func start(t *testing.T) *world {
 	}
 	c, err := cluster.Start(t.Context(), o, node, node)
 	check(t, err)
-	t.Logf("the cluster is ready after %.0f s", time.Since(began).Seconds())
 	t.Cleanup(func() { check(t, c.Close()) })
-	return &world{Cluster: c, proxy: *proxy}
+	w := &world{Cluster: c, proxy: *proxy, logs: o.Logs}
+	version, err := c.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}")
+	check(t, err)
+	w.table = table{began: began, title: fmt.Sprintf("%s, kube-proxy %s, Linux %s", version, *proxy, kernel(t))}
+	w.table.add("start", true, time.Since(began))
+	return w
 }
 
 // conflist is one of the shipped conflists.

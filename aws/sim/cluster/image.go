@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +22,7 @@ import (
 
 // An image is a container image of one layer, made of files of this machine. There is no registry to pull from.
 type image struct {
-	name       string // with its tag
+	names      []string // with their tags
 	entrypoint string
 	args       []string
 	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they take
@@ -32,9 +33,10 @@ type image struct {
 
 // Names of images in pods. Those of agnhost and pause are what the conformance tests of this release ask for.
 const (
-	pauseImage   = "registry.k8s.io/pause:3.10.2"
-	Agnhost      = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
-	corednsImage = "registry.k8s.io/coredns/coredns:v1.15.0"
+	Pause      = "registry.k8s.io/pause:3.10.2"
+	Agnhost    = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
+	glibcImage = "registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1" // a conformance test of DNS asks for it beside agnhost
+	CoreDNS    = "registry.k8s.io/coredns/coredns:v1.15.0"
 )
 
 // applets are the programs of busybox that scripts of the conformance tests use.
@@ -44,7 +46,7 @@ var applets = []string{"awk", "cat", "chmod", "cut", "date", "echo", "env", "exp
 // images returns the images of the cluster. Agnhost has the programs that the real one has, from this machine's Debian.
 func images(runtimeDir, programs string) []image {
 	agnhost := image{
-		name: Agnhost, entrypoint: "/agnhost", args: []string{"pause"},
+		names: []string{Agnhost, glibcImage}, entrypoint: "/agnhost", args: []string{"pause"},
 		programs: map[string]string{
 			"agnhost":     filepath.Join(programs, "agnhost"),
 			"bin/busybox": "busybox",
@@ -65,8 +67,8 @@ func images(runtimeDir, programs string) []image {
 		agnhost.links["bin/"+a] = "busybox"
 	}
 	return []image{
-		{name: pauseImage, entrypoint: "/pause", programs: map[string]string{"pause": filepath.Join(runtimeDir, "pause")}},
-		{name: corednsImage, entrypoint: "/coredns", programs: map[string]string{"coredns": filepath.Join(programs, "coredns")}},
+		{names: []string{Pause}, entrypoint: "/pause", programs: map[string]string{"pause": filepath.Join(runtimeDir, "pause")}},
+		{names: []string{CoreDNS}, entrypoint: "/coredns", programs: map[string]string{"coredns": filepath.Join(programs, "coredns")}},
 		agnhost,
 	}
 }
@@ -81,7 +83,7 @@ func (i image) write(w io.Writer) error {
 	defer layer.Close()
 	sum := sha256.New()
 	if err := i.layer(io.MultiWriter(layer, sum)); err != nil {
-		return fmt.Errorf("image %s: %w", i.name, err)
+		return fmt.Errorf("image %s: %w", i.names[0], err)
 	}
 	size, err := layer.Seek(0, io.SeekCurrent)
 	if err != nil {
@@ -113,8 +115,13 @@ func (i image) describe(a *tar.Writer, layer object) error {
 	manifest, err2 := addJSON(a, "manifest.v1+json", object{
 		"schemaVersion": 2, "mediaType": mediaType + "manifest.v1+json", "config": config, "layers": []any{layer},
 	})
-	manifest["annotations"] = object{"io.containerd.image.name": i.name}
-	index, err3 := json.Marshal(object{"schemaVersion": 2, "mediaType": mediaType + "index.v1+json", "manifests": []any{manifest}})
+	var manifests []object
+	for _, name := range i.names {
+		named := maps.Clone(manifest)
+		named["annotations"] = object{"io.containerd.image.name": name}
+		manifests = append(manifests, named)
+	}
+	index, err3 := json.Marshal(object{"schemaVersion": 2, "mediaType": mediaType + "index.v1+json", "manifests": manifests})
 	return errors.Join(err1, err2, err3,
 		addFile(a, "oci-layout", 0o644, int64(len(layout)), strings.NewReader(layout)),
 		addFile(a, "index.json", 0o644, int64(len(index)), strings.NewReader(string(index))))

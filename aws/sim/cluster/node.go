@@ -4,6 +4,8 @@
 package cluster
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -39,7 +41,11 @@ type NodeOptions struct {
 	Type     string // of the instance; m5.large by default
 	MaxPods  int    // what cni-tool maxpods prints by default
 	IPv6     int    // number of IPv6 addresses of the boot ENI
+	LogLevel string // of containerd; info by default
 }
+
+// ours is the name of the plugin that is all three in one process, and how the other programs' names begin.
+const ours = "cni-ipvlan-vpc-k8s"
 
 // A Node is an instance with a kubelet. Its containers have their cgroups below the machine's.
 type Node struct {
@@ -51,7 +57,7 @@ type Node struct {
 
 // own are the directories that are the node's own.
 var own = []string{
-	"/etc/cni", "/etc/containerd", "/opt", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
+	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
 	"/usr/libexec/kubernetes",
 }
 
@@ -82,17 +88,19 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.WriteFile("/etc/cni/net.d/10-"+conf, n.options.Conflist, 0o644); err != nil {
 		return err
 	}
-	if _, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "validate", "/etc/cni/net.d/10-"+conf); err != nil {
-		return err
+	if bytes.Contains(n.options.Conflist, []byte(ours)) { // others are compared with ours
+		if _, err := n.Run(ctx, ours+"-tool", "validate", "/etc/cni/net.d/10-"+conf); err != nil {
+			return err
+		}
 	}
 	return n.startKubelet(ctx)
 }
 
-// install puts the plugins in place.
+// install puts the plugins, the tool and our units in place.
 func (n *Node) install() error {
 	files := map[string]string{"portmap": n.cluster.options.Peers, "ptp": n.cluster.options.Peers, "host-local": n.cluster.options.Peers, "loopback": n.cluster.options.Runtime}
 	for _, p := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
-		files["cni-ipvlan-vpc-k8s"+p] = n.cluster.options.Plugins
+		files[ours+p] = n.cluster.options.Plugins
 	}
 	var errs []error
 	for name, dir := range files {
@@ -102,13 +110,14 @@ func (n *Node) install() error {
 			errs = append(errs, n.WriteFile("/opt/cni/bin/"+name, content, 0o755))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, machine.InstallUnits(n.File("/"), n.cluster.options.Units, "cni-gc.timer"),
+		os.Symlink(filepath.Join(n.cluster.options.Plugins, ours+"-tool"), n.File("/usr/local/bin/cni-tool")))...)
 }
 
 // startContainerd starts it and imports the images.
 func (n *Node) startContainerd(ctx context.Context) error {
 	const config = "/etc/containerd/config.toml"
-	if err := n.WriteFile(config, []byte(render("containerd.toml", map[string]string{"Pause": pauseImage})), 0o644); err != nil {
+	if err := n.WriteFile(config, []byte(render("containerd.toml", map[string]string{"Pause": Pause, "LogLevel": cmp.Or(n.options.LogLevel, "info")})), 0o644); err != nil {
 		return err
 	}
 	if err := n.cluster.keep(n.Machine, "containerd", "--config="+config); err != nil {
@@ -175,7 +184,7 @@ func (n *Node) maxPods(ctx context.Context) (string, error) {
 	if n.options.MaxPods != 0 {
 		return fmt.Sprint(n.options.MaxPods), nil
 	}
-	out, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "maxpods")
+	out, err := n.Run(ctx, ours+"-tool", "maxpods")
 	return strings.TrimSpace(out), err
 }
 

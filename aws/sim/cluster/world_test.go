@@ -18,7 +18,10 @@ import (
 // A world is a cluster, and what the scenarios do in it.
 type world struct {
 	*cluster.Cluster
-	proxy string
+	proxy   string
+	logs    string // directory
+	table   table
+	figures []string // what is printed at the end
 }
 
 type object = map[string]any

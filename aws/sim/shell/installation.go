@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/machine"
 )
 
 //go:embed pod.sh
@@ -49,7 +51,7 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 			return err
 		}
 	}
-	if err := f.enable("cni-gc.timer"); err != nil {
+	if err := machine.InstallUnits("/", f.units, "cni-gc.timer"); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(confDir, 0o755); err != nil {
@@ -59,16 +61,6 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 		os.WriteFile(filepath.Join(confDir, filepath.Base(f.conflist)), conf, 0o644),
 		os.WriteFile("/usr/local/bin/pod", podScript, 0o755),
 		os.WriteFile("/etc/hosts", []byte(hostsFile(hosts)), 0o644))
-}
-
-// enable installs our units, and enables a timer, as systemctl does.
-func (f installation) enable(timer string) error {
-	system := filepath.Join(unitDir, "system")
-	wants := filepath.Join(system, "timers.target.wants")
-	return errors.Join(
-		os.CopyFS(unitDir, os.DirFS(f.units)),
-		os.MkdirAll(wants, 0o755),
-		os.Symlink(filepath.Join(system, timer), filepath.Join(wants, timer)))
 }
 
 func hostsFile(hosts map[string]netip.Addr) string {

@@ -4,12 +4,7 @@
 // Command cluster is a shell beside a Kubernetes cluster on the simulated VPC, for learning.
 //
 // It starts bash: interactive on a terminal or with -i, otherwise for the script on standard input. With arguments it runs
-// that command. It returns the exit status of the command or script. Beside what a shell has,
-//
-//   - kubectl is an administrator of the cluster;
-//   - on NODE COMMAND runs a command on master, node1 or node2, such as on node1 cni-tool status;
-//   - at HOST COMMAND runs a command in the network of another host: peer, in a peered VPC, or internet;
-//   - ec2 enis, ec2 calls and ec2 drops print what the simulated EC2 has, what it was asked, and what the VPC dropped.
+// that command. It returns the exit status of the command or script. cluster.Shell says which commands there are.
 //
 // It needs what package cluster needs: make cluster runs it in a VM.
 package main
@@ -22,7 +17,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -37,6 +31,7 @@ func main() {
 	flag.StringVar(&o.Programs, "programs", ".cache/cluster", "`directory` of Kubernetes, etcd and CoreDNS")
 	flag.StringVar(&o.Runtime, "runtime", ".cache/cri", "`directory` of containerd and runc")
 	flag.StringVar(&o.Peers, "peers", ".cache/peers", "`directory` of the CNI project's plugins")
+	flag.StringVar(&o.Units, "units", "systemd", "`directory` of our units")
 	flag.StringVar(&o.Logs, "logs", "/tmp/cluster-logs", "`directory` for the output of all programs")
 	flag.StringVar(&o.Proxy, "proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
 	conflist := flag.String("conflist", "conflist-examples/portmap.conflist", "`file` to install on the nodes")
@@ -66,29 +61,21 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	fmt.Fprintf(os.Stderr, "cluster: ready after %.0f s\n", time.Since(began).Seconds())
-	dir, err := os.MkdirTemp("/run", "play")
+	s, err := c.NewShell()
 	if err != nil {
 		return 1, err
 	}
-	defer os.RemoveAll(dir)
-	stopServing, err := serve(c, filepath.Join(dir, "ec2.sock"))
-	if err != nil {
-		return 1, err
-	}
-	defer stopServing()
-	if err := writeCommands(dir, c); err != nil {
-		return 1, err
-	}
+	defer func() { err = errors.Join(err, s.Close()) }()
 	switch {
 	case len(command) > 0:
 	case interactive:
-		fmt.Print(greeting)
-		_, err := shell(ctx, dir, []string{"bash", "--norc", "-i"}) // a mistyped last command is no failure of make cluster
+		fmt.Print(cluster.Greeting)
+		_, err := wait(s.Command(ctx, "bash", "--norc", "-i")) // a mistyped last command is no failure of make cluster
 		return 0, err
 	default:
 		command = []string{"bash", "--norc"}
 	}
-	return shell(ctx, dir, command)
+	return wait(s.Command(ctx, command[0], command[1:]...))
 }
 
 // terminal reports whether a file is a terminal.
@@ -97,13 +84,10 @@ func terminal(f *os.File) bool {
 	return err == nil
 }
 
-// shell runs a command that finds the commands of dir.
-func shell(ctx context.Context, dir string, command []string) (status int, err error) {
-	s := exec.CommandContext(ctx, command[0], command[1:]...)
-	s.Dir = "/root"
-	s.Env = append(os.Environ(), "PS1=cluster# ", "HOME=/root", fmt.Sprintf("PATH=%s:%s", dir, os.Getenv("PATH")))
-	s.Stdin, s.Stdout, s.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = s.Run()
+// wait runs a command with this terminal.
+func wait(c *exec.Cmd) (status int, err error) {
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = c.Run()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode(), nil
 	}
