@@ -35,6 +35,8 @@ var varying = []struct {
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`), "ADDRESS"},
 	{regexp.MustCompile(`\beni-[0-9a-f]+`), "ENI"},
 	{regexp.MustCompile(`\b(web|coredns)-[0-9a-f]+-\w{5}\b`), "$1"},
+	{regexp.MustCompile(`\bcni-[0-9a-f-]{36}\b`), "NAMESPACE"},
+	{regexp.MustCompile(`\bveth[0-9a-f]{11}\b`), "VETH"},
 	{regexp.MustCompile(`\b[0-9a-f]{12}\b`), "CONTAINER"},
 	{regexp.MustCompile(`\b3[012]\d{3}\b`), "PORT"},
 	{regexp.MustCompile(`\b(\d+m)?\d+s\b`), "AGE"},
@@ -80,7 +82,7 @@ func (w *world) shell(t *testing.T, script string) string {
 	check(t, err)
 	defer func() { check(t, s.Close()) }()
 	bash := s.Command(t.Context(), "bash", "--norc", "-i")
-	bash.Env = append(bash.Env, "TERM=dumb")
+	bash.Env = append(bash.Env, "TERM=dumb", "COLUMNS=200")
 	bash.Stdin = strings.NewReader(script)
 	var out bytes.Buffer
 	bash.Stdout, bash.Stderr = &out, &out
