@@ -41,7 +41,7 @@ func shared(_ context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	w, err := Shared(host, n)
 	for _, s := range w {
 		did = append(did, Brief(s.Object))
-		slog.Info("put back what serves all pods, and was removed", "object", Brief(s.Object))
+		slog.Info("restored what was removed", "object", Brief(s.Object))
 	}
 	if err != nil {
 		err = fmt.Errorf("network %s: %w", n.Name, err)
