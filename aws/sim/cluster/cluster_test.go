@@ -31,6 +31,8 @@ var scenarios = []scenario{
 	{"DNS", true, (*world).dns},
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
+	{"scale", false, (*world).scale},
+	{"as before", true, (*world).theEnd},
 }
 
 // TestCluster runs the scenarios in one cluster, one after the other. Each removes what it has made.
@@ -60,7 +62,8 @@ func start(t *testing.T) *world {
 	check(t, err)
 	t.Logf("the cluster is ready after %.0f s", time.Since(began).Seconds())
 	t.Cleanup(func() { check(t, c.Close()) })
-	return &world{Cluster: c, proxy: *proxy}
+	w := &world{Cluster: c, proxy: *proxy}
+	return w.remember(t)
 }
 
 // conflist is one of the shipped conflists.

@@ -18,7 +18,8 @@ import (
 // A world is a cluster, and what the scenarios do in it.
 type world struct {
 	*cluster.Cluster
-	proxy string
+	proxy  string
+	before map[string]*nodeState // after the start, by node
 }
 
 type object = map[string]any
@@ -217,4 +218,14 @@ func (w *world) describe(app string) string {
 	out, err := w.Kubectl(context.Background(), "get", "pods", "-o", "wide", "-l", "app="+app)
 	events, err2 := w.Kubectl(context.Background(), "get", "events", "--field-selector=type=Warning")
 	return strings.Join([]string{out, events, fmt.Sprint(err, err2)}, "\n")
+}
+
+// node returns a node by its name.
+func (w *world) node(name string) *cluster.Node {
+	for _, n := range w.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	panic("there is no " + name)
 }
