@@ -32,6 +32,8 @@ var scenarios = []scenario{
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
 	{"scale", false, (*world).scale},
+	{"rolling update", false, (*world).rollingUpdate},
+	{"drain", true, (*world).drain},
 	{"as before", true, (*world).theEnd},
 }
 

@@ -278,9 +278,6 @@ func (s *nodeState) addressesOfENIs() error {
 
 // settled checks that no work is open.
 func (s *nodeState) settled() error {
-	if s.registry.Intents == nil && s.registry.Waiters == nil {
-		return nil
-	}
 	if len(s.registry.Intents)+len(s.registry.Waiters) > 0 {
 		return fmt.Errorf("the registry has intents %v and waiters %v", s.registry.Intents, s.registry.Waiters)
 	}
