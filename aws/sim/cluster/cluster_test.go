@@ -34,6 +34,8 @@ var scenarios = []scenario{
 	{"scale", false, (*world).scale},
 	{"rolling update", false, (*world).rollingUpdate},
 	{"drain", true, (*world).drain},
+	{"kills", false, (*world).kills},
+	{"churn", false, (*world).churn},
 	{"as before", true, (*world).theEnd},
 }
 
