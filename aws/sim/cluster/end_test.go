@@ -219,19 +219,19 @@ func (s *nodeState) leasesOfPods() error {
 	var errs []error
 	pods := maps.Clone(s.pods)
 	for a, l := range s.registry.Leases.All() {
-		if pods[podOf(l)] != a {
-			errs = append(errs, fmt.Errorf("%s is leased to %s, which has %s in the API", a, podOf(l), pods[podOf(l)]))
+		switch has, ok := s.pods[podOf(l)]; {
+		case !ok:
+			errs = append(errs, fmt.Errorf("%s is leased to %s, which is no pod of this node", a, podOf(l)))
+		case has != a:
+			errs = append(errs, fmt.Errorf("%s is leased to %s, which has the address %s in the API", a, podOf(l), has))
 		}
 		if !slices.Contains(s.sandboxes, l.ContainerID) {
 			errs = append(errs, fmt.Errorf("%s is leased to the sandbox %s of %s, which does not run", a, l.ContainerID, podOf(l)))
 		}
-		if !l.Bound {
-			errs = append(errs, fmt.Errorf("%s is only reserved for %s, which runs", a, podOf(l)))
-		}
 		delete(pods, podOf(l))
 	}
 	for name, a := range pods {
-		errs = append(errs, fmt.Errorf("%s has %s, and no lease", name, a))
+		errs = append(errs, fmt.Errorf("%s has the address %s, and no lease", name, a))
 	}
 	return errors.Join(errs...)
 }

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/machine"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
@@ -115,4 +117,82 @@ func (w *world) churn(t *testing.T) {
 		check(t, w.unique(t.Context()))
 	}
 	await(t, func() error { return w.allAsBefore(t.Context()) })
+}
+
+// plantedFaults checks that the checks find faults: a wrong route to a pod, and a lease of a pod that has ended without a DEL.
+func (w *world) plantedFaults(t *testing.T) {
+	w.wrongRoute(t)
+	w.strayLease(t)
+}
+
+// wrongRoute plants a route that leads the packets of the node to a pod nowhere.
+func (w *world) wrongRoute(t *testing.T) {
+	w.apply(t, podOn("web", "node1", server()))
+	web, node := w.ready(t, "web", 1)[0], w.node("node1")
+	reach := func() error {
+		_, err := get(node.NS, netexec(web.addr, "hostname"))
+		return err
+	}
+	check(t, reach())
+	run(t, node.Run, "ip", "route", "replace", "blackhole", web.addr.String())
+	if reach() == nil {
+		t.Errorf("node1 calls %s, although its route leads nowhere", web.addr)
+	}
+	found(t, w.asBefore(t.Context(), node), "has too much: ip route show table all: blackhole "+web.addr.String())
+	run(t, node.Run, tool, "repair")
+	check(t, reach())
+	check(t, w.asBefore(t.Context(), node))
+}
+
+// run runs a program and ends the test if it fails.
+func run(t *testing.T, runner func(context.Context, string, ...string) (string, error), name string, args ...string) {
+	t.Helper()
+	_, err := runner(t.Context(), name, args...)
+	check(t, err)
+}
+
+// found checks that an error names what has been planted.
+func found(t *testing.T, err error, what ...string) {
+	t.Helper()
+	for _, s := range what {
+		if err == nil || !strings.Contains(err.Error(), s) {
+			t.Errorf("the check does not find %q. It finds: %v", s, err)
+		}
+	}
+}
+
+// strayLease plants a pod whose namespace ends without a DEL. Its lease and its rule remain, until a collection ends both.
+func (w *world) strayLease(t *testing.T) {
+	node := w.node("node2")
+	run(t, node.Run, "ip", "netns", "add", "stray")
+	addr := w.add(t, "stray")
+	run(t, node.Run, "ip", "netns", "del", "stray")
+	found(t, w.asBefore(t.Context(), node),
+		addr+" is leased to default/stray, which is no pod of this node",
+		addr+" is leased to the sandbox stray of default/stray, which does not run",
+		"/run/netns has lost: stray",
+		"has too much: ip rule: 1024:	from all iif veth")
+	await(t, func() error { return w.allAsBefore(t.Context()) })
+}
+
+// add runs an ADD on node2, as containerd does, and returns the address.
+func (w *world) add(t *testing.T, name string) string {
+	t.Helper()
+	var list struct {
+		CNIVersion, Name string
+		Plugins          []object
+	}
+	check(t, json.Unmarshal(conflist(t, "portmap"), &list))
+	conf := list.Plugins[0]
+	conf["cniVersion"], conf["name"] = list.CNIVersion, list.Name
+	c := w.node("node2").Command(t.Context(), "env", "CNI_COMMAND=ADD", "CNI_CONTAINERID="+name, "CNI_NETNS=/run/netns/"+name, "CNI_IFNAME=eth0",
+		"CNI_PATH=/opt/cni/bin", "CNI_ARGS=K8S_POD_NAMESPACE=default;K8S_POD_NAME="+name, "/opt/cni/bin/cni-ipvlan-vpc-k8s")
+	c.Stdin = strings.NewReader(string(must(json.Marshal(conf))))
+	out, err := machine.Output("node2", c)
+	check(t, err)
+	var result struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	check(t, json.Unmarshal([]byte(out), &result))
+	return result.IPs[0].Address.Addr().String()
 }
