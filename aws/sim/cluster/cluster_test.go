@@ -36,6 +36,13 @@ var scenarios = []scenario{
 	{"host network", true, (*world).hostNetwork},
 	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
 	{"conformance", true, (*world).conformance},
+	{"scale", false, (*world).scale},
+	{"rolling update", false, (*world).rollingUpdate},
+	{"drain", true, (*world).drain},
+	{"kills", false, (*world).kills},
+	{"churn", false, (*world).churn},
+	{"planted faults", false, (*world).plantedFaults},
+	{"as before", true, (*world).theEnd}, // the last: it looks for what all others have left
 }
 
 // TestCluster runs the scenarios in one cluster, one after the other. Each removes what it has made.
@@ -79,9 +86,9 @@ func start(t *testing.T) *world {
 	w := &world{Cluster: c, proxy: *proxy, logs: o.Logs}
 	version, err := c.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}")
 	check(t, err)
-	w.table = table{began: began, title: fmt.Sprintf("%s, kube-proxy %s, Linux %s", version, *proxy, kernel(t))}
+	w.table = table{began: began, title: fmt.Sprintf("%s, kube-proxy %s, Linux %s", version, *proxy, release(t))}
 	w.table.add("start", true, time.Since(began))
-	return w
+	return w.remember(t)
 }
 
 // conflist is one of the shipped conflists.

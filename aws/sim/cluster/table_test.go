@@ -66,8 +66,8 @@ func usedMB(t *testing.T) int {
 	return (kB["MemTotal"] - kB["MemAvailable"]) / 1024
 }
 
-// kernel returns the release of this kernel.
-func kernel(t *testing.T) string {
+// release returns the release of this kernel.
+func release(t *testing.T) string {
 	t.Helper()
 	var u unix.Utsname
 	check(t, unix.Uname(&u))

@@ -19,7 +19,8 @@ import (
 type world struct {
 	*cluster.Cluster
 	proxy   string
-	logs    string // directory
+	logs    string                // directory
+	before  map[string]*nodeState // after the start, by node
 	table   table
 	figures []string // what is printed at the end
 }
@@ -220,4 +221,14 @@ func (w *world) describe(app string) string {
 	out, err := w.Kubectl(context.Background(), "get", "pods", "-o", "wide", "-l", "app="+app)
 	events, err2 := w.Kubectl(context.Background(), "get", "events", "--field-selector=type=Warning")
 	return strings.Join([]string{out, events, fmt.Sprint(err, err2)}, "\n")
+}
+
+// node returns a node by its name.
+func (w *world) node(name string) *cluster.Node {
+	for _, n := range w.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	panic("there is no " + name)
 }
