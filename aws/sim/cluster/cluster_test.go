@@ -31,6 +31,11 @@ var scenarios = []scenario{
 	{"DNS", true, (*world).dns},
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
+	{"STATUS while the registry is locked", false, (*world).statusWhileLocked},
+	{"STATUS under load", false, (*world).statusUnderLoad},
+	{"exhaustion", false, (*world).exhaustion},
+	{"reboot", false, (*world).reboot},
+	{"upgrade", false, (*world).upgrade},
 }
 
 // TestCluster runs the scenarios in one cluster, one after the other. Each removes what it has made.
