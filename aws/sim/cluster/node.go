@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -36,9 +37,10 @@ func render(name string, values any) string {
 // NodeOptions are the configuration of a node.
 type NodeOptions struct {
 	Conflist []byte
-	Type     string // of the instance; m5.large by default
-	MaxPods  int    // what cni-tool maxpods prints by default
-	IPv6     int    // number of IPv6 addresses of the boot ENI
+	Type     string         // of the instance; m5.large by default
+	MaxPods  int            // what cni-tool maxpods prints by default
+	IPv6     int            // number of IPv6 addresses of the boot ENI
+	Template LaunchTemplate // further ENIs
 }
 
 // A Node is an instance with a kubelet. Its containers have their cgroups below the machine's.
@@ -49,7 +51,7 @@ type Node struct {
 	cluster *Cluster
 }
 
-// own are the directories that are the node's own.
+// own are the directories that are the node's own, and survive a reboot.
 var own = []string{
 	"/etc/cni", "/etc/containerd", "/opt", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
 	"/usr/libexec/kubernetes",
@@ -64,6 +66,9 @@ func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Nod
 	if err != nil {
 		return nil, err
 	}
+	if err := o.Template.attach(c.Fabric, i); err != nil {
+		return nil, err
+	}
 	m, err := machine.Boot(i, name, c.path(), own...)
 	if err != nil {
 		return nil, err
@@ -73,19 +78,42 @@ func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Nod
 	return n, n.start(ctx)
 }
 
+// RemoveNode deletes the pods of a node, removes it from the cluster, and terminates its instance.
+func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
+	_, undrained := c.Kubectl(ctx, "drain", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=5m", n.Name)
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(o *Node) bool { return o == n })
+	err := errors.Join(undrained, n.Close())
+	_, undeleted := c.Kubectl(ctx, "delete", "node", n.Name)
+	return errors.Join(err, undeleted, c.Fabric.EC2.TerminateInstance(n.ID), n.Instance.Close())
+}
+
 // start installs the plugins and starts the node's programs.
 func (n *Node) start(ctx context.Context) error {
-	if err := errors.Join(n.cluster.giveCertificates(n.Machine), n.install(), n.startContainerd(ctx)); err != nil {
-		return err
-	}
-	conf := n.Name + ".conflist"
-	if err := n.WriteFile("/etc/cni/net.d/10-"+conf, n.options.Conflist, 0o644); err != nil {
-		return err
-	}
-	if _, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "validate", "/etc/cni/net.d/10-"+conf); err != nil {
+	if err := errors.Join(n.install(), n.Configure(ctx, n.options.Conflist), n.startContainerd(ctx), n.importImages(ctx)); err != nil {
 		return err
 	}
 	return n.startKubelet(ctx)
+}
+
+// Reboot reboots the node, without a warning to its programs, and starts them again.
+func (n *Node) Reboot(ctx context.Context) error {
+	if err := errors.Join(n.Machine.Reboot(), n.startContainerd(ctx)); err != nil {
+		return err
+	}
+	return n.startKubelet(ctx)
+}
+
+// Configure replaces the conflist as an administrator does: by a rename, and if it has no mistake.
+func (n *Node) Configure(ctx context.Context, conflist []byte) error {
+	const dir = "/etc/cni/net.d/"
+	name := dir + "10-" + n.Name + ".conflist"
+	if err := n.WriteFile(name+".new", conflist, 0o644); err != nil {
+		return err
+	}
+	if _, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "validate", name+".new"); err != nil {
+		return err
+	}
+	return os.Rename(n.File(name+".new"), n.File(name))
 }
 
 // install puts the plugins in place.
@@ -105,8 +133,11 @@ func (n *Node) install() error {
 	return errors.Join(errs...)
 }
 
-// startContainerd starts it and imports the images.
+// startContainerd starts it and waits until it answers.
 func (n *Node) startContainerd(ctx context.Context) error {
+	if err := n.cluster.giveCertificates(n.Machine); err != nil {
+		return err
+	}
 	const config = "/etc/containerd/config.toml"
 	if err := n.WriteFile(config, []byte(render("containerd.toml", map[string]string{"Pause": pauseImage})), 0o644); err != nil {
 		return err
@@ -118,9 +149,10 @@ func (n *Node) startContainerd(ctx context.Context) error {
 		_, err := machine.Output(n.Name, n.ctr(ctx, "version"))
 		return err
 	}
-	if err := Await(ctx, 5*time.Minute, answers); err != nil {
-		return err
-	}
+	return Await(ctx, 5*time.Minute, answers)
+}
+
+func (n *Node) importImages(ctx context.Context) error {
 	for _, archive := range n.cluster.archives() {
 		if err := n.importImage(ctx, archive); err != nil {
 			return err
