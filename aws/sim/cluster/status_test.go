@@ -5,6 +5,7 @@ package cluster_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -72,7 +73,8 @@ func (w *world) staysReady(t *testing.T, node string, during func()) {
 		t.Fatalf("%s is not Ready: %s", node, began)
 	}
 	ctx, end := context.WithCancel(t.Context())
-	seen := make(chan map[string]bool)
+	defer end()
+	seen := make(chan map[string]bool, 1)
 	go func() { seen <- w.watch(ctx, node) }()
 	during()
 	w.untilReported(t, node)
@@ -111,14 +113,13 @@ func (w *world) readiness(ctx context.Context, node string) (string, error) {
 // untilReported waits until a kubelet reports its node once more: it reports what is true now, and has reported what was.
 func (w *world) untilReported(t *testing.T, node string) {
 	t.Helper()
-	heartbeat := func() string {
-		out, err := w.Kubectl(t.Context(), "get", "lease", "-n", "kube-node-lease", node, "-o", "jsonpath={.spec.renewTime}")
-		check(t, err)
-		return out
-	}
-	last := heartbeat()
+	first := ""
 	await(t, func() error {
-		if heartbeat() == last {
+		last, err := w.Kubectl(t.Context(), "get", "lease", "--namespace=kube-node-lease", node, "-o", "jsonpath={.spec.renewTime}")
+		if err != nil {
+			return err // a new node has none yet
+		}
+		if first = cmp.Or(first, last); last == first {
 			return fmt.Errorf("no heartbeat of %s since %s", node, last)
 		}
 		return nil
