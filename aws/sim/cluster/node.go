@@ -103,17 +103,20 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure replaces the conflist as an administrator does: by a rename, and if it has no mistake.
+// Configure installs or replaces the conflist as an administrator does: if it has no mistake, and by a rename.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
-	const dir = "/etc/cni/net.d/"
-	name := dir + "10-" + n.Name + ".conflist"
-	if err := n.WriteFile(name+".new", conflist, 0o644); err != nil {
+	name := "10-" + n.Name + ".conflist"
+	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
 		return err
 	}
-	if _, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "validate", name+".new"); err != nil {
+	if _, err := n.Run(ctx, "cni-ipvlan-vpc-k8s-tool", "validate", "/run/"+name); err != nil {
 		return err
 	}
-	return os.Rename(n.File(name+".new"), n.File(name))
+	installed := "/etc/cni/net.d/" + name
+	if err := n.WriteFile(installed+".new", conflist, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(n.File(installed+".new"), n.File(installed))
 }
 
 // install puts the plugins in place.
