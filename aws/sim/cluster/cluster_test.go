@@ -35,6 +35,7 @@ var scenarios = []scenario{
 	{"STATUS under load", false, (*world).statusUnderLoad},
 	{"exhaustion", false, (*world).exhaustion},
 	{"reboot", false, (*world).reboot},
+	{"joins with provision none", false, (*world).preProvisioned},
 	{"dual stack and prefixes", false, (*world).dualStack},
 	{"upgrade", false, (*world).upgrade},
 }
