@@ -131,7 +131,8 @@ func vpc() ec2sim.Config {
 			{ID: "subnet-pods2", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.16.0/20"), IPv6CIDR: cidr("2001:db8:0:102::/64"), Tags: pods},
 			{ID: "subnet-peer", VPC: "vpc-peer", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
 		},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}}},
+		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.nano", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}},
+		Peerings:      []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}}},
 	}
 }
 

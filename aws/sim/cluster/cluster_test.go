@@ -41,6 +41,15 @@ var scenarios = []scenario{
 	{"drain", true, (*world).drain},
 	{"kills", false, (*world).kills},
 	{"churn", false, (*world).churn},
+	{"STATUS while the registry is locked", false, (*world).statusWhileLocked},
+	{"STATUS under load", false, (*world).statusUnderLoad},
+	{"exhaustion", false, (*world).exhaustion},
+	{"reboot", false, (*world).reboot},
+	{"joins with provision none", false, (*world).preProvisioned},
+	{"dual stack and prefixes", false, (*world).dualStack},
+	{"upgrade", false, (*world).upgrade},
+	{"NodePort with keepCaller", false, (*world).keepCaller},
+	{"pod start", false, (*world).podStart},
 	{"planted faults", false, (*world).plantedFaults},
 	{"as before", true, (*world).theEnd}, // the last: it looks for what all others have left
 }

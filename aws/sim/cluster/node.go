@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -38,10 +39,11 @@ func render(name string, values any) string {
 // NodeOptions are the configuration of a node.
 type NodeOptions struct {
 	Conflist []byte
-	Type     string // of the instance; m5.large by default
-	MaxPods  int    // what cni-tool maxpods prints by default
-	IPv6     int    // number of IPv6 addresses of the boot ENI
-	LogLevel string // of containerd; info by default
+	Type     string         // of the instance; m5.large by default
+	MaxPods  int            // what cni-tool maxpods prints by default
+	IPv6     int            // number of IPv6 addresses of the boot ENI
+	LogLevel string         // of containerd; info by default
+	Template LaunchTemplate // further ENIs
 }
 
 // ours is the name of the plugin that is all three in one process, and how the other programs' names begin.
@@ -55,7 +57,7 @@ type Node struct {
 	cluster *Cluster
 }
 
-// own are the directories that are the node's own.
+// own are the directories that are the node's own, and survive a reboot.
 var own = []string{
 	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
 	"/usr/libexec/kubernetes",
@@ -70,6 +72,9 @@ func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Nod
 	if err != nil {
 		return nil, err
 	}
+	if err := o.Template.attach(c.Fabric, i); err != nil {
+		return nil, err
+	}
 	m, err := machine.Boot(i, name, c.path(), own...)
 	if err != nil {
 		return nil, err
@@ -79,21 +84,47 @@ func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Nod
 	return n, n.start(ctx)
 }
 
+// RemoveNode deletes the pods of a node, removes it from the cluster, and terminates its instance.
+func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
+	_, undrained := c.Kubectl(ctx, "drain", "--force", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=5m", n.Name)
+	c.Nodes = slices.DeleteFunc(c.Nodes, func(o *Node) bool { return o == n })
+	err := errors.Join(undrained, n.Close())
+	_, undeleted := c.Kubectl(ctx, "delete", "node", n.Name)
+	return errors.Join(err, undeleted, c.Fabric.EC2.TerminateInstance(n.ID), n.Instance.Close())
+}
+
 // start installs the plugins and starts the node's programs.
 func (n *Node) start(ctx context.Context) error {
-	if err := errors.Join(n.cluster.giveCertificates(n.Machine), n.install(), n.startContainerd(ctx)); err != nil {
+	if err := errors.Join(n.install(), n.Configure(ctx, n.options.Conflist), n.startContainerd(ctx), n.importImages(ctx)); err != nil {
 		return err
 	}
-	conf := n.Name + ".conflist"
-	if err := n.WriteFile("/etc/cni/net.d/10-"+conf, n.options.Conflist, 0o644); err != nil {
+	return n.startKubelet(ctx)
+}
+
+// Reboot reboots the node, without a warning to its programs, and starts them again.
+func (n *Node) Reboot(ctx context.Context) error {
+	if err := errors.Join(n.Machine.Reboot(), n.startContainerd(ctx)); err != nil {
 		return err
 	}
-	if bytes.Contains(n.options.Conflist, []byte(ours)) { // others are compared with ours
-		if _, err := n.Run(ctx, ours+"-tool", "validate", "/etc/cni/net.d/10-"+conf); err != nil {
+	return n.startKubelet(ctx)
+}
+
+// Configure installs or replaces the conflist as an administrator does: if it has no mistake, and by a rename.
+func (n *Node) Configure(ctx context.Context, conflist []byte) error {
+	name := "10-" + n.Name + ".conflist"
+	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
+		return err
+	}
+	if bytes.Contains(conflist, []byte(ours)) { // others are compared with ours
+		if _, err := n.Run(ctx, ours+"-tool", "validate", "/run/"+name); err != nil {
 			return err
 		}
 	}
-	return n.startKubelet(ctx)
+	installed := "/etc/cni/net.d/" + name
+	if err := n.WriteFile(installed+".new", conflist, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(n.File(installed+".new"), n.File(installed))
 }
 
 // install puts the plugins, the tool and our units in place.
@@ -114,8 +145,11 @@ func (n *Node) install() error {
 		os.Symlink(filepath.Join(n.cluster.options.Plugins, ours+"-tool"), n.File("/usr/local/bin/cni-tool")))...)
 }
 
-// startContainerd starts it and imports the images.
+// startContainerd starts it and waits until it answers.
 func (n *Node) startContainerd(ctx context.Context) error {
+	if err := n.cluster.giveCertificates(n.Machine); err != nil {
+		return err
+	}
 	const config = "/etc/containerd/config.toml"
 	if err := n.WriteFile(config, []byte(render("containerd.toml", map[string]string{"Pause": Pause, "LogLevel": cmp.Or(n.options.LogLevel, "info")})), 0o644); err != nil {
 		return err
@@ -127,9 +161,10 @@ func (n *Node) startContainerd(ctx context.Context) error {
 		_, err := machine.Output(n.Name, n.ctr(ctx, "version"))
 		return err
 	}
-	if err := Await(ctx, 5*time.Minute, answers); err != nil {
-		return err
-	}
+	return Await(ctx, 5*time.Minute, answers)
+}
+
+func (n *Node) importImages(ctx context.Context) error {
 	for _, archive := range n.cluster.archives() {
 		if err := n.importImage(ctx, archive); err != nil {
 			return err

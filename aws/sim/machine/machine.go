@@ -5,7 +5,7 @@
 // cgroups of its own. Programs that look at the whole machine find this instance alone.
 //
 // It needs root and cgroup v2. /proc, /sys, /run and the directories that the caller names are the machine's own. All
-// other files are those of the real machine.
+// other files are those of the real machine. The directories survive a reboot, and /run does not.
 package machine
 
 import (
@@ -25,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 )
 
@@ -42,6 +43,7 @@ type Machine struct {
 	Name string
 
 	own   []string // directories
+	disk  string   // has their files
 	env   []string
 	init  *exec.Cmd
 	stdin io.Closer // ends process 1
@@ -52,14 +54,57 @@ type Machine struct {
 	ctx     context.Context // of this boot
 }
 
-// Boot boots an instance. The directories are empty at each boot, as /run is. The environment is that of all programs
-// of the machine, in addition to this process's and the instance's.
+// Boot boots an instance for the first time: its own directories are empty. The environment is that of all programs of the
+// machine, in addition to this process's and the instance's.
 func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machine, error) {
-	m := &Machine{Instance: i, Name: name, env: env, own: own}
-	if err := m.boot(); err != nil {
+	disk, err := os.MkdirTemp("/run", "disk-"+name)
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{Instance: i, Name: name, env: env, own: own, disk: disk}
+	if err = m.format(); err == nil {
+		err = m.boot()
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("boot %s: %w", name, err), m.Close())
 	}
 	return m, nil
+}
+
+// format gives each of the machine's own directories a file system: kubelet finds how full a directory is by the device, and
+// overlayfs writes to a tmpfs.
+func (m *Machine) format() error {
+	for _, dir := range m.own {
+		at := filepath.Join(m.disk, dir)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return err
+		}
+		if err := syscall.Mount("tmpfs", at, "tmpfs", 0, "mode=755"); err != nil {
+			return &fs.PathError{Op: "mount", Path: at, Err: err}
+		}
+	}
+	return nil
+}
+
+// discard removes the files of the machine's own directories.
+func (m *Machine) discard() error {
+	for _, dir := range m.own {
+		_ = syscall.Unmount(filepath.Join(m.disk, dir), syscall.MNT_DETACH) // it may not be mounted
+	}
+	return os.RemoveAll(m.disk)
+}
+
+// Reboot ends all processes, without a warning, and boots the machine again. Its ENIs stay attached, and its own directories
+// keep their files. Its network is as [vpcsim.Instance.Reboot] says. Nothing that Keep has started runs.
+func (m *Machine) Reboot(lies ...ec2sim.Lie) error {
+	err := errors.Join(m.off(), m.Instance.Reboot(lies...))
+	if err == nil {
+		err = m.boot()
+	}
+	if err != nil {
+		return fmt.Errorf("reboot %s: %w", m.Name, err)
+	}
+	return nil
 }
 
 func (m *Machine) boot() error {
@@ -82,7 +127,7 @@ func (m *Machine) boot() error {
 // with a process begins at the cgroup of the parent.
 func (m *Machine) start(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
-	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, script, m.Name}, m.own...)...)
+	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, script, m.Name, m.disk}, m.own...)...)
 	m.init.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	}
@@ -204,8 +249,11 @@ func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error
 	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, content, mode))
 }
 
-// Close ends all processes of the machine, and removes its cgroups. The instance remains. A second Close does nothing.
-func (m *Machine) Close() error {
+// Close ends all processes of the machine, and removes its cgroups and files. The instance remains. A second Close does nothing.
+func (m *Machine) Close() error { return errors.Join(m.off(), m.discard()) }
+
+// off ends all processes, and removes the cgroups.
+func (m *Machine) off() error {
 	if m.group == nil {
 		return nil
 	}

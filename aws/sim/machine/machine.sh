@@ -1,18 +1,19 @@
-# machine NAME WRITABLE...: process 1 of a machine, in mount, UTS, IPC and PID namespaces that Go has made, and below the cgroup
-# of the machine. It makes the rest, reports that it is ready, and ends with its standard input. WRITABLE directories are empty
-# and the machine's own.
+# machine NAME DISK WRITABLE...: process 1 of a machine, in mount, UTS, IPC and PID namespaces that Go has made, and below the cgroup
+# of the machine. It makes the rest, reports that it is ready, and ends with its standard input. WRITABLE directories are
+# the machine's own, and their files are below DISK.
 set -e
-name=$1; shift
+name=$1 disk=$2; shift 2
 mount --make-rprivate /
+for dir in "$@"; do
+	mkdir -p "$dir"
+	mount --bind "$disk$dir" "$dir"
+done
 ! mountpoint -q /run || umount --lazy /run # with the namespaces of the other instances
 mount -t proc proc /proc
 mount -t sysfs sys /sys
 mount -t cgroup2 cgroup /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
-for dir in /run "$@"; do
-	mkdir -p "$dir"
-	mount -t tmpfs -o mode=755 tmpfs "$dir" # by its source, kubelet finds how full it is
-done
+mount -t tmpfs -o mode=755 tmpfs /run
 mkdir /run/netns /run/lock
 mount --make-rshared / # as systemd does: kubelet's mounts reach containers
 # kubelet wants the speed of the processor, which user-mode Linux does not report.

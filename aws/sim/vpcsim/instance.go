@@ -25,6 +25,7 @@ type Instance struct {
 	StateDir string // a directory of its own, instead of /run
 
 	region string
+	fabric *Fabric
 }
 
 // RunInstance launches an instance, with its boot ENI attached and configured. A host that is not a Kubernetes node is
@@ -74,16 +75,19 @@ func (f *Fabric) newInstance(name string) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &Instance{Namespace: n, StateDir: filepath.Join(f.run.dir, name), region: cmp.Or(f.region, "us-east-1")}
-	err = nl.Wiring{
-		{NS: n.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}},
-		{NS: n.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
-		{NS: n.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}},
-	}.Add()
-	if err != nil {
+	i := &Instance{Namespace: n, StateDir: filepath.Join(f.run.dir, name), region: cmp.Or(f.region, "us-east-1"), fabric: f}
+	if err := sysctls(n.NS).Add(); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	return i, nil
+}
+
+func sysctls(n *nl.NS) nl.Wiring {
+	return nl.Wiring{
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}},
+	}
 }
 
 // boot announces the instance whose boot ENI EC2 will attach next. Its ID is not yet known.

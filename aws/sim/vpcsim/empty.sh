@@ -1,0 +1,17 @@
+# Empty the network namespace of an instance: its links but lo, the tables and rules of routing, and nftables. The simulator
+# serves EC2 on lo.
+set -e
+links() { ip -o link show | sed 's/^[0-9]*: //; s/[@:].*//' | grep -vx lo; }
+for link in $(links); do
+	ip link delete "$link" 2>/dev/null || : # the kernel may have removed it meanwhile, with the namespace of a pod
+done
+[ -z "$(links)" ]
+for family in -4 -6; do
+	ip $family rule flush # all but that of the table local
+	ip $family rule add pref 32766 table main
+	for table in $(ip -N $family route show table all | sed -n 's/.* table \([0-9]*\).*/\1/p' | grep -vx 255 | sort -u); do
+		ip $family route flush table "$table"
+	done
+done
+ip -4 rule add pref 32767 table default
+nft flush ruleset
