@@ -4,7 +4,6 @@
 package cluster_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -33,16 +32,13 @@ const (
 // there before, as on a node with warm addresses.
 func (w *world) podStart(t *testing.T) {
 	names := []string{"ours", "ptp"}
-	for name, list := range map[string][]byte{"ours": warmConflist(t), "ptp": []byte(ptpConflist)} {
-		n, err := w.AddNode(t.Context(), name, cluster.NodeOptions{Conflist: list, Type: "m5.4xlarge", MaxPods: 200, LogLevel: "debug"})
-		check(t, err)
-		t.Cleanup(func() { check(t, w.RemoveNode(context.Background(), n)) })
-		if name == "ours" {
-			_, err := n.Run(t.Context(), "cni-ipvlan-vpc-k8s-tool", "warm")
-			check(t, err)
-		}
-	}
-	check(t, w.NodesReady(t.Context()))
+	warm := object{"min": oneByOne + atOnce + 10}
+	o := cluster.NodeOptions{Conflist: edited(t, "10-cni-ipvlan-vpc-k8s", object{"warm": warm}), Type: "m5.4xlarge", MaxPods: 200, LogLevel: "debug"}
+	n := w.join(t, names[0], o)
+	_, err := n.Run(t.Context(), tool, "warm")
+	check(t, err)
+	o.Conflist = []byte(ptpConflist)
+	w.join(t, names[1], o)
 	for _, name := range names {
 		w.startPods(t, name, "first", 1) // the first pod of a node reads programs from the disk
 	}
@@ -69,15 +65,6 @@ func (w *world) compareStarts(t *testing.T, nodes []string, part string, want in
 		}
 		w.figures = append(w.figures, fmt.Sprintf("pod start, %3d pods %-8s %-4s  %s", want, strings.Trim(part, "-")+",", name, summary(starts)))
 	}
-}
-
-// warmConflist is the shipped one with free addresses for all pods of podStart.
-func warmConflist(t *testing.T) []byte {
-	t.Helper()
-	var list object
-	check(t, json.Unmarshal(conflist(t, "10-cni-ipvlan-vpc-k8s"), &list))
-	list["plugins"].([]any)[0].(object)["warm"] = object{"min": oneByOne + atOnce + 10}
-	return must(json.Marshal(list))
 }
 
 // startPods starts pods of one container on a node, waits until all run, and begins to delete them.

@@ -90,7 +90,7 @@ func (w *world) collected(t *testing.T, n *cluster.Node, pods []pod) {
 // findings returns what the doctor finds on a node.
 func findings(t *testing.T, n *cluster.Node) (all []string) {
 	t.Helper()
-	out, _ := n.Run(t.Context(), tool, "doctor", "--output=json") // the status tells whether there are findings
+	out, _ := n.Run(t.Context(), tool, "doctor", "--output=json") // the status reports whether there are findings
 	var report struct {
 		Findings []struct{ Check, Severity, About, Means string }
 	}
