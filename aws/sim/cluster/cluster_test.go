@@ -43,6 +43,7 @@ var scenarios = []scenario{
 	{"churn", false, (*world).churn},
 	{"STATUS while the registry is locked", false, (*world).statusWhileLocked},
 	{"STATUS under load", false, (*world).statusUnderLoad},
+	{"STATUS of a broken node", false, (*world).statusOfBrokenNode},
 	{"exhaustion", false, (*world).exhaustion},
 	{"reboot", false, (*world).reboot},
 	{"joins with provision none", false, (*world).preProvisioned},

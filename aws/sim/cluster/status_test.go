@@ -7,14 +7,17 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/cluster"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/machine"
 )
 
@@ -49,6 +52,25 @@ func lock(t *testing.T, dir string) (unlock func()) {
 	check(t, err)
 	check(t, syscall.Flock(int(f.Fd()), syscall.LOCK_EX))
 	return func() { check(t, f.Close()) }
+}
+
+// statusOfBrokenNode checks that a node which lacks a program of ours is not Ready, for a reason that names the program, until the
+// program is back. It also shows that the runtime asks for STATUS, which the other scenarios take for granted.
+func (w *world) statusOfBrokenNode(t *testing.T) {
+	const program = "/opt/cni/bin/cni-ipvlan-vpc-k8s-ipam"
+	n := w.Nodes[0]
+	check(t, os.Rename(n.File(program), n.File(program+".away")))
+	t.Cleanup(func() { check(t, w.NodesReady(context.Background())) })
+	err := cluster.Await(t.Context(), patience, func() error {
+		is, err := w.readiness(t.Context(), n.Name)
+		for _, want := range []string{"False ", "NetworkReady=false", filepath.Base(program)} {
+			if err == nil && !strings.Contains(is, want) {
+				err = fmt.Errorf("%s has no %s, and its condition is %q: want %q", n.Name, program, is, want)
+			}
+		}
+		return err
+	})
+	check(t, errors.Join(err, os.Rename(n.File(program+".away"), n.File(program))))
 }
 
 // statusUnderLoad checks that a node stays Ready while processes that never sleep take its CPU, and that a pod starts.

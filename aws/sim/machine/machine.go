@@ -25,7 +25,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 )
 
@@ -96,8 +95,8 @@ func (m *Machine) discard() error {
 
 // Reboot ends all processes, without a warning, and boots the machine again. Its ENIs stay attached, and its own directories
 // keep their files. Its network is as [vpcsim.Instance.Reboot] says. Nothing that Keep has started runs.
-func (m *Machine) Reboot(lies ...ec2sim.Lie) error {
-	err := errors.Join(m.off(), m.Instance.Reboot(lies...))
+func (m *Machine) Reboot() error {
+	err := errors.Join(m.off(), m.Instance.Reboot())
 	if err == nil {
 		err = m.boot()
 	}
