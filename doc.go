@@ -61,7 +61,7 @@
 //	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec
 //	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release
-//	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   the last two: aws/sim/machine, too
+//	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
 //	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.

@@ -69,7 +69,7 @@ var arrows = map[string]string{
 	"aws/sim/bench/plot":                               "aws/sim/bench/table",
 	"aws/sim/bench/table":                              "",
 	"aws/sim/bench/noop":                               "",
-	"aws/sim/machine":                                  "aws/sim/vpcsim aws/sim/ec2sim",
+	"aws/sim/machine":                                  "aws/sim/vpcsim",
 	"aws/sim/cluster":                                  "aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim",
 	"aws/sim/cluster/play":                             "aws/sim/cluster",
 	"aws/sim/shell":                                    "aws/sim/machine aws/sim/vpcsim aws/sim/paths",
