@@ -65,8 +65,8 @@ test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTE
 	$(MAKE) -j2 --no-print-directory --keep-going test-cluster-nftables test-cluster-iptables; status=$$?; \
 	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
 test-cluster-%:
-	rm -f $(CLUSTER)/$*.txt
-	VM_RW=$(CLUSTER) $(GUEST) go test -timeout 2h -count=1 -exec $(VM)/exec ./aws/sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt
+	rm -rf $(CLUSTER)/$*.txt $(CLUSTER)/logs/$* && mkdir -p $(CLUSTER)/logs/$*
+	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 2h -count=1 -exec $(VM)/exec ./aws/sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
 
 cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	@$(VM)/setup iptables nftables procps $(AGNHOST) </dev/null
