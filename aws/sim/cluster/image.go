@@ -230,3 +230,26 @@ func copyFile(a *tar.Writer, name, file string) error {
 	}
 	return addFile(a, name, 0o755, info.Size(), f)
 }
+
+// writeImages writes the archives of all images once, for all nodes.
+func (c *Cluster) writeImages() error {
+	for k, i := range images(c.options.Runtime, c.options.Programs) {
+		f, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("image%d.tar", k)))
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(i.write(f), f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// archives returns what writeImages has written.
+func (c *Cluster) archives() []string {
+	all, err := filepath.Glob(filepath.Join(c.dir, "image*.tar"))
+	if err != nil {
+		panic(err) // the pattern is ours
+	}
+	return all
+}

@@ -222,26 +222,3 @@ func (n *Node) maxPods(ctx context.Context) (string, error) {
 	out, err := n.Run(ctx, ours+"-tool", "maxpods")
 	return strings.TrimSpace(out), err
 }
-
-// writeImages writes the archives of all images once, for all nodes.
-func (c *Cluster) writeImages() error {
-	for k, i := range images(c.options.Runtime, c.options.Programs) {
-		f, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("image%d.tar", k)))
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(i.write(f), f.Close()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// archives returns what writeImages has written.
-func (c *Cluster) archives() []string {
-	all, err := filepath.Glob(filepath.Join(c.dir, "image*.tar"))
-	if err != nil {
-		panic(err) // the pattern is ours
-	}
-	return all
-}

@@ -28,14 +28,14 @@ func (r *table) add(name string, ok bool, took time.Duration) {
 	if !ok {
 		word, r.failed = "FAILED", r.failed+1
 	}
-	r.lines = append(r.lines, fmt.Sprintf("%-28s %-6s %5.0f s", name, word, took.Seconds()))
+	r.lines = append(r.lines, fmt.Sprintf("%-36s %-6s %5.0f s", name, word, took.Seconds()))
 }
 
 // write writes the table to a file, and to standard output if there is none.
 func (r *table) write(t *testing.T, file string, figures []string) {
 	t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n%-28s %-6s %7s\n", r.title, "scenario", "", "time")
+	fmt.Fprintf(&b, "%s\n\n%-36s %-6s %7s\n", r.title, "scenario", "", "time")
 	for _, l := range append(r.lines, "") {
 		fmt.Fprintln(&b, l)
 	}

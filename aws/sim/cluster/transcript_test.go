@@ -34,12 +34,12 @@ var varying = []struct {
 }{
 	{regexp.MustCompile(`\b\d+\.\d+\.\d+\.\d+\b`), "ADDRESS"},
 	{regexp.MustCompile(`\beni-[0-9a-f]+`), "ENI"},
-	{regexp.MustCompile(`\b(web|coredns)-[0-9a-f]+-\w{5}\b`), "$1"},
+	{regexp.MustCompile(`\b(web|coredns)-\w+-\w{5}\b`), "$1"},
 	{regexp.MustCompile(`\bcni-[0-9a-f-]{36}\b`), "NAMESPACE"},
 	{regexp.MustCompile(`\bveth[0-9a-f]{11}\b`), "VETH"},
 	{regexp.MustCompile(`\b[0-9a-f]{12}\b`), "CONTAINER"},
 	{regexp.MustCompile(`\b3[012]\d{3}\b`), "PORT"},
-	{regexp.MustCompile(`\b(\d+m)?\d+s\b`), "AGE"},
+	{regexp.MustCompile(`\b(\d+m)?\d+[ms]\b`), "AGE"},
 	{regexp.MustCompile(` +`), " "},
 }
 
