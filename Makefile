@@ -115,6 +115,7 @@ $(CLUSTER)/e2e.test: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod */*.go))
 	v=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes); \
 	for build in 'build -o $(CLUSTER)/ tool' 'test -c -o $(CLUSTER)/e2e.test ./e2e'; do \
 	CGO_ENABLED=0 go $${build%% *} -C $(KUBES) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" $${build#* } || exit; done
+	install -m644 -t $(CLUSTER) $$(go list -C $(KUBES) -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.*
 	CGO_ENABLED=0 go build -C $(KUBES)/etcd -trimpath -ldflags '-s -w' -o $(CLUSTER)/etcd go.etcd.io/etcd/server/v3
 	CGO_ENABLED=0 go build -C $(KUBES)/coredns -trimpath -ldflags '-s -w' -o $(CLUSTER)/ tool
 	touch $@

@@ -26,6 +26,7 @@ type image struct {
 	entrypoint string
 	args       []string
 	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they take
+	copies     map[string]string // other files of this machine, by their path in the image
 	links      map[string]string
 	files      map[string]string // contents, by path
 	dirs       []string
@@ -52,6 +53,10 @@ func images(runtimeDir, programs string) []image {
 			"bin/busybox": "busybox",
 			"bin/sh":      "dash", // the shell of busybox prefers its own nc
 		},
+		copies: map[string]string{ // with which agnhost serves TLS
+			"localhost.crt": filepath.Join(programs, "localhost.crt"),
+			"localhost.key": filepath.Join(programs, "localhost.key"),
+		},
 		links: map[string]string{"agnhost-2": "agnhost"},
 		files: map[string]string{
 			"etc/passwd":        "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n",
@@ -60,7 +65,7 @@ func images(runtimeDir, programs string) []image {
 		},
 		dirs: []string{"tmp", "uploads", "root", "var"},
 	}
-	for _, p := range []string{"curl", "dig", "nc.openbsd", "ip", "ss", "bash", "getent"} {
+	for _, p := range []string{"curl", "dig", "nslookup", "nc.openbsd", "ip", "ss", "bash", "getent"} {
 		agnhost.programs["usr/bin/"+strings.TrimSuffix(p, ".openbsd")] = p
 	}
 	for _, a := range applets {
@@ -169,6 +174,11 @@ func (i image) layer(w io.Writer) error {
 	}
 	for name, target := range i.links {
 		if err := a.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: target}); err != nil {
+			return err
+		}
+	}
+	for name, file := range i.copies {
+		if err := copyFile(a, name, file); err != nil {
 			return err
 		}
 	}
