@@ -91,7 +91,7 @@ func TestRepoReferenceEnvironment(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, m := range getenv.FindAllSubmatch(source, -1) {
-				if name := string(m[1]); !bytes.Contains(text, []byte("`"+name+"`")) {
+				if name := string(m[1]) + string(m[2]); !bytes.Contains(text, []byte("`"+name+"`")) {
 					t.Errorf("%s: the variable %s has no entry", reference, name)
 				}
 			}
@@ -100,7 +100,7 @@ func TestRepoReferenceEnvironment(t *testing.T) {
 }
 
 // getenv finds the name of a variable that a program reads.
-var getenv = regexp.MustCompile(`os\.Getenv\("([A-Z0-9_]+)"\)`)
+var getenv = regexp.MustCompile(`os\.Getenv\("([A-Z0-9_]+)"\)|"(AWS_[A-Z0-9_]+)"`)
 
 // An entry is a line in a table of the reference.
 type entry struct{ path, kind, otherwise, example, since string }

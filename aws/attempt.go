@@ -5,6 +5,7 @@ package aws
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -60,6 +61,9 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 func refused(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return true // TLS sends the request after the certificate is verified
 	}
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok || api.ErrorCode() == unknown {

@@ -23,7 +23,6 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"os"
 	"sync"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
@@ -39,14 +38,17 @@ type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If it is empty, it is
 	// $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL, or else that of the region,
 	// which is $AWS_REGION or $AWS_DEFAULT_REGION or else the instance's.
+	// $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose among those of the region.
 	EC2URL string
 
 	// MetadataURL is the endpoint of the instance metadata service. If it is
-	// empty, it is $AWS_EC2_METADATA_SERVICE_ENDPOINT or http://169.254.169.254.
+	// empty, it is $AWS_EC2_METADATA_SERVICE_ENDPOINT or http://169.254.169.254, or
+	// http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 
 	// HTTP makes the requests to both, if it is not nil: through a proxy of the
-	// caller's, or without a socket at all.
+	// caller's, or without a socket at all. If it is nil, requests to EC2 heed
+	// $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
 	// Attempts is how often a call to EC2 is made before a throttled or failed answer is
@@ -67,40 +69,53 @@ type Client struct {
 	options  Options
 	ec2      *ec2.Client // must never become an interface; see call
 	metadata *metadata
+	invalid  error // a variable of the environment about EC2 has an invalid value
 
 	mu       sync.Mutex
 	identity *Instance
 }
 
-// New returns a Client. It makes no call before a method needs it.
+// New returns a Client. It makes no call before a method needs it. If a variable of the
+// environment has an invalid value, each call that needs it fails.
 func New(o Options) *Client {
-	o.EC2URL = cmp.Or(o.EC2URL, os.Getenv("AWS_ENDPOINT_URL_EC2"), os.Getenv("AWS_ENDPOINT_URL"))
-	o.MetadataURL = cmp.Or(o.MetadataURL, os.Getenv("AWS_EC2_METADATA_SERVICE_ENDPOINT"), "http://169.254.169.254")
 	o.Attempts = cmp.Or(o.Attempts, 2)
 	m := newMetadata(o)
-	return &Client{options: o, metadata: m, ec2: ec2.New(sdkOptions(o, m))}
+	s, err := sdkOptions(o, m)
+	return &Client{options: o, metadata: m, ec2: ec2.New(s), invalid: err}
 }
 
 // sdkOptions returns all options except the region, which a call determines when it needs
 // it.
-func sdkOptions(o Options, m *metadata) ec2.Options {
+func sdkOptions(o Options, m *metadata) (ec2.Options, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),
 		APIOptions:  []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKeyValue("cni-ipvlan-vpc-k8s", release.Version())},
 	}
-	if o.EC2URL != "" {
-		s.BaseEndpoint = &o.EC2URL
+	err := ec2Environment(&s, o)
+	do := o.HTTP
+	if do == nil {
+		var e error
+		do, e = ec2HTTP()
+		err = cmp.Or(err, e)
 	}
-	s.HTTPClient = whole{checked{awshttp.NewBuildableClient()}}
-	if o.HTTP != nil {
-		s.HTTPClient = whole{checked{o.HTTP}}
+	s.HTTPClient = whole{checked{do}}
+	return s, err
+}
+
+// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If
+// $AWS_CA_BUNDLE is set, its certificates replace those of the system.
+func ec2HTTP() (HTTPClient, error) {
+	do, bundle := awshttp.NewBuildableClient(), env("AWS_CA_BUNDLE")
+	if bundle.value == "" {
+		return do, nil
 	}
-	return s
+	cas, err := bundle.certificates()
+	return do.WithTransportOptions(func(t *http.Transport) { t.TLSClientConfig.RootCAs = cas }), err
 }
 
 // region returns the region of the environment, or else the instance's.
 func (c *Client) region(ctx context.Context) (string, error) {
-	if r := cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION")); r != "" {
+	if r := regionVariable().value; r != "" {
 		return r, nil
 	}
 	i, err := c.document(ctx)

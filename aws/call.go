@@ -39,6 +39,9 @@ type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, er
 func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) (*O, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
 	defer cancel()
+	if c.invalid != nil {
+		return nil, &Error{Action: action, Err: c.invalid}
+	}
 	region, err := c.region(ctx)
 	if err != nil {
 		return nil, &Error{Action: action, Err: err}

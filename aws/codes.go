@@ -109,6 +109,12 @@ var (
 		hint: "attach an instance profile whose role allows ec2:{action}"}
 	noAnswer = meaning{is: ErrTransient,
 		hint: "this node cannot reach the EC2 endpoint: it needs a NAT gateway, an internet gateway, or a VPC endpoint for ec2"}
+	noName = meaning{is: ErrTransient,
+		hint: "the name of the EC2 endpoint does not exist: check the node's DNS, and AWS_REGION, AWS_ENDPOINT_URL_EC2, AWS_USE_FIPS_ENDPOINT " +
+			"and AWS_USE_DUALSTACK_ENDPOINT; not every region has FIPS and dual-stack endpoints"}
+	noTrust = meaning{is: ErrTransient,
+		hint: "the node does not trust the certificate of the EC2 endpoint: if a proxy intercepts TLS, set AWS_CA_BUNDLE to a file " +
+			"with the proxy's CA; also check the clock"}
 	notEC2 = meaning{is: ErrTransient,
 		hint: "something else answers instead of EC2: check HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2, and proxies between the node and EC2"}
 	serverFault = meaning{is: ErrTransient}

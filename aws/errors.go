@@ -5,8 +5,10 @@ package aws
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -163,6 +165,12 @@ func (e *Error) meaning() meaning {
 	if e.hasNoRole() {
 		return noRole
 	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](e.Err); ok {
+		return noTrust
+	}
+	if d, ok := errors.AsType[*net.DNSError](e.Err); ok && d.IsNotFound {
+		return noName
+	}
 	if _, ok := errors.AsType[unreached](e.Err); ok {
 		return noAnswer
 	}
@@ -182,7 +190,7 @@ func (e *Error) hasNoRole() bool {
 }
 
 // Hint returns what an operator can do about err, or "". It looks for the EC2 or metadata
-// error in err's chain.
+// error in err's chain, and for an invalid variable of the environment.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {
@@ -191,6 +199,9 @@ func Hint(err error) string {
 	}
 	if e, ok := errors.AsType[*MetadataError](err); ok {
 		return e.hint()
+	}
+	if _, ok := errors.AsType[*envError](err); ok {
+		return hintEnv
 	}
 	return ""
 }

@@ -121,6 +121,8 @@ type metadata struct {
 	url   string
 	sdk   *imds.Client
 	slots chan struct{} // one for each concurrent request
+
+	invalid error // a variable of the environment about metadata has an invalid value
 }
 
 func newMetadata(o Options) *metadata {
@@ -128,11 +130,16 @@ func newMetadata(o Options) *metadata {
 	if do == nil {
 		do = directHTTP()
 	}
+	at, err := o.MetadataURL, error(nil)
+	if at == "" {
+		at, err = metadataEnvironment()
+	}
 	return &metadata{
-		url:   o.MetadataURL,
-		slots: make(chan struct{}, metadataReads),
+		url:     at,
+		invalid: err,
+		slots:   make(chan struct{}, metadataReads),
 		sdk: imds.New(imds.Options{
-			Endpoint:       o.MetadataURL,
+			Endpoint:       at,
 			HTTPClient:     recorder{do},
 			EnableFallback: sdk.FalseTernary,
 
@@ -206,6 +213,9 @@ func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o
 
 // try makes a request by f and explains its failure.
 func (m *metadata) try(ctx context.Context, path string, f func(context.Context) error) error {
+	if m.invalid != nil {
+		return m.invalid
+	}
 	select {
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
