@@ -47,7 +47,7 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 		if p.knowsMore(ctx, s) {
 			return nil
 		}
-		return plugin.Errorf(plugin.CodeTryAgain, "lower --max-pods (see 'cni-ipvlan-vpc-k8s-tool maxpods'), raise maxENIs, or take a larger instance type", "%w", full)
+		return plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "%w", full)
 	}
 	_, err := p.NewENI(ctx, ENISpec{
 		Pool: p.Policy.Pool, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,

@@ -39,6 +39,24 @@ func (p *Pool) full(s *registry.State) error {
 	return nil
 }
 
+// hintFull returns what an operator can do about a full instance. It depends on what limits
+// the ENIs: maxENIs, interfaceIndex or the instance type.
+func (p *Pool) hintFull(s *registry.State) string {
+	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
+	n, refused := s.Instance, refused(s) != nil
+	prefixes := "set prefixDelegation, "
+	if p.Policy.Prefixes {
+		prefixes = ""
+	}
+	switch most := p.Policy.MaxENIs; {
+	case !refused && 0 < most && most < n.ENIs && most <= s.Attached():
+		return fmt.Sprintf("maxENIs is %d: raise it to at most %d, the limit of %s, %sor %s", most, n.ENIs, n.Type, prefixes, fewer)
+	case !refused && s.Attached() < n.ENIs && p.Policy.MinIndex > 1:
+		return fmt.Sprintf("lower interfaceIndex, %stake a larger instance type than %s, or %s", prefixes, n.Type, fewer)
+	}
+	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
+}
+
 // refused returns an error while EC2's last refusal of another ENI counts, and nil otherwise.
 func refused(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {

@@ -187,3 +187,54 @@ func TestPassedOverKeepsCode(t *testing.T) {
 		}
 	})
 }
+
+// TestHintFull: the hint about a full instance names what limits its ENIs, and only that.
+func TestHintFull(t *testing.T) {
+	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
+	tests := []struct {
+		name    string
+		maxENIs int
+		refused bool
+		want    string
+	}{
+		{name: "maxENIs", maxENIs: 2, want: "maxENIs is 2: raise it to at most 3, the limit of m5.large, set prefixDelegation, or " + fewer},
+		{name: "the type", want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
+		{name: "maxENIs is the type's limit", maxENIs: 3, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
+		{name: "maxENIs is higher", maxENIs: 9, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
+		{name: "EC2 has refused another", maxENIs: 2, refused: true, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.MaxENIs = tt.maxENIs
+				enis := 2 // beside the boot ENI
+				if tt.maxENIs == 2 {
+					enis = 1
+				}
+				w.fill(enis)
+				if tt.refused {
+					must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+						s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead = time.Now().Add(time.Minute), enis+1, time.Now()
+					}))
+				}
+				_, err := w.acquire(99)
+				got, _ := errors.AsType[*plugin.Error](err)
+				if got == nil || !errors.Is(err, aws.ErrInstanceFull) || got.Hint != tt.want {
+					w.Errorf("got %+v, want the hint %q", got, tt.want)
+				}
+			})
+		})
+	}
+	t.Run("prefixes and interfaceIndex", func(t *testing.T) {
+		p := &Pool{}
+		p.Policy.Prefixes, p.Policy.MinIndex = true, 1
+		s := &registry.State{Instance: registry.Instance{Type: "c6in.32xlarge", ENIs: 14}}
+		if got, want := p.hintFull(s), "this c6in.32xlarge can have no more ENIs: take a larger instance type, or "+fewer; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		p.Policy.MinIndex = 7
+		if got, want := p.hintFull(s), "lower interfaceIndex, take a larger instance type than c6in.32xlarge, or "+fewer; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
