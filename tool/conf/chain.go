@@ -198,7 +198,8 @@ func (r *review) program(i int, path string) {
 }
 
 // neighbours compares the file with the others in its directory. Two networks of one name
-// share their leases, and the node masquerades for the pods of all networks.
+// share their leases, and the node masquerades for the pods of all networks. It does not
+// compare the file with the one that it will replace.
 func (r *review) neighbours(dir string) error {
 	files, err := Files(dir)
 	if err != nil {
@@ -207,7 +208,7 @@ func (r *review) neighbours(dir string) error {
 	mine, has := pairOf(r.List)
 	for _, f := range files {
 		other, err := Read(f)
-		if err != nil || filepath.Base(f) == filepath.Base(r.file) {
+		if err != nil || filepath.Base(f) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f)) {
 			continue // its own review says what is wrong with it
 		}
 		if other.Plugin(TypeIPAM) != nil && other.Name == r.Name {
@@ -228,6 +229,14 @@ func (r *review) neighbours(dir string) error {
 		}
 	}
 	return nil
+}
+
+// replaces reports whether the file fresh is meant to replace the file old by a rename:
+// 10-pods.conflist.new or .10-pods.conflist.swp replaces 10-pods.conflist. Runtimes read both
+// if fresh has one of their endings, and then it replaces nothing.
+func replaces(fresh, old string) bool {
+	target := strings.TrimPrefix(strings.TrimSuffix(fresh, filepath.Ext(fresh)), ".")
+	return !isRead(fresh) && (target == old || target == strings.TrimSuffix(old, filepath.Ext(old)))
 }
 
 // pairOf returns the configuration of the veth pair in a list, if it has one.

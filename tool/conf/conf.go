@@ -122,11 +122,16 @@ func Files(dir string) ([]string, error) {
 	}
 	var files []string
 	for _, e := range entries {
-		if !e.IsDir() && slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) {
+		if !e.IsDir() && isRead(e.Name()) {
 			files = append(files, filepath.Join(dir, e.Name()))
 		}
 	}
 	return files, nil
+}
+
+// isRead reports whether runtimes read a file of this name (libcni, ConfFiles).
+func isRead(name string) bool {
+	return slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name))
 }
 
 // conflistsAt returns the conflists of a directory, or the one file.
