@@ -33,8 +33,10 @@ func httpFrom(ns *nl.NS, patience time.Duration) *http.Client {
 }
 
 // get returns what a URL answers to a call from a namespace.
-func get(from *nl.NS, url string) (string, error) {
-	r, err := httpFrom(from, 10*time.Second).Get(url)
+func get(from *nl.NS, url string) (string, error) { return getWithin(from, url, 10*time.Second) }
+
+func getWithin(from *nl.NS, url string, patience time.Duration) (string, error) {
+	r, err := httpFrom(from, patience).Get(url)
 	if err != nil {
 		return "", err
 	}
