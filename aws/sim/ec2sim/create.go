@@ -7,6 +7,7 @@ import "net/netip"
 
 type createNetworkInterfaceInput struct {
 	ClientToken                    string             `ec2:"ClientToken"`
+	Tracking                       *trackingRequest   `ec2:"ConnectionTrackingSpecification"`
 	Description                    string             `ec2:"Description"`
 	InterfaceType                  string             `ec2:"InterfaceType"`
 	IPv4PrefixCount                int                `ec2:"Ipv4PrefixCount"`
@@ -84,6 +85,10 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
+	tracking, err := in.Tracking.settle(Tracking{})
+	if err != nil {
+		return nil, err
+	}
 	if 1+w.v4.slots() > s.maxIPv4 || w.v6.slots() > s.maxIPv6 {
 		return nil, tooManyAddresses()
 	}
@@ -91,7 +96,7 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.description, e.tags, e.known = in.Description, tags, s.propagated()
+	e.description, e.tags, e.tracking, e.known = in.Description, tags, tracking, s.propagated()
 	return e, nil
 }
 

@@ -35,6 +35,7 @@ type networkInterface struct {
 	IPv6Prefixes       set[prefix6Item]            `xml:"ipv6PrefixSet"`
 	IPv6Native         bool                        `xml:"ipv6Native,omitempty"`
 	InterfaceType      string                      `xml:"interfaceType"`
+	Tracking           *trackingItem               `xml:"connectionTrackingConfiguration"`
 }
 
 type groupIdentifier struct {
@@ -147,6 +148,7 @@ func (s *Sim) describe(e *eni) *networkInterface {
 		Association:      s.association(e.publicIP),
 		Tags:             tagSet(e.tags),
 		InterfaceType:    e.interfaceType(),
+		Tracking:         e.tracking.item(),
 		IPv6Native:       e.subnet.v4 == nil,
 	}
 	if a := e.primary(); a.IsValid() {

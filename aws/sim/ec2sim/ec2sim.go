@@ -130,6 +130,8 @@ type InstanceType struct {
 	IPv6PerENI int   // IPv6 addresses and prefixes of one ENI; 0: the type has no IPv6
 	Cards      []int // the number of network interfaces of each network card; nil: one card takes them all
 	Xen        bool  // not a Nitro type: no delegated prefixes (Guide: "Prefix delegation ...")
+
+	TCPEstablished int // after how many seconds an idle connection is no longer tracked, if its ENI says nothing else; 0: 432000
 }
 
 // RunInstance describes the launch of an instance (API: RunInstances, the part for its first network interface).
@@ -144,5 +146,6 @@ type RunInstance struct {
 	IPv6Prefixes   int        // or how many IPv6 prefixes
 	EFAOnly        int        // how many network cards, from the first on, also have an EFA-only ENI
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
+	Tracking       Tracking   // of the boot ENI
 	Tags           map[string]string
 }

@@ -49,6 +49,7 @@ type eni struct {
 	v6              holding
 	publicIP        netip.Addr
 	sourceDestCheck bool
+	tracking        Tracking
 	tags            map[string]string
 	efaOnly         bool        // an EFA-only ENI has no address
 	token           string      // the client token of its creation, if any
@@ -219,6 +220,7 @@ func (e *eni) snapshot() ENI {
 		PublicIP:        e.publicIP,
 		SourceDestCheck: e.sourceDestCheck,
 		EFAOnly:         e.efaOnly,
+		Tracking:        e.tracking,
 		Tags:            maps.Clone(e.tags),
 		Status:          e.status(),
 	}

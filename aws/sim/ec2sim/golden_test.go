@@ -41,7 +41,7 @@ func golden(t *testing.T, name, got string) {
 func TestAnswers(t *testing.T) {
 	life := []string{
 		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2" +
-			" ClientToken=t1 TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods",
+			" ClientToken=t1 ConnectionTrackingSpecification.TcpEstablishedTimeout=7200 ConnectionTrackingSpecification.UdpTimeout=40 TagSpecification.1.ResourceType=network-interface TagSpecification.1.Tag.1.Key=pool TagSpecification.1.Tag.1.Value=pods",
 		"AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1 NetworkCardIndex=0",
 		"ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-2 Attachment.AttachmentId=eni-attach-2 Attachment.DeleteOnTermination=true",
 		"AssignPrivateIpAddresses NetworkInterfaceId=eni-2 SecondaryPrivateIpAddressCount=2",
@@ -53,7 +53,7 @@ func TestAnswers(t *testing.T) {
 		"DescribeSubnets Filter.1.Name=vpc-id Filter.1.Value.1=vpc-1 Filter.2.Name=availabilityZone Filter.2.Value.1=us-east-1a MaxResults=5",
 		"DescribeVpcs",
 		"DescribeVpcPeeringConnections",
-		"DescribeInstanceTypes InstanceType.1=m5.large InstanceType.2=p4d.24xlarge",
+		"DescribeInstanceTypes InstanceType.1=m5.large InstanceType.2=p4d.24xlarge InstanceType.3=c8gn.48xlarge",
 		"DetachNetworkInterface AttachmentId=eni-attach-2",
 		"DeleteNetworkInterface NetworkInterfaceId=eni-2",
 	}

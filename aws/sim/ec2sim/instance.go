@@ -75,6 +75,7 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.tracking = r.Tracking
 	i := &Instance{
 		ID:   fmt.Sprintf("i-%017x", s.count("i")),
 		Type: r.Type, Zone: sub.Zone, Subnet: sub.ID, VPC: sub.VPC,

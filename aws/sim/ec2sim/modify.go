@@ -13,6 +13,7 @@ type modifyNetworkInterfaceAttributeInput struct {
 	SourceDestCheck  *struct {
 		Value bool `ec2:"Value"`
 	} `ec2:"SourceDestCheck"`
+	Tracking *trackingRequest `ec2:"ConnectionTrackingSpecification"`
 }
 
 type attachmentChanges struct {
@@ -23,7 +24,7 @@ type attachmentChanges struct {
 // modifyNetworkInterfaceAttribute changes one attribute of an ENI (API: ModifyNetworkInterfaceAttribute: "You can
 // specify only one attribute at a time").
 func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttributeInput) (*done, error) {
-	given := []bool{in.Attachment != nil, in.Description != nil, in.SecurityGroupIDs != nil, in.SourceDestCheck != nil}
+	given := []bool{in.Attachment != nil, in.Description != nil, in.SecurityGroupIDs != nil, in.SourceDestCheck != nil, in.Tracking != nil}
 	if several(given...) {
 		return nil, refuse("InvalidParameterCombination", "Fields for multiple attribute types specified.")
 	}
@@ -50,6 +51,10 @@ func (s *Sim) modifyNetworkInterfaceAttribute(in *modifyNetworkInterfaceAttribut
 	case in.SourceDestCheck != nil:
 		e.sourceDestCheck = in.SourceDestCheck.Value
 		s.changed(Addressed, e)
+	case in.Tracking != nil:
+		if e.tracking, err = in.Tracking.settle(e.tracking); err != nil {
+			return nil, err
+		}
 	default:
 		return nil, refuse("InvalidParameterCombination", "No attributes specified.")
 	}

@@ -53,6 +53,10 @@ func TestRules(t *testing.T) {
 		{"create: last address", "", create + " PrivateIpAddress=10.0.1.255", "400 InvalidParameterValue"},
 		{"create: address of elsewhere", "", create + " PrivateIpAddress=10.0.0.9", "400 InvalidParameterValue"},
 		{"create: address twice", "", create + " PrivateIpAddress=10.0.1.9 PrivateIpAddresses.1.PrivateIpAddress=10.0.1.9", "400 InvalidParameterValue"},
+		{"create: established timeout too short", "", create + " ConnectionTrackingSpecification.TcpEstablishedTimeout=59", "400 InvalidParameterValue"},
+		{"create: established timeout too long", "", create + " ConnectionTrackingSpecification.TcpEstablishedTimeout=432001", "400 InvalidParameterValue"},
+		{"create: stream timeout too long", "", create + " ConnectionTrackingSpecification.UdpStreamTimeout=181", "400 InvalidParameterValue"},
+		{"create: datagram timeout too short", "", create + " ConnectionTrackingSpecification.UdpTimeout=29", "400 InvalidParameterValue"},
 		{"create: tags for a volume", "", create + " TagSpecification.1.ResourceType=volume TagSpecification.1.Tag.1.Key=a", "400 InvalidParameterValue"},
 		{"create: no IPv6 there", "", create + " Ipv6AddressCount=1", "400 InvalidParameterValue"},
 		{"create: no IPv4 there", "", "CreateNetworkInterface SubnetId=subnet-six SecondaryPrivateIpAddressCount=1", "400 InvalidParameterValue"},
@@ -71,6 +75,7 @@ func TestRules(t *testing.T) {
 		{"create: a /64", "", dual + " Ipv6Prefix.1.Ipv6Prefix=2001:db8:1:4::/64", "400 InvalidParameterValue"},
 		{"create: IPv6 of elsewhere", "", dual + " Ipv6Addresses.1.Ipv6Address=2001:db8:1:6::9", "400 InvalidParameterValue"},
 		{"create: both families, one of them full", "", "CreateNetworkInterface SubnetId=subnet-dual SecondaryPrivateIpAddressCount=2 Ipv6Prefix.1.Ipv6Prefix=2001:db8:1:4::/80", "400 InvalidParameterValue"},
+		{"create: token with another timeout", create + " ClientToken=t1", create + " ClientToken=t1 ConnectionTrackingSpecification.UdpTimeout=40", "400 IdempotentParameterMismatch"},
 		{"create: token with other parameters", create + " ClientToken=t1", create + " ClientToken=t1 Description=x", "400 IdempotentParameterMismatch"},
 
 		{"attach: no ENI", "", "AttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-9 DeviceIndex=1", "400 InvalidNetworkInterfaceID.NotFound"},
@@ -97,6 +102,7 @@ func TestRules(t *testing.T) {
 
 		{"modify: nothing", "", "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1", "400 InvalidParameterCombination"},
 		{"modify: two attributes", "", "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 Description.Value=x SourceDestCheck.Value=false", "400 InvalidParameterCombination"},
+		{"modify: timeout out of range", "", "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 ConnectionTrackingSpecification.UdpTimeout=61", "400 InvalidParameterValue"},
 		{"modify: no ENI", "", "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-9 Description.Value=x", "400 InvalidNetworkInterfaceID.NotFound"},
 		{"modify: no group", "", "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-1 SecurityGroupId.1=sg-x", "400 InvalidGroup.NotFound"},
 		{"modify: attachment of another", attached, "ModifyNetworkInterfaceAttribute NetworkInterfaceId=eni-2 Attachment.AttachmentId=eni-attach-1 Attachment.DeleteOnTermination=true", "400 InvalidAttachmentID.NotFound"},

@@ -23,6 +23,7 @@ type ENI struct {
 	PublicIP        netip.Addr     // mapped to the primary address; zero if none
 	SourceDestCheck bool
 	EFAOnly         bool // an EFA-only ENI has no address
+	Tracking        Tracking
 	Tags            map[string]string
 
 	Status string // "available" or "in-use"

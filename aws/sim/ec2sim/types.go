@@ -13,7 +13,8 @@ import (
 // addresses and of ENIs on each network card are those of pkg/vpc/vpc_ip_resource_limit.go of aws/amazon-vpc-cni-k8s,
 // which is generated from DescribeInstanceTypes. An instance with several cards can have as many ENIs as all cards
 // together (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses (Guide: "Maximum
-// IP addresses per network interface").
+// IP addresses per network interface"). C8gn is of Nitro v6 (Guide: the platform summary of the
+// family).
 var builtin = []InstanceType{
 	nitro("t3.small", 3, 4),
 	nitro("t3.medium", 3, 6),
@@ -26,7 +27,7 @@ var builtin = []InstanceType{
 	nitro("c5.4xlarge", 8, 30),
 	nitro("c5n.18xlarge", 15, 50),
 	nitro("c6in.32xlarge", 8, 50).times(2),
-	nitro("c8gn.48xlarge", 12, 50).times(2),
+	nitro("c8gn.48xlarge", 12, 50).times(2).nitro6(),
 	nitro("dl1.24xlarge", 15, 50).times(4),
 	nitro("p4d.24xlarge", 15, 50).times(4),
 	nitro("p5.48xlarge", 2, 50).times(32),
@@ -63,13 +64,14 @@ type typeItem struct {
 }
 
 type networkInfo struct {
-	MaximumNetworkInterfaces  int              `xml:"maximumNetworkInterfaces"`
-	MaximumNetworkCards       int              `xml:"maximumNetworkCards"`
-	DefaultNetworkCardIndex   int              `xml:"defaultNetworkCardIndex"`
-	NetworkCards              set[networkCard] `xml:"networkCards"`
-	IPv4AddressesPerInterface int              `xml:"ipv4AddressesPerInterface"`
-	IPv6AddressesPerInterface int              `xml:"ipv6AddressesPerInterface"`
-	IPv6Supported             bool             `xml:"ipv6Supported"`
+	MaximumNetworkInterfaces  int                 `xml:"maximumNetworkInterfaces"`
+	MaximumNetworkCards       int                 `xml:"maximumNetworkCards"`
+	DefaultNetworkCardIndex   int                 `xml:"defaultNetworkCardIndex"`
+	NetworkCards              set[networkCard]    `xml:"networkCards"`
+	IPv4AddressesPerInterface int                 `xml:"ipv4AddressesPerInterface"`
+	IPv6AddressesPerInterface int                 `xml:"ipv6AddressesPerInterface"`
+	IPv6Supported             bool                `xml:"ipv6Supported"`
+	Tracking                  defaultTrackingItem `xml:"connectionTrackingConfiguration"`
 }
 
 type networkCard struct {
@@ -119,6 +121,7 @@ func (s *Sim) describeInstanceTypes(in *describeInstanceTypesInput) (*describeIn
 			IPv4AddressesPerInterface: t.IPv4PerENI,
 			IPv6AddressesPerInterface: t.IPv6PerENI,
 			IPv6Supported:             t.IPv6PerENI > 0,
+			Tracking:                  t.tracking(),
 		}}
 		for i, n := range t.cards() {
 			item.NetworkInfo.NetworkCards.Items = append(item.NetworkInfo.NetworkCards.Items, networkCard{i, n})

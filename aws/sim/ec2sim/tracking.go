@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import "cmp"
+
+// A Tracking holds the timeouts, in seconds, with which the security groups of an ENI track idle connections. 0: not set, so
+// the default of the instance type counts (Guide: "Connection tracking timeouts").
+type Tracking struct {
+	TCPEstablished int
+	UDPStream      int
+	UDP            int
+}
+
+// defaultTracking are the defaults of an instance type before Nitro v6 (API: ConnectionTrackingSpecificationRequest).
+var defaultTracking = Tracking{TCPEstablished: 432000, UDPStream: 180, UDP: 30}
+
+// nitro6 returns the type as one of Nitro v6, whose default for TCP is shorter (the same page).
+func (t InstanceType) nitro6() InstanceType {
+	t.TCPEstablished = 350
+	return t
+}
+
+// trackingRequest has the settings of a request (API: ConnectionTrackingSpecificationRequest).
+type trackingRequest struct {
+	TCPEstablished *int `ec2:"TcpEstablishedTimeout"`
+	UDPStream      *int `ec2:"UdpStreamTimeout"`
+	UDP            *int `ec2:"UdpTimeout"`
+}
+
+// settle returns the settings with those of the request. The ranges are those of the API. It names no error code for a
+// value outside, so the code is that of other invalid values (a guess).
+func (in *trackingRequest) settle(t Tracking) (Tracking, error) {
+	if in == nil {
+		return t, nil
+	}
+	set := func(name string, into, n *int, least, most int) error {
+		if n == nil {
+			return nil
+		}
+		if *n < least || *n > most {
+			return invalid(*n, name, "The timeout is out of its range.")
+		}
+		*into = *n
+		return nil
+	}
+	return t, cmp.Or(
+		set("TcpEstablishedTimeout", &t.TCPEstablished, in.TCPEstablished, 60, 432000),
+		set("UdpStreamTimeout", &t.UDPStream, in.UDPStream, 60, 180),
+		set("UdpTimeout", &t.UDP, in.UDP, 30, 60))
+}
+
+// trackingItem is a Tracking on the wire (API: ConnectionTrackingConfiguration).
+type trackingItem struct {
+	TCPEstablished int `xml:"tcpEstablishedTimeout,omitempty"`
+	UDPStream      int `xml:"udpStreamTimeout,omitempty"`
+	UDP            int `xml:"udpTimeout,omitempty"`
+}
+
+func (t Tracking) item() *trackingItem {
+	if t == (Tracking{}) {
+		return nil
+	}
+	return new(trackingItem(t))
+}
+
+// defaultTrackingItem has the defaults of an instance type on the wire (API: DefaultConnectionTrackingConfiguration).
+type defaultTrackingItem struct {
+	TCPEstablished int `xml:"defaultTcpEstablishedTimeout"`
+	UDPStream      int `xml:"defaultUdpStreamTimeout"`
+	UDP            int `xml:"defaultUdpTimeout"`
+}
+
+func (t InstanceType) tracking() defaultTrackingItem {
+	d := defaultTracking
+	d.TCPEstablished = cmp.Or(t.TCPEstablished, d.TCPEstablished)
+	return defaultTrackingItem(d)
+}
