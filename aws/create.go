@@ -21,6 +21,7 @@ type ENISpec struct {
 	SecurityGroups []string // none: the VPC's default group
 	Description    string
 	Tags           map[string]string
+	Tracking       Tracking // what is not set is the instance type's
 
 	// Token makes the creation safe to repeat: the same token and the same spec give the
 	// same ENI, as long as EC2 remembers the token. If a caller records it first, it finds
@@ -40,7 +41,8 @@ type ENISpec struct {
 // attributes, so no describe is needed.
 func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	const action = "CreateNetworkInterface"
-	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups, TagSpecifications: tagSpecs(s.Tags)}
+	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups, TagSpecifications: tagSpecs(s.Tags),
+		ConnectionTrackingSpecification: s.Tracking.request()}
 	if s.Description != "" {
 		in.Description = &s.Description
 	}

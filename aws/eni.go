@@ -44,6 +44,7 @@ type ENI struct {
 	Instance            string // that it is attached to
 	Attachment          string // the attachment's ID
 	DeleteOnTermination bool   // of the attachment
+	Tracking            Tracking
 	Tags                map[string]string
 }
 
@@ -88,7 +89,7 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 	if i := slices.IndexFunc(n.PrivateIpAddresses, isPrimary); i > 0 {
 		n.PrivateIpAddresses[0], n.PrivateIpAddresses[i] = n.PrivateIpAddresses[i], n.PrivateIpAddresses[0]
 	}
-	var errs [6]error
+	var errs [7]error
 	e.Addrs, errs[0] = parseAll(ipv4, texts(n.PrivateIpAddresses,
 		func(a types.NetworkInterfacePrivateIpAddress) *string { return a.PrivateIpAddress }))
 	e.Prefixes, errs[1] = parseAll(ipv4Prefix, texts(n.Ipv4Prefixes,
@@ -99,6 +100,7 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 		func(p types.Ipv6PrefixSpecification) *string { return p.Ipv6Prefix }))
 	errs[4] = e.attach(n.Attachment)
 	errs[5] = e.check(sdk.ToString(n.MacAddress))
+	e.Tracking, errs[6] = parseTracking(n.ConnectionTrackingConfiguration)
 	if err := errors.Join(errs[:]...); err != nil {
 		return e, fmt.Errorf("%s: %w", e.ID, err)
 	}

@@ -19,6 +19,10 @@ type Limits struct {
 	IPv4PerENI int   // addresses, the primary one included; a prefix counts as one
 	IPv6PerENI int   // the same, with no primary; 0 if the type has no IPv6
 	Cards      []int // maximum number of ENIs of each network card, by its index; 0 if it takes none with addresses; at least one card
+
+	// TCPEstablished is after how many seconds an idle TCP connection is no longer tracked, on
+	// an ENI that does not set this (see [Tracking]); 0 if EC2 does not say.
+	TCPEstablished int
 }
 
 // PodENIs returns how many ENIs an instance can have for pods. These are all except the
@@ -55,7 +59,7 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 // parseLimits parses the limits. It does not use the numbers ...PerSecondaryInterface,
 // which belong to another product. A type without IPv6 may omit its number.
 func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
-	var errs [4]error
+	var errs [5]error
 	l.ENIs, errs[0] = number("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)
 	l.IPv4PerENI, errs[1] = number("the number of IPv4 addresses", n.Ipv4AddressesPerInterface, 1, maxAddrs)
 	if n.Ipv6AddressesPerInterface != nil {
@@ -64,6 +68,9 @@ func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	l.Cards, errs[3] = parseCards(n.NetworkCards)
 	if len(l.Cards) == 0 {
 		l.Cards = []int{l.ENIs}
+	}
+	if c := n.ConnectionTrackingConfiguration; c != nil {
+		l.TCPEstablished, errs[4] = timeout("TCP connections", c.DefaultTcpEstablishedTimeout)
 	}
 	return l, errors.Join(errs[:]...)
 }

@@ -90,11 +90,12 @@ func TestLifeOfAnENI(t *testing.T) {
 
 		created := must(c.CreateENI(ctx, aws.ENISpec{
 			Subnet: "subnet-b", SecurityGroups: []string{"sg-1", "sg-2"}, Description: "CNI-ENI " + me.ID,
-			Tags: map[string]string{"managed": "true", "pool": "a"}, Token: "token-1", Secondary: 2,
+			Tags: map[string]string{"managed": "true", "pool": "a"}, Token: "token-1", Secondary: 2, Tracking: aws.Tracking{TCPEstablished: 7200, UDP: 45},
 		}))(t)
 		equal(t, "created", created, aws.ENI{
 			ID: created.ID, MAC: created.MAC, Index: aws.UnknownIndex, Subnet: "subnet-b", VPC: "vpc-1", SecurityGroups: []string{"sg-1", "sg-2"},
 			Addrs: created.Addrs, Description: "CNI-ENI " + me.ID, Status: created.Status, Tags: map[string]string{"managed": "true", "pool": "a"},
+			Tracking: aws.Tracking{TCPEstablished: 7200, UDP: 45},
 		})
 		if truth := sim.ENIs()[1]; len(created.Addrs) != 3 || !slices.Equal(truth.Addrs, created.Addrs) {
 			t.Errorf("EC2 answered %v, and has %v", created.Addrs, truth.Addrs)
@@ -252,9 +253,12 @@ func TestCIDRs(t *testing.T) {
 func TestLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, _, c := world(t, "m5.large")
-		equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t), aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []int{3}})
+		equal(t, "m5.large", must(c.Limits(t.Context(), "m5.large"))(t), aws.Limits{ENIs: 3, IPv4PerENI: 10, IPv6PerENI: 10, Cards: []int{3}, TCPEstablished: 432000})
 		equal(t, "p4d", must(c.Limits(t.Context(), "p4d.24xlarge"))(t),
-			aws.Limits{ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}})
+			aws.Limits{ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}, TCPEstablished: 432000})
+		if l := must(c.Limits(t.Context(), "c8gn.48xlarge"))(t); l.TCPEstablished != 350 {
+			t.Errorf("c8gn tracks idle connections for %d s, want 350", l.TCPEstablished)
+		}
 		if _, err := c.Limits(t.Context(), "m5.tiny"); !errors.Is(err, aws.ErrNotFound) {
 			t.Errorf("no type: %v, want ErrNotFound", err)
 		}

@@ -39,6 +39,8 @@ const (
 	maxENIs  = 1024 // of an instance, and of a card, and so the largest device index
 	maxCards = 256
 	maxAddrs = 4096 // of an ENI
+
+	maxTimeout = 10 * 432000 // of an idle connection, in seconds; the longest is five days
 )
 
 // checkID refuses an invalid ID. The kind is the beginning of the ID.

@@ -106,6 +106,7 @@ type ENISpec struct {
 	Tags           map[string]string // of its subnet
 	SecurityGroups []string
 	ENITags        map[string]string
+	Tracking       registry.Tracking // what is not set is as on the boot ENI
 	MinIndex       int
 	Managed        bool // a collection may delete it when it is empty
 	Keep           bool // the collection must first wait for an ADD: skipDeallocation, or addresses to keep ready; see TagKeep
@@ -144,6 +145,11 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
+	seen, s, err := p.seeAttached(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	spec.Tracking = spec.Tracking.Over(seen.tracking())
 	var why []error
 	for _, subnet := range unendedFirst(s, subnets) {
 		eni, token, err := p.create(ctx, s, subnet, spec)
@@ -154,7 +160,7 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return eni.ID, p.attach(ctx, eni, token, spec)
+		return eni.ID, p.attach(ctx, eni, token, spec, seen)
 	}
 	where := fmt.Sprintf("%s in %s", vpcOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -233,8 +239,9 @@ func mix(h uint64) uint64 {
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attach attaches an ENI that this suite has made, and records it. If the instance or its
-// network card takes no more ENIs, or the instance does not run, attach deletes the ENI.
-func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec) error {
+// network card takes no more ENIs, or the instance does not run, attach deletes the ENI. If
+// the caller has asked EC2 which ENIs are attached, seen is the answer.
+func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
 	if err != nil {
@@ -243,7 +250,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	if err := strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
 		return err
 	}
-	attachment, at, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex)
+	attachment, at, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
 	noPlace := errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning)
 	if noPlace && !aws.MaybeDone(err) {
 		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
@@ -310,9 +317,36 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// attachAnywhere attaches the ENI at a free slot. It first asks EC2 which ENIs are
-// attached. Another program may take the slot before the attach call.
-func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attachment string, at slot, err error) {
+// An attached is EC2's answer to the question which ENIs are attached to this instance.
+type attached struct {
+	enis  []aws.ENI
+	asked time.Time // zero: EC2 was not asked
+}
+
+// seeAttached asks EC2 which ENIs are attached to this instance, and notes which are not.
+func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (seen attached, _ *registry.State, err error) {
+	seen.asked = time.Now()
+	if seen.enis, err = p.describeENIs(ctx, aws.ByInstance(s.Instance.ID)); err != nil {
+		return seen, s, err
+	}
+	err = p.Registry.Change(ctx, func(now *registry.State) { noteAttached(now, seen.enis, seen.asked); s = now })
+	return seen, s, err
+}
+
+// tracking returns the timeouts of connection tracking that are set on the boot ENI.
+func (seen attached) tracking() registry.Tracking {
+	for _, e := range seen.enis {
+		if e.Index == 0 && e.Card == 0 {
+			return registry.Tracking(e.Tracking)
+		}
+	}
+	return registry.Tracking{}
+}
+
+// attachAnywhere attaches the ENI at a free slot. It needs to know which ENIs are attached,
+// and asks EC2 if seen is too old. Another program may take the slot before the attach call.
+func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen attached) (attachment string, at slot, err error) {
+	const lately = 5 * time.Second
 	if err := p.turn(ctx, attachAction); err != nil {
 		return "", at, err
 	}
@@ -320,22 +354,29 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int) (attac
 	if err != nil {
 		return "", at, err
 	}
-	asked := time.Now()
-	attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
-	if err == nil {
-		err = p.Registry.Change(ctx, func(now *registry.State) { noteAttached(now, attached, asked); s = now })
+	old := time.Since(seen.asked) < lately // from before the ENI was created
+	if !old {
+		if seen, s, err = p.seeAttached(ctx, s); err != nil {
+			return "", at, err
+		}
 	}
-	if err != nil {
-		return "", at, err
+	attachment, at, err = p.attachWhere(ctx, s, seen.enis, eni, least)
+	full := errors.Is(err, aws.ErrInstanceFull)
+	if !full && !errors.Is(err, aws.ErrCardFull) {
+		return attachment, at, err
 	}
-	attachment, at, err = p.attachWhere(ctx, s, attached, eni, least)
-	if full := errors.Is(err, aws.ErrInstanceFull); (full || errors.Is(err, aws.ErrCardFull)) && !aws.MaybeDone(err) {
-		if e := p.noteFull(ctx, attached, least, err); e != nil {
+	if old { // others may have attached an ENI since
+		if again, now, e := p.seeAttached(ctx, s); e == nil {
+			seen, s = again, now
+		}
+	}
+	if !aws.MaybeDone(err) {
+		if e := p.noteFull(ctx, seen.enis, least, err); e != nil {
 			return attachment, at, errors.Join(err, e)
 		}
 	}
-	if errors.Is(err, aws.ErrInstanceFull) {
-		if e := p.learnShown(ctx, s, attached); e != nil {
+	if full {
+		if e := p.learnShown(ctx, s, seen.enis); e != nil {
 			slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata service shows them", "error", e)
 		}
 	}

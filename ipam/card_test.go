@@ -286,7 +286,7 @@ func TestSlotOfDetached(t *testing.T) {
 	w.policy.MaxENIs = 2
 	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error { s.Instance.ENIs = 2; return nil }))
 	must(t, w.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": w.node.ENIs()[1].Attachment}))
-	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1); err != nil || at.index != 1 {
+	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1, attached{}); err != nil || at.index != 1 {
 		t.Errorf("attached at %+v: %v", at, err)
 	}
 }

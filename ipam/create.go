@@ -93,6 +93,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 		SecurityGroups: spec.SecurityGroups,
 		Description:    description(s.Instance.ID),
 		Tags:           spec.tags(s.Instance.ID),
+		Tracking:       aws.Tracking(spec.Tracking),
 	}
 	if spec.wants(lease.IPv6) {
 		eni.IPv6Prefixes = 1
@@ -164,13 +165,13 @@ func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISp
 // wanted returns what the registry must record of a creation, so that it can be repeated.
 // specOf returns the parameters for EC2.
 func wanted(spec aws.ENISpec) registry.Wanted {
-	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
+	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags, Tracking: registry.Tracking(spec.Tracking),
 		Secondary: spec.Secondary, Prefixes: spec.Prefixes, IPv6: spec.IPv6, IPv6Prefixes: spec.IPv6Prefixes}
 }
 
 func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 	return aws.ENISpec{Token: token, Description: description, Subnet: w.Subnet, SecurityGroups: w.SecurityGroups, Tags: w.Tags,
-		Secondary: w.Secondary, Prefixes: w.Prefixes, IPv6: w.IPv6, IPv6Prefixes: w.IPv6Prefixes}
+		Tracking: aws.Tracking(w.Tracking), Secondary: w.Secondary, Prefixes: w.Prefixes, IPv6: w.IPv6, IPv6Prefixes: w.IPv6Prefixes}
 }
 
 // unended returns the client token of a suitable creation with an unknown outcome, of any
@@ -178,7 +179,8 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 // consistency"). The same call with the same token creates no second ENI.
 func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
-		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) && maps.Equal(i.Tags, spec.Tags) {
+		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) && maps.Equal(i.Tags, spec.Tags) &&
+			i.Tracking == registry.Tracking(spec.Tracking) {
 			token = max(token, t)
 		}
 	}

@@ -110,7 +110,7 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 	if poolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
 	}
-	err := p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"})
+	err := p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"}, attached{})
 	if errors.Is(err, errDiscarded) && !errors.Is(err, aws.ErrNotRunning) {
 		return nil // several were begun, and there is no room for all: that is an end, too
 	}

@@ -109,6 +109,7 @@ func (i *Intent) describe(c *codec.Codec) {
 		codec.Optional(c, "subnet", &i.Subnet, codec.Text)
 		codec.OptionalList(c, "securityGroups", &i.SecurityGroups, codec.Text)
 		codec.OptionalTable(c, "tags", &i.Tags, codec.ByName, codec.Text)
+		codec.Optional(c, "tracking", &i.Tracking, (*Tracking).Describe)
 		codec.Optional(c, "secondary", &i.Secondary, codec.Number)
 		codec.Optional(c, "prefixes", &i.Prefixes, codec.Number)
 		codec.Optional(c, "ipv6", &i.IPv6, codec.Number)
@@ -147,6 +148,15 @@ func (w *Warm) Describe(c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "min", &w.Min, codec.Number)
 		codec.Field(c, "max", &w.Max, codec.Number)
+	})
+}
+
+// Describe is exported for configurations, as that of a Warm.
+func (t *Tracking) Describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "tcpEstablishedTimeout", &t.TCPEstablished, codec.Number)
+		codec.Field(c, "udpStreamTimeout", &t.UDPStream, codec.Number)
+		codec.Field(c, "udpTimeout", &t.UDP, codec.Number)
 	})
 }
 

@@ -4,6 +4,7 @@
 package registry
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -208,10 +209,23 @@ type Wanted struct {
 	Subnet         string            `json:"subnet,omitempty"` // empty: do not repeat the call
 	SecurityGroups []string          `json:"securityGroups,omitempty"`
 	Tags           map[string]string `json:"tags,omitempty"`
+	Tracking       Tracking          `json:"tracking,omitzero"`
 	Secondary      int               `json:"secondary,omitempty"` // IPv4 addresses in addition to the primary one
 	Prefixes       int               `json:"prefixes,omitempty"`  // of IPv4
 	IPv6           int               `json:"ipv6,omitempty"`      // addresses
 	IPv6Prefixes   int               `json:"ipv6Prefixes,omitempty"`
+}
+
+// A Tracking holds timeouts of connection tracking, in seconds: see Tracking of package aws.
+type Tracking struct {
+	TCPEstablished int `json:"tcpEstablishedTimeout"`
+	UDPStream      int `json:"udpStreamTimeout"`
+	UDP            int `json:"udpTimeout"`
+}
+
+// Over returns t with the values of base for what t does not set.
+func (t Tracking) Over(base Tracking) Tracking {
+	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream), cmp.Or(t.UDP, base.UDP)}
 }
 
 // A Rebuilt is what is left to do after the registry was rebuilt from what metadata and EC2
