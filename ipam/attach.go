@@ -51,7 +51,7 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	}
 	_, err := p.NewENI(ctx, ENISpec{
 		Pool: p.Policy.Pool, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,
-		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, MinIndex: p.Policy.MinIndex, Managed: true,
+		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, Tracking: p.Policy.Tracking, MinIndex: p.Policy.MinIndex, Managed: true,
 		Keep: p.Policy.Keep || p.Policy.Warm.Min > 0,
 	})
 	if errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s) {

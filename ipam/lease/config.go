@@ -50,6 +50,8 @@ type PoolConfig struct {
 	ENITags          map[string]string `json:"eniTags"`          // further tags of a new ENI
 	Warm             *registry.Warm    `json:"warm"`             // free addresses to keep, at least and at most
 
+	ConnectionTracking *registry.Tracking `json:"connectionTracking"` // timeouts of a new ENI; what is 0 is as on the boot ENI
+
 	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
@@ -84,6 +86,7 @@ func (c *PoolConfig) members(j *codec.Codec) {
 	codec.Field(j, "prefixDelegation", &c.PrefixDelegation, codec.Pointer(codec.Flag))
 	codec.Table(j, "eniTags", &c.ENITags, codec.ByName, codec.Text)
 	codec.Field(j, "warm", &c.Warm, codec.Pointer((*registry.Warm).Describe))
+	codec.Field(j, "connectionTracking", &c.ConnectionTracking, codec.Pointer((*registry.Tracking).Describe))
 	codec.List(j, "namespaces", &c.Namespaces, codec.Text)
 	codec.List(j, "selectable", &c.Selectable, codec.Text)
 }
@@ -104,6 +107,7 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 	c.IPBatchSize = cmp.Or(c.IPBatchSize, base.IPBatchSize)
 	c.PrefixDelegation = cmp.Or(c.PrefixDelegation, base.PrefixDelegation)
 	c.Warm = cmp.Or(c.Warm, base.Warm)
+	c.ConnectionTracking = cmp.Or(c.ConnectionTracking, base.ConnectionTracking)
 	return c
 }
 
@@ -126,6 +130,7 @@ type Policy struct {
 	MaxPods        int // 0: none
 	Tags           map[string]string
 	Warm           registry.Warm
+	Tracking       registry.Tracking
 	Timeout        time.Duration
 
 	namespaces, selectable []string
@@ -192,6 +197,7 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	p.ReuseWait = time.Duration(v.atLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second
 	p.Batch = v.atLeast("ipBatchSize", c.IPBatchSize, 1, 0)
 	p.Warm = v.warm(c.Warm)
+	p.Tracking = v.tracking(c.ConnectionTracking)
 	p.namespaces, p.selectable = v.globs("namespaces", c.Namespaces), v.globs("selectable", c.Selectable)
 	if p.Provision == ProvisionFull && c.SecGroupIDs == nil {
 		v.wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's default group; or \"provision\": \"assign\", for none)")

@@ -37,9 +37,11 @@ func TestConfig(t *testing.T) {
 		{
 			name: "every key, and one of somebody else's",
 			config: `{"interfaceIndex":0,"secGroupIds":[],"skipDeallocation":true,"routeToVpcPeers":true,"routeToCidrs":["10.8.1.2/16"],
-				"reuseIPWait":0,"ipBatchSize":0,"provision":"assign","maxENIs":2,"eniTags":{"team":"a"},"addTimeout":30,"colour":"blue"}`,
+				"reuseIPWait":0,"ipBatchSize":0,"provision":"assign","maxENIs":2,"eniTags":{"team":"a"},"addTimeout":30,
+				"connectionTracking":{"tcpEstablishedTimeout":432000,"udpTimeout":30},"colour":"blue"}`,
 			want: Policy{Families: []Family{IPv4}, SecurityGroups: []string{}, Keep: true, Peers: true, Routes: []netip.Prefix{netip.MustParsePrefix("10.8.0.0/16")},
-				Provision: ProvisionAssign, MaxENIs: 2, Tags: map[string]string{"team": "a"}, Timeout: 30 * time.Second},
+				Provision: ProvisionAssign, MaxENIs: 2, Tags: map[string]string{"team": "a"}, Timeout: 30 * time.Second,
+				Tracking: registry.Tracking{TCPEstablished: 432000, UDP: 30}},
 		},
 		{
 			name:   "what nobody could get again is kept",
@@ -47,8 +49,9 @@ func TestConfig(t *testing.T) {
 			want:   Policy{Families: []Family{IPv4}, Keep: true, ReuseWait: time.Minute, Batch: 1, Provision: ProvisionNone, Timeout: time.Minute},
 		},
 		{
-			name:   "all mistakes at once",
-			config: `{"interfaceIndex":-1,"secGroupIds":[],"routeToCidrs":["10.8.0.0","x"],"reuseIPWait":-5,"ipBatchSize":-1,"provision":"some","maxENIs":-1,"addTimeout":600}`,
+			name: "all mistakes at once",
+			config: `{"interfaceIndex":-1,"secGroupIds":[],"routeToCidrs":["10.8.0.0","x"],"reuseIPWait":-5,"ipBatchSize":-1,"provision":"some","maxENIs":-1,"addTimeout":600,
+				"connectionTracking":{"tcpEstablishedTimeout":59,"udpStreamTimeout":181,"udpTimeout":-1}}`,
 			mistakes: []string{
 				"interfaceIndex: -1: want 0 or more",
 				`routeToCidrs: "10.8.0.0": want a CIDR block, for example 10.8.0.0/16`,
@@ -58,6 +61,9 @@ func TestConfig(t *testing.T) {
 				`provision: "some": want full, assign or none`,
 				"maxENIs: -1: want 0 or more",
 				"addTimeout: 600: want 1 to 90",
+				"connectionTracking: tcpEstablishedTimeout: 59: want 60 to 432000 seconds, or 0 for that of the boot ENI",
+				"connectionTracking: udpStreamTimeout: 181: want 60 to 180 seconds",
+				"connectionTracking: udpTimeout: -1: want 30 to 60 seconds",
 			},
 		},
 	} {
@@ -108,7 +114,7 @@ func TestConfigRead(t *testing.T) { codectest.Reads(t, (*Config).Describe) }
 func FuzzConfigRead(f *testing.F) {
 	codectest.Fuzz(f, (*Config).Describe, append(codectest.Plugins(f, "../../conflist-examples"),
 		`{"skipDeallocation":true,"reuseIPWait":0,"addTimeout":30,"eniTags":{"a":"b"},"runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"cni-ipvlan-vpc-k8s/pool":"p"}}}`,
-		`{"SecGroupIDs":[],"warm":{"min":null},"pools":{"a":{"warm":{"min":1},"secGroupIds":[]},"a":{}},"subnetTags":null,"ipBatchSize":1.0}`)...)
+		`{"SecGroupIDs":[],"connectionTracking":{"udpTimeout":40},"warm":{"min":null},"pools":{"a":{"warm":{"min":1},"secGroupIds":[]},"a":{}},"subnetTags":null,"ipBatchSize":1.0}`)...)
 }
 
 // The answer is of the shape that the original gave.

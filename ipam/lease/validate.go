@@ -95,6 +95,23 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 	return *w
 }
 
+// tracking checks timeouts of connection tracking. The ranges are EC2's (API reference,
+// ConnectionTrackingSpecificationRequest). 0 leaves a timeout to the boot ENI.
+func (v *validation) tracking(t *registry.Tracking) registry.Tracking {
+	if t == nil {
+		return registry.Tracking{}
+	}
+	within := func(key string, n, least, most int) {
+		if n != 0 && (n < least || n > most) {
+			v.wrong("connectionTracking: %s: %d: want %d to %d seconds, or 0 for that of the boot ENI", key, n, least, most)
+		}
+	}
+	within("tcpEstablishedTimeout", t.TCPEstablished, 60, 432000)
+	within("udpStreamTimeout", t.UDPStream, 60, 180)
+	within("udpTimeout", t.UDP, 30, 60)
+	return *t
+}
+
 // globs checks names of namespaces. A star is allowed only at the end: otherwise it would not
 // be clear which of two globs is the narrower one.
 func (v *validation) globs(key string, globs []string) []string {
