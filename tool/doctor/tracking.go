@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+// A timeout below this one, in seconds, is a finding. Programs keep connections that are idle
+// for minutes, and Linux sends no keepalive for two hours (tcp(7)). The hour is a choice.
+const idleEnough = 3600
+
+// checkTracking looks for ENIs whose security groups soon forget idle TCP connections. That
+// may be the default of the instance type, or set on the ENI. If the role does not allow to
+// ask EC2, nothing is known: checkIAM names what the role lacks.
+func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
+	me, err := p.pool.Cloud.Instance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	enis, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(me.ID))
+	if err != nil {
+		return nil, unlessDenied(err)
+	}
+	enis = slices.DeleteFunc(enis, func(e aws.ENI) bool {
+		return p.state.ENIs[e.ID].Foreign || len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 // for EFA alone
+	})
+	limits, err := p.pool.Cloud.Limits(ctx, me.Type)
+	if unlessDenied(err) != nil {
+		return nil, err
+	}
+	return tracking(enis, me.Type, limits.TCPEstablished), nil
+}
+
+func unlessDenied(err error) error {
+	if aws.NotAllowed(err) {
+		return nil
+	}
+	return err
+}
+
+// tracking returns a finding for each short timeout of the ENIs. The default is that of the
+// instance type, or 0 if it is not known.
+func tracking(enis []aws.ENI, instanceType string, standard int) []Finding {
+	type timeout struct {
+		seconds int
+		set     bool
+	}
+	short := map[timeout][]string{}
+	for _, e := range enis {
+		t := timeout{cmp.Or(e.Tracking.TCPEstablished, standard), e.Tracking.TCPEstablished != 0}
+		if t.seconds > 0 && t.seconds < idleEnough {
+			short[t] = append(short[t], e.ID)
+		}
+	}
+	var found []Finding
+	for _, t := range slices.SortedFunc(maps.Keys(short), func(a, b timeout) int { return cmp.Compare(a.seconds, b.seconds) }) {
+		severity, origin := warning, "the default of "+instanceType
+		if t.set {
+			severity, origin = note, "set on the ENI"
+		}
+		found = append(found, Finding{Severity: severity, About: strings.Join(slices.Sorted(slices.Values(short[t])), ", "),
+			Means: fmt.Sprintf("EC2 no longer tracks a TCP connection that is idle for %d s (%s), and drops what comes later: long idle connections break, for example to databases", t.seconds, origin),
+			Do:    fmt.Sprintf(`set it (aws ec2 modify-network-interface-attribute --network-interface-id ID --connection-tracking-specification TcpEstablishedTimeout=86400), and for new ENIs "connectionTracking": {"tcpEstablishedTimeout": 86400}. Or let the programs send TCP keepalives more often than every %d s`, t.seconds)})
+	}
+	return found
+}
