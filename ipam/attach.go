@@ -145,7 +145,7 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, s, err := p.seeAttached(ctx, s)
+	seen, _, err := p.seeAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
 	if err != nil {
 		return "", err
 	}

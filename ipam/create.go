@@ -175,8 +175,8 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 }
 
 // unended returns the client token of a suitable creation with an unknown outcome, of any
-// size and with any timeouts, or "". EC2's describes may not show the ENI yet (EC2 API reference, "Eventual
-// consistency"). The same call with the same token creates no second ENI.
+// size and with any timeouts, or "". EC2's describes may not show the ENI yet (EC2 API
+// reference, "Eventual consistency"). The same call with the same token creates no second ENI.
 func unended(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) && maps.Equal(i.Tags, spec.Tags) {
