@@ -32,17 +32,18 @@ func launchTemplate() *cli.Command {
 
 It has the boot ENI, and further ENIs from interfaceIndex of the configuration on:
 as many as maxPods needs, else as maxENIs allows, else as the type can have. Each
-has the security groups and, by default, as many prefixes or addresses as fit.
-Add to it what a template has besides: image, instance type, user data. A
-template serves the zone of its subnets. On an instance, its type is the
+has the security groups, the timeouts of connectionTracking and, by default, as
+many prefixes or addresses as fit. Add to it what a template has besides: image,
+instance type, user data. A template serves the zone of its subnets. On an instance, its type is the
 default, and --subnet may be left out: subnetTags select one of its zone. EC2
 is asked for the limits of the type (ec2:DescribeInstanceTypes).
 
 No collection deletes these ENIs or releases their addresses: they end with
 their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
     DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
-    with --prefixes, --ipv6: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
-    DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),
+    with --prefixes, --ipv6, connectionTracking: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description
+    SubnetId Groups DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount ConnectionTrackingSpecification
+    {TcpEstablishedTimeout UdpStreamTimeout UdpTimeout}} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's", Usage: "respect the limits of `TYPE`"},
@@ -87,6 +88,16 @@ type launchENI struct {
 	Secondary           int `json:"SecondaryPrivateIpAddressCount,omitempty"`
 	Prefixes            int `json:"Ipv4PrefixCount,omitempty"`
 	IPv6Prefixes        int `json:"Ipv6PrefixCount,omitempty"`
+
+	Tracking launchTracking `json:"ConnectionTrackingSpecification,omitzero"`
+}
+
+// A launchTracking holds the timeouts of an ENI (API reference,
+// ConnectionTrackingSpecificationRequest).
+type launchTracking struct {
+	TCPEstablished int `json:"TcpEstablishedTimeout,omitempty"`
+	UDPStream      int `json:"UdpStreamTimeout,omitempty"`
+	UDP            int `json:"UdpTimeout,omitempty"`
 }
 
 // launchTags are the tags of all resources of a type that a template makes.
@@ -121,6 +132,7 @@ func templateFor(c *cli.Context) (launchData, error) {
 	}
 	if p.MinIndex == 0 { // it serves pods, too
 		boot.Secondary, boot.Prefixes, boot.IPv6Prefixes = p.eni.Secondary, p.eni.Prefixes, p.eni.IPv6Prefixes
+		boot.Tracking = p.eni.Tracking
 	}
 	slots, err := p.slots()
 	if err != nil {
@@ -147,6 +159,7 @@ func planOf(c *cli.Context) (plan, error) {
 		return p, cli.Misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))
 	}
 	p.Policy = config.Policies()[i]
+	p.eni.Tracking = launchTracking(p.Policy.Tracking)
 	if p.eni.Groups = p.SecurityGroups; len(p.eni.Groups) == 0 {
 		return p, errors.New("secGroupIds: the configuration names no security group, and a launch template needs one")
 	}
