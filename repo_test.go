@@ -97,7 +97,7 @@ var forbidden = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.3,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.5,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5,
