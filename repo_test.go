@@ -71,7 +71,7 @@ var arrows = map[string]string{
 	"aws/sim/bench/noop":                               "",
 	"aws/sim/machine":                                  "aws/sim/vpcsim",
 	"aws/sim/cluster":                                  "aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim",
-	"aws/sim/cluster/play":                             "aws/sim/cluster",
+	"aws/sim/cluster/play":                             "aws/sim/cluster aws/sim/machine",
 	"aws/sim/shell":                                    "aws/sim/machine aws/sim/vpcsim aws/sim/paths",
 	"aws/sim/kubeproxy":                                "nl",
 	"aws/sim/cri":                                      "",

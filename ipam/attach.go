@@ -9,11 +9,8 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
-	"math"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -203,38 +200,6 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 	return fit, nil
 }
 
-func hasTags(have, want map[string]string) bool {
-	for k, v := range want {
-		if have[k] != v {
-			return false
-		}
-	}
-	return true
-}
-
-// spread sorts the subnets. First come those in which the instance has the fewest ENIs. Among
-// these, weighted rendezvous hashing gives each node an order of its own. A subnet with twice
-// as many free addresses comes first twice as often. So a thousand nodes that start together
-// do not all ask for the same subnet.
-func spread(subnets []aws.Subnet, instance string, own map[string]int) {
-	score := func(n aws.Subnet) float64 {
-		h := fnv.New64a()
-		fmt.Fprint(h, instance, n.ID)
-		u := (float64(mix(h.Sum64())>>11) + 0.5) / (1 << 53)
-		return -float64(n.Free) / math.Log(u)
-	}
-	slices.SortFunc(subnets, func(a, b aws.Subnet) int {
-		return cmp.Or(cmp.Compare(own[a.ID], own[b.ID]), cmp.Compare(score(b), score(a)), strings.Compare(a.ID, b.ID))
-	})
-}
-
-// mix spreads the low bits of a FNV hash over all (the finalizer of splitmix64).
-func mix(h uint64) uint64 {
-	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
-	h = (h ^ h>>27) * 0x94d049bb133111eb
-	return h ^ h>>31
-}
-
 // errDiscarded means that an ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
@@ -315,112 +280,6 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 		return nil
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
-}
-
-// An attached is EC2's answer to the question which ENIs are attached to this instance.
-type attached struct {
-	enis  []aws.ENI
-	asked time.Time // zero: EC2 was not asked
-}
-
-// seeAttached asks EC2 which ENIs are attached to this instance, and notes which are not.
-func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (seen attached, _ *registry.State, err error) {
-	seen.asked = time.Now()
-	if seen.enis, err = p.describeENIs(ctx, aws.ByInstance(s.Instance.ID)); err != nil {
-		return seen, s, err
-	}
-	err = p.Registry.Change(ctx, func(now *registry.State) { noteAttached(now, seen.enis, seen.asked); s = now })
-	return seen, s, err
-}
-
-// tracking returns the timeouts of connection tracking that are set on the boot ENI.
-func (seen attached) tracking() registry.Tracking {
-	for _, e := range seen.enis {
-		if e.Index == 0 && e.Card == 0 {
-			return registry.Tracking(e.Tracking)
-		}
-	}
-	return registry.Tracking{}
-}
-
-// attachAnywhere attaches the ENI at a free slot. It needs to know which ENIs are attached,
-// and asks EC2 if seen is too old. Another program may take the slot before the attach call.
-func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen attached) (attachment string, at slot, err error) {
-	const lately = 5 * time.Second
-	if err := p.turn(ctx, attachAction); err != nil {
-		return "", at, err
-	}
-	s, err := p.describeInstance(ctx)
-	if err != nil {
-		return "", at, err
-	}
-	old := time.Since(seen.asked) < lately // from before the ENI was created
-	if !old {
-		if seen, s, err = p.seeAttached(ctx, s); err != nil {
-			return "", at, err
-		}
-	}
-	attachment, at, err = p.attachWhere(ctx, s, seen.enis, eni, least)
-	full := errors.Is(err, aws.ErrInstanceFull)
-	if !full && !errors.Is(err, aws.ErrCardFull) {
-		return attachment, at, err
-	}
-	if old { // others may have attached an ENI since
-		if again, now, e := p.seeAttached(ctx, s); e == nil {
-			seen, s = again, now
-		}
-	}
-	if !aws.MaybeDone(err) {
-		if e := p.noteFull(ctx, seen.enis, least, err); e != nil {
-			return attachment, at, errors.Join(err, e)
-		}
-	}
-	if full {
-		if e := p.learnShown(ctx, s, seen.enis); e != nil {
-			slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata service shows them", "error", e)
-		}
-	}
-	return attachment, at, err
-}
-
-// attachWhere attaches the ENI at a slot that none of the attached ENIs has. If EC2 refuses the
-// slot, attachWhere may try another one.
-func (p *Pool) attachWhere(ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int) (attachment string, at slot, err error) {
-	const tries = 5
-	delete(s.ENIs, eni) // the slot that it had before somebody detached it is free
-	free := slotsOf(s, least, attached)
-	for range tries {
-		next, found := free.next()
-		if !found {
-			return "", at, noneLeft(err)
-		}
-		at = next
-		if attachment, err = p.attachAt(ctx, s.Instance.ID, eni, at); err == nil || aws.MaybeDone(err) || !free.refused(at, err) {
-			return attachment, at, err
-		}
-	}
-	return "", at, err
-}
-
-// attachAction is the action of the intent of an ENI that is not attached yet.
-const attachAction = "AttachNetworkInterface"
-
-// attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
-// created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
-func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (attachment string, err error) {
-	const young = 10 * time.Second
-	for start := time.Now(); ; {
-		err = p.call(ctx, attachAction, begins(registry.Intent{Action: attachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
-			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
-			return func(*registry.State) {}, err
-		})
-		if !errors.Is(err, aws.ErrNotFound) || time.Since(start) > young {
-			return attachment, err
-		}
-		if e := sleep(ctx, backoff(0), "attach "+eni); e != nil {
-			return "", errors.Join(err, e)
-		}
-	}
 }
 
 // discard deletes an ENI that could not be attached.

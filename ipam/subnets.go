@@ -4,9 +4,12 @@
 package ipam
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -38,6 +41,15 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 	}
 	return nil, plugin.Errorf(plugin.CodeTryAgain, "add a CIDR of this family to the subnet, or correct ipFamilies",
 		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
+}
+
+func hasTags(have, want map[string]string) bool {
+	for k, v := range want {
+		if have[k] != v {
+			return false
+		}
+	}
+	return true
 }
 
 // lacks lists the families of which a subnet has no CIDR. An empty list of families means
@@ -109,4 +121,27 @@ func keysText(all []aws.Subnet) string {
 		return "they have the tags " + strings.Join(sorted[:few], ", ") + ", and others"
 	}
 	return "they have the tags " + strings.Join(sorted, ", ")
+}
+
+// spread sorts the subnets. First come those in which the instance has the fewest ENIs. Among
+// these, weighted rendezvous hashing gives each node an order of its own. A subnet with twice
+// as many free addresses comes first twice as often. So a thousand nodes that start together
+// do not all ask for the same subnet.
+func spread(subnets []aws.Subnet, instance string, own map[string]int) {
+	score := func(n aws.Subnet) float64 {
+		h := fnv.New64a()
+		fmt.Fprint(h, instance, n.ID)
+		u := (float64(mix(h.Sum64())>>11) + 0.5) / (1 << 53)
+		return -float64(n.Free) / math.Log(u)
+	}
+	slices.SortFunc(subnets, func(a, b aws.Subnet) int {
+		return cmp.Or(cmp.Compare(own[a.ID], own[b.ID]), cmp.Compare(score(b), score(a)), strings.Compare(a.ID, b.ID))
+	})
+}
+
+// mix spreads the low bits of a FNV hash over all (the finalizer of splitmix64).
+func mix(h uint64) uint64 {
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
 }

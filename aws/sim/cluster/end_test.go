@@ -78,7 +78,7 @@ func (w *world) state(ctx context.Context, n *cluster.Node) (s *nodeState, err e
 
 // leases is the registry of a node.
 func leases(n *cluster.Node) (*registry.State, error) {
-	r, err := registry.Open(n.File("/run/cni-ipvlan-vpc-k8s"))
+	r, err := registry.Open(n.File(state))
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func (w *world) statusWhileLocked(t *testing.T) {
 	w.staysReady(t, "node1", func() {
 		unlock := lock(t, w.Nodes[0].File(state))
 		w.apply(t, podOn("waits", "node1", server()))
-		time.Sleep(20 * time.Second)
+		time.Sleep(20 * time.Second) // the runtime asks for STATUS every five seconds
 		if pods, err := w.pods(t.Context(), "waits"); err != nil || len(pods) > 0 {
 			t.Errorf("a pod became ready without the registry: %v %v", pods, err)
 		}
@@ -81,7 +81,7 @@ func (w *world) statusUnderLoad(t *testing.T) {
 			defer spin(t, w.Nodes[0].Machine)()
 		}
 		w.apply(t, podOn("busy", "node1", server()))
-		time.Sleep(40 * time.Second)
+		time.Sleep(40 * time.Second) // eight calls of STATUS
 		w.ready(t, "busy", 1)
 	})
 }
@@ -122,7 +122,10 @@ func (w *world) watch(ctx context.Context, node string) map[string]bool {
 		if c, err := w.readiness(ctx, node); err == nil {
 			seen[c] = true
 		}
-		time.Sleep(time.Second)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
 	}
 	return seen
 }

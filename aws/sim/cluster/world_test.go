@@ -18,7 +18,6 @@ import (
 // A world is a cluster, and what the scenarios do in it.
 type world struct {
 	*cluster.Cluster
-	proxy   string
 	logs    string                // directory
 	before  map[string]*nodeState // after the start, by node
 	table   table

@@ -30,8 +30,7 @@ import (
 	"os/exec"
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/machine"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 )
@@ -46,7 +45,7 @@ func main() {
 	units := flag.String("units", "systemd", "`directory` of our units")
 	interactive := flag.Bool("i", false, "without arguments, bash is interactive though standard input is no terminal")
 	flag.Parse()
-	status, err := run(installation{*bin, *cnitool, *conflist, *units}, flag.Args(), *interactive || terminal(os.Stdin))
+	status, err := run(installation{*bin, *cnitool, *conflist, *units}, flag.Args(), *interactive || machine.IsTerminal(os.Stdin))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sim:", err)
 		os.Exit(1)
@@ -73,12 +72,6 @@ func run(f installation, command []string, interactive bool) (status int, err er
 		command = []string{"bash", "--norc"}
 	}
 	return shell(s.Nodes[0].Instance, command)
-}
-
-// terminal reports whether a file is a terminal.
-func terminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
 }
 
 // scene is the network around the shell, and the instance of the shell: the first node. The other node has a pod.
@@ -108,10 +101,5 @@ func shell(node *vpcsim.Instance, command []string) (status int, err error) {
 	c.Dir = "/root"
 	c.Env = append(append(os.Environ(), node.Env()...), "CNI_IPVLAN_VPC_STATE_DIR=/run/cni-ipvlan-vpc-k8s", "PS1=node1# ", "HOME=/root",
 		"PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin", "CNI_PATH="+binDir, "NETCONFPATH="+confDir)
-	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = node.Do(c.Run)
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode(), nil
-	}
-	return 0, err
+	return machine.Attach(c, func(c *exec.Cmd) error { return node.Do(c.Run) })
 }

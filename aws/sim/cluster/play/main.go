@@ -20,9 +20,8 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/cluster"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/machine"
 )
 
 func main() {
@@ -37,7 +36,7 @@ func main() {
 	conflist := flag.String("conflist", "conflist-examples/portmap.conflist", "`file` to install on the nodes")
 	interactive := flag.Bool("i", false, "without arguments, bash is interactive though standard input is no terminal")
 	flag.Parse()
-	status, err := run(o, *conflist, flag.Args(), *interactive || terminal(os.Stdin))
+	status, err := run(o, *conflist, flag.Args(), *interactive || machine.IsTerminal(os.Stdin))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)
 		os.Exit(1)
@@ -70,26 +69,10 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(cluster.Greeting)
-		_, err := wait(s.Command(ctx, "bash", "--norc", "-i")) // a mistyped last command is no failure of make cluster
+		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run) // a mistyped last command is no failure of make cluster
 		return 0, err
 	default:
 		command = []string{"bash", "--norc"}
 	}
-	return wait(s.Command(ctx, command[0], command[1:]...))
-}
-
-// terminal reports whether a file is a terminal.
-func terminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
-}
-
-// wait runs a command with this terminal.
-func wait(c *exec.Cmd) (status int, err error) {
-	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = c.Run()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode(), nil
-	}
-	return 0, err
+	return machine.Attach(s.Command(ctx, command[0], command[1:]...), (*exec.Cmd).Run)
 }

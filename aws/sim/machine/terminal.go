@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package machine
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+
+	"golang.org/x/sys/unix"
+)
+
+// IsTerminal reports whether a file is a terminal.
+func IsTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+// Attach runs a command with the standard input and output of this process, and returns its exit status. How it is started
+// may be special, such as in a namespace.
+func Attach(c *exec.Cmd, run func(*exec.Cmd) error) (status int, err error) {
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = run(c)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode(), nil
+	}
+	return 0, err
+}
