@@ -138,6 +138,7 @@ type world struct {
 	conf       func(name string) (*libcni.NetworkConfigList, error)
 
 	kubernetes   string         // the namespace of the pods; "": shop
+	ifName       string         // of the attachment; "": eth0
 	capabilities map[string]any // what the runtime passes to plugins with the capability
 }
 
@@ -248,7 +249,7 @@ func (w *world) cni(ts *testscript.TestScript, args []string) error {
 func (w *world) call(list *libcni.NetworkConfigList, verb, pod string) (result types.Result, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir([]string{w.path, peers}, w.cache, w.runner())
 	rt := &libcni.RuntimeConf{
-		ContainerID: "id-" + pod, NetNS: w.netns(pod), IfName: "eth0",
+		ContainerID: "id-" + pod, NetNS: w.netns(pod), IfName: cmp.Or(w.ifName, "eth0"),
 		Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", cmp.Or(w.kubernetes, "shop")}, {"K8S_POD_NAME", pod}},
 		CapabilityArgs: w.capabilities,
 	}

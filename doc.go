@@ -6,6 +6,7 @@
 // Three CNI plugins, in one process or chained, give a Kubernetes pod a native address of an AWS VPC:
 //
 //	plugin/         what all plugins share: decode, dispatch, encode, errors
+//	plugin/nic/     what a pod asks of its interfaces: address, subnet, security groups, ENI
 //	ipam/lease/     leases the addresses that the node has; all of the warm path
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
@@ -40,8 +41,7 @@
 //	aws/sim/cri/       containerd and CRI-O, called as kubelet calls them
 //	aws/sim/machine/   an instance with mounts, processes, a host name and cgroups of its own
 //	aws/sim/cluster/   Kubernetes on such machines; make test-cluster, and make cluster to play
-//	aws/sim/demo/      make demo
-//	aws/sim/shell/     make sim
+//	aws/sim/demo/      make demo; aws/sim/shell/ is make sim
 //	aws/sim/bench/     make bench, and its plots
 //	nl/nltest/         namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
 //
@@ -54,13 +54,13 @@
 //	tool/conf -> tool/cli ipam/lease registry, and the plugins for their configurations
 //	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease
 //	ipam -> ipam/lease plugin aws nl registry
-//	ipam/lease -> plugin nl registry internal/codec   not aws: it is the warm path
-//	plugin/ipvlan -> plugin nl nl/ifname internal/codec   (its program: ipam/lease, too)
+//	ipam/lease -> plugin plugin/nic nl registry internal/codec   not aws: it is the warm path
+//	plugin/ipvlan -> plugin plugin/nic nl nl/ifname internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
 //	unnumbered-ptp/legacy -> nl
 //	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec
 //	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
-//	aws, tool -> internal/release
+//	aws, tool -> internal/release                   plugin/nic -> nl/ifname internal/codec
 //	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
 //	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //
@@ -76,7 +76,7 @@
 //	boot ENI      the ENI with which EC2 launched the instance: device index 0 of card 0
 //	slot          a device index of a network card, where one ENI can be attached
 //	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
-//	pool          a named set of ENIs with subnets and security groups of its own; "default" is the one of the top-level keys
+//	pool          a named set of ENIs with subnets and security groups of its own; "default" is the one of the top-level keys, and a pod's request makes a derived one
 //	managed       an ENI that this suite created, and may delete; EC2 has this as a tag
 //	foreign       an ENI that others attached and that does not fit the pool: no pod gets its addresses
 //	peer          a VPC that is peered with the node's VPC

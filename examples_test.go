@@ -67,6 +67,15 @@ var examples = map[string]example{
 			}
 		},
 	},
+	"requests.conflist": {
+		kubernetes:   "vm-1",
+		capabilities: map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{"cni-ipvlan-vpc-k8s/nics": `[{"subnet": "subnet-1", "ip": "192.168.0.99"}]`}},
+		shows: func(t *testing.T, w *world, addrs []netip.Addr) {
+			if e := w.podENI(t); e.Subnet != "subnet-1" || addrs[0] != netip.MustParseAddr("192.168.0.99") {
+				t.Errorf("the pod has %v on an ENI of %s, want 192.168.0.99 of subnet-1", addrs, e.Subnet)
+			}
+		},
+	},
 	"private-subnets.conflist": {shows: func(t *testing.T, w *world, _ []netip.Addr) {
 		seen, err := w.pods["pod"].Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, examplePort))
 		if err != nil || seen.Addr() != vpcsim.NATAddr {
@@ -116,12 +125,13 @@ func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	cidr := netip.MustParsePrefix
 	f, err := vpcsim.New(ec2sim.Config{
 		VPCs: []ec2sim.VPC{{
-			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
+			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16"), cidr("192.168.0.0/24")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
 		}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
 			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:101::/64"),
 				Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("192.168.0.0/24")},
 		},
 	})
 	if err != nil {

@@ -37,10 +37,11 @@ var arrows = map[string]string{
 	"internal/codec/codectest": "internal/codec",
 	"registry":                 "internal/atomicfile internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/release", // and not nl, of which it needs no more
-	"plugin/ipvlan":            "plugin nl nl/ifname internal/codec",
+	"plugin/nic":               "nl/ifname internal/codec",
+	"plugin/ipvlan":            "plugin plugin/nic nl nl/ifname internal/codec",
 	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin nl nl/ifname internal/codec",
 	"unnumbered-ptp/legacy":    "nl",
-	"ipam/lease":               "plugin nl registry internal/codec", // and not aws: it is the warm path
+	"ipam/lease":               "plugin plugin/nic nl registry internal/codec", // and not aws: it is the warm path
 	"ipam":                     "ipam/lease plugin aws nl registry",
 	"plugin/chain":             "plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
 	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam ipam ipam/lease aws nl registry",
@@ -100,7 +101,7 @@ var sizes = map[string]float64{
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.5,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.2,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     16,
 }
 

@@ -33,6 +33,22 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	return addrs, nil
 }
 
+// AssignAddr gives the ENI this address, as a secondary one, by the same EC2 action. It does not
+// take the address from another ENI: then the error is [ErrInUse]. It may be repeated.
+func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) error {
+	const action = "AssignPrivateIpAddresses"
+	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: []string{addr.String()}}
+	out, err := call(ctx, c, action, c.ec2.AssignPrivateIpAddresses, in)
+	if err != nil {
+		return err
+	}
+	if err := validate(action, about(eni, out.NetworkInterfaceId)); err != nil {
+		return err
+	}
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", addr.String())
+	return nil
+}
+
 // AssignPrefixes gives the ENI n more delegated /28 prefixes by the same EC2 action. Like
 // Assign, it has no client token.
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {

@@ -37,6 +37,9 @@ func ByStatus(status string) Filter { return Filter{"status", []string{status}} 
 // ByDescription selects ENIs by their description.
 func ByDescription(text string) Filter { return Filter{"description", []string{text}} }
 
+// BySubnet selects the ENIs of subnets.
+func BySubnet(ids ...string) Filter { return Filter{"subnet-id", ids} }
+
 // ByID selects ENIs by their IDs. If an ID does not exist, the answer omits it without an
 // error.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }

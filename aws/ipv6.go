@@ -24,6 +24,21 @@ func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]n
 	return prefixes, err
 }
 
+// AssignIPv6Addr gives the ENI this address, by the same EC2 action, as AssignAddr does.
+func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr) error {
+	const action = "AssignIpv6Addresses"
+	in := &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: []string{addr.String()}}
+	out, err := call(ctx, c, action, c.ec2.AssignIpv6Addresses, in)
+	if err != nil {
+		return err
+	}
+	if err := validate(action, about(eni, out.NetworkInterfaceId)); err != nil {
+		return err
+	}
+	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", addr.String())
+	return nil
+}
+
 // assignIPv6 asks for addresses or for prefixes: EC2 allows one or the other.
 func (c *Client) assignIPv6(ctx context.Context, eni string, addresses, delegated int) ([]netip.Addr, []netip.Prefix, error) {
 	const action = "AssignIpv6Addresses"

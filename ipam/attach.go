@@ -31,23 +31,18 @@ func newToken() string { return rand.Text() }
 // addENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
 // subnet has no address left, addENI tries the next one.
 func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
-	full := cmp.Or(p.full(s), refused(s))
-	if full != nil {
-		p.noteDetached(ctx, seemsFull(s))
-		var err error
-		if s, err = p.drained(ctx, s); err != nil {
-			return err
-		}
-		full = cmp.Or(p.full(s), refused(s))
+	full, s, err := p.makeRoom(ctx, s)
+	if err != nil {
+		return err
 	}
 	if full != nil {
 		if p.knowsMore(ctx, s) {
 			return nil
 		}
-		return plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "%w", full)
+		return cmp.Or(p.refusesSubnet(ctx, s), plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "%w", full))
 	}
-	_, err := p.NewENI(ctx, ENISpec{
-		Pool: p.Policy.Pool, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,
+	_, err = p.NewENI(ctx, ENISpec{
+		Pool: p.Policy.Pool, Subnet: p.Policy.Choice.Subnet, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,
 		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, Tracking: p.Policy.Tracking, MinIndex: p.Policy.MinIndex, Managed: true,
 		Keep: p.Policy.Keep || p.Policy.Warm.Min > 0,
 	})
@@ -55,6 +50,20 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 		return nil
 	}
 	return err
+}
+
+// makeRoom returns why the instance can have no more ENIs, or nil if it can. If it seems full,
+// makeRoom first asks EC2 which ENIs are attached, and deletes those that a collection has begun
+// to delete.
+func (p *Pool) makeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
+	if full = cmp.Or(p.full(s), refused(s)); full == nil {
+		return nil, s, nil
+	}
+	p.noteDetached(ctx, seemsFull(s))
+	if s, err = p.drained(ctx, s); err != nil {
+		return full, s, err
+	}
+	return cmp.Or(p.full(s), refused(s)), s, nil
 }
 
 // knowsMore reports whether the registry now has more ENIs than s. Others attach ENIs, and EC2
@@ -83,7 +92,7 @@ func (p *Pool) knowsMore(ctx context.Context, s *registry.State) bool {
 // the collection was killed, the slot stays occupied until the next collection.
 func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State, error) {
 	for id, e := range s.ENIs {
-		if !e.Draining {
+		if !e.Draining || e.OnRequest {
 			continue
 		}
 		err := p.deleteENI(ctx, id, p.Used())
@@ -100,6 +109,7 @@ type ENISpec struct {
 	Families       []lease.Family    // of the addresses that it needs; none: IPv4
 	Prefixes       bool              // ask for prefixes instead of addresses, if the subnet has some
 	Addrs          int               // private addresses with the primary one, at most as many as fit; ignored if Managed: then as many as the waiting ADDs need
+	Subnet         string            // ID of its subnet; empty: any with the tags
 	Tags           map[string]string // of its subnet
 	SecurityGroups []string
 	ENITags        map[string]string
@@ -187,7 +197,7 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 	if err != nil {
 		return nil, err
 	}
-	fit, err := Fit(all, vpcOf(s), s.Instance.Zone, spec.Tags, spec.Families)
+	fit, err := p.fitting(s, all, spec)
 	if err != nil {
 		return nil, err
 	}
@@ -198,6 +208,19 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 	}
 	spread(fit, s.Instance.ID, own)
 	return fit, nil
+}
+
+// fitting returns the subnets, of those of the instance's zone, in which the ENI may be.
+func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
+	if spec.Subnet == "" {
+		return Fit(all, vpcOf(s), s.Instance.Zone, spec.Tags, spec.Families)
+	}
+	i := slices.IndexFunc(all, func(n aws.Subnet) bool { return n.ID == spec.Subnet })
+	if i < 0 {
+		return nil, plugin.Errorf(lease.CodeRefused, "ask for a subnet of this zone, or let the pod run in the zone of that subnet",
+			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet, vpcOf(s), s.Instance.Zone, subnetText(all))
+	}
+	return Fit(all[i:i+1], vpcOf(s), s.Instance.Zone, nil, spec.Families)
 }
 
 // errDiscarded means that an ENI could not be attached, and is deleted again.

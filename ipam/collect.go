@@ -32,6 +32,7 @@ type Collection struct {
 	Ended      []netip.Addr // leases of pods that have gone without a DEL
 	Unassigned []netip.Addr
 	Deleted    []string // ENIs
+	Detached   []string // ENIs for which pods had asked
 
 	Returned []netip.Prefix // delegated prefixes that were unassigned
 
@@ -73,7 +74,7 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	if err := p.endLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.forgetDetached(ctx), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.endBegun(ctx), p.forgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
 // theNode is the value in Used.By for an address of the node itself.
@@ -152,6 +153,14 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more.
+func (p *Pool) detachUnused(ctx context.Context, c *Collection) (err error) {
+	if c.Max < 0 && p.Policy.Provision != lease.ProvisionNone {
+		c.Detached, err = p.detachIdle(ctx, c.used)
+	}
+	return err
+}
+
 // deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It
 // keeps an ENI whose pool would then have fewer free addresses than it wants. It does nothing
 // if the node may make no ENIs.
@@ -170,7 +179,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 			empty := c.empty(s, id, now) && (ready == 0 || ready <= spare)
 			keep := e.Keep && !e.Detached // a detached ENI serves no pod
 			may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && empty
-			if e.Index > 0 && c.Max < 0 && (e.Draining || may) { // Draining: somebody has begun to delete it
+			if e.Index > 0 && c.Max < 0 && !e.OnRequest && (e.Draining || may) { // Draining: somebody has begun to delete it
 				drain(s, id, true)
 				doomed = append(doomed, id)
 			}

@@ -67,6 +67,9 @@ func label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.ID != "" && !known.Managed {
 		known.Groups = groupsOf(e)
 	}
+	if boot := e.Index == 0 && e.Card == 0; e.ID != "" && !forPods(e) && !boot {
+		known.Tags = e.Tags
+	}
 	return known
 }
 

@@ -43,6 +43,12 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	if s, err = p.askSubnets(ctx, s); err != nil {
 		return err
 	}
+	switch {
+	case p.Policy.Choice.ENI != "":
+		return explain(p.attachChosen(ctx, s))
+	case len(p.Policy.Choice.Addrs) > 0:
+		return explain(p.growChosen(ctx, s))
+	}
 	var why []error
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		err := p.fill(ctx, s, at)
@@ -69,6 +75,9 @@ func (p *Pool) growOnce(ctx context.Context) error {
 
 // explain adds the CNI error code and the hint, which the container runtime shows.
 func explain(err error) error {
+	if err == nil {
+		return nil
+	}
 	if _, ok := errors.AsType[*plugin.Error](err); ok {
 		return err
 	}
@@ -80,6 +89,10 @@ func (p *Pool) provisioned() error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
+	}
+	if p.Policy.Choice.Chooses() {
+		return plugin.Errorf(lease.CodeRefused, `ask for what the ENIs of this node have, or set "provision" to "full"`,
+			`the node has not what the pod asks for, and "provision" is "none", so it does not ask EC2 for it`)
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, `add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set "provision" to "assign"`,
 		`all %d addresses of this node are in use or cooling, and "provision" is "none", so the node does not ask EC2 for more`, s.Free.Len()+s.Leases.Len())

@@ -4,6 +4,7 @@
 package ipam_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 // A victim is a command that is killed, everywhere.
@@ -59,6 +61,25 @@ var victims = []victim{
 		n.age(time.Hour)
 		n.unplug(first)
 	}, addVictim},
+	{"ADD asks for an address", func(n *node) {
+		n.acquire(1, "old")
+		n.asks(`[{"ip": "100.113.0.77"}]`)
+	}, addVictim},
+	{"ADD asks for a group", func(n *node) {
+		n.acquire(1, "old")
+		n.asks(`[{"securityGroups": ["sg-2"], "ip": "100.113.0.77"}]`)
+	}, addVictim},
+	{"ADD asks for an ENI", func(n *node) {
+		n.acquire(1, "old")
+		n.give()
+	}, addVictim},
+	{"registry-gc detach", func(n *node) {
+		n.acquire(1, "old")
+		n.give()
+		n.add("asked")
+		n.end("asked")
+		n.age(time.Hour)
+	}, (*node).gc},
 	{"DEL", func(n *node) { n.acquire(4, "old", "victim") }, func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
 	{"GC", func(n *node) { n.acquire(4, "old", "gone1", "gone2") }, func(n *node) *exec.Cmd {
 		n.lost("gone1", "gone2")
@@ -82,6 +103,20 @@ func names(prefix string, n int) (all []string) {
 		all = append(all, fmt.Sprint(prefix, i))
 	}
 	return all
+}
+
+// asks lets the pods that the plugin is called for ask for their interfaces.
+func (n *node) asks(annotation string) {
+	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"}, "enis": map[string]string{"for": "request"}, "ips": true}}
+	n.conf["runtimeConfig"] = map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: annotation}}
+}
+
+// give creates an ENI for which they ask.
+func (n *node) give() {
+	n.ec2("CreateNetworkInterface", "SubnetId", "subnet-pod", "TagSpecification.1.ResourceType", "network-interface",
+		"TagSpecification.1.Tag.1.Key", "for", "TagSpecification.1.Tag.1.Value", "request")
+	n.given = n.newest().ID
+	n.asks(fmt.Sprintf(`[{"eni": %q}]`, n.given))
 }
 
 // A blow is where a command is killed.
@@ -263,18 +298,45 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	if v.name == "GC" {
 		n.run(v.command(n)) // comes again
 	}
-	if e == busy {
+	both := func() {
+		n.cool("victim")
 		r.add("victim")
+		delete(n.conf, "runtimeConfig") // another asks for nothing
 		r.add("another")
+	}
+	if e == busy {
+		both()
 	}
 	n.age(time.Hour)
 	r.gc()
+	if n.given != "" { // an ADD may be about to use an ENI that a collection has just found: the next one detaches it
+		n.age(time.Hour)
+		r.gc()
+	}
 	n.intact()
 	if e == idle {
-		r.add("victim")
-		r.add("another")
+		both()
 		n.intact()
 	}
+}
+
+// cool calls an ADD of a pod that asks for addresses or an ENI, and lets the addresses cool if it
+// wants that: what a killed ADD had got is free since the next one has found it.
+func (n *node) cool(pod string) {
+	n.Helper()
+	if n.ns == nil || n.conf["runtimeConfig"] == nil {
+		return
+	}
+	cmd := n.cni("ADD", pod, nil)
+	n.start(cmd)
+	if err := cmd.Wait(); err == nil {
+		n.got(pod, cmd)
+		n.run(n.cni("DEL", pod, nil))
+		delete(n.pods, pod)
+	} else if out := cmd.Stdout.(*bytes.Buffer).String(); !strings.Contains(out, "cool") {
+		n.Errorf("ADD of %s: %v\n%s", pod, err, out)
+	}
+	n.age(2 * time.Minute)
 }
 
 // A runtime is what comes after a kill: it calls the plugins, and a timer the tool. For ipam
@@ -352,11 +414,16 @@ func (n *node) intact() {
 	s, attached := n.state(), map[string]ec2sim.ENI{}
 	for _, e := range n.sim.ENIs() {
 		switch {
+		case e.ID == n.given && !n.uses(e):
+			if e.Instance != "" || e.DeleteOnTermination || len(e.Tags) != 1 || len(e.Addrs) != 1 {
+				n.Errorf("no pod uses the ENI that somebody has created, and it is %+v", e)
+			}
+			continue
 		case e.Instance != n.ID:
 			n.Errorf("%s (%s) is %s", e.ID, e.Description, e.Status)
 			continue
-		case e.Index > 0 && !e.DeleteOnTermination:
-			n.Errorf("%s would outlive the instance", e.ID)
+		case e.Index > 0 && e.DeleteOnTermination == (e.ID == n.given): // of our ENIs none may outlive the instance
+			n.Errorf("%s: DeleteOnTermination is %v", e.ID, e.DeleteOnTermination)
 		}
 		attached[e.ID] = e
 		known, ok := s.ENIs[e.ID]
@@ -397,6 +464,16 @@ func (n *node) intact() {
 	if len(s.Waiters) > 0 {
 		n.Errorf("waiters %v", s.Waiters)
 	}
+}
+
+// uses reports whether a pod has an address of the ENI.
+func (n *node) uses(e ec2sim.ENI) bool {
+	for _, a := range n.pods {
+		if slices.Contains(e.Addrs, a) {
+			return true
+		}
+	}
+	return false
 }
 
 func delegated(e ec2sim.ENI, a netip.Addr) bool {

@@ -125,6 +125,7 @@ func (m *model) add() {
 		p.valid = false
 		return
 	}
+	m.ask(p)
 	m.acquire(p)
 	switch {
 	case p.alive && m.chance(4):
@@ -139,7 +140,7 @@ func (m *model) add() {
 }
 
 func (m *model) acquire(p *modelPod) error {
-	policy, f, waits := m.policies[p.policy], fate{}, m.locked("grow")
+	policy, f, waits := m.policyOf(p), fate{}, m.locked("grow")
 	if !waits {
 		f = m.fate()
 	}
@@ -199,6 +200,7 @@ func (m *model) answered(p *modelPod, got lease.Allocation) {
 	if len(got.Addrs) != len(m.policies[p.policy].Families) {
 		m.wrong("%s has %d addresses", p.ContainerID, len(got.Addrs))
 	}
+	m.verifyAsked(p, got)
 	for _, a := range got.Addrs {
 		for _, other := range m.pods {
 			if other != p && other.alive && slices.Contains(other.addrs, a) {
@@ -310,8 +312,10 @@ func (m *model) collectNow(c *Collection, f fate) error {
 	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
 	m.verifyCalls()
 	began, refused := time.Now(), m.refused
-	err := m.run(lease.Policy{Provision: m.provision}, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
-	m.logf("  ended %v, unassigned %v %v, deleted %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, err)
+	policy := m.common
+	policy.Provision = m.provision
+	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
+	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, c.Detached, err)
 	if m.verifyCalls(); err == nil && f.at == 0 && len(m.lies) == 0 && m.refused == refused {
 		m.notice(began)
 	}

@@ -87,7 +87,8 @@ func (m *model) attach(eni, instance string, index int) {
 // podENI is one of the node's that an operator can detach.
 func (m *model) podENI() (ec2sim.ENI, bool) {
 	of := slices.DeleteFunc(m.attached(), func(e ec2sim.ENI) bool {
-		return e.Index == 0 || e.AttachmentStatus != "attached" || e.ID == m.guest
+		_, given := m.given[e.ID]
+		return e.Index == 0 || e.AttachmentStatus != "attached" || e.ID == m.guest || given
 	})
 	if len(of) == 0 {
 		return ec2sim.ENI{}, false

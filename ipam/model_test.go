@@ -106,6 +106,9 @@ func history(t *testing.T, k *kernel, seed uint64) {
 		defer k.end(t)
 		m = newModel(t, k, dir, seed, false)
 		m.others()
+		if seed%3 == 0 {
+			m.requests()
+		}
 		m.play()
 	})
 }
@@ -154,6 +157,10 @@ type model struct {
 	away   map[string]time.Time     // ENIs that an operator has detached, and when, until the node can know
 	lost   []taken
 
+	conf   *lease.Config         // of histories in which pods ask for their interfaces
+	common lease.Policy          // that collections find in it
+	given  map[string]ec2sim.ENI // ENIs for which pods ask, as somebody has made them
+
 	meddled bool // an operator or a clock has changed what the node knows
 }
 
@@ -161,20 +168,22 @@ type model struct {
 type modelPod struct {
 	lease.Owner
 	policy   int
-	addrs    []netip.Addr // that the ADD has answered
-	alive    bool         // the ADD has answered, and no DEL has begun
-	valid    bool         // the runtime knows of it
-	original bool         // of the original plugin: no ADD of ours
-	forgot   bool         // the registry was lost since the ADD
-	robbed   bool         // an operator has taken its address from the node
-	busy     bool         // an ADD is under way: the runtime does nothing else to it
+	asked    *lease.Policy // for what it asks; nil: it does not ask
+	addrs    []netip.Addr  // that the ADD has answered
+	alive    bool          // the ADD has answered, and no DEL has begun
+	valid    bool          // the runtime knows of it
+	original bool          // of the original plugin: no ADD of ours
+	forgot   bool          // the registry was lost since the ADD
+	robbed   bool          // an operator has taken its address from the node
+	busy     bool          // an ADD is under way: the runtime does nothing else to it
 }
 
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 
 func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *model {
 	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[netip.Addr]bool{},
-		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{}}
+		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
+		given: map[string]ec2sim.ENI{}}
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
 	c := m.config()
 	sim, err := ec2sim.New(c)

@@ -27,6 +27,7 @@ func (m *model) wrong(format string, args ...any) {
 func (m *model) verify() {
 	m.verifyCalls()
 	m.verifyTheirs()
+	m.verifyGiven()
 	if err := m.kernel.lost(); err != nil {
 		m.wrong("pods that run have lost %v", err)
 	}
@@ -219,6 +220,9 @@ func (m *model) addOrFull() {
 		m.verifyCalls()
 		m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
 		patience := policy.ReuseWait + policy.Timeout
+		if s, err := m.view(); err == nil && time.Now().Before(s.Instance.FullUntil) {
+			patience = registry.MostFull + policy.Timeout // after a step of the clock, a refusal of EC2 counts again
+		}
 		late := !m.meddled || time.Since(began) > patience
 		switch {
 		case err == nil:
@@ -241,7 +245,7 @@ func (m *model) room(policy lease.Policy) string {
 		return ""
 	}
 	for _, e := range m.attached() {
-		if e.ID == m.guest {
+		if _, given := m.given[e.ID]; given || e.ID == m.guest {
 			continue
 		}
 		pool := ""
@@ -298,6 +302,7 @@ func (m *model) left(subnet string) int {
 
 // verifyEnd checks that nothing is lost when all pods are gone and all is collected.
 func (m *model) verifyEnd() {
+	m.verifyDetached()
 	s, err := m.view()
 	if err != nil {
 		m.wrong("%v", err)

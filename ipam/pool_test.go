@@ -289,8 +289,12 @@ func TestWarm(t *testing.T) {
 // A burst on an empty node: distinct addresses, and hardly more calls than ENIs need.
 func TestAtOnce(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	const pods = 20 // all that two ENIs of ten addresses have
-	w.sim.Delay("CreateNetworkInterface", 50*time.Millisecond)
+	const pods = 20                        // all that two ENIs of ten addresses have
+	w.sim.OnChange(func(c ec2sim.Change) { // all pods are there before the first ENI is
+		for end := time.Now().Add(time.Minute); c.Kind == ec2sim.Attached && len(w.sim.ENIs()) == 2 && len(w.state().Waiters) < pods && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
 	var mu sync.Mutex
 	got := map[netip.Addr]int{}
 	var wg sync.WaitGroup

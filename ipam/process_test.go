@@ -90,6 +90,7 @@ type node struct {
 	failed error                 // in plugging links
 	pods   map[string]netip.Addr // what live pods have
 	cpu    time.Duration         // that processes of bursts have taken
+	given  string                // an ENI that somebody has created for pods that ask for it; empty: none
 
 	kind  kind              // of plugins
 	ns    map[string]*nl.NS // of pods; nil if a path is enough for the plugins

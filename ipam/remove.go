@@ -200,6 +200,8 @@ func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
 		return fmt.Errorf("%w: it was made for %s, and this is %s; cni-tool eni-gc deletes it when that instance is gone", errNotOurs, made, self)
 	case foreign(e):
 		return errNoManage
+	case !forPods(e) && (s.ENIs[e.ID].OnRequest || p.Policy.Requestable(e.Tags)):
+		return fmt.Errorf("%w: somebody has created it, for pods that ask for it", errNotOurs)
 	}
 	return stillUsed(s, e, used)
 }

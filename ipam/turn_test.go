@@ -209,7 +209,8 @@ func TestTimeLeft(t *testing.T) {
 	unlock()
 	noErr(t, cmd.Wait())
 	_, args, _ := strings.Cut(n.executed()[0], " ")
-	left, err := time.ParseDuration(strings.TrimPrefix(args, "acquire "))
+	text, _, _ := strings.Cut(strings.TrimPrefix(args, "acquire "), " ") // the number of the interface follows
+	left, err := time.ParseDuration(text)
 	if err != nil || left > most || left <= 0 {
 		t.Errorf("the program was executed with %q, when %v were left", args, most)
 	}

@@ -15,7 +15,7 @@ import (
 func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
 	now := time.Now()
 	for _, w := range s.Waiters {
-		if w.Pool != p.Policy.Pool || !w.Until.After(now) {
+		if w.Pool != p.Policy.Waits() || !w.Until.After(now) {
 			continue
 		}
 		n++

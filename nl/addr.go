@@ -4,8 +4,10 @@
 package nl
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 
 	"github.com/vishvananda/netlink/nl"
@@ -19,6 +21,11 @@ type Addr struct {
 	// NoDAD makes an IPv6 address usable at once. EC2 gives an address to one ENI only. Slaves
 	// of one link would see each other's probes as their own.
 	NoDAD bool
+	// Apart keeps the address from whoever does not ask for it. The kernel adds no route to its
+	// subnet (IFA_F_NOPREFIXROUTE). It does not choose the address as the source of a packet that
+	// has none. For that, an IPv4 address has the scope of the link, and one of IPv6 is deprecated
+	// (inet_select_addr; RFC 6724, section 5, rule 3).
+	Apart bool
 
 	// Addrs sets the following. Add ignores them.
 	Secondary  bool // IPv4: the link had another address of its subnet; IPv6: a temporary address, for privacy
@@ -29,10 +36,12 @@ type Addr struct {
 }
 
 func (a Addr) String() string {
-	return command("ip addr add").word(a.Prefix.String()).option("dev", a.Dev).flag("nodad", a.NoDAD).String()
+	c := command("ip addr add").word(a.Prefix.String()).option("dev", a.Dev).flag("nodad", a.NoDAD)
+	c.flag("scope link", a.Apart && a.Prefix.Addr().Is4()).flag("preferred_lft 0", a.Apart && a.Prefix.Addr().Is6())
+	return c.flag("noprefixroute", a.Apart).String()
 }
 
-// Add adds the address. The kernel adds the route to its subnet.
+// Add adds the address. The kernel adds the route to its subnet, unless the address is Apart.
 func (a Addr) Add(n *NS) error { return a.change(n, unix.RTM_NEWADDR, addNew) }
 
 // Del removes the address.
@@ -50,10 +59,26 @@ func (a Addr) change(n *NS, typ, flags int) error {
 		msg.Flags = unix.IFA_F_NODAD
 	}
 	data := []nl.NetlinkRequestData{msg, attrAddr(unix.IFA_LOCAL, addr), attrAddr(unix.IFA_ADDRESS, addr)}
+	if a.Apart {
+		data = append(data, attr32(unix.IFA_FLAGS, uint32(msg.Flags)|unix.IFA_F_NOPREFIXROUTE))
+		if addr.Is4() {
+			msg.Scope = unix.RT_SCOPE_LINK
+		} else {
+			data = append(data, attr(unix.IFA_CACHEINFO, deprecated()))
+		}
+	}
 	if b, ok := broadcast(a.Prefix); ok {
 		data = append(data, attrAddr(unix.IFA_BROADCAST, b))
 	}
 	return n.change(typ, flags, data...)
+}
+
+// deprecated are the lifetimes of an address that stays, but is not for new connections (struct
+// ifa_cacheinfo of linux/if_addr.h).
+func deprecated() []byte {
+	lifetimes := make([]byte, 16) // preferred, valid, and two times that the kernel sets
+	binary.NativeEndian.PutUint32(lifetimes[4:], math.MaxUint32)
+	return lifetimes
 }
 
 // broadcast is the last address of an IPv4 subnet, as "brd +" of ip(8) adds it. Subnets of one
@@ -175,5 +200,6 @@ func parseAddr(m []byte) (kernelAddr, error) {
 	a := Addr{Prefix: netip.PrefixFrom(local, int(msg.Prefixlen)), NoDAD: is(unix.IFA_F_NODAD),
 		Secondary: is(unix.IFA_F_SECONDARY), Dynamic: !is(unix.IFA_F_PERMANENT), Deprecated: is(unix.IFA_F_DEPRECATED),
 		Tentative: is(unix.IFA_F_TENTATIVE), Duplicate: is(unix.IFA_F_DADFAILED)}
+	a.Apart = is(unix.IFA_F_NOPREFIXROUTE) && (a.Deprecated || msg.Scope == unix.RT_SCOPE_LINK && local.Is4())
 	return kernelAddr{a, int(msg.Index)}, nil
 }

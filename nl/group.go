@@ -13,20 +13,18 @@ import (
 
 // PodGroup is the group (ip-link(8)) of the links that one attachment has in its pod. The
 // number follows from the attachment's digest, so no other attachment in the namespace has
-// it. People do not choose such large numbers.
+// it. People do not choose such large numbers. The links of a further attachment are in
+// [FurtherGroup].
 //
 // The kernel deletes a group in one request, and makes everybody wait for that once. Each
 // link by itself takes 10 ms.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
 // Foreign reports whether a link in a pod is of another attachment to a network of ours, by
-// its group and the group of one's own. A pod has one such attachment. So either this is a
-// second network for the pod, or the path now leads to another pod's namespace.
-func Foreign(group, own uint32) bool { return group>>24 == OwnGroup && group != own }
-
-// ForeignLink is the name of the first link that is [Foreign], or "".
-func ForeignLink(links []Link, own uint32) string {
-	return InGroup(links, func(group uint32) bool { return Foreign(group, own) })
+// its group and the [PodGroup] of one's own. Either the pod has several attachments, or the
+// path now leads to another pod's namespace.
+func Foreign(group, own uint32) bool {
+	return (group>>24 == OwnGroup || group>>24 == furtherGroup) && group&sameAttachment != own&sameAttachment
 }
 
 // InGroup is the first name, in alphabetical order, among the links that are in such a group.

@@ -24,6 +24,7 @@ type IPVlan struct {
 	MTU    int    // 0: that of the master, which the slave then follows; Check accepts any
 	Group  uint32 // links to be deleted together; 0 is the default group
 	Down   bool   // leave it down: something must be set first, and then Up sets it up
+	Fresh  bool   // the caller has seen that NS has no link of this name: Add does not look
 }
 
 // modes in the order of IPVLAN_MODE_*, see linux/if_link.h.
@@ -67,8 +68,10 @@ func (v IPVlan) Add(n *NS) error {
 	if err := checkName(v.Name); err != nil {
 		return err
 	}
-	if _, err := v.NS.linkByName(v.Name); err == nil {
-		return fmt.Errorf("link %s: %w", v.Name, fs.ErrExist)
+	if !v.Fresh {
+		if _, err := v.NS.linkByName(v.Name); err == nil {
+			return fmt.Errorf("link %s: %w", v.Name, fs.ErrExist)
+		}
 	}
 	var err error
 	for i := range int32(slaves) {
@@ -84,9 +87,9 @@ func (v IPVlan) Add(n *NS) error {
 }
 
 // slaveIndex is the index of the first slave in a namespace. A namespace counts its links from
-// one, and does not reach it. Further slaves follow. The index is the same in all pods, so
-// they can share what depends on it: see Splice.
-const slaveIndex, slaves = 1 << 24, 8
+// one, and does not reach it. Further slaves follow, as many as an instance has ENIs. The index
+// is the same in all pods, so they can share what depends on it: see Splice.
+const slaveIndex, slaves = 1 << 24, 64
 
 // create asks for the slave with an index.
 func (v IPVlan) create(n *NS, index int32) error {
@@ -163,6 +166,8 @@ func (v IPVlan) Check(n *NS) error {
 	switch {
 	case l.Kind != "ipvlan":
 		return differs(v.Name, l.Kind, "ipvlan")
+	case v.Group != 0 && Foreign(l.Group, v.Group):
+		return fmt.Errorf("%s belongs to another attachment of the pod", v.Name)
 	case l.Peer != master.Index && v.Master != "":
 		return fmt.Errorf("the master of %s is not %s", v.Name, v.Master)
 	case l.Mode != v.mode():

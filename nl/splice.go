@@ -137,7 +137,7 @@ func (s Splice) Add(n *NS) error {
 // usual reports whether many pods have a link of this index: one of their first links, or an IPVlan.
 func usual(index int) bool {
 	const few = 8
-	return index < few || index >= slaveIndex && index < slaveIndex+slaves
+	return index < few || index >= slaveIndex && index < slaveIndex+few
 }
 
 // Del deletes both programs. The hooks stay at the links: others may use them.

@@ -31,6 +31,7 @@ type Veth struct {
 	Alias   string // of the near end; 255 bytes at most
 	// PeerGroup is the group of the far end. Check ignores it, because the pod may change it.
 	PeerGroup uint32
+	PeerDown  bool // leave the far end down
 	// NoLinkLocal keeps the near end from making a link-local address when it comes up.
 	// Without one it sends no redirects (RFC 4861, section 8.2). It also cannot ask for its
 	// neighbours, so they must be given.
@@ -74,7 +75,7 @@ func (v Veth) Add(n *NS) error {
 	// The kernel takes an alias only for a link that it has, and sets an end up
 	// only when it has the other.
 	err = v.setUp(n)
-	if err == nil {
+	if err == nil && !v.PeerDown {
 		err = v.PeerNS.setLink(v.Peer, 0, "")
 	}
 	if err != nil {
@@ -189,6 +190,7 @@ func (v Veth) Check(n *NS) error {
 	if far.Peer != near.Index || near.Peer != far.Index {
 		return differs("peer of "+v.Name, "another link", v.Peer)
 	}
+	far.Up = far.Up || v.PeerDown
 	return v.checkEnd(far, v.PeerMAC)
 }
 

@@ -39,13 +39,6 @@ func Errorf(code uint, hint, format string, args ...any) error {
 	return &Error{code, hint, fmt.Errorf(format, args...)}
 }
 
-// SecondNetwork is the error of an ADD for a pod that has a link of another network of ours.
-// Both would add the routes to the VPC and to the node.
-func SecondNetwork(link string) error {
-	return Errorf(CodeInvalid, "a pod can have one network of cni-ipvlan-vpc-k8s; for a further interface use another plugin, such as host-device",
-		"the pod's link %s belongs to another network of cni-ipvlan-vpc-k8s", link)
-}
-
 // encode turns err into CNI's error. The code of an error without one is 999, "internal
 // error", or 11 if the time was over.
 func encode(verb string, err error) *types.Error {

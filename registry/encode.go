@@ -26,6 +26,7 @@ func newState() *State {
 		Intents:   map[string]Intent{},
 		Waiters:   map[string]Waiter{},
 		Failures:  map[string]Failure{},
+		Owners:    map[netip.Addr]Pod{},
 		Gone:      map[netip.Addr]time.Time{},
 		Warm:      map[string]Warm{},
 		NotBefore: map[string]time.Time{},

@@ -25,6 +25,7 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)
 		codec.OptionalTable(c, "wishes", &s.Waiters, codec.ByName, (*Waiter).describe)
 		codec.OptionalTable(c, "failures", &s.Failures, codec.ByName, (*Failure).describe)
+		codec.OptionalTable(c, "owners", &s.Owners, codec.ByAddr, (*Pod).describe)
 		codec.OptionalTable(c, "warm", &s.Warm, codec.ByName, (*Warm).Describe)
 		codec.OptionalTable(c, "not_before", &s.NotBefore, codec.ByName, codec.Time)
 		codec.Optional(c, "rebuilt", &s.Rebuilt, (*Rebuilt).describe)
@@ -51,9 +52,19 @@ func (l *Lease) describe(c *codec.Codec) {
 		codec.Optional(c, "podName", &l.PodName, codec.Text)
 		codec.Optional(c, "netns", &l.NetNS, codec.Text)
 		codec.Field(c, "eni", &l.ENI, codec.Text)
+		codec.Optional(c, "nic", &l.NIC, codec.Number)
+		codec.Optional(c, "asked", &l.Asked, codec.Flag)
 		codec.Optional(c, "bound", &l.Bound, codec.Flag)
 		codec.Field(c, "since", &l.Since, codec.Time)
 		codec.Optional(c, "missingSince", &l.MissingSince, codec.Time)
+	})
+}
+
+func (p *Pod) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "network", &p.Network, codec.Text)
+		codec.Field(c, "podNamespace", &p.Namespace, codec.Text)
+		codec.Field(c, "podName", &p.Name, codec.Text)
 	})
 }
 
@@ -80,7 +91,9 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "grown", &e.Grown, codec.Time)
 		codec.Optional(c, "missed", &e.Missed, codec.Time)
 		codec.Optional(c, "detached", &e.Detached, codec.Flag)
+		codec.Optional(c, "onRequest", &e.OnRequest, codec.Flag)
 		codec.OptionalList(c, "groups", &e.Groups, codec.Text)
+		codec.OptionalTable(c, "tags", &e.Tags, codec.ByName, codec.Text)
 		codec.OptionalTable(c, "subnetTags", &e.SubnetTags, codec.ByName, codec.Text)
 	})
 }

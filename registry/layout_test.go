@@ -32,6 +32,7 @@ type file struct {
 	Gone          map[netip.Addr]time.Time `json:"gone,omitempty"`
 	Waiters       map[string]Waiter        `json:"wishes,omitempty"`
 	Failures      map[string]Failure       `json:"failures,omitempty"`
+	Owners        map[netip.Addr]Pod       `json:"owners,omitempty"`
 	Warm          map[string]Warm          `json:"warm,omitempty"`
 	NotBefore     map[string]time.Time     `json:"not_before,omitempty"`
 	Rebuilt       Rebuilt                  `json:"rebuilt,omitzero"`

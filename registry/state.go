@@ -33,6 +33,7 @@ type State struct {
 	Failures  map[string]Failure       // by network and pool: why its last request to EC2 failed
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time
 	Gone      map[netip.Addr]time.Time // when we unassigned it: metadata may still list it for minutes
+	Owners    map[netip.Addr]Pod       // of cooling addresses that their last pod had asked for: this pod need not wait
 	Warm      map[string]Warm          // by pool: what the configuration wants
 	Rebuilt   Rebuilt
 	Instance  Instance
@@ -54,108 +55,6 @@ type Key struct {
 }
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
-
-// A Lease gives an address to an attachment.
-type Lease struct {
-	Key
-	PodNamespace string    `json:"podNamespace,omitempty"`
-	PodName      string    `json:"podName,omitempty"`
-	NetNS        string    `json:"netns,omitempty"` // path of the pod's namespace
-	ENI          string    `json:"eni"`
-	Bound        bool      `json:"bound,omitempty"` // the kernel has the address in the pod; before, it is only reserved
-	Since        time.Time `json:"since"`
-	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
-}
-
-// An ENI is what the warm path needs to know of a network interface, so that it need not
-// ask EC2 or metadata.
-type ENI struct {
-	MAC         string       `json:"mac"`
-	Link        string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
-	Index       int          `json:"index"`          // device index on its network card
-	Card        int          `json:"card,omitempty"`
-	Subnet      string       `json:"subnet"`
-	CIDR        netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
-	CIDR6       netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
-	VPC         string       `json:"vpc"`
-	Addrs       []netip.Addr `json:"addrs"` // of both families; the primary first, if it has IPv4
-	Prefixes    []Prefix     `json:"prefixes,omitempty"`
-	Pool        string       `json:"pool,omitempty"`        // the pool that it serves; empty: the default pool
-	Serving     bool         `json:"serving,omitempty"`     // how many addresses to keep is known: an ADD has used its pool, or its tags say so
-	Foreign     bool         `json:"foreign,omitempty"`     // others attached it, and it does not fit the pool: no pod gets its addresses
-	TagsUnknown string       `json:"tagsUnknown,omitempty"` // why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has
-	Managed     bool         `json:"managed,omitempty"`     // created by us
-	Draining    bool         `json:"draining,omitempty"`    // on the way to its deletion: no new leases
-	Keep        bool         `json:"keep,omitempty"`        // skipDeallocation: its addresses are never unassigned
-	Read        time.Time    `json:"read"`                  // when EC2 or metadata reported this
-	Grown       time.Time    `json:"grown,omitzero"`        // when EC2 last gave it addresses
-	Missed      time.Time    `json:"missed,omitzero"`       // since when its link is missing on the node; zero: not missing, as far as is known
-	Detached    bool         `json:"detached,omitempty"`    // EC2 reports that it is no longer attached to this instance
-
-	// Groups are the security groups of an ENI that others have attached, and SubnetTags
-	// the tags of its subnet, once EC2 has reported them. An ENI that was created for pods
-	// has neither.
-	Groups     []string          `json:"groups,omitempty"`
-	SubnetTags map[string]string `json:"subnetTags,omitempty"`
-}
-
-// Why EC2 has not reported the tags of an ENI. Such an ENI may be somebody else's, so the
-// node releases nothing of it.
-const (
-	NotAsked   = "not asked"   // EC2 could not be asked: no pod gets its addresses until it can
-	NotAllowed = "not allowed" // the role may not ask: it serves as an ENI without tags
-)
-
-// LinkPatience is how long the link of a new ENI may be missing. The kernel needs some
-// seconds to find an ENI that was just attached. The original plugin waited equally long.
-const LinkPatience = 20 * time.Second
-
-// NoLink reports whether an ENI can serve no pods because its link is not on the node: the
-// link has vanished, did not appear in time, or EC2 says that the ENI is not attached. A new
-// ENI still has time.
-func (e ENI) NoLink(now time.Time) bool {
-	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
-}
-
-// A Prefix is a block of addresses that is delegated to an ENI: a /28, or a /80 of IPv6.
-// Its addresses are leased one by one. An address that was never leased has no entry in
-// Free.
-type Prefix struct {
-	CIDR  netip.Prefix `json:"cidr"`
-	Since time.Time    `json:"since"` // when it was delegated; the zero time if unknown
-}
-
-// Primary is the address with which the ENI was created. It serves pods, and is never
-// unassigned. It is not valid for an ENI without IPv4.
-func (e ENI) Primary() netip.Addr {
-	if len(e.Addrs) == 0 || !e.Addrs[0].Is4() {
-		return netip.Addr{}
-	}
-	return e.Addrs[0]
-}
-
-// Has reports whether the ENI has the address, by itself or in a prefix.
-func (e ENI) Has(a netip.Addr) bool {
-	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes, func(p Prefix) bool { return p.CIDR.Contains(a) })
-}
-
-// Assigned returns how many of an ENI's places for addresses of a family are taken. The
-// family is that of which is reports true, netip.Addr.Is4 or netip.Addr.Is6. A prefix counts as
-// one (EC2 user guide, "Prefix delegation").
-func (e ENI) Assigned(is func(netip.Addr) bool) int {
-	n := 0
-	for _, a := range e.Addrs {
-		if is(a) {
-			n++
-		}
-	}
-	for _, p := range e.Prefixes {
-		if is(p.CIDR.Addr()) {
-			n++
-		}
-	}
-	return n
-}
 
 // A VPC is what the routes of a pod are computed from.
 type VPC struct {
@@ -260,61 +159,6 @@ type Failure struct {
 
 // Blank reports whether the registry knows nothing yet, not even that no address is in use.
 func (s *State) Blank() bool { return len(s.ENIs) == 0 && s.Free.Len() == 0 && s.Leases.Len() == 0 }
-
-// Held lists the addresses of an attachment, in order.
-func (s *State) Held(k Key) []netip.Addr {
-	var held []netip.Addr
-	for a, l := range s.Leases.Naming(k.ContainerID) {
-		if l.Key == k {
-			held = append(held, a)
-		}
-	}
-	return held
-}
-
-// Reserve gives a to the lease's attachment. It fails with ErrLeased if another attachment
-// has a.
-func (s *State) Reserve(a netip.Addr, l Lease) error {
-	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
-		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
-	}
-	s.Free.Delete(a)
-	s.Leases.Set(a, l)
-	return nil
-}
-
-// EndWhere ends the leases that match, and returns their addresses.
-func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
-	var ended []netip.Addr
-	for a, l := range s.Leases.All() {
-		if match(a, l) {
-			s.End(a, now)
-			ended = append(ended, a)
-		}
-	}
-	return ended
-}
-
-// EndOf ends the leases of an attachment. The hints are addresses that it may have: of
-// these, leases without a key end, too.
-func (s *State) EndOf(k Key, now time.Time, hints ...netip.Addr) {
-	for _, a := range s.Held(k) {
-		s.End(a, now)
-	}
-	for _, a := range hints {
-		if l, ok := s.Leases.At(a); ok && l.Key == (Key{}) {
-			s.End(a, now)
-		}
-	}
-}
-
-// End ends a lease. Its address is free since then, unless it has left its ENI meanwhile.
-func (s *State) End(a netip.Addr, since time.Time) {
-	s.Leases.Delete(a)
-	if id, _ := s.ENIOf(a); id != "" {
-		s.Free.Set(a, since)
-	}
-}
 
 // Forget removes free addresses that the node no longer has. A leased address stays.
 func (s *State) Forget(addrs ...netip.Addr) {

@@ -73,7 +73,7 @@ func needsOf(c *cli.Context) (iam.Needs, error) {
 	config, err := conf.Find(c.String("config"))
 	switch {
 	case err == nil:
-		n.Pools = config.Policies()
+		n.Pools, n.Requests = config.Policies(), config.Permissions
 		n.Mode = cmp.Or(n.Mode, n.Pools[0].Provision)
 		return n, nil
 	case c.IsSet("config") || n.Mode == "" || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, conf.ErrNone):

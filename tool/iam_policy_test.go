@@ -27,6 +27,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 )
@@ -41,6 +42,7 @@ func TestPolicyIsWhatIsCalled(t *testing.T) {
 		"full, kept":       `"secGroupIds": ["sg-1"], "skipDeallocation": true`,
 		"assign":           `"provision": "assign"`,
 		"assign, prefixes": `"provision": "assign", "prefixDelegation": true`,
+		"assign, requests": `"provision": "assign", "requests": [{"namespaces": ["*"], "enis": {"for": "pods"}, "ips": true}]`,
 		"none":             `"provision": "none", "skipDeallocation": true`,
 		"none, eni-gc":     `"provision": "none", "skipDeallocation": true`,
 	} {
@@ -182,6 +184,9 @@ func readConfig(t *testing.T, conflist string) lease.Config {
 // live fills the node with pods, ends all but one, and then that; what nobody uses is released
 // meanwhile. In the end an operator takes away the ENIs that are left.
 func (l *life) live() {
+	if len(l.config.Permissions) > 0 {
+		l.request()
+	}
 	policy := l.config.Policies()[0]
 	pods := 3 // what the ENI has, where nobody may ask for more
 	if policy.Provision == lease.ProvisionAssign {
@@ -210,6 +215,38 @@ func (l *life) live() {
 		if e.Index > 0 && policy.Provision == lease.ProvisionFull {
 			runTool(l.T, "remove-interface", e.ID)
 		}
+	}
+}
+
+// request is a pod that asks for an ENI, and ends. What follows detaches the ENI.
+func (l *life) request() {
+	err := l.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": "subnet-b", "TagSpecification.1.ResourceType": "network-interface",
+		"TagSpecification.1.Tag.1.Key": "for", "TagSpecification.1.Tag.1.Value": "pods"})
+	if err != nil {
+		l.Fatal(err)
+	}
+	all := l.sim.ENIs()
+	l.sim.ResetCalls()
+	r := &plugin.Request[lease.Config]{Network: "net", Attachment: registry.Attachment{ContainerID: "asks", IfName: "eth0"}, Config: l.config}
+	r.Config.RuntimeConfig.Annotations = map[string]string{nic.Annotation: fmt.Sprintf(`[{"eni": %q}]`, all[len(all)-1].ID)}
+	if _, err := ipam.Commands().Add(l.Context(), r); err != nil {
+		l.Fatal(err)
+	}
+	if err := ipam.Commands().Del(l.Context(), r); err != nil {
+		l.Fatal(err)
+	}
+	reg, err := registry.Open(registry.Dir())
+	if err != nil {
+		l.Fatal(err)
+	}
+	err = reg.Change(l.Context(), func(s *registry.State) { // it is not new any more
+		for id, e := range s.ENIs {
+			e.Grown = e.Grown.Add(-time.Hour)
+			s.ENIs[id] = e
+		}
+	})
+	if err != nil {
+		l.Fatal(err)
 	}
 }
 

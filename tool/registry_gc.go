@@ -103,6 +103,5 @@ func policyOf(c *cli.Context) lease.Policy {
 	if err != nil {
 		return lease.Policy{}
 	}
-	all := config.Policies()[0]
-	return lease.Policy{Provision: all.Provision, Peers: all.Peers}
+	return config.Policies()[0].Common()
 }

@@ -24,7 +24,8 @@ func warm() *cli.Command {
 the pools have fewer of than warm.min, as an ADD would, so that ADDs need not;
 but for no more pods than maxPods. A pool that has enough costs nothing. It takes the mark
 ` + registry.Dir() + `/` + lease.Refill + ` away, which an ADD leaves
-when it has taken one of the last addresses.` + cli.JSON("[] pool free min"),
+when it has taken one of the last addresses. It also detaches ENIs for which
+pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, too.` + cli.JSON("[] pool free min"),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if err := cli.NeedRoot(); err != nil {
@@ -48,9 +49,21 @@ when it has taken one of the last addresses.` + cli.JSON("[] pool free min"),
 				rows = append(rows, row)
 				failed = errors.Join(failed, err)
 			}
+			failed = errors.Join(failed, detachUnused(c, config.Policies()[0].Common()))
 			return errors.Join(failed, cli.Table(c, rows))
 		},
 	}
+}
+
+// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more.
+func detachUnused(c *cli.Context, policy lease.Policy) error {
+	p, err := cli.OpenPool(policy)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	_, err = p.DetachUnused(c.Context)
+	return err
 }
 
 // A warmRow is a pool after it was filled.

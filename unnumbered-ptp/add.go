@@ -21,8 +21,8 @@ func add(r *request) (*types100.Result, error) {
 		return nil, err
 	}
 	defer s.close()
-	if first := nl.ForeignLink(s.links, nl.PodGroup(r.Digest())); first != "" {
-		return nil, plugin.SecondNetwork(first)
+	if s.further {
+		return s.addFurther()
 	}
 	if err := s.node.meets(r); err != nil {
 		return nil, err
@@ -33,7 +33,8 @@ func add(r *request) (*types100.Result, error) {
 		return result(r, p), nil
 	}
 	if made && !there {
-		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name)) // with its rules: the last may be there although its answer was lost
+		// The last rule, and the last route without a link, may be there although the answer was lost.
+		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name), steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, unavailable(err)
 }

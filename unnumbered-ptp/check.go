@@ -22,6 +22,9 @@ func check(r *request) error {
 		return err
 	}
 	defer s.close()
+	if s.further {
+		return s.checkFurther()
+	}
 	p, _ := s.pair()
 	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Check(); err != nil {
 		return err
@@ -60,7 +63,8 @@ func (s *scene) checkPod(p pair, n node) error {
 	}
 	var w nl.Wiring
 	for _, step := range s.wiring(p, n.primaries(), table) {
-		if route, is := step.Object.(nl.Route); !is || step.NS == s.nodeNS && (route.Table == 0 || route.Table == tableLoopless) {
+		route, is := step.Object.(nl.Route)
+		if !is || nl.IsFurtherTable(route.Table) && step.NS == s.podNS || step.NS == s.nodeNS && (route.Table == 0 || route.Table == tableLoopless) {
 			w = append(w, step)
 		}
 	}

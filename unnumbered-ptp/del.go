@@ -10,6 +10,7 @@ import (
 	"log/slog"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
@@ -48,25 +49,37 @@ func del(ctx context.Context, r *request) error {
 	return errors.Join(failed, nl.Wiring{{NS: r.nodeNS, Object: nl.Veth{Name: veth}}}.Del())
 }
 
-// shared reports whether a namespace has a link of another attachment, or may have one. Then
-// everything but our links belongs to the other. Either the path now leads to another pod, as
-// "/proc/1234/ns/net" may, or this DEL is about a second network that an ADD has refused.
-// Where an ADD has succeeded and the pod still has its ENI, there is no other attachment.
+// shared reports whether a namespace has, or may have, another attachment that is the first of
+// its pod. Then everything but our links and the tables of our NICs belongs to the other. Either
+// this is about a further attachment, or the path now leads to another pod, as
+// "/proc/1234/ns/net" may. If the ADD of a first attachment has succeeded and the pod still has
+// its ENI, there is no other first one.
 func shared(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
+	if eni.Group == nl.FurtherGroup(group) {
+		return true
+	}
 	if eni.Group == group && r.Prev != nil {
 		return false
 	}
 	links, err := pod.Links()
-	return err != nil || nl.ForeignLink(links, group) != ""
+	return err != nil || nl.OtherFirst(links, group)
 }
 
 // delPod deletes our links in the pod, and everything else of ours if the namespace is the
 // pod's own.
 func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
-	err := pod.DelGroup(nl.PodGroup(r.Digest()))
-	if errors.Is(err, fs.ErrNotExist) { // the pod is from a release without groups, or this is the second DEL
-		err = nil
+	group := nl.PodGroup(r.Digest())
+	var err error
+	if r.Prev == nil || plugin.Several(r.Prev) || eni.Group == nl.FurtherGroup(group) {
+		err = pod.DelFurther(group) // before the link, which shows that there may be something
+	}
+	gone := pod.DelGroup(group)
+	if errors.Is(gone, fs.ErrNotExist) { // the pod is from a release without groups, or the attachment is a further one, or this is the second DEL
+		gone = pod.DelGroup(nl.FurtherGroup(group))
+	}
+	if !errors.Is(gone, fs.ErrNotExist) {
+		err = errors.Join(err, gone)
 	}
 	if own != nil {
 		err = errors.Join(err, remains(r, own, eni).Del())
@@ -99,7 +112,7 @@ func beyondPair(r *request, pod *nl.NS) (w nl.Wiring) {
 		return w // they end with the namespace
 	}
 	for _, route := range routes {
-		if route.Dev != r.Config.ContainerInterface {
+		if route.Dev != r.Config.ContainerInterface && !nl.IsFurtherTable(route.Table) {
 			w = append(w, nl.Step{NS: pod, Object: route})
 		}
 	}

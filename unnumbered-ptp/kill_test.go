@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
@@ -47,12 +49,23 @@ const (
 //
 // Before that, it lets the same system call of an ADD fail. Then ADD must undo its changes.
 func TestKillEverywhere(t *testing.T) {
+	everywhere(t, false)
+}
+
+// TestKillFurther does the same with pods of three NICs.
+func TestKillFurther(t *testing.T) { everywhere(t, true) }
+
+func everywhere(t *testing.T, several bool) {
 	f := newFabric(t)
 	before := nltest.Dump(t, f.node)
-	first := f.pod("first", "10.0.1.200")
+	var families []func(*types100.Result)
+	if several {
+		families = append(families, dual)
+	}
+	first := f.pod("first", "10.0.1.200", families...)
 	must(t, f.ADD(first))
 	must(t, f.DEL(first))
-	v := victim{fabric: f, pods: new(0), before: before, after: nltest.Dump(t, f.node)}
+	v := victim{fabric: f, nics: several, pods: new(0), before: before, after: nltest.Dump(t, f.node)}
 	for _, verb := range []string{"ADD", "DEL"} {
 		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
 			v := v.within(t)
@@ -71,6 +84,7 @@ type victim struct {
 	*fabric
 	*trace.Trace
 	verb   string
+	nics   bool   // the pods have three NICs each
 	pods   *int   // how many there were
 	before string // what there is of the node when there was no pod yet
 	after  string // and when all pods have gone
@@ -85,7 +99,21 @@ func (v victim) within(t *testing.T) victim {
 // next returns a pod with the same name as all others, and another address.
 func (v victim) next() *pod {
 	*v.pods++
+	if v.nics {
+		n := *v.pods%95 + 2
+		return v.several("pod1", fmt.Sprint("10.0.1.", n), fmt.Sprint("10.0.3.", n), fmt.Sprint("10.0.1.", 100+n))
+	}
 	return v.grouped("pod1", fmt.Sprint("10.0.1.", *v.pods%190+2))
+}
+
+// again gives a pod its links to the VPC again.
+func (v victim) again(p *pod) {
+	if v.nics {
+		v.unslave(p) // what a DEL of the chain deletes next
+		v.slaves(p)
+		return
+	}
+	v.connect(p, nl.PodGroup(p.request.Digest()))
 }
 
 // play kills the command, and then does what a runtime does.
@@ -106,7 +134,7 @@ func (v victim) play(e ending) {
 			same(t, "DEL left something in the pod", gone.bare, nltest.Dump(t, gone.NS))
 			v.clean()
 		}
-		v.connect(gone, nl.PodGroup(gone.request.Digest()))
+		v.again(gone)
 		v.whole(gone)
 	})
 	switch e {
@@ -131,7 +159,7 @@ func (v victim) fail(p *pod) {
 	status := v.run(p, tr)
 	if status.ExitStatus() != 1 { // it could do without, or its runtime could not
 		must(v.t, v.DEL(p))
-		v.connect(p, nl.PodGroup(p.request.Digest()))
+		v.again(p)
 	}
 	same(v.t, "ADD failed and left something in the pod", before, nltest.Dump(v.t, p.NS))
 	v.clean()

@@ -43,8 +43,13 @@ func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	for _, a := range addrs {
 		objects = append(objects, nl.Route{Dst: single(a), Type: "prohibit", Protocol: nl.RouteProtocol})
 	}
-	if r.Config.BlockInstanceMetadata != nil || p.loop != masquerade {
+	if filters(r, p.loop) {
 		objects = append(objects, nl.Forbid{Devs: r.podLinks(), Addrs: addrs})
 	}
 	return objects
+}
+
+// filters reports whether a pod with such a loop has filters besides the routes.
+func filters(r *request, loop string) bool {
+	return r.Config.BlockInstanceMetadata != nil || loop != masquerade
 }

@@ -17,7 +17,7 @@ func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 		podSysctls(r.Config, p),
 		// The filters for outgoing packets come first: only these give a link the kind of
 		// qdisc that serves both directions.
-		metadataBlock(r, p), r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()),
+		metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop), r.Config.RuntimeConfig.Bandwidth.objects(r.limited()),
 		podLoop(r, p, table),
 		podRoutes(r, p, n), podCallers(r, p, n))
 	return append(steps(s.podNS, inPod), steps(s.nodeNS, slices.Concat(nodeRoutes(p, n), loopRoutes(r, p, table)))...)

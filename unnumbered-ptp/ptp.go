@@ -62,9 +62,10 @@ type request struct {
 	nodeNS *nl.NS
 
 	// What prevResult says. The plugin passes prevResult itself on, and reads it no more.
-	addrs    []netip.Addr   // of the pod, each once
+	nics     []plugin.NIC   // of the attachment
+	addrs    []netip.Addr   // of its first NIC, each once; the rest is about that NIC, too
 	gateways []netip.Addr   // of these addresses
-	routes   []netip.Prefix // destinations of the pod's routes, each once
+	routes   []netip.Prefix // destinations of its routes, each once
 }
 
 // onNode calls f with the request of a command in the node's namespace.
@@ -82,10 +83,9 @@ func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
 	if r.Prev == nil {
 		return q
 	}
-	for _, c := range r.Prev.IPs {
-		if a, ok := plugin.Addr(c.Address.IP); ok && !slices.Contains(q.addrs, a) {
-			q.addrs = append(q.addrs, a)
-		}
+	q.nics = plugin.NICs(r.Prev, r.IfName)
+	q.addrs = q.nics[0].Addrs()
+	for _, c := range q.nics[0].IPs {
 		if a, ok := plugin.Addr(c.Gateway); ok {
 			q.gateways = append(q.gateways, a)
 		}
@@ -125,10 +125,10 @@ func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) 
 // A scene is what an ADD and a CHECK find.
 type scene struct {
 	*request
-	podNS  *nl.NS
-	node   node
-	links  []nl.Link // of the pod
-	podMTU int       // of the pod's link to the VPC
+	podNS   *nl.NS
+	node    node
+	podMTU  int  // of the pod's link to the VPC
+	further bool // the attachment is a further one of its pod
 }
 
 // open opens the pod's namespace, and reads what a command must know of pod and node.
@@ -149,15 +149,13 @@ func (s *scene) read() (err error) {
 	if s.podNS, err = s.nodeNS.OpenOther("pod", s.NetNS); err != nil {
 		return err
 	}
-	if s.links, err = s.podNS.Links(); err != nil {
-		return err
+	eni, err := s.podNS.LinkByName(s.IfName)
+	if err != nil {
+		return fmt.Errorf("pod: %w", err)
 	}
-	i := slices.IndexFunc(s.links, func(l nl.Link) bool { return l.Name == s.IfName })
-	if i < 0 {
-		return fmt.Errorf("pod: link %s: no such device", s.IfName)
-	}
-	s.podMTU = s.links[i].MTU
-	return nil
+	s.podMTU = eni.MTU
+	s.further, err = s.isFurther(eni)
+	return err
 }
 
 func (s *scene) close() {

@@ -5,6 +5,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,34 +17,71 @@ import (
 // Add answers an ADD. If no address is free, it gets one from the source. fresh reports whether
 // the attachment had no address before. It is set even if Add fails.
 func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *types100.Result, fresh bool, err error) {
-	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool) error {
-		take := func(ctx context.Context, o Owner) (Allocation, error) { return p.Acquire(ctx, o, from) }
-		a, link, err := p.Obtain(ctx, OwnerOf(r), take)
-		if fresh = a.Fresh; err != nil {
-			return fmt.Errorf("acquire an address: %w", err)
+	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) error {
+		for nic, policy := range policies {
+			p.Policy = policy
+			one, isNew, err := p.add(ctx, ownerOf(r, nic), from)
+			fresh = fresh || isNew && nic == 0
+			if err != nil {
+				return errors.Join(inWords(nic, policies, err), p.undo(ctx, r, nic, fresh))
+			}
+			if res == nil {
+				res = one
+				continue
+			}
+			join(res, one)
 		}
-		res = a.Result(link, p.Policy)
 		return nil
 	})
 	return res, fresh, err
 }
 
-// withPool calls f with the pool that serves the request. The context of f ends after limit. If
-// limit is 0, it ends after addTimeout.
-func withPool(ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool) error) error {
-	policy, err := r.Config.Choose(r.Pod)
+// add leases addresses for one interface, and returns its part of the result.
+func (p *Pool) add(ctx context.Context, o Owner, from Source) (res *types100.Result, fresh bool, err error) {
+	take := func(ctx context.Context, o Owner) (Allocation, error) { return p.Acquire(ctx, o, from) }
+	a, link, err := p.Obtain(ctx, o, take)
+	if err != nil {
+		return nil, a.Fresh, fmt.Errorf("acquire an address: %w", err)
+	}
+	return a.Result(link, p.Policy), a.Fresh, nil
+}
+
+// inWords names the interface in an error, if the pod has several.
+func inWords(nic int, policies []Policy, err error) error {
+	if len(policies) == 1 {
+		return err
+	}
+	return fmt.Errorf("interface %d: %w", nic+1, err)
+}
+
+// undo makes the addresses of the first interfaces free again, because a later one got none. No
+// pod has had them meanwhile. If the attachment had addresses before, it keeps all.
+func (p *Pool) undo(ctx context.Context, r *plugin.Request[Config], nics int, fresh bool) (failed error) {
+	if !fresh {
+		return nil
+	}
+	for nic := range nics {
+		failed = errors.Join(failed, p.putBack(context.WithoutCancel(ctx), ownerOf(r, nic)))
+	}
+	return failed
+}
+
+// withPool calls f with the pool of this node, and with the policies of the interfaces that the
+// request is about. The context of f ends after limit. If limit is 0, it ends after addTimeout.
+func withPool(ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool, []Policy) error) error {
+	policies, err := r.Config.Interfaces(r.Network, r.IfName, r.Pod)
 	if err != nil {
 		return err
 	}
 	if limit == 0 {
-		limit = policy.Timeout
+		limit = policies[0].Timeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	p, err := open(ctx, policy)
+	p, err := open(ctx, policies[0])
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	return f(ctx, p)
+	return f(ctx, p, policies)
 }

@@ -27,7 +27,10 @@ func (policy Policy) Serves(e registry.ENI) bool {
 }
 
 // takes reports whether pods of the policy's pool can get addresses of an ENI.
-func (policy Policy) takes(e registry.ENI) bool {
+func (policy Policy) takes(id string, e registry.ENI) bool {
+	if wanted := policy.Choice.ENI; wanted != "" {
+		return id == wanted && (e.Index > 0 || e.Card > 0) && !e.Draining && !e.Foreign && !e.Managed && hasAll(e.Tags, policy.Choice.Tags)
+	}
 	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && policy.Misfit(e) == ""
 }
 
@@ -37,7 +40,7 @@ func (policy Policy) takes(e registry.ENI) bool {
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
 	for id, e := range s.ENIs {
-		if policy.takes(e) && !e.NoLink(now) {
+		if policy.takes(id, e) && !e.NoLink(now) {
 			ps = append(ps, Place{id, e, leased(s, e)})
 		}
 	}
@@ -97,15 +100,26 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 		before = since
 	}
 	for _, f := range policy.Families {
-		a := p.delegated(s, f, before)
-		if !a.IsValid() {
-			a = p.assigned(s, f, before)
-		}
+		a := p.pick(s, policy, f, before)
 		if a.IsValid() {
 			addrs = append(addrs, a)
 		}
 	}
 	return addrs
+}
+
+// pick chooses a free address of one family. It returns the zero address if there is none.
+func (p Place) pick(s *registry.State, policy Policy, f Family, before time.Time) netip.Addr {
+	if a, chosen := policy.Choice.Addr(f); chosen {
+		if p.Has(a) && policy.Choice.cooled(s, a, before) {
+			return a
+		}
+		return netip.Addr{}
+	}
+	if a := p.delegated(s, f, before); a.IsValid() {
+		return a
+	}
+	return p.assigned(s, f, before)
 }
 
 // assigned chooses the address that has been free the longest, if it was free before the

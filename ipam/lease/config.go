@@ -13,12 +13,14 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // A Config is the plugin's part of a network configuration.
 type Config struct {
 	PoolConfig // of the pool "default"
+	nic.Asked  // what a pod asks for
 
 	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index whose ENI serves pods; 0: the boot ENI too
 	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // route to the CIDRs of peered VPCs by the ENI
@@ -31,9 +33,7 @@ type Config struct {
 	MaxPods    int                   `json:"maxPods"`    // pods of the node at most, beyond which no address is kept ready; 0: no such limit
 	AddTimeout *int                  `json:"addTimeout"` // seconds that an ADD may take; 60
 
-	RuntimeConfig struct {
-		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
-	} `json:"runtimeConfig"`
+	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; without it, no pod may
 
 	pools []Policy // the default pool first
 }
@@ -71,9 +71,8 @@ func (c *Config) Describe(j *codec.Codec) {
 		codec.Field(j, "maxENIs", &c.MaxENIs, codec.Number)
 		codec.Field(j, "maxPods", &c.MaxPods, codec.Number)
 		codec.Field(j, "addTimeout", &c.AddTimeout, codec.Pointer(codec.Number))
-		codec.Within(j, "runtimeConfig", func() {
-			codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.RuntimeConfig.Annotations, codec.ByName, codec.Text)
-		})
+		codec.List(j, "requests", &c.Permissions, (*Permission).Describe)
+		c.Asked.Members(j)
 	})
 }
 
@@ -114,7 +113,7 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 // A Policy is the validated configuration of a pool.
 type Policy struct {
 	Pool           string // its name; empty: the default pool
-	Pools          bool   // there are others
+	Pools          bool   // there are others, or pods may make some by requests: only the tags of an ENI say whose it is
 	MinIndex       int
 	Families       []Family
 	SubnetTags     map[string]string
@@ -132,8 +131,10 @@ type Policy struct {
 	Warm           registry.Warm
 	Tracking       registry.Tracking
 	Timeout        time.Duration
+	Choice         Choice // of the pod for which the policy is
 
 	namespaces, selectable []string
+	requests               []map[string]string // tags of the ENIs for which pods may ask
 }
 
 // A Family is IPv4 or IPv6.
@@ -165,13 +166,18 @@ func (c *Config) Validate() error {
 	base := Policy{
 		MinIndex:  v.atLeast("interfaceIndex", &c.InterfaceIndex, 0, 0),
 		Families:  v.families(c.IPFamilies),
-		Pools:     len(c.Pools) > 0,
+		Pools:     len(c.Pools)+len(c.Permissions) > 0,
 		Peers:     c.RouteToVPCPeers,
 		Routes:    v.prefixes("routeToCidrs", c.RouteToCIDRs),
 		Provision: v.provision(c.Provision),
 		MaxENIs:   v.atLeast("maxENIs", &c.MaxENIs, 0, 0),
 		MaxPods:   v.atLeast("maxPods", &c.MaxPods, 0, 0),
 		Timeout:   time.Duration(v.between("addTimeout", c.AddTimeout, 60, 1, maxTimeout)) * time.Second,
+	}
+	for _, p := range c.Permissions {
+		if len(p.ENIs) > 0 {
+			base.requests = append(base.requests, p.ENIs)
+		}
 	}
 	if len(c.Namespaces)+len(c.Selectable) > 0 {
 		v.wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, which serves all others")
@@ -181,6 +187,7 @@ func (c *Config) Validate() error {
 		c.pools = append(c.pools, v.pool(name, base, c.Pools[name].over(c.PoolConfig)))
 	}
 	v.claims(c.pools)
+	v.permissions(c.Permissions)
 	return errors.Join(v.mistakes...)
 }
 

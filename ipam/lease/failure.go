@@ -27,7 +27,7 @@ func (p *Pool) told(o Owner, none error) error {
 		return err
 	}
 	f := s.Failures[p.Concern(o)]
-	if w, ok := s.Waiters[o.Key.String()]; !ok || !f.Began.After(w.Since) || time.Since(f.Since) > justNow {
+	if w, ok := s.Waiters[o.waiter()]; !ok || !f.Began.After(w.Since) || time.Since(f.Since) > justNow {
 		return nil
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
@@ -48,7 +48,7 @@ func (p *Pool) overdue(o Owner, ended error) error {
 // EC2 throttles, or has failed, or has not answered yet.
 func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
-	since := s.Waiters[o.Key.String()].Since
+	since := s.Waiters[o.waiter()].Since
 	// Another ADD may have deleted a waiter that is overdue.
 	if action := throttled(s, cmp.Or(since, time.Now())); action != "" {
 		return Throttled(action, s.NotBefore[action])

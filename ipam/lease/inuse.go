@@ -51,5 +51,9 @@ func inUse(ctx context.Context, k registry.Key) error {
 		return nil
 	}
 	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them", "addrs", addrs)
-	return (&Pool{Registry: r}).reject(ctx, Owner{Key: k}, addrs, "")
+	var failed error
+	for nic := range len(addrs) { // an attachment has at most as many interfaces as addresses
+		failed = errors.Join(failed, (&Pool{Registry: r}).reject(ctx, Owner{Key: k, NIC: nic}, addrs, ""))
+	}
+	return failed
 }

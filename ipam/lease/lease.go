@@ -61,8 +61,8 @@ func openRegistry() (*registry.Registry, error) {
 // Close releases what Open has opened.
 func (p *Pool) Close() error { return p.Host.Close() }
 
-// OwnerOf returns the owner for which a request is made.
-func OwnerOf(r *plugin.Request[Config]) Owner { return Owner{key(r), r.Pod, r.NetNS} }
+// ownerOf returns the owner for which a request is made, as one of the attachment's interfaces.
+func ownerOf(r *plugin.Request[Config], nic int) Owner { return Owner{key(r), r.Pod, r.NetNS, nic} }
 
 // del does not open the host's namespace, because it does not need it.
 func del(ctx context.Context, r *plugin.Request[Config]) error {

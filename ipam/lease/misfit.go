@@ -33,6 +33,8 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.told(e):
 		return "EC2 has not told its tags yet, which say whose it is"
+	case policy.Requestable(e.Tags):
+		return "it has the tags of enis in requests: only pods that ask for it get its addresses"
 	case len(e.Groups) == 0 || policy.Provision != ProvisionFull:
 		return ""
 	case !policy.hasGroups(e):
@@ -57,7 +59,7 @@ func (policy Policy) told(e registry.ENI) bool {
 // Unclear reports whether an ENI of others does not serve only because of the tags of its
 // subnet. EC2 may not have been asked for them yet, or somebody may have changed them.
 func (policy Policy) Unclear(e registry.ENI) bool {
-	return policy.told(e) && policy.Misfit(e) != "" && policy.hasGroups(e)
+	return policy.told(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }
 
 // hasGroups reports whether an ENI has the security groups that a new one would get. If the

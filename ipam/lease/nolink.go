@@ -65,7 +65,7 @@ func noAnswer(a Allocation, err error) error {
 // meanwhile, so they do not cool.
 func (p *Pool) putBack(ctx context.Context, o Owner) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		for _, a := range s.Held(o.Key) {
+		for _, a := range s.HeldBy(o.Key, o.NIC) {
 			s.End(a, time.Time{})
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/netip"
 	"path/filepath"
@@ -32,10 +33,27 @@ type Owner struct {
 	registry.Key
 	Pod   plugin.Pod
 	NetNS string
+	NIC   int // which interface of the attachment: 0 has its name
 }
 
-func (o Owner) lease(eni string) registry.Lease {
-	return registry.Lease{Key: o.Key, PodNamespace: o.Pod.Namespace, PodName: o.Pod.Name, NetNS: o.NetNS, ENI: eni, Since: time.Now()}
+// name is the pod's name for people. Outside Kubernetes, it is the ID of the container.
+func (o Owner) name() string {
+	if o.Pod.Name == "" {
+		return "container " + o.ContainerID
+	}
+	return "pod " + o.Pod.String()
+}
+
+func (o Owner) lease(eni string, asked bool) registry.Lease {
+	return registry.Lease{Key: o.Key, PodNamespace: o.Pod.Namespace, PodName: o.Pod.Name, NetNS: o.NetNS, ENI: eni, NIC: o.NIC, Asked: asked, Since: time.Now()}
+}
+
+// waiter is the key of the owner among the waiters. Several interfaces of an attachment may wait.
+func (o Owner) waiter() string {
+	if o.NIC == 0 {
+		return o.Key.String()
+	}
+	return fmt.Sprintf("%s/%d", o.Key, o.NIC)
 }
 
 // An Allocation is what an attachment gets.
@@ -141,11 +159,14 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		now := time.Now()
 		prune(s, p.Policy, now)
 		p.Note(s)
-		waiter := s.Waiters[o.Key.String()]
-		delete(s.Waiters, o.Key.String())
-		id, addrs := held(s, o.Key)
+		waiter := s.Waiters[o.waiter()]
+		delete(s.Waiters, o.waiter())
+		id, addrs := held(s, o)
 		fresh := len(addrs) == 0
 		if fresh {
+			if err := p.refuses(s, o, now); err != nil {
+				return err
+			}
 			id, addrs = Candidates(s, p.Policy, now)
 		}
 		if none = p.lacks(s, id); none != nil {
@@ -157,8 +178,9 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		a = Allocation{addrs, id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, s}
 		var failed error
 		for _, addr := range addrs {
-			failed = errors.Join(failed, s.Reserve(addr, o.lease(id)))
+			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, slices.Contains(p.Policy.Choice.Addrs, addr))))
 		}
+		p.use(s, id)
 		short = p.Short(s, now)
 		return failed
 	})
@@ -191,12 +213,17 @@ func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID 
 // ENI. Its users saw minutes; this is twice what they saw.
 const StaleMetadata = 10 * time.Minute
 
-// prune forgets three things that have no meaning any more. The first are waiters whose deadline
+// prune forgets four things that have no meaning any more. The first are waiters whose deadline
 // has passed. The second are failures that are older than the longest wait: no ADD that waits now
 // was waiting then. The third are the times when addresses of a /80 became free, if they cool no
-// longer: a /80 has too many addresses to list all.
+// longer: a /80 has too many addresses to list all. The fourth are the owners of addresses that
+// cool no longer.
 func prune(s *registry.State, policy Policy, now time.Time) {
 	maps.DeleteFunc(s.Waiters, func(_ string, w registry.Waiter) bool { return now.After(w.Until) })
+	maps.DeleteFunc(s.Owners, func(a netip.Addr, _ registry.Pod) bool {
+		since, free := s.Free.At(a)
+		return !free || now.Sub(since) > max(policy.ReuseWait, StaleMetadata)
+	})
 	maps.DeleteFunc(s.Failures, func(_ string, f registry.Failure) bool { return now.Sub(f.Since) > registry.MostWait })
 	for a := range s.Free.Within(everywhere6) {
 		since, _ := s.Free.At(a)
@@ -212,7 +239,7 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 // Note records what a collection has to know of the configuration. A collection has none.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
-		if p.Policy.takes(e) && (!e.Serving || p.Policy.Keep && !e.Keep) {
+		if p.Policy.takes(id, e) && p.Policy.Choice.ENI == "" && (!e.Serving || p.Policy.Keep && !e.Keep) {
 			e.Serving, e.Keep = true, e.Keep || p.Policy.Keep
 			s.ENIs[id] = e
 		}
@@ -226,14 +253,17 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// held returns the addresses that the attachment already has, and their ENI. If one of them is
-// on no ENI any more, held ends all leases of the attachment. The lease of that address is
-// useless, and the addresses of a pod must all be on the same ENI.
-func held(s *registry.State, k registry.Key) (eni string, addrs []netip.Addr) {
-	for _, h := range s.Held(k) {
+// held returns the addresses that the interface already has, and their ENI. If one of them is on
+// no ENI any more, held ends all leases of the interface. The lease of that address is useless,
+// and the addresses of an interface must all be on the same ENI.
+func held(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
+	all := s.HeldBy(o.Key, o.NIC)
+	for _, h := range all {
 		id, _ := s.ENIOf(h)
 		if id == "" {
-			s.EndOf(k, time.Now())
+			for _, a := range all {
+				s.End(a, time.Now())
+			}
 			return "", nil
 		}
 		eni, addrs = id, append(addrs, h)
@@ -255,7 +285,7 @@ func deadline(ctx context.Context) time.Time {
 // namespace, [routed], or empty if that is not known.
 func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		for _, a := range s.Held(o.Key) {
+		for _, a := range s.HeldBy(o.Key, o.NIC) {
 			if l, _ := s.Leases.At(a); slices.Contains(taken, a) {
 				s.Leases.Set(a, registry.Lease{NetNS: seen, ENI: l.ENI, Bound: true, Since: time.Now()})
 			} else {
@@ -275,16 +305,21 @@ func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen str
 // DEL, and a running pod may have the address by now. A collection ends such a lease later.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
+	var unused bool                  // an ENI that is to be detached
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
-		delete(s.Waiters, k.String())
+		s.EndWaiters(k)
 		s.EndOf(k, time.Now())
+		unused = AnyUnused(s)
 		for _, a := range hints {
 			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
 				found[a] = l.NetNS
 			}
 		}
 	})
+	if unused && err == nil {
+		p.refill()
+	}
 	var left []netip.Addr
 	for a, netns := range found {
 		if !p.has(netns, a) {

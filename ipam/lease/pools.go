@@ -19,9 +19,9 @@ const DefaultPool = "default"
 // io.kubernetes.cri.pod-annotations.
 const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 
-// CodePoolRefused is the CNI error code of an ADD whose pod asks for a pool that it may not
-// have.
-const CodePoolRefused = 100
+// CodeRefused is the CNI error code of an ADD whose pod asks for a pool, an address or another
+// thing that it may not have.
+const CodeRefused = 100
 
 // Policies returns the policies of the pools, the default one first. The Config has been
 // validated.
@@ -55,14 +55,14 @@ func (c *Config) requested(pod plugin.Pod, name string) (Policy, error) {
 	}
 	i := slices.IndexFunc(c.pools, func(p Policy) bool { return p.Pool == name })
 	if i < 0 {
-		return Policy{}, plugin.Errorf(CodePoolRefused, "use a pool of the node's network configuration: the key pools lists them",
+		return Policy{}, plugin.Errorf(CodeRefused, "use a pool of the node's network configuration: the key pools lists them",
 			"pod %s asks for the pool %q, but no pool has that name", pod, name)
 	}
 	p := c.pools[i]
 	if c.serving(pod.Namespace).Pool == p.Pool || max(narrowest(p.namespaces, pod.Namespace), narrowest(p.selectable, pod.Namespace)) >= 0 {
 		return p, nil
 	}
-	return Policy{}, plugin.Errorf(CodePoolRefused, "add the namespace to the key selectable of that pool, in the network configuration of the node",
+	return Policy{}, plugin.Errorf(CodeRefused, "add the namespace to the key selectable of that pool, in the network configuration of the node",
 		"pod %s asks for the pool %q, which does not allow the namespace %s to ask for it", pod, name, pod.Namespace)
 }
 

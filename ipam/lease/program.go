@@ -5,6 +5,7 @@ package lease
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -18,8 +19,8 @@ const IPAMProgram = "cni-ipvlan-vpc-k8s-ipam"
 
 // acquire is the program's first argument if it only has to get addresses. The parent waits
 // for the link, and meanwhile the next ADD has its turn. The second argument is how much time
-// is left. A release that does not know the arguments does the whole ADD, which is slower but
-// correct.
+// is left, and the third is the number of the interface. A release that does not know the
+// arguments does the whole ADD, which is slower but correct. An earlier release has no third.
 const acquire = "acquire"
 
 // Program is the source of a process that cannot ask EC2 itself. It executes the ipam
@@ -30,7 +31,7 @@ const acquire = "acquire"
 // If the next program begins before the last one has ended, it waits for "grow".
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
-		if _, err := r.Delegate(ctx, IPAMProgram, acquire, left(own).String()); err != nil {
+		if _, err := r.Delegate(ctx, IPAMProgram, acquire, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
 		a, err := p.Take(own, o) // the program has leased it to the owner
@@ -56,16 +57,17 @@ func left(ctx context.Context) time.Duration {
 // Acquisition returns the ADD for the arguments of [Program], or nil for other arguments. The
 // result of that ADD is not used, because the registry has the lease.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
-	if len(args) != 2 || args[0] != acquire {
-		return nil
-	}
-	limit, err := time.ParseDuration(args[1])
-	if err != nil {
+	limit, nic, ok := acquisition(args)
+	if !ok {
 		return nil
 	}
 	return func(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
-		err = withPool(ctx, r, limit, func(ctx context.Context, p *Pool) error {
-			a, err := p.Acquire(ctx, OwnerOf(r), from)
+		err = withPool(ctx, r, limit, func(ctx context.Context, p *Pool, policies []Policy) error {
+			if nic >= len(policies) {
+				return plugin.Errorf(plugin.CodeInvalid, "install programs of one release", "the pod has %d interfaces, and interface %d needs an address", len(policies), nic+1)
+			}
+			p.Policy = policies[nic]
+			a, err := p.Acquire(ctx, ownerOf(r, nic), from)
 			if err == nil {
 				res = a.Result(a.ENI.Link, p.Policy)
 			}
@@ -73,4 +75,16 @@ func Acquisition(args []string, from Source) func(context.Context, *plugin.Reque
 		})
 		return res, err
 	}
+}
+
+// acquisition reads the arguments of [Program].
+func acquisition(args []string) (limit time.Duration, nic int, ok bool) {
+	if len(args) < 2 || len(args) > 3 || args[0] != acquire {
+		return 0, 0, false
+	}
+	limit, err := time.ParseDuration(args[1])
+	if len(args) == 3 && err == nil {
+		nic, err = strconv.Atoi(args[2])
+	}
+	return limit, nic, err == nil && nic >= 0
 }

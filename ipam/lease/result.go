@@ -54,7 +54,19 @@ func Recall(s *registry.State, l registry.Lease, c *Config) (*types100.Result, e
 		return nil, err
 	}
 	e := s.ENIs[l.ENI]
-	return Allocation{Addrs: s.Held(l.Key), ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
+	return Allocation{Addrs: s.HeldBy(l.Key, l.NIC), ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
+}
+
+// join adds a further interface to a result: its ENI's link, and its addresses with their
+// gateways. It has no routes: a further interface answers who asks it, and is no way to
+// anywhere else.
+func join(r, further *types100.Result) {
+	index := len(r.Interfaces)
+	r.Interfaces = append(r.Interfaces, further.Interfaces...)
+	for _, ip := range further.IPs {
+		ip.Interface = new(index)
+		r.IPs = append(r.IPs, ip)
+	}
 }
 
 // subnet returns the subnet of an address.

@@ -19,15 +19,25 @@ func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until 
 	if was.Since.IsZero() {
 		was.Since = now
 	}
-	s.Waiters[o.Key.String()] = registry.Waiter{Pool: p.Policy.Pool, Since: was.Since, Until: until}
+	s.Waiters[o.waiter()] = registry.Waiter{Pool: p.Policy.Waits(), Since: was.Since, Until: until}
 }
 
 // GiveUp removes the owner from the waiters, so that no process asks EC2 for its address. If
 // a process was killed, its waiter counts until its deadline.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
-	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Waiters, o.Key.String()) })
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Waiters, o.waiter()) })
+}
+
+// Waits is where an ADD waits: for addresses of its pool, or for the address that its pod has
+// chosen, which nobody else asks EC2 for.
+func (policy Policy) Waits() string {
+	name := policy.Pool
+	for _, a := range policy.Choice.Addrs {
+		name += "=" + a.String()
+	}
+	return name
 }
 
 // Concern is the key of failures. It has the network, because a pool may have another policy
 // in another network.
-func (p *Pool) Concern(o Owner) string { return o.Network + "/" + p.Policy.Pool }
+func (p *Pool) Concern(o Owner) string { return o.Network + "/" + p.Policy.Waits() }

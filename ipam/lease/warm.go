@@ -14,13 +14,14 @@ import (
 )
 
 // Refill is the name of the mark that an ADD leaves when its pool has fewer free addresses
-// than the configuration wants. A path unit of systemd then fills the pool.
+// than the configuration wants. A path unit of systemd then fills the pool. A DEL leaves it, too,
+// when an ENI is to be detached, for which a pod had asked.
 const Refill = "refill"
 
 // refill leaves the mark. If that fails, the ADD does not fail: it has its address.
 func (p *Pool) refill() {
 	if err := p.Registry.Mark(Refill); err != nil {
-		slog.Warn("the mark that starts cni-warm.service cannot be written: the pool is refilled only when it is empty", "error", err)
+		slog.Warn("the mark that starts cni-warm.service cannot be written: the pool is refilled only when it is empty, and a collection detaches ENIs", "error", err)
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // A Config has the keys of all three plugins. Two of them have the key mtu: it is for both
-// links of the pod.
+// links of the pod. The same two have the key containerInterface.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config
@@ -45,10 +45,11 @@ func (c *Config) UnmarshalJSON(text []byte) error {
 
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
-	ipam, mtu := c.ipvlan.IPAM, c.ptp.MTU
-	c.ipvlan.IPAM.Type, c.ptp.MTU = "", 0 // ipvlan reports mistakes in mtu, and the key ipam is reported here
+	ipam, mtu, end := c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface
+	// ipvlan reports mistakes in mtu, unnumbered-ptp those in containerInterface, and the key ipam is reported here.
+	c.ipvlan.IPAM.Type, c.ptp.MTU, c.ipvlan.ContainerInterface = "", 0, ""
 	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate()}
-	c.ipvlan.IPAM, c.ptp.MTU = ipam, mtu
+	c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface = ipam, mtu, end
 	if ipam.Type != "" {
 		mistakes = append(mistakes, fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
 			"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -82,26 +81,5 @@ func TestReusedPath(t *testing.T) {
 	}
 	n.must(n.CHECK(heir, result))
 	n.must(n.DEL(heir))
-	n.vacant()
-}
-
-// TestSecondNetwork refuses a second network of ours in a pod, makes its address free again, and
-// leaves the first alone.
-func TestSecondNetwork(t *testing.T) {
-	n := newNode(t)
-	pod, path := nltest.NS(t, "pod")
-	first, second := n.request(path, ""), n.request(path, `, "containerInterface": "eth3"`)
-	second.Network, second.IfName = "second", "net1"
-	result, err := n.ADD(first)
-	n.must(err)
-	before := nltest.Dump(t, n.ns, pod)
-	_, err = n.ADD(second)
-	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.HasPrefix(e.Error(), "the pod's link eth0 belongs to another network") {
-		t.Errorf("ADD: %v", err)
-	}
-	n.must(n.DEL(second))
-	n.same("the first network", before, nltest.Dump(t, n.ns, pod))
-	n.must(n.CHECK(first, result))
-	n.must(n.DEL(first))
 	n.vacant()
 }

@@ -22,15 +22,26 @@ import (
 // the registry; and the next ADD of the attachment works.
 //
 // Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
-func TestKillEverywhere(t *testing.T) {
+func TestKillEverywhere(t *testing.T) { newNode(t).everywhere("") }
+
+// TestKillSeveral does the same with an ADD that makes three NICs, and lets no call fail. An unlock
+// that fails keeps the registry locked until the process ends, and this process locks it again.
+func TestKillSeveral(t *testing.T) {
 	n := newNode(t)
-	first := victim{node: n}
+	n.addresses(40)
+	n.everywhere(asking)
+}
+
+// everywhere has pods with these keys in their configuration.
+func (n node) everywhere(keys string) {
+	t := n.T
+	first := victim{node: n, keys: keys}
 	first.whole()
 	after := nltest.Dump(t, n.ns)
 	for _, verb := range []string{"ADD", "DEL"} {
 		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
-			v := victim{node: n.within(t), verb: verb, after: after}
-			if verb == "ADD" {
+			v := victim{node: n.within(t), keys: keys, verb: verb, after: after}
+			if verb == "ADD" && keys == "" {
 				v.fail(tr.Again(syscall.ENOMEM))
 			}
 			v.play(tr)
@@ -43,6 +54,7 @@ func TestKillEverywhere(t *testing.T) {
 // A victim is a command that is killed.
 type victim struct {
 	node
+	keys  string
 	verb  string
 	after string // what there is of the node when all pods have gone
 }
@@ -50,7 +62,7 @@ type victim struct {
 // pod is a namespace for the pod, and the request for it.
 func (v victim) pod() (*nl.NS, *plugin.Request[Config]) {
 	ns, path := nltest.NS(v, "pod")
-	return ns, v.request(path, "")
+	return ns, v.request(path, v.keys)
 }
 
 // fail has a system call of ADD fail.
@@ -112,7 +124,7 @@ func (v victim) run(r *plugin.Request[Config], tr *trace.Trace) (status syscall.
 	v.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+v.verb, "CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_PATH=/opt/cni/bin")
-	cmd.Stdin = strings.NewReader(config(""))
+	cmd.Stdin = strings.NewReader(config(v.keys))
 	v.must(v.ns.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
 	return status
 }

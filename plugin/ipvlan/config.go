@@ -14,6 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 // A Config is the plugin's part of a network configuration. The original plugin and the
@@ -23,6 +24,10 @@ type Config struct {
 	Mode   string    `json:"mode"`   // l2, l3 or l3s; "": l2
 	MTU    int       `json:"mtu"`    // 0: the master's
 	DNS    types.DNS `json:"dns"`    // empty: that of prevResult
+
+	ContainerInterface string `json:"containerInterface"` // the name of the pod's end of the veth pair, which no NIC gets; "": eth1
+
+	nic.Asked // for the names of a pod's further NICs
 
 	// The reference plugin supports these and this one does not: they are refused, not ignored.
 	IPAM struct {
@@ -42,6 +47,8 @@ func (c *Config) Describe(j *codec.Codec) {
 			codec.Field(j, "type", &c.IPAM.Type, codec.Text)
 		})
 		codec.Field(j, "linkInContainer", &c.LinkInContainer, codec.Flag)
+		codec.Field(j, "containerInterface", &c.ContainerInterface, codec.Text)
+		c.Members(j)
 	})
 }
 
@@ -57,6 +64,10 @@ func (c *Config) Validate() error {
 	if fault := ifname.Fault(c.Master); fault != "" && c.Master != "" {
 		mistake("master: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.Master, fault)
 	}
+	if fault := ifname.Fault(c.ContainerInterface); fault != "" && c.ContainerInterface != "" {
+		mistake("containerInterface: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.ContainerInterface, fault)
+	}
+	c.ContainerInterface = cmp.Or(c.ContainerInterface, "eth1")
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
 		mistake("mtu: %d: the value must be 0, for the MTU of the master, or 68 to 65535", c.MTU)
 	}

@@ -12,7 +12,9 @@
 //   - An ADD that fails removes what it has made.
 //   - It calls no other plugin.
 //
-// The invariant: the pod has the whole interface, or nothing of it.
+// A pod may have several interfaces: see further.go.
+//
+// The invariant: the pod has all interfaces of an ADD, each of them whole, or nothing of them.
 package ipvlan
 
 import (
@@ -23,6 +25,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"slices"
+	"strings"
 	"syscall"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -53,71 +56,63 @@ func inPod(ctx context.Context, r *plugin.Request[Config], f func(node, pod *nl.
 }
 
 func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
-	master, err := masterOf(r)
+	masters, err := mastersOf(r)
 	if err != nil {
 		return nil, err
 	}
 	err = inPod(ctx, r, func(node, pod *nl.NS) error {
-		res, err = connect(r, master, node, pod)
+		res, err = connect(r, masters, node, pod)
 		return err
 	})
 	return res, err
 }
 
-// connect makes the slave of a master, with its addresses and routes.
-func connect(r *plugin.Request[Config], master string, node, pod *nl.NS) (*types100.Result, error) {
-	m, err := node.LinkByName(master)
+// connect makes the slaves with their addresses and routes.
+func connect(r *plugin.Request[Config], masters []string, node, pod *nl.NS) (*types100.Result, error) {
+	slaves, others, err := plan(r, masters, pod)
 	if err != nil {
-		return nil, fmt.Errorf("master: %w", err)
+		return nil, err
 	}
-	slave := r.Config.slave(r.IfName, m, pod)
-	slave.Group = nl.PodGroup(r.Digest())
-	if err := wiring(slave, r.Prev, node, pod).Add(); err != nil {
-		links, _ := pod.Links()
-		if first := nl.ForeignLink(links, slave.Group); first != "" { // its routes are in the way
-			return nil, plugin.SecondNetwork(first)
+	links := make([]nl.Link, len(slaves))
+	for i, s := range slaves {
+		m, err := node.LinkByName(s.link.Master)
+		if err != nil {
+			return nil, fmt.Errorf("master: %w", err)
+		}
+		// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and may not answer.
+		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
+	}
+	w := wiring(slaves, r.Prev, node, pod)
+	for _, link := range others {
+		w = append(w, nl.Step{NS: pod, Object: answersAlone(link)})
+	}
+	if err := w.Add(); err != nil {
+		if fresh := func(s slave) bool { return s.link.Fresh }; errors.Is(err, nl.ErrUnanswered) && all(slaves, fresh) {
+			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group)) // the last rule may be there although its answer was lost
 		}
 		if errors.Is(err, syscall.EADDRINUSE) {
-			hint := "another slave of " + master + " has the address: see 'cni-tool status --diff'"
+			hint := "another slave of " + strings.Join(masters, ", ") + " has the address: see 'cni-tool status --diff'"
 			return nil, plugin.Errorf(plugin.CodeTryAgain, hint, "%w", err)
 		}
 		return nil, err
 	}
-	// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and may not answer.
-	return result(r, nl.Link{Name: slave.Name, MAC: m.MAC, MTU: cmp.Or(slave.MTU, m.MTU)}), nil
+	return result(r, slaves, links), nil
 }
 
-// masterOf returns the name of the master: the configured one, or the interface
-// of prevResult.
-func masterOf(r *plugin.Request[Config]) (string, error) {
-	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names the master and the slave's addresses"
-	if r.Prev == nil {
-		return "", plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin: there is no prevResult")
-	}
-	if len(r.Prev.IPs) == 0 {
-		return "", plugin.Errorf(plugin.CodeInvalid, hint, "prevResult has no addresses")
-	}
-	if r.Config.Master != "" {
-		return r.Config.Master, nil
-	}
-	if len(r.Prev.Interfaces) != 1 || r.Prev.Interfaces[0].Name == "" {
-		return "", plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure. PrevResult lacks a single named interface")
-	}
-	return r.Prev.Interfaces[0].Name, nil
+// all reports whether all slaves are such.
+func all(slaves []slave, such func(slave) bool) bool {
+	return !slices.ContainsFunc(slaves, func(s slave) bool { return !such(s) })
 }
 
-// del deletes the slave, unless the DEL of unnumbered-ptp has deleted it with its own links
-// (see [nl.PodGroup]). It needs nothing of prevResult. What it does not find is deleted.
+// del deletes the slaves, unless the DEL of unnumbered-ptp has deleted them with its own links
+// (see [nl.PodGroup]), and what further NICs have in the pod. It needs nothing of prevResult.
+// What it does not find is deleted.
 //
-// A slave that cannot be deleted does not fail DEL, because it ends with the namespace. The
-// pod may have caused the failure, and its DEL would then fail for ever.
+// What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have
+// caused the failure, and its DEL would then fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
 	err := inPod(ctx, r, func(_, pod *nl.NS) error {
-		l, err := pod.LinkByName(r.IfName)
-		if err == nil && !nl.Foreign(l.Group, nl.PodGroup(r.Digest())) {
-			err = nl.Wiring{{NS: pod, Object: nl.IPVlan{Name: r.IfName, NS: pod}}}.Del()
-		}
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := remove(r, pod); err != nil {
 			slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
 		}
 		return nil
@@ -128,51 +123,25 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	return err
 }
 
-// check compares the interface and its addresses with prevResult. It does not compare the
-// routes, which a later plugin may have changed (CNI specification, CHECK).
-func check(ctx context.Context, r *plugin.Request[Config]) error {
-	own, err := ownInterface(r)
-	if err != nil {
-		return err
-	}
-	return inPod(ctx, r, func(node, pod *nl.NS) error {
-		slave := nl.IPVlan{Name: r.IfName, Master: r.Config.Master, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}
-		w := nl.Wiring{{NS: node, Object: slave}}
-		for i, c := range r.Prev.IPs {
-			p, ok := plugin.Prefix(c.Address)
-			if !ok {
-				return fmt.Errorf("prevResult: address %d is no address", i)
-			}
-			if c.Interface == nil || *c.Interface == own {
-				w = append(w, nl.Step{NS: pod, Object: nl.Addr{Prefix: p, Dev: r.IfName}})
+// remove deletes the attachment's part of a pod. An attachment has further NICs if its result or
+// its link shows that. Without a result it may have had some. So their rules go before the link.
+func remove(r *plugin.Request[Config], pod *nl.NS) (failed error) {
+	own := nl.PodGroup(r.Digest())
+	l, err := pod.LinkByName(r.IfName)
+	if r.Prev == nil || plugin.Several(r.Prev) || err == nil && l.Group == nl.FurtherGroup(own) {
+		for _, err := range []error{pod.DelFurther(own), pod.DelGroup(own), pod.DelGroup(nl.FurtherGroup(own))} {
+			if !errors.Is(err, fs.ErrNotExist) {
+				failed = errors.Join(failed, err)
 			}
 		}
-		if err := w.Check(); err != nil {
-			return err
-		}
-		return checkMAC(pod, r.IfName, r.Prev.Interfaces[own].Mac)
-	})
-}
-
-// checkMAC compares the MAC address of a link with that of prevResult, if that has one.
-func checkMAC(pod *nl.NS, link, want string) error {
-	l, err := pod.LinkByName(link)
-	if err == nil && want != "" && l.MAC != want {
-		return fmt.Errorf("%s has the MAC address %s, not %s", link, l.MAC, want)
 	}
-	return err
-}
-
-// ownInterface is the index in prevResult of the interface that ADD made.
-func ownInterface(r *plugin.Request[Config]) (int, error) {
-	if r.Prev == nil {
-		return 0, errors.New("CHECK was called without prevResult")
+	if err == nil && !nl.Foreign(l.Group, own) {
+		err = nl.Wiring{{NS: pod, Object: nl.IPVlan{Name: r.IfName, NS: pod}}}.Del()
 	}
-	i := slices.IndexFunc(r.Prev.Interfaces, func(i *types100.Interface) bool { return i.Name == r.IfName && i.Sandbox != "" })
-	if i < 0 {
-		return 0, fmt.Errorf("prevResult has no interface %s in the container", r.IfName)
+	if !errors.Is(err, fs.ErrNotExist) {
+		failed = errors.Join(failed, err)
 	}
-	return i, nil
+	return failed
 }
 
 // status fails if the kernel has no ipvlan.

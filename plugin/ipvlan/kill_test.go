@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -47,10 +48,42 @@ func (b bench) victim() victim {
 // Before that it has the same call of an ADD fail. Then ADD takes back what it has done.
 func TestKillEverywhere(t *testing.T) {
 	b := newBench(t)
+	b.everywhere(bench.victim)
+}
+
+// TestKillSeveral does the same with an ADD that makes three NICs.
+func TestKillSeveral(t *testing.T) {
+	newSeveral(t, 1, 3, 1).everywhere(func(b bench) victim {
+		pod, path := nltest.NS(b, "pod")
+		r := request(b.T, `{}`, nil, nil)
+		r.NetNS, r.Prev = path, answer(eniAt{0, 1}, eniAt{1, 3}, eniAt{2, 1})
+		return victim{b, r, pod, nltest.Dump(b, b.node, pod)}
+	})
+}
+
+// TestKillFurther does the same with a further attachment. The first one stays as it is.
+func TestKillFurther(t *testing.T) {
+	s := newSeveral(t, 1, 3)
+	n := 0
+	s.everywhere(func(b bench) victim {
+		n++
+		pod, path := nltest.NS(b, "pod")
+		first := several{bench: b}.ask(path, "eth0", `{}`, answer(eniAt{0, 1}))
+		first.Prev.IPs[0].Address = cidr(fmt.Sprintf("10.0.1.%d/24", 20+n%200))
+		first.Prev.IPs[1].Address = cidr(fmt.Sprintf("fd00:0:0:1::%x/64", 0x1000+n))
+		_, err := b.ADD(first)
+		b.must(err)
+		r := several{bench: b}.ask(path, "net1", `{}`, answer(eniAt{1, 3}))
+		return victim{b, r, pod, nltest.Dump(b, b.node, pod)}
+	})
+}
+
+func (b bench) everywhere(victim func(bench) victim) {
+	t := b.T
 	for _, verb := range []string{"ADD", "DEL"} {
 		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
 			b := bench{t, b.node, b.vpc}
-			v := b.victim()
+			v := victim(b)
 			if verb == "ADD" {
 				v.fail(tr.Again(syscall.ENOMEM))
 			}
@@ -60,8 +93,8 @@ func TestKillEverywhere(t *testing.T) {
 			b.must(b.DEL(v.Request))
 			v.whole()
 
-			t.Run("and its namespace", func(t *testing.T) { bench{t, b.node, b.vpc}.victim().strike(verb, tr.Again(0)) })
-			v = b.victim()
+			t.Run("and its namespace", func(t *testing.T) { victim(bench{t, b.node, b.vpc}).strike(verb, tr.Again(0)) })
+			v = victim(b)
 			gone := *v.Request
 			gone.NetNS = ""
 			b.must(b.DEL(&gone))

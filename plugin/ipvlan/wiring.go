@@ -15,35 +15,56 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// slave is the link of the pod.
-func (c Config) slave(name string, master nl.Link, pod *nl.NS) nl.IPVlan {
-	return nl.IPVlan{Name: name, Master: master.Name, NS: pod, Mode: c.Mode, MTU: c.MTU}
+// A slave is a NIC that an ADD makes in the pod.
+type slave struct {
+	link  nl.IPVlan
+	ips   []*types100.IPConfig
+	table uint32 // of a further NIC; 0: it is the pod's first, and uses the main table
+	alone bool   // the pod has others: see answersAlone
 }
 
-// wiring is all that an ADD makes: the slave, its addresses, and its routes.
-func wiring(slave nl.IPVlan, prev *types100.Result, node, pod *nl.NS) nl.Wiring {
-	addrs := prefixes(prev.IPs)
+// wiring is all that an ADD makes: the slaves, their addresses, and their routes.
+func wiring(slaves []slave, prev *types100.Result, node, pod *nl.NS) (w nl.Wiring) {
+	for _, s := range slaves {
+		w = append(w, s.wiring(prev, node, pod)...)
+	}
+	return w
+}
+
+// wiring is all of one NIC. The routes of prevResult are the first NIC's.
+func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
+	link, addrs := s.link, prefixes(s.ips)
 	v6 := slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
-	slave.Down = v6
-	w := nl.Wiring{{NS: node, Object: slave}}
+	link.Down = v6
+	w := nl.Wiring{{NS: node, Object: link}}
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	if v6 {
 		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole
 		// namespace disables it on lo, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
-		conf := "net/ipv6/conf/" + slave.Name + "/"
+		conf := "net/ipv6/conf/" + link.Name + "/"
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
 		// All slaves have the MAC address of their master, and so the same link-local
 		// address. Duplicate address detection would refuse it.
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		// The pod has the routes of the result, and none that routers advertise.
 		add(nl.Sysctl{Key: conf + "accept_ra", Value: "0"})
-		add(nl.Up{Dev: slave.Name})
+		add(nl.Up{Dev: link.Name})
+	}
+	if s.alone {
+		add(answersAlone(link.Name))
 	}
 	for _, p := range addrs {
-		add(nl.Addr{Prefix: p, Dev: slave.Name, NoDAD: p.Addr().Is6()})
+		add(nl.Addr{Prefix: p, Dev: link.Name, NoDAD: p.Addr().Is6(), Apart: s.table != 0})
 	}
-	for _, r := range routes(prev, addrs, slave.Name) {
+	if s.table != 0 {
+		for _, o := range s.further() {
+			add(o)
+		}
+		return w
+	}
+	own := &types100.Result{IPs: s.ips, Routes: prev.Routes}
+	for _, r := range routes(own, addrs, link.Name) {
 		add(r)
 	}
 	return w
@@ -92,17 +113,20 @@ func beyond(gw netip.Addr, addrs []netip.Prefix) bool {
 	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) && !slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
-// result is prevResult with the slave as its only interface, which has all addresses.
-func result(r *plugin.Request[Config], l nl.Link) *types100.Result {
-	res := &types100.Result{
-		Interfaces: []*types100.Interface{{Name: l.Name, Mac: l.MAC, Mtu: l.MTU, Sandbox: r.NetNS}},
-		Routes:     r.Prev.Routes,
-		DNS:        r.Prev.DNS,
+// result is prevResult with the links of the NICs as its interfaces. A further attachment has
+// no routes in the main table.
+func result(r *plugin.Request[Config], slaves []slave, links []nl.Link) *types100.Result {
+	res := &types100.Result{DNS: r.Prev.DNS}
+	if slaves[0].table == 0 {
+		res.Routes = r.Prev.Routes
 	}
-	for _, c := range r.Prev.IPs {
-		ip := *c
-		ip.Interface = new(0)
-		res.IPs = append(res.IPs, &ip)
+	for i, l := range links {
+		res.Interfaces = append(res.Interfaces, &types100.Interface{Name: l.Name, Mac: l.MAC, Mtu: l.MTU, Sandbox: r.NetNS})
+		for _, c := range slaves[i].ips {
+			ip := *c
+			ip.Interface = new(i)
+			res.IPs = append(res.IPs, &ip)
+		}
 	}
 	if own := r.Config.DNS; !own.IsEmpty() {
 		res.DNS = own

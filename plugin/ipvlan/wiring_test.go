@@ -8,6 +8,7 @@ import (
 	"flag"
 	"net"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -98,17 +99,41 @@ func TestWiring(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := request(t, c.config, c.addrs, c.routes)
 			node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
-			slave := r.Config.slave(r.IfName, nl.Link{Name: "ens6", MTU: 9001}, pod)
-			golden(t, c.name, wiring(slave, r.Prev, node, pod).String())
+			first := slave{link: nl.IPVlan{Name: r.IfName, Master: "ens6", NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}, ips: r.Prev.IPs}
+			golden(t, c.name, wiring([]slave{first}, r.Prev, node, pod).String())
 		})
 	}
+}
+
+// TestWiringSeveral prints what an ADD with two NICs does, and one of a further attachment.
+func TestWiringSeveral(t *testing.T) {
+	golden(t, "two", shipped(t, false).String())
+	golden(t, "further", shipped(t, true).String())
+}
+
+// shipped is the wiring of a pod with two NICs in both families, or of a further attachment with the second of them alone.
+func shipped(t *testing.T, further bool) nl.Wiring {
+	node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
+	r := request(t, `{}`, nil, nil)
+	r.Prev = answer(eniAt{0, 1}, eniAt{1, 3})
+	own := nl.PodGroup(r.Digest())
+	slaves := []slave{
+		{nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Group: own}, r.Prev.IPs[:2], 0, true},
+		{nl.IPVlan{Name: "eth2", Master: "ens7", NS: pod, Group: own}, r.Prev.IPs[2:], nl.FurtherTable(own, 1), true},
+	}
+	if further {
+		r.IfName = "net1"
+		own = nl.PodGroup(r.Digest())
+		slaves = []slave{{nl.IPVlan{Name: "net1", Master: "ens7", NS: pod, Group: nl.FurtherGroup(own)}, r.Prev.IPs[2:], nl.FurtherTable(own, 0), true}}
+	}
+	return wiring(slaves, r.Prev, node, pod)
 }
 
 func TestResult(t *testing.T) {
 	for name, config := range map[string]string{"result": `{}`, "result-dns": `{"dns": {"nameservers": ["192.0.2.53"], "search": ["example.com"]}}`} {
 		r := request(t, config, [][2]string{{"10.0.1.20/24", "10.0.1.1"}}, [][2]string{{"10.0.0.0/16", "10.0.1.1"}})
 		r.Prev.IPs[0].Interface = nil
-		b, err := json.MarshalIndent(result(r, nl.Link{Name: "eth0", MAC: "0a:00:00:00:00:02", MTU: 9001}), "", "  ")
+		b, err := json.MarshalIndent(result(r, []slave{{ips: r.Prev.IPs}}, []nl.Link{{Name: "eth0", MAC: "0a:00:00:00:00:02", MTU: 9001}}), "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,10 +146,11 @@ func TestResult(t *testing.T) {
 
 // TestValidate wants every mistake named, with its key, at once.
 func TestValidate(t *testing.T) {
-	c := Config{Mode: "bridge", Master: "eth 1", MTU: 20, LinkInContainer: true}
+	c := Config{Mode: "bridge", Master: "eth 1", ContainerInterface: "a/b", MTU: 20, LinkInContainer: true}
 	c.IPAM.Type = "host-local"
 	const want = `unknown ipvlan mode: "bridge": the modes are l2, l3 and l3s
 master: "eth 1": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :
+containerInterface: "a/b": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :
 mtu: 20: the value must be 0, for the MTU of the master, or 68 to 65535
 ipam: "host-local": this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, type ipvlan, with its own ipam
 linkInContainer: true: the master is an ENI, which is a link of the node`
@@ -133,7 +159,7 @@ linkInContainer: true: the master is an ENI, which is a link of the node`
 	}
 }
 
-func TestMasterOf(t *testing.T) {
+func TestMastersOf(t *testing.T) {
 	for _, c := range []struct {
 		want   string // the master, or the error
 		change func(*plugin.Request[Config])
@@ -143,13 +169,26 @@ func TestMasterOf(t *testing.T) {
 		{"must be called as chained plugin: there is no prevResult", func(r *plugin.Request[Config]) { r.Prev = nil }},
 		{"prevResult has no addresses", func(r *plugin.Request[Config]) { r.Prev.IPs = nil }},
 		{"chained master failure. PrevResult lacks a single named interface", func(r *plugin.Request[Config]) { r.Prev.Interfaces = nil }},
-		{"chained master failure. PrevResult lacks a single named interface", func(r *plugin.Request[Config]) {
+		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses", func(r *plugin.Request[Config]) {
 			r.Prev.Interfaces = append(r.Prev.Interfaces, r.Prev.Interfaces[0])
+		}},
+		{"chained master failure: interface 1 of prevResult is not a named link of the node with addresses", func(r *plugin.Request[Config]) {
+			r.Prev.Interfaces = append(r.Prev.Interfaces, &types100.Interface{Name: "eth0", Sandbox: r.NetNS})
+			r.Prev.IPs[0].Interface = new(1)
+		}},
+		{"chained master failure: prevResult has an address of interface 3, and 1 interfaces", func(r *plugin.Request[Config]) { r.Prev.IPs[0].Interface = new(3) }},
+		{`master: "eth7": prevResult has addresses of 2 interfaces`, func(r *plugin.Request[Config]) {
+			r.Config.Master, r.Prev.IPs[0].Interface = "eth7", new(1)
+		}},
+		{"ens6 ens7", func(r *plugin.Request[Config]) {
+			r.Prev.Interfaces = append(r.Prev.Interfaces, &types100.Interface{Name: "ens7"})
+			r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(1)})
 		}},
 	} {
 		r := request(t, `{}`, [][2]string{{"10.0.1.20/24", "10.0.1.1"}}, nil)
 		c.change(r)
-		got, err := masterOf(r)
+		masters, err := mastersOf(r)
+		got := strings.Join(masters, " ")
 		if err != nil {
 			got = err.Error()
 		}

@@ -61,6 +61,7 @@ func (r *review) chain() {
 		r.alone(at)
 	} else {
 		r.order(at)
+		r.further(at)
 	}
 	i, ok := at[first]
 	_, follows := at[r.Plugins[0].Type]
@@ -113,6 +114,32 @@ func (r *review) order(at map[string]int) {
 	}
 }
 
+// further reviews whether the three plugins agree about the further interfaces for which pods may ask.
+func (r *review) further(at map[string]int) {
+	type part struct {
+		Requests           []any           `json:"requests"`
+		Capabilities       map[string]bool `json:"capabilities"`
+		ContainerInterface string          `json:"containerInterface"`
+	}
+	var parts []part
+	for _, typ := range three {
+		i, ok := at[typ]
+		var p part
+		if !ok || json.Unmarshal(r.Plugins[i].Raw, &p) != nil {
+			return
+		}
+		parts = append(parts, p)
+	}
+	ipam, slave, pair := parts[0], parts[1], parts[2]
+	where := r.where(at[TypeIPVlan])
+	if len(ipam.Requests) > 0 && ipam.Capabilities[podAnnotations] && !slave.Capabilities[podAnnotations] {
+		r.wrong(where, `the names of the interfaces for which pods ask do not reach it: add "capabilities": {%q: true}`, podAnnotations)
+	}
+	if name := cmp.Or(slave.ContainerInterface, "eth1"); len(ipam.Requests) > 0 && name != pair.ContainerInterface {
+		r.wrong(where, "containerInterface: %q (if left out, eth1), but %s has %q: want the same, so that no further interface gets this name", name, TypePTP, pair.ContainerInterface)
+	}
+}
+
 // pair reviews which other plugins can disturb the veth pair.
 func (r *review) pair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
@@ -159,6 +186,10 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 		if len(p.Selectable) > 0 && !head.Capabilities[podAnnotations] {
 			r.wrong(where, `pools: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name, podAnnotations)
 		}
+	}
+	canAsk := []string{podAnnotations, "ips", "deviceID"}
+	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool { return head.Capabilities[name] }) {
+		r.wrong(where, `requests: no pod can ask: add "capabilities": {%q: true}`, podAnnotations)
 	}
 	for _, p := range c.Policies() {
 		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {

@@ -204,10 +204,13 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 	waits := map[string]time.Duration{}
 	if config, err := Find(path); err == nil {
 		for _, p := range config.Policies() {
-			waits[p.Pool] = p.ReuseWait
+			waits[p.Pool], waits[PoolName(p.Pool)] = p.ReuseWait, p.ReuseWait // pools that are derived from it have its name
 		}
 	}
 	return func(pool string) time.Duration {
+		if from, ok := lease.Derived(pool); ok {
+			pool = from
+		}
 		if w, ok := waits[pool]; ok {
 			return w
 		}

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -71,6 +72,14 @@ func (r *review) within(where string, value json.RawMessage, t reflect.Type) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
 			r.keys(join(where, key), values[key], t.Elem())
+		}
+	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
+		var values []json.RawMessage
+		if json.Unmarshal(value, &values) != nil {
+			return
+		}
+		for i, one := range values {
+			r.keys(join(where, strconv.Itoa(i+1)), one, t.Elem())
 		}
 	}
 }

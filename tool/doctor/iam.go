@@ -24,7 +24,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	if p.config == nil {
 		return nil, nil // checkConfig says so
 	}
-	n := iam.Needs{Pools: p.config.Policies(), Mode: p.config.Policies()[0].Provision}
+	n := iam.Needs{Pools: p.config.Policies(), Requests: p.config.Permissions, Mode: p.config.Policies()[0].Provision}
 	on, err := p.target(ctx, n)
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
@@ -27,10 +28,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 		}
 	}
 	for _, concern := range slices.Sorted(maps.Keys(p.state.Failures)) {
-		f := p.state.Failures[concern]
-		network, pool, _ := strings.Cut(concern, "/")
-		found = append(found, Finding{Severity: severe, About: "pool " + conf.PoolName(pool) + " of " + network,
-			Means: "ADDs fail. The last one failed " + view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text, Do: cmp.Or(f.Hint, "see the events of the pods")})
+		found = append(found, p.failed(concern, now))
 	}
 	if until := p.state.Instance.FullUntil; until.After(now) {
 		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID, Means: "EC2 has refused to attach another ENI to this instance; this node asks again in " + view.Brief(until.Sub(now)),
@@ -41,4 +39,36 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 			Do: "delete unused ENIs (" + cli.Name + " eni-gc), or ask AWS to raise the quota of network interfaces"})
 	}
 	return found, nil
+}
+
+// failed reports the failure of the last ADD of a network and pool. The failure stays until an
+// ADD of them succeeds. If the pool has free addresses again, the next one will.
+func (p *Node) failed(concern string, now time.Time) Finding {
+	f := p.state.Failures[concern]
+	network, pool, _ := strings.Cut(concern, "/")
+	last := view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text
+	found := Finding{Severity: severe, About: "pool " + conf.PoolName(pool) + " of " + network,
+		Means: "ADDs fail. The last one failed " + last, Do: cmp.Or(f.Hint, "see the events of the pods")}
+	if _, derived := lease.Derived(pool); derived || strings.Contains(pool, "=") {
+		found.Severity, found.Means = note, "a pod asks for what it does not get. Its ADD failed "+last
+		return found
+	}
+	if p.free(network, pool, now) {
+		found.Severity, found.Means = note, "the pool has free addresses again. The last ADD failed "+last
+		found.Do = "nothing now; if pods wait for addresses often: " + found.Do
+	}
+	return found
+}
+
+// free reports whether an ADD of the network would find addresses in the pool.
+func (p *Node) free(network, pool string, now time.Time) bool {
+	if p.config == nil || p.list.Name != network {
+		return false
+	}
+	for _, policy := range p.config.Policies() {
+		if eni, _ := lease.Candidates(p.state, policy, now); policy.Pool == pool && eni != "" {
+			return true
+		}
+	}
+	return false
 }

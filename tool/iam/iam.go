@@ -32,10 +32,11 @@ type Permission struct {
 // needs are what a policy is made from.
 type Needs struct {
 	Pools     []lease.Policy
-	Mode      lease.Provision // what the node may ask EC2 for
-	ENIGC     bool            // the command eni-gc is allowed, too
-	Untagged  bool            // ENIs without our tags, too
-	Partition string          // aws, aws-cn or aws-us-gov
+	Requests  []lease.Permission // what pods may ask for
+	Mode      lease.Provision    // what the node may ask EC2 for
+	ENIGC     bool               // the command eni-gc is allowed, too
+	Untagged  bool               // ENIs without our tags, too
+	Partition string             // aws, aws-cn or aws-us-gov
 }
 
 // any reports whether any of the pools is so.
@@ -78,6 +79,7 @@ func (n Needs) Policy() Policy {
 		// These are about the instance as well: it has to be the one that asks.
 		allow("AtInstance", n.self(), []string{"AttachNetworkInterface", "DetachNetworkInterface", "ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
+	n.allowRequests(allow)
 	if n.ENIGC {
 		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+ipam.TagInstance), []string{"DeleteNetworkInterface"}, enis)
 	}
@@ -85,17 +87,39 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
+// allowRequests allows what requests of pods need besides. Subnets and groups are those of the
+// configuration, and ENIs those with its tags. Nothing but attaching is allowed for these ENIs.
+func (n Needs) allowRequests(allow func(sid string, condition map[string]map[string]string, actions, resources []string)) {
+	for i, r := range n.Requests {
+		sid := func(what string) string { return what + suffix(i) }
+		if n.Mode == lease.ProvisionFull && len(r.Subnets) > 0 {
+			allow(sid("RequestedSubnet"), nil, []string{"CreateNetworkInterface"}, n.arns("subnet", r.Subnets...))
+		}
+		if n.Mode == lease.ProvisionFull && len(r.SecurityGroups) > 0 {
+			allow(sid("RequestedGroup"), nil, []string{"CreateNetworkInterface"}, n.arns("security-group", r.SecurityGroups...))
+		}
+		if n.Mode == lease.ProvisionNone || len(r.ENIs) == 0 {
+			continue
+		}
+		attach := []string{"AttachNetworkInterface", "DetachNetworkInterface"}
+		allow(sid("RequestedENI"), has(r.ENIs), attach, n.arns("network-interface", "*"))
+		if n.Mode == lease.ProvisionAssign {
+			allow("AtInstance", n.self(), attach, n.arns("instance", "*"))
+		}
+	}
+}
+
 // looks are the actions that only look.
 func (n Needs) looks() []string {
 	var actions []string
-	pools := len(n.Pools) > 1 // to tell apart whose an ENI is, by its tags
+	pools := len(n.Pools) > 1 || len(n.Requests) > 0 // to tell apart whose an ENI is, by its tags
 	if n.Mode != lease.ProvisionNone || n.ENIGC || pools {
 		actions = append(actions, "DescribeNetworkInterfaces")
 	}
 	if n.Mode != lease.ProvisionNone {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
-	if n.Mode == lease.ProvisionFull {
+	if n.Mode == lease.ProvisionFull || n.Mode == lease.ProvisionAssign && len(n.Requests) > 0 {
 		actions = append(actions, "DescribeSubnets")
 	}
 	if n.any(func(p lease.Policy) bool { return p.Peers }) {

@@ -37,7 +37,7 @@ func Unpaired(host *nl.NS, n conf.Network, s *registry.State) (lost []registry.L
 		if _, err := host.LinkByName(veth); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		running, err := running(s, l)
+		running, err := running(n, s, l)
 		failed = errors.Join(failed, err)
 		if running {
 			lost = append(lost, l)
@@ -47,9 +47,10 @@ func Unpaired(host *nl.NS, n conf.Network, s *registry.State) (lost []registry.L
 	return lost, failed
 }
 
-// running reports whether the namespace of a lease is there, and has an address of it on the
-// attachment's link. A pod without that link has had its DEL.
-func running(s *registry.State, l registry.Lease) (bool, error) {
+// running reports whether the namespace of a lease is there, has an address of it on the
+// attachment's link, and should have a pair. A pod without that link has had its DEL. A further
+// attachment of a pod has no pair.
+func running(n conf.Network, s *registry.State, l registry.Lease) (bool, error) {
 	ns, err := nl.Open(l.NetNS, l.NetNS)
 	if errors.Is(err, fs.ErrNotExist) || l.NetNS == "" {
 		return false, nil
@@ -58,11 +59,15 @@ func running(s *registry.State, l registry.Lease) (bool, error) {
 		return false, err
 	}
 	defer ns.Close()
-	addrs, err := ns.Addrs(l.IfName)
+	pairless, err := ptp.Pairless(ns, n.Name, l.Attachment)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	held := s.Held(l.Key)
+	if err != nil || pairless {
+		return false, err
+	}
+	addrs, err := ns.Addrs(l.IfName)
+	held := s.HeldBy(l.Key, l.NIC)
 	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(held, a.Prefix.Addr()) }), err
 }
 

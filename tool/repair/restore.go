@@ -58,7 +58,7 @@ func WithoutIPv6(host *nl.NS, n conf.Network, s *registry.State) ([]nl.Link, err
 	}
 	return ptp.Disconnected(host, n.Name, func(veth string) bool {
 		l, leased := leases[veth]
-		return leased && slices.ContainsFunc(s.Held(l.Key), netip.Addr.Is6)
+		return leased && slices.ContainsFunc(s.HeldBy(l.Key, 0), netip.Addr.Is6)
 	})
 }
 
@@ -66,7 +66,7 @@ func WithoutIPv6(host *nl.NS, n conf.Network, s *registry.State) ([]nl.Link, err
 func owners(n conf.Network, s *registry.State) map[string]registry.Lease {
 	owners := map[string]registry.Lease{}
 	for _, l := range s.Leases.All() {
-		if l.Network == n.Name {
+		if l.Network == n.Name && l.NIC == 0 { // a further interface has no pair
 			owners[ptp.VethName(n.Name, l.Attachment)] = l
 		}
 	}

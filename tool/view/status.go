@@ -142,7 +142,7 @@ type eniStatus struct {
 	Pool  string `json:"pool"`
 	counts
 	Prefixes int    `json:"prefixes"`
-	State    string `json:"state"` // serving, idle (no pod was here yet), draining, foreign, no-link, detached, unused (others have attached it)
+	State    string `json:"state"` // serving, requested (a pod has asked for this ENI), idle (no pod was here yet), draining, foreign, no-link, detached, unused (others have attached it)
 
 	Missed *time.Time `json:"link_missed" head:"-"` // since when its link is looked for and is not on the node; null: it is there
 	Why    string     `json:"why" head:"-"`         // it is unused; else ""
@@ -165,7 +165,7 @@ func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, 
 }
 
 // eniStates are the states of an ENI.
-var eniStates = []string{"serving", "idle", "draining", "foreign", "no-link", "detached"}
+var eniStates = []string{"serving", "requested", "idle", "draining", "foreign", "no-link", "detached"}
 
 func stateOf(e registry.ENI, now time.Time) string {
 	switch {
@@ -177,6 +177,8 @@ func stateOf(e registry.ENI, now time.Time) string {
 		return "detached"
 	case e.NoLink(now):
 		return "no-link"
+	case e.OnRequest:
+		return "requested"
 	case e.Serving:
 		return "serving"
 	}

@@ -23,7 +23,9 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
@@ -56,6 +58,8 @@ func tellAll(t *testing.T, k kind) {
 				"limited": changed(list, object{"capabilities": object{"bandwidth": true}}),
 				"asks":    changed(list, object{"reuseIPWait": 3600}),
 				"broken":  changed(list, nil, object{"type": "broken"}),
+				"nics": changed(list, object{"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
+					"requests": []object{{"namespaces": []string{"shop"}, "ips": true, "max": 2}}}),
 			})
 			s.play(t, x.stories)
 		})
@@ -72,6 +76,7 @@ var stories = []story{
 	{"pods at once", shipped, (*server).podsAtOnce},
 	{"a killed runtime", shipped, (*server).killed},
 	{"a limited pod", "limited", (*server).limitedPod},
+	{"a pod that asks for its interfaces", "nics", (*server).askingPod},
 	{"an ADD that fails on the way", "broken", (*server).failingADD},
 	{"a full subnet", "asks", (*server).fullSubnet},
 	{"a runtime killed in an ADD", "asks", (*server).killedInADD},
@@ -198,6 +203,25 @@ func (s *server) limitedPod(t *testing.T) {
 				t.Errorf("%s of %s: want %s, %v in\n%s", hook, dev, want, err, out)
 			}
 		}
+	}
+	s.endPods(t, pods)
+}
+
+// askingPod asks by an annotation, which the runtime passes as a capability. The pod gets its address, and a second
+// interface. A pod that asks for more gets nothing.
+func (s *server) askingPod(t *testing.T) {
+	chosen := netip.MustParseAddr("100.64.0.77")
+	pods := s.pods(t, "asking", 1, map[string]string{nic.Annotation: fmt.Sprintf(`[{"ip": %q}, {"name": "data"}]`, chosen)})
+	further, err := pods[0].Addrs("data")
+	further = slices.DeleteFunc(further, func(a nl.Addr) bool { return a.Prefix.Addr().IsLinkLocalUnicast() })
+	if err != nil || len(further) != 1 || pods[0].addrs[0] != chosen {
+		t.Fatalf("the pod has %v and %v, want %s and one more; %v", pods[0].addrs, further, chosen, err)
+	}
+	for _, a := range []netip.Addr{chosen, further[0].Prefix.Addr()} {
+		s.calls(t, s.host.Namespace, s.host.Addr(), a)
+	}
+	if _, err := s.runPod("refused", map[string]string{nic.Annotation: `[{"subnet": "subnet-pods"}]`}); err == nil || !strings.Contains(err.Error(), "subnet: subnet-pods: allowed are none") {
+		t.Errorf("error %v, want that the subnet is not allowed", err)
 	}
 	s.endPods(t, pods)
 }

@@ -50,9 +50,9 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 	}
 	if c.Kind == ec2sim.Detached {
 		delete(f.mapped, c.ENI.ID)
-		return errors.Join(f.plug(c.ENI.ID, nil), f.translate())
+		return errors.Join(f.unplug(c.ENI.ID), f.translate())
 	}
-	if err := f.plug(c.ENI.ID, f.wiring(c.ENI, i)); err != nil {
+	if err := f.plug(c.ENI, i); err != nil {
 		return err
 	}
 	if c.ENI.PublicIP.IsValid() {
@@ -64,19 +64,36 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 	return nil
 }
 
+// A plugged ENI is one that is attached to an instance.
+type plugged struct {
+	wiring   nl.Wiring // its link is the first step
+	instance *Instance
+	seen     nl.Link // the instance's end, as it was when the fabric last looked; the namespace may be a pod's
+	lost     bool    // its link cannot be restored, which is in Err
+}
+
 // plug replaces the wiring of an ENI. It does not touch objects that stay the same.
-func (f *Fabric) plug(id string, now nl.Wiring) error {
-	was := f.plugged[id]
-	without := func(w, other nl.Wiring) nl.Wiring {
-		return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
-	}
+func (f *Fabric) plug(e ec2sim.ENI, i *Instance) error {
+	p := f.plugged[e.ID]
+	was, now := p.wiring, f.wiring(e, i)
+	f.plugged[e.ID] = plugged{wiring: now, instance: i, seen: p.seen}
 	err := without(was, now).Del()
-	if now == nil {
-		delete(f.plugged, id)
-		return err
+	if failed := without(now, was).Add(); failed != nil && (len(was) == 0 || !f.gone(linkName(e))) {
+		return errors.Join(err, failed)
 	}
-	f.plugged[id] = now
-	return errors.Join(err, without(now, was).Add())
+	return errors.Join(err, f.look(e.ID)) // which restores a link that is gone, with all of the wiring
+}
+
+// unplug removes the wiring of an ENI. Its link vanishes from the namespace in which it is.
+func (f *Fabric) unplug(id string) error {
+	was := f.plugged[id].wiring
+	delete(f.plugged, id)
+	return was.Del()
+}
+
+// without returns the steps of a wiring that another does not have.
+func without(w, other nl.Wiring) nl.Wiring {
+	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
 
 // The VPC's router, as an ENI sees it. Its IPv6 address is the same in every subnet (VPC user guide, "Subnet route

@@ -17,7 +17,8 @@ import (
 //go:embed empty.sh
 var empty string
 
-// Reboot restarts the instance: its namespace is as after a boot. The attached ENIs have new links. Only the boot ENI is
+// Reboot restarts the instance: its namespace is as after a boot. The attached ENIs have new links there, also those
+// whose links were in the namespaces of pods. Only the boot ENI is
 // configured. The metadata begins again with these lies. The caller has ended all processes of the instance.
 func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
 	i.Instance.Reboot(lies...)
@@ -31,7 +32,7 @@ func (f *Fabric) reboot(i *Instance, enis []ec2sim.ENI) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range enis {
-		if err := f.plug(e.ID, nil); err != nil {
+		if err := f.unplug(e.ID); err != nil {
 			return err
 		}
 	}
@@ -46,7 +47,7 @@ func (f *Fabric) reboot(i *Instance, enis []ec2sim.ENI) error {
 	}
 	err := sysctls(i.NS).Add()
 	for _, e := range enis {
-		err = errors.Join(err, f.plug(e.ID, f.wiring(e, i)))
+		err = errors.Join(err, f.plug(e, i))
 	}
 	return errors.Join(err, dhcp(enis[0], i.NS).Add())
 }

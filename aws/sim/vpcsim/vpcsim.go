@@ -61,10 +61,10 @@ type Fabric struct {
 	booting   *Instance            // the instance of launch, until its ID is known
 	instances map[string]*Instance // by ID
 	made      []*Namespace
-	plugged   map[string]nl.Wiring // by ENI
-	mapped    map[string]mapping   // by ENI
-	natted    []netip.Prefix       // the subnets that have a NAT gateway
-	open      []uint16             // the ports that calls from the internet may use
+	plugged   map[string]plugged // by ENI
+	mapped    map[string]mapping // by ENI
+	natted    []netip.Prefix     // the subnets that have a NAT gateway
+	open      []uint16           // the ports that calls from the internet may use
 	failed    error
 }
 
@@ -84,7 +84,7 @@ func New(c ec2sim.Config) (*Fabric, error) {
 	}
 	f := &Fabric{
 		EC2: sim, run: r, region: c.Region, networks: networks,
-		instances: map[string]*Instance{}, plugged: map[string]nl.Wiring{}, mapped: map[string]mapping{},
+		instances: map[string]*Instance{}, plugged: map[string]plugged{}, mapped: map[string]mapping{},
 	}
 	if err := f.build(); err != nil {
 		return nil, errors.Join(fmt.Errorf("build the fabric: %w", err), f.Close())
@@ -113,7 +113,7 @@ func (f *Fabric) build() (err error) {
 	if err := w.Add(); err != nil {
 		return err
 	}
-	return errors.Join(f.serveMetadata(), f.answerNeighbours())
+	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks())
 }
 
 // router makes a namespace forward packets unchanged, and answer ARP for all addresses that it can forward to.

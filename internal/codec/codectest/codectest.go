@@ -101,10 +101,15 @@ func Value(t *testing.T, text []byte) (v any) {
 
 // withoutNull removes members that are null, because nothing writes them.
 func withoutNull(v any) any {
-	if m, ok := v.(map[string]any); ok {
-		maps.DeleteFunc(m, func(_ string, v any) bool { return v == nil })
-		for k, v := range m {
-			m[k] = withoutNull(v)
+	switch v := v.(type) {
+	case map[string]any:
+		maps.DeleteFunc(v, func(_ string, v any) bool { return v == nil })
+		for _, member := range v {
+			withoutNull(member)
+		}
+	case []any:
+		for _, element := range v {
+			withoutNull(element)
 		}
 	}
 	return v

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file gets an address that a pod has chosen, by AssignPrivateIpAddresses with that
+// address. It never moves an address from another ENI: there is no AllowReassignment. Before
+// it changes anything, it asks EC2 who has the address.
+
+// growChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
+// can take them, it creates one in their subnet. The next round then continues.
+func (p *Pool) growChosen(ctx context.Context, s *registry.State) error {
+	at, found := p.placeFor(s)
+	subnet, err := p.subnetFor(ctx, s, at.Subnet)
+	if err != nil {
+		return err
+	}
+	if behind, err := p.isTaken(ctx, s, subnet); behind || err != nil {
+		return err
+	}
+	if !found {
+		return cmp.Or(p.outOfReach(s), p.addENIIn(ctx, s, subnet.ID))
+	}
+	for _, f := range p.Policy.Families {
+		if err := p.gain(ctx, s, at, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// placeFor returns the ENI of the pool that has the chosen addresses, or can take them.
+func (p *Pool) placeFor(s *registry.State) (lease.Place, bool) {
+	for _, at := range lease.Places(s, p.Policy, time.Now()) {
+		if !slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
+			return at, true
+		}
+	}
+	return lease.Place{}, false
+}
+
+// canServe reports whether an ENI has an address of a family for the pod, or can take it.
+func (p *Pool) canServe(s *registry.State, at lease.Place, f lease.Family) bool {
+	if a, chosen := p.Policy.Choice.Addr(f); chosen {
+		return canTake(s, at, a)
+	}
+	one := p.Policy
+	one.Families = []lease.Family{f}
+	return len(at.Pick(s, one, time.Now())) > 0 || room(s, at.ENI, f) > 0
+}
+
+// outOfReach returns an error if a chosen address is on an ENI of this node that gives it to no pod
+// now. A new ENI could not have it.
+func (p *Pool) outOfReach(s *registry.State) error {
+	for _, a := range p.Policy.Choice.Addrs {
+		if id, _ := s.ENIOf(a); id != "" {
+			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink, "the pod asks for the address %s, which is on %s of this node: its link is not on the node, or it does not have all addresses for which the pod asks", a, id)
+		}
+	}
+	return nil
+}
+
+// canTake reports whether an ENI has the address, or its subnet has it and the ENI has room.
+func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
+	if id, _ := s.ENIOf(a); id != "" {
+		return id == at.ID
+	}
+	return (at.CIDR.Contains(a) || at.CIDR6.Contains(a)) && room(s, at.ENI, nl.FamilyOf(a)) > 0
+}
+
+// subnetFor returns the subnet of the chosen addresses: that with the ID, if it is not empty,
+// or else one of the subnets in which the pool may have ENIs. It refuses addresses that no pod
+// can have.
+func (p *Pool) subnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
+	all, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	if err != nil {
+		return aws.Subnet{}, err
+	}
+	fit, err := p.fitting(s, all, ENISpec{Subnet: cmp.Or(id, p.Policy.Choice.Subnet), Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
+	if err != nil {
+		return aws.Subnet{}, err
+	}
+	chosen := p.Policy.Choice.Addrs
+	i := slices.IndexFunc(fit, func(n aws.Subnet) bool {
+		return !slices.ContainsFunc(chosen, func(a netip.Addr) bool { return !n.CIDR.Contains(a) && !n.IPv6CIDR.Contains(a) })
+	})
+	if i < 0 {
+		return aws.Subnet{}, plugin.Errorf(lease.CodeRefused, "ask for an address of these subnets, or for a subnet that has it",
+			"the pod asks for the address %s, which is in none of the subnets in which it can have one: %s", addrText(chosen), subnetText(fit))
+	}
+	for _, a := range chosen {
+		for _, cidr := range []netip.Prefix{fit[i].CIDR, fit[i].IPv6CIDR} {
+			if cidr.Contains(a) && keeps(cidr, netip.PrefixFrom(a, a.BitLen())) {
+				return aws.Subnet{}, plugin.Errorf(lease.CodeRefused, "AWS reserves the first four addresses of a subnet and the last: ask for another address",
+					"the pod asks for the address %s, which AWS reserves in %s (%s)", a, fit[i].ID, cidr)
+			}
+		}
+	}
+	return fit[i], nil
+}
+
+// refusesSubnet returns why no ENI can be in the subnet that the pod has chosen, also if the
+// instance had room for one. Otherwise, people would make room for nothing.
+func (p *Pool) refusesSubnet(ctx context.Context, s *registry.State) error {
+	if p.Policy.Choice.Subnet == "" {
+		return nil
+	}
+	_, err := p.subnetFor(ctx, s, "")
+	return err
+}
+
+// isTaken refuses a chosen address that another ENI has, by itself or in a prefix. If an ENI of
+// the pool has it, the registry is behind: then isTaken corrects the registry.
+func (p *Pool) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
+	enis, err := p.describeENIs(ctx, aws.BySubnet(subnet.ID))
+	if err != nil {
+		return false, err
+	}
+	for _, a := range p.Policy.Choice.Addrs {
+		i := slices.IndexFunc(enis, func(e aws.ENI) bool { return carries(e, a) })
+		if id, _ := s.ENIOf(a); i < 0 || id == enis[i].ID {
+			continue
+		}
+		if known, ours := s.ENIs[enis[i].ID]; ours && !known.Foreign {
+			return true, p.compare(ctx, enis[i].ID)
+		}
+		return false, takenBy(enis[i], a)
+	}
+	return false, nil
+}
+
+// takenBy is the error for an address that another ENI has.
+func takenBy(e aws.ENI, a netip.Addr) error {
+	where, how := "attached to nothing", ""
+	if e.Instance != "" {
+		where = "attached to " + e.Instance
+	} else if e.Attachment != "" {
+		where = "attached"
+	}
+	if !slices.Contains(e.Addrs, a) && !slices.Contains(e.IPv6Addrs, a) {
+		how = " in a prefix"
+	}
+	return plugin.Errorf(lease.CodeRefused, "ask for another address; this node never takes an address from another ENI",
+		"the pod asks for the address %s, which %s has%s: it is %s, with the description %.80q", a, e.ID, how, where, e.Description)
+}
+
+// gain gets the chosen address of a family for an ENI. If the pod has chosen none of this
+// family, gain gets any, if the ENI has none that is free.
+func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
+	a, chosen := p.Policy.Choice.Addr(f)
+	if !chosen {
+		one := p.Policy
+		one.Families = []lease.Family{f}
+		if len(at.Pick(s, one, time.Now())) > 0 {
+			return nil
+		}
+		return p.more(ctx, s, at, f)
+	}
+	if at.Has(a) {
+		return nil
+	}
+	return p.assignChosen(ctx, at.ID, a)
+}
+
+// assignChosen asks EC2 for one address on an ENI. The call names the address, so to repeat it
+// does no harm.
+func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
+	action, do := "AssignPrivateIpAddresses", p.Cloud.AssignAddr
+	if a.Is6() {
+		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Addr
+	}
+	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni}), func(*registry.State, string) (func(*registry.State), error) {
+		return func(s *registry.State) { addAddrs(s, eni, []netip.Addr{a}, time.Time{}) }, do(ctx, eni, a)
+	})
+	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
+		return plugin.Errorf(lease.CodeRefused, "ask for another address; this node never takes an address from another ENI",
+			"the pod asks for the address %s, which another ENI has: %w", a, err)
+	}
+	return p.corrected(ctx, eni, err)
+}
+
+// addENIIn creates an ENI of the pool in a subnet.
+func (p *Pool) addENIIn(ctx context.Context, s *registry.State, subnet string) error {
+	if p.Policy.Provision == lease.ProvisionAssign {
+		return plugin.Errorf(plugin.CodeTryAgain, `set "provision" to "full", or attach an ENI of this subnet`,
+			`no ENI of this node can take the address %s, and no new ENI is created, because "provision" is "assign"`, addrText(p.Policy.Choice.Addrs))
+	}
+	there := *p
+	there.Policy.Choice.Subnet = subnet
+	there.Policy.Batch, there.Policy.Warm = 1, registry.Warm{} // a full ENI would have no room for the address
+	return there.addENI(ctx, s)
+}
+
+// addrText lists addresses for people.
+func addrText(addrs []netip.Addr) string {
+	var all []string
+	for _, a := range addrs {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, " and ")
+}
+
+// subnetText lists subnets with their CIDRs, for people.
+func subnetText(subnets []aws.Subnet) string {
+	var all []string
+	for _, n := range subnets {
+		text := n.ID
+		for _, c := range []netip.Prefix{n.CIDR, n.IPv6CIDR} {
+			if c.IsValid() {
+				text += " " + c.String()
+			}
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
+}

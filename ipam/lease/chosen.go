@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is about addresses that a pod has chosen. Only that pod gets such an address while
+// it cools. So a pod that is created again on the node has its address at once, and no other
+// host confuses it with another pod.
+
+// cooled reports whether the pod can have the address that it has chosen: it was free before
+// the given time, or was this pod's own.
+func (c Choice) cooled(s *registry.State, a netip.Addr, before time.Time) bool {
+	if s.Leases.Has(a) {
+		return false
+	}
+	since, free := s.Free.At(a)
+	_, e := s.ENIOf(a)
+	listed := slices.Contains(e.Addrs, a) // what is not may be an address of a prefix that was never leased
+	switch {
+	case free && c.owns(s, a):
+		_, unconfirmed := s.Unconfirmed()
+		return !unconfirmed
+	case free:
+		return since.Before(before)
+	}
+	return !listed
+}
+
+// owns reports whether the pod was the last one with the address.
+func (c Choice) owns(s *registry.State, a netip.Addr) bool {
+	owner, ok := s.Owners[a]
+	return ok && owner == c.Pod
+}
+
+// refuses returns why the pod cannot have an address that it has chosen, as far as the registry
+// knows. What the registry does not know, EC2 knows.
+func (p *Pool) refuses(s *registry.State, o Owner, now time.Time) error {
+	for _, a := range p.Policy.Choice.Addrs {
+		if err := p.refusesAddr(s, o, a, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *Pool) refusesAddr(s *registry.State, o Owner, a netip.Addr, now time.Time) error {
+	const end = "wait until that pod has ended, or ask for another address"
+	l, leased := s.Leases.At(a)
+	if leased && (l.Key != o.Key || l.NIC != o.NIC) {
+		return plugin.Errorf(plugin.CodeTryAgain, end, "%s asks for the address %s, which %s has", o.name(), a, cmp.Or(l.PodOf(), l.ContainerID, l.NetNS, "a pod"))
+	}
+	id, e := s.ENIOf(a)
+	if id == "" {
+		return nil
+	}
+	if e.Draining {
+		return plugin.Errorf(plugin.CodeTryAgain, "wait", "%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.name(), a, id)
+	}
+	if !p.Policy.takes(id, e) {
+		return plugin.Errorf(CodeRefused, "ask for another address, or for the pool, subnet, security groups or ENI that has it",
+			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, p.Policy.other(id, e))
+	}
+	since, free := s.Free.At(a)
+	if !free && !leased && slices.Contains(e.Addrs, a) {
+		return plugin.Errorf(CodeRefused, "ask for another address", "%s asks for the address %s, which the node itself has", o.name(), a)
+	}
+	if cools := p.Policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !p.Policy.Choice.owns(s, a) {
+		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait", "%s asks for the address %s, which is free since %s: it cools for %v more",
+			o.name(), a, since.Format(time.RFC3339), cools.Round(time.Second))
+	}
+	return nil
+}
+
+// other returns why the policy's pods get no addresses of an ENI of this node.
+func (policy Policy) other(id string, e registry.ENI) string {
+	switch {
+	case policy.Choice.ENI != "":
+		return "the pod asks for an address of " + policy.Choice.ENI
+	case !policy.Serves(e):
+		return "this ENI serves no pods"
+	case e.Pool != policy.Pool:
+		return "this ENI serves the pool " + cmp.Or(e.Pool, DefaultPool)
+	}
+	return cmp.Or(policy.Misfit(e), "this ENI serves no pods")
+}
+
+// AnyUnused reports whether there is an ENI for which a pod had asked, and on which no pod has a
+// lease any more.
+func AnyUnused(s *registry.State) bool {
+	for id, e := range s.ENIs {
+		if e.OnRequest && !anyOn(s, id) {
+			return true
+		}
+	}
+	return false
+}
+
+func anyOn(s *registry.State, id string) bool {
+	for _, l := range s.Leases.All() {
+		if l.ENI == id {
+			return true
+		}
+	}
+	return false
+}
+
+// use records that a pod uses the ENI that it has asked for.
+func (p *Pool) use(s *registry.State, id string) {
+	e, known := s.ENIs[id]
+	if known && p.Policy.Choice.ENI == id && !e.OnRequest && p.Policy.Provision != ProvisionNone {
+		e.OnRequest = true
+		s.ENIs[id] = e
+	}
+}

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A pod may ask for its interfaces (see package nic), if the key requests allows it. A request
+// for a subnet, for security groups or for an ENI becomes a derived pool. It has what all pools
+// have: ENIs of its own, growth, release. Pods with the same request share it.
+
+// A Permission allows pods to ask for their interfaces. What it leaves out, it forbids.
+type Permission struct {
+	Namespaces     []string          `json:"namespaces"`     // Kubernetes namespaces of the pods: names, or the beginning of names and a *
+	Subnets        []string          `json:"subnets"`        // IDs of the subnets to choose from
+	SecurityGroups []string          `json:"securityGroups"` // IDs of the security groups to choose from
+	ENIs           map[string]string `json:"enis"`           // tags that an ENI must have, all of them, so that pods may ask for it
+	IPs            bool              `json:"ips"`            // addresses may be chosen
+	Max            int               `json:"max"`            // interfaces of a pod at most; 0: 1
+}
+
+// Describe describes the JSON, as the struct tags do.
+func (p *Permission) Describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.List(j, "namespaces", &p.Namespaces, codec.Text)
+		codec.List(j, "subnets", &p.Subnets, codec.Text)
+		codec.List(j, "securityGroups", &p.SecurityGroups, codec.Text)
+		codec.Table(j, "enis", &p.ENIs, codec.ByName, codec.Text)
+		codec.Field(j, "ips", &p.IPs, codec.Flag)
+		codec.Field(j, "max", &p.Max, codec.Number)
+	})
+}
+
+// permissions checks the key requests.
+func (v *validation) permissions(all []Permission) {
+	for i, p := range all {
+		v.within = fmt.Sprintf("requests: %d: ", i+1)
+		if v.globs("namespaces", p.Namespaces); len(p.Namespaces) == 0 {
+			v.wrong(`namespaces must be specified: the Kubernetes namespaces whose pods may ask, ["*"] for all`)
+		}
+		v.ids("subnets", "subnet-", p.Subnets)
+		v.ids("securityGroups", "sg-", p.SecurityGroups)
+		if p.ENIs != nil && len(p.ENIs) == 0 {
+			v.wrong(`enis: {}: want the tags of the ENIs for which pods may ask: otherwise they could ask for any ENI of the account`)
+		}
+		if p.Max < 0 {
+			v.wrong("max: %d: want 1 or more, or 0 for 1", p.Max)
+		}
+	}
+	v.within = ""
+}
+
+func (v *validation) ids(key, prefix string, ids []string) {
+	for _, id := range ids {
+		if !strings.HasPrefix(id, prefix) {
+			v.wrong("%s: %q: want IDs, %s0123456789abcdef0 for example", key, id, prefix)
+		}
+	}
+}
+
+// A Choice is what a pod has chosen for one of its interfaces. The zero Choice leaves all to the
+// policy.
+type Choice struct {
+	Subnet string            // ID of the subnet of its ENI; empty: any with the tags of the policy
+	Addrs  []netip.Addr      // its addresses, at most one of each family; those of other families are any
+	ENI    string            // ID of its ENI, which somebody else has created
+	Tags   map[string]string // that this ENI must have
+	Pod    registry.Pod      // who asks
+}
+
+// Chooses reports whether the pod has chosen anything.
+func (c Choice) Chooses() bool { return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" }
+
+// Addr returns the address of a family that the pod has chosen, if it has.
+func (c Choice) Addr(f Family) (netip.Addr, bool) {
+	i := slices.IndexFunc(c.Addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
+	if i < 0 {
+		return netip.Addr{}, false
+	}
+	return c.Addrs[i], true
+}
+
+// Interfaces returns the policy of each interface that an ADD makes, for a pod of a network. A
+// pod that asks for nothing has one interface, which its pool serves. Its error names what the
+// pod may not ask for, or what is no request.
+func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, error) {
+	base, err := c.Choose(pod)
+	if err != nil {
+		return nil, err
+	}
+	asked, err := c.Asked.Requests(ifName)
+	if err != nil {
+		return nil, plugin.Errorf(CodeRefused, "correct the request of the pod: the configuration reference of the plugins describes it", "pod %s: %w", pod, err)
+	}
+	if len(asked) == 0 {
+		return []Policy{base}, nil
+	}
+	permission, err := c.permits(pod, asked)
+	if err != nil {
+		return nil, err
+	}
+	var all []Policy
+	for _, r := range asked {
+		p := base.derive(r, permission)
+		p.Choice.Pod = registry.Pod{Network: network, Namespace: pod.Namespace, Name: pod.Name}
+		if err := p.answers(r); err != nil {
+			return nil, plugin.Errorf(CodeRefused, "ask for something else, or change the network configuration of the node", "pod %s: %w", pod, err)
+		}
+		all = append(all, p)
+	}
+	return all, nil
+}
+
+// permits returns the permission that allows all that a pod asks for. The error is about the
+// permission that allows the most.
+func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (Permission, error) {
+	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
+		return Permission{}, nil
+	}
+	var nearest error
+	for _, p := range c.Permissions {
+		if !slices.Contains(p.Namespaces, "*") && narrowest(p.Namespaces, pod.Namespace) < 0 {
+			continue
+		}
+		err := p.allows(asked)
+		if err == nil {
+			return p, nil
+		}
+		nearest = cmp.Or(nearest, err)
+	}
+	const hint = "an administrator of the node allows it by the key requests of the network configuration"
+	if nearest == nil {
+		return Permission{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
+	}
+	return Permission{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
+}
+
+// allows returns an error with the first key and value that a permission does not allow.
+func (p Permission) allows(asked []nic.Request) error {
+	if most := max(p.Max, 1); len(asked) > most {
+		return fmt.Errorf("%d interfaces: max is %d", len(asked), most)
+	}
+	for i, r := range asked {
+		if err := p.allowsOne(r); err != nil {
+			return fmt.Errorf("interface %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+func (p Permission) allowsOne(r nic.Request) error {
+	other := func(of []string) func(string) bool { return func(v string) bool { return !slices.Contains(of, v) } }
+	group := slices.IndexFunc(r.SecurityGroups, other(p.SecurityGroups))
+	switch {
+	case r.Subnet != "" && !slices.Contains(p.Subnets, r.Subnet):
+		return fmt.Errorf("subnet: %s: allowed are %s", r.Subnet, list(p.Subnets))
+	case group >= 0:
+		return fmt.Errorf("securityGroups: %s: allowed are %s", r.SecurityGroups[group], list(p.SecurityGroups))
+	case len(r.Addrs) > 0 && !p.IPs:
+		return fmt.Errorf("ip: %s: ips is not true", r.Addrs[0])
+	case r.ENI != "" && len(p.ENIs) == 0:
+		return fmt.Errorf("eni: %s: there is no key enis", r.ENI)
+	}
+	return nil
+}
+
+// list formats what is allowed, for people.
+func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }
+
+// derive returns the policy for a request, from that of the pod's own pool. Only an operator can
+// keep addresses ready for requests: nobody knows which will come.
+func (policy Policy) derive(r nic.Request, p Permission) Policy {
+	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI}
+	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 {
+		return policy
+	}
+	policy.Warm, policy.Batch = registry.Warm{}, 1
+	policy.Pool = derivedName(policy.Pool, r)
+	if r.ENI != "" {
+		policy.Choice.Tags = p.ENIs
+		return policy
+	}
+	if r.Subnet != "" {
+		policy.SubnetTags = nil // who names a subnet need not describe it
+	}
+	if len(r.SecurityGroups) > 0 {
+		policy.SecurityGroups = r.SecurityGroups
+	}
+	return policy
+}
+
+// derivedName returns the name of a derived pool: the pool's own name, then the IDs.
+func derivedName(pool string, r nic.Request) string {
+	ids := slices.DeleteFunc([]string{r.Subnet, r.ENI}, func(id string) bool { return id == "" })
+	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), "/")
+}
+
+// Derived returns the pool from which a pool is derived, if it is.
+func Derived(pool string) (from string, ok bool) {
+	from, _, ok = strings.Cut(pool, "/")
+	return from, ok
+}
+
+// answers returns an error if no interface can be as the request wants it.
+func (policy Policy) answers(r nic.Request) error {
+	if r.Exclusive {
+		return errors.New("exclusive: true: this release gives no pod a whole ENI")
+	}
+	const most = 256 // of the value of a tag (EC2 user guide, "Tag restrictions"): the name of a pool is one
+	if len(policy.Pool) > most {
+		return fmt.Errorf("securityGroups: %d groups: want fewer: their IDs are in the tag %s, which has at most %d characters", len(r.SecurityGroups), AnnotationPool, most)
+	}
+	for _, a := range r.Addrs {
+		if !slices.Contains(policy.Families, nl.FamilyOf(a)) {
+			return fmt.Errorf("ip: %s: pods of this network have no %v addresses (ipFamilies)", a, nl.FamilyOf(a))
+		}
+	}
+	return nil
+}
+
+// Requestable reports whether pods may ask for an ENI with these tags, which others have created.
+// No other pod gets its addresses.
+func (policy Policy) Requestable(tags map[string]string) bool {
+	return slices.ContainsFunc(policy.requests, func(wanted map[string]string) bool { return hasAll(tags, wanted) })
+}
+
+// Common returns the part of a policy that is the same for all pools: what a collection needs.
+func (policy Policy) Common() Policy {
+	return Policy{Provision: policy.Provision, Peers: policy.Peers, requests: policy.requests}
+}
+
+// hasAll reports whether there are all of the wanted tags.
+func hasAll(tags, wanted map[string]string) bool {
+	for k, want := range wanted {
+		if v, ok := tags[k]; !ok || v != want {
+			return false
+		}
+	}
+	return true
+}

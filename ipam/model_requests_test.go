@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+)
+
+// In some histories, pods ask for their interfaces: for security groups, for an address, or for
+// an ENI that somebody has created. What they get is what they have asked for. The ENI is
+// attached or not, and else it is as it was made. No pod gets its addresses without asking, and
+// at the end it is detached.
+
+// requests makes ENIs for such pods, and a configuration that allows all.
+func (m *model) requests() {
+	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
+		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"}, IPs: true}}}
+	var families []string
+	for _, f := range m.policies[0].Families {
+		families = append(families, f.String())
+	}
+	c["ipFamilies"] = families
+	pools := map[string]any{}
+	for _, p := range m.policies {
+		keys := map[string]any{"subnetTags": p.SubnetTags, "secGroupIds": []string{}, "ipBatchSize": p.Batch, "prefixDelegation": p.Prefixes,
+			"skipDeallocation": p.Keep, "warm": p.Warm}
+		if p.Pool == "" {
+			maps.Copy(c, keys)
+			continue
+		}
+		keys["namespaces"] = []string{p.Pool}
+		pools[p.Pool] = keys
+	}
+	c["pools"] = pools
+	text, err := json.Marshal(c)
+	must(m.T, err)
+	m.conf = &lease.Config{}
+	must(m.T, json.Unmarshal(text, m.conf))
+	must(m.T, m.conf.Validate())
+	m.policies, m.common = m.conf.Policies(), m.conf.Policies()[0].Common()
+	for range 1 + m.rng.IntN(2) {
+		id := m.make("", "", m.rng.IntN(2), "for", "request")
+		m.given[id] = *m.find(id)
+	}
+	m.logf("pods may ask for %v", slices.Sorted(maps.Keys(m.given)))
+}
+
+// ask lets a new pod ask for its interface. It may be one that is created again.
+func (m *model) ask(p *modelPod) {
+	if m.conf == nil || !m.chance(40) {
+		return
+	}
+	was := m.choose(func(o *modelPod) bool { return o.asked != nil && !o.alive && !o.valid })
+	if was != nil && m.chance(50) {
+		p.Pod, p.policy, p.asked = was.Pod, was.policy, was.asked
+		m.logf("%s is %s again", p.ContainerID, p.Pod)
+		return
+	}
+	address := fmt.Sprintf(`"ip": "100.78.0.%d"`, 4+m.rng.IntN(24))
+	if !slices.Contains(m.policies[0].Families, lease.IPv4) {
+		address = `"ip": ""`
+	}
+	eni := pick(m.rng, slices.Sorted(maps.Keys(m.given))...)
+	text := pick(m.rng, `[{"securityGroups": ["sg-2"]}]`, "[{"+address+"}]", `[{"securityGroups": ["sg-2"], `+address+`}]`, fmt.Sprintf(`[{"eni": %q}]`, eni))
+	if p.Pod.Namespace = m.policies[p.policy].Pool; p.Pod.Namespace == "" {
+		p.Pod.Namespace = "default"
+	}
+	c := *m.conf
+	c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: text}
+	policies, err := c.Interfaces("net", "eth0", p.Pod)
+	must(m.T, err)
+	p.asked = &policies[0]
+	m.logf("%s asks for %s", p.ContainerID, text)
+}
+
+// policyOf returns the policy of a pod.
+func (m *model) policyOf(p *modelPod) lease.Policy {
+	if p.asked != nil {
+		return *p.asked
+	}
+	return m.policies[p.policy]
+}
+
+// verifyAsked checks that a pod has what it has asked for, and nothing that others ask for.
+func (m *model) verifyAsked(p *modelPod, got lease.Allocation) {
+	choice := m.policyOf(p).Choice
+	for _, a := range choice.Addrs {
+		if !slices.Contains(got.Addrs, a) {
+			m.wrong("%s has asked for %s, and has %v", p.ContainerID, a, got.Addrs)
+		}
+	}
+	if _, given := m.given[got.ID]; given && got.ID != choice.ENI || !given && choice.ENI != "" {
+		m.wrong("%s has asked for %q, and has %v of %s", p.ContainerID, choice.ENI, got.Addrs, got.ID)
+	}
+}
+
+// verifyGiven checks that the ENIs for which pods ask are as somebody has made them.
+func (m *model) verifyGiven() {
+	for id, was := range m.given {
+		is := m.find(id)
+		switch {
+		case is == nil:
+			m.wrong("%s, for which pods ask, is deleted", id)
+			delete(m.given, id)
+		case is.Instance != "" && is.Instance != m.node.ID || is.DeleteOnTermination || !maps.Equal(is.Tags, was.Tags) ||
+			!slices.Equal(is.Addrs, was.Addrs) || !slices.Equal(is.Prefixes, was.Prefixes) || !slices.Equal(is.SecurityGroups, was.SecurityGroups):
+			m.wrong("%s, for which pods ask, was %+v and is %+v", id, was, *is)
+			delete(m.given, id)
+		}
+	}
+}
+
+// verifyDetached checks that no such ENI is attached when all pods are gone.
+func (m *model) verifyDetached() {
+	for id := range m.given {
+		if e := m.find(id); e != nil && e.Instance != "" {
+			m.wrong("%s is attached, and no pod uses it", id)
+		}
+	}
+}

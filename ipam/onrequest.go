@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is about ENIs that somebody else has created, and for which pods ask by their IDs.
+// The node attaches such an ENI for the first pod, and detaches it after the last. It changes
+// nothing else: no addresses, no tags, no DeleteOnTermination. And it never deletes the ENI.
+//
+// The tags in requests.enis tell such ENIs from all others, also when the registry is lost. So
+// no other pod gets their addresses, and a collection detaches them whoever has attached them.
+
+// attachChosen attaches the ENI for which the pod asks, and records it with its addresses. If
+// it is attached already, its addresses are in use.
+func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
+	id := p.Policy.Choice.ENI
+	e, err := p.describeChosen(ctx, s, id)
+	if err != nil {
+		return err
+	}
+	if e, err = p.inOwnSubnet(ctx, s, e); err != nil {
+		return err
+	}
+	if _, known := s.ENIs[id]; known && e.Instance != "" {
+		return p.chosenInUse(ctx, s, e)
+	}
+	if e.Instance != "" {
+		return p.recordChosen(ctx, e, begun(s, id))
+	}
+	full, s, err := p.makeRoom(ctx, s)
+	if err != nil {
+		return err
+	}
+	if full != nil {
+		return plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "attach %s, for which the pod asks: %w", id, full)
+	}
+	token := newToken()
+	err = p.Registry.Update(ctx, func(s *registry.State) error {
+		if s.ENIs[id].Draining {
+			return detaching(id)
+		}
+		s.Intents[token] = registry.Intent{Action: attachAction, ENI: id, Since: time.Now()}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_, at, err := p.attachAnywhere(ctx, id, p.Policy.MinIndex, attached{})
+	if err != nil {
+		return p.notAttached(ctx, token, err)
+	}
+	e.Card, e.Index = at.card, at.index
+	return p.recordChosen(ctx, e, true)
+}
+
+// begun reports whether this node has begun to attach the ENI, and has not recorded it since.
+// Then no pod of this node has had an address of it.
+func begun(s *registry.State, id string) bool {
+	for _, i := range s.Intents {
+		if i.Action == attachAction && i.ENI == id {
+			return true
+		}
+	}
+	return false
+}
+
+// notAttached removes the intent of an attachment that EC2 has refused.
+func (p *Pool) notAttached(ctx context.Context, token string, err error) error {
+	if aws.MaybeDone(err) {
+		return err
+	}
+	return errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Intents, token) }))
+}
+
+// describeChosen asks EC2 for the ENI, and refuses one that this pod cannot have on this node.
+func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
+	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
+		return aws.ENI{}, plugin.Errorf(lease.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
+	}
+	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	if err != nil && !errors.Is(err, aws.ErrNotFound) {
+		return aws.ENI{}, err
+	}
+	if len(enis) == 0 {
+		return refuse("ask for an ENI of this account and region", "EC2 knows no such ENI")
+	}
+	e, self := enis[0], s.Instance.ID
+	for _, k := range slices.Sorted(maps.Keys(p.Policy.Choice.Tags)) {
+		if want := p.Policy.Choice.Tags[k]; e.Tags[k] != want {
+			return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s=%s", k, want)
+		}
+	}
+	switch {
+	case foreign(e):
+		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", tagNoManage)
+	case forPods(e):
+		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
+	case e.Instance == self && e.Index == 0 && e.Card == 0:
+		return refuse("ask for another ENI", "it is the boot ENI of this node")
+	case e.Instance != "" && e.Instance != self:
+		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "let the pod run on that node, or end its pods there: that node then detaches the ENI",
+			"the pod asks for %s, but it is attached to %s, and this node is %s", id, e.Instance, self)
+	case e.Attachment != "" && e.Instance == "":
+		return refuse("ask for another ENI", "it is attached, but not to an instance")
+	case e.VPC != vpcOf(s):
+		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, vpcOf(s))
+	case e.Instance == "" && e.Status != "available":
+		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait", "the pod asks for %s, but its status is %s", id, e.Status)
+	}
+	for _, a := range p.Policy.Choice.Addrs {
+		if !carries(e, a) {
+			return refuse("ask for an address that the ENI has, or assign this one to it", "the ENI does not have the address %s", a)
+		}
+	}
+	for _, f := range p.Policy.Families {
+		if f == lease.IPv4 && len(e.Addrs)+len(e.Prefixes) == 0 || f == lease.IPv6 && len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
+			return refuse("assign one to it: this node does not change this ENI", "it has no %v address", f)
+		}
+	}
+	return e, nil
+}
+
+// inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.
+func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
+	subnets, err := p.describeSubnets(ctx, e.VPC, s.Instance.Zone)
+	if err != nil {
+		return e, err
+	}
+	i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet })
+	if i < 0 {
+		return e, plugin.Errorf(lease.CodeRefused, "ask for an ENI of this zone, or let the pod run in the ENI's zone",
+			"the pod asks for %s, but its subnet %s is not in the zone of this node, %s", e.ID, e.Subnet, s.Instance.Zone)
+	}
+	e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
+	return e, nil
+}
+
+// recordChosen records an attached ENI with its addresses. If this node has just attached it,
+// they are free at once: no pod of this node has had them. Otherwise a pod may use some.
+func (p *Pool) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
+	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
+	used := p.Used()
+	return p.Registry.Update(ctx, func(s *registry.State) error {
+		if err := strange(s, e.ID, registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}, addrs, cidrs); err != nil {
+			return err
+		}
+		record(s, e, false)
+		known := s.ENIs[e.ID]
+		known.Pool = p.Policy.Pool // for people: pods find the ENI by its ID
+		s.ENIs[e.ID] = known
+		if justAttached {
+			addAddrs(s, e.ID, addrs, time.Time{})
+			addPrefixes(s, e.ID, cidrs, time.Time{})
+		} else {
+			addAll(s, e, used)
+		}
+		s.ENIs[e.ID] = onRequest(s.ENIs[e.ID], e)
+		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.ENI == e.ID })
+		return nil
+	})
+}
+
+// onRequest marks an ENI as one for which a pod has asked.
+func onRequest(known registry.ENI, e aws.ENI) registry.ENI {
+	known.Serving = false // it may have served a pool before: a collection would unassign its addresses
+	known.OnRequest, known.Tags, known.Groups, known.TagsUnknown = true, e.Tags, groupsOf(e), ""
+	return known
+}
+
+// detaching is the error for an ENI that a collection has begun to detach.
+func detaching(id string) error {
+	return plugin.Errorf(plugin.CodeTryAgain, "wait: the ENI is attached again when it is detached", "the pod asks for %s, which this node is about to detach", id)
+}
+
+// chosenInUse compares an ENI that the registry knows with EC2. If that brings no free address,
+// its error says who has them.
+func (p *Pool) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
+	if s.ENIs[e.ID].Draining {
+		return detaching(e.ID)
+	}
+	if err := p.recordChosen(ctx, e, false); err != nil || p.found() {
+		return err
+	}
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	var users []string
+	for _, l := range s.Leases.All() {
+		if l.ENI == e.ID {
+			users = append(users, holder(l))
+		}
+	}
+	if users == nil {
+		users = []string{"nobody, but they cool, or their link is not on the node"}
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, "assign more addresses to the ENI, or wait until these pods have ended: this node does not change the ENI",
+		"the pod asks for %s, and no address of it is free. They are used by: %s", e.ID, strings.Join(users, ", "))
+}
+
+// DetachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It returns
+// their IDs. A DEL leaves the mark that starts this soon, because a pod of another node may want
+// the ENI.
+func (p *Pool) DetachUnused(ctx context.Context) ([]string, error) {
+	s, err := p.Registry.View()
+	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
+		return nil, err
+	}
+	unlock, err := p.Registry.Lock(ctx, "collect")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	used, err := p.inUse()
+	if err != nil {
+		return nil, err
+	}
+	return p.detachIdle(ctx, used)
+}
+
+// detachIdle detaches the ENIs for which pods had asked and that no pod uses any more. First it
+// marks the ENI as draining, so that no process leases from it.
+func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, failed error) {
+	var idle []string
+	err := p.Registry.Change(ctx, func(s *registry.State) {
+		idle = nil
+		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+			e := s.ENIs[id]
+			old := time.Since(e.Grown) > settled // otherwise an ADD may be about to lease from it
+			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Index > 0 && !e.Foreign && old && unused(s, id, used) {
+				e.Draining, e.OnRequest = true, true // with OnRequest, nobody deletes it, whatever the configuration is later
+				s.ENIs[id] = e
+				idle = append(idle, id)
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range idle {
+		if err := p.detachChosen(ctx, id, used); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("detach %s, which no pod uses any more: %w", id, err))
+			continue
+		}
+		done = append(done, id)
+	}
+	return done, failed
+}
+
+// unused reports whether no lease and no namespace has an address of the ENI. If a namespace
+// cannot be read, unused reports false.
+func unused(s *registry.State, id string, used lease.Used) bool {
+	e := s.ENIs[id]
+	for a, l := range s.Leases.All() {
+		if l.ENI == id || e.Has(a) {
+			return false
+		}
+	}
+	for a := range used.By {
+		if e.Has(a) {
+			return false
+		}
+	}
+	return !used.Partial
+}
+
+// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.
+// EC2 describes it before: if it is attached elsewhere by now, it stays there. If a pod has come,
+// or its owner forbids to touch it, it stays here.
+func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) error {
+	const every = time.Second
+	for detached := ""; ; { // the ID of the attachment that has ended
+		enis, err := p.describeENIs(ctx, aws.ByID(id))
+		if err != nil && !errors.Is(err, aws.ErrNotFound) {
+			return err
+		}
+		s, err := p.Registry.View()
+		if err != nil {
+			return err
+		}
+		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
+			return p.forget(ctx, id)
+		}
+		stays := foreign(enis[0]) || stillUsed(s, enis[0], used) != nil || detached != "" && detached != enis[0].Attachment
+		if stays {
+			return p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) })
+		}
+		if detached == "" {
+			err := p.detachENI(ctx, enis[0].Attachment)
+			if aws.Undone(err) && !errors.Is(err, aws.ErrNotFound) { // it stays, and so pods may have it
+				return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
+			}
+			if err != nil && !errors.Is(err, aws.ErrNotFound) {
+				return err
+			}
+			detached = enis[0].Attachment
+			slog.Info("an ENI is detached: its last pod has ended", "eni", id)
+			continue // it is often done at once
+		}
+		if err := sleep(ctx, every, "wait for "+id+" to be detached"); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+)
+
+// A city is a world with more subnets: one for requests, one with both families, one in another
+// zone, and one of another VPC.
+func newCity(t *testing.T, instanceType string) *world {
+	t.Helper()
+	cidr := netip.MustParsePrefix
+	return buildWorld(t, instanceType, ec2sim.Config{
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
+			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.1.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}},
+			{ID: "subnet-db", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.2.0/24")},
+			{ID: "subnet-both", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.3.0/24"), IPv6CIDR: cidr("2001:db8:77:3::/64")},
+			{ID: "subnet-far", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("10.177.4.0/24")},
+			{ID: "subnet-else", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.178.1.0/24")},
+		},
+	})
+}
+
+// allowAll is a configuration in which the namespace default may ask for nearly everything.
+const allowAll = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"], "subnetTags": {"kubernetes_kubelet": "true"}, "requests": [
+	{"namespaces": ["default"], "subnets": ["subnet-db", "subnet-both", "subnet-far", "subnet-else"], "securityGroups": ["sg-2", "sg-3"],
+		"enis": {"for": "pods"}, "ips": true, "max": 3}]}`
+
+// policies are what a pod gets that asks by its annotation.
+func (w *world) policies(n int, config, annotation string) ([]lease.Policy, error) {
+	w.Helper()
+	var c lease.Config
+	must(w.T, json.Unmarshal([]byte(config), &c))
+	if annotation != "" {
+		c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: annotation}
+	}
+	must(w.T, c.Validate())
+	return c.Interfaces("net", "eth0", pod(n).Pod)
+}
+
+// ask is the ADD of a pod that asks by its annotation.
+func (w *world) ask(n int, config, annotation string) (all []lease.Allocation, err error) {
+	w.Helper()
+	policies, err := w.policies(n, config, annotation)
+	for i, policy := range policies {
+		policy.Timeout = 5 * time.Second
+		p, o := w.pool(), pod(n)
+		p.Policy, o.NIC = policy, i
+		a, err := p.Acquire(w.Context(), o)
+		if err != nil {
+			return all, err
+		}
+		all = append(all, a)
+	}
+	return all, err
+}
+
+func (w *world) mustAsk(n int, annotation string) []lease.Allocation {
+	w.Helper()
+	all, err := w.ask(n, allowAll, annotation)
+	if err != nil {
+		w.Fatalf("%s: %v", annotation, err)
+	}
+	return all
+}
+
+// given creates an ENI as somebody does who wants a pod to have it.
+func (w *world) given(spec aws.ENISpec) aws.ENI {
+	w.Helper()
+	if spec.Tags == nil {
+		spec.Tags = map[string]string{"for": "pods", "owner": "somebody"}
+	}
+	e, err := aws.New(w.cloud).CreateENI(w.Context(), spec)
+	must(w.T, err)
+	return e
+}
+
+// A subnet and security groups make a pool: pods with the same request share its ENI, and no
+// other pod has an address of it. A collection deletes it in the end.
+func TestRequestPool(t *testing.T) {
+	w := newCity(t, "m5.4xlarge")
+	for i, ask := range []string{`[{"subnet": "subnet-db"}]`, `[{"subnet": "subnet-db"}]`, `[{"subnet": "subnet-db", "securityGroups": ["sg-3", "sg-2"]}]`, `[{"securityGroups": ["sg-2"]}]`, "", `[{}]`} {
+		w.mustAsk(i, ask)
+	}
+	same := w.mustAsk(6, `[{"subnet": "subnet-db", "securityGroups": ["sg-2", "sg-3"]}]`)[0]
+	var got []string
+	for _, e := range w.sim.ENIs()[1:] {
+		got = append(got, fmt.Sprint(e.Tags[TagPool], " ", e.Subnet, " ", e.SecurityGroups, " ", len(e.Addrs)))
+	}
+	want := []string{"default/subnet-db subnet-db [sg-1] 2", "default/subnet-db/sg-2/sg-3 subnet-db [sg-2 sg-3] 2", "default/sg-2 subnet-pods [sg-2] 1", "default subnet-pods [sg-1] 2"}
+	if !slices.Equal(got, want) {
+		t.Errorf("ENIs %q, want %q", got, want)
+	}
+	if e := w.eni(same.ID); e.Tags[TagPool] != "default/subnet-db/sg-2/sg-3" {
+		t.Errorf("the pod is on %+v", e)
+	}
+	w.lose() // the tags say which ENI is for whom
+	must(t, w.pool().Learn(t.Context()))
+	for i := range 7 {
+		w.end(i)
+	}
+	w.age(hour)
+	for ask, pool := range map[string]string{`[{"subnet": "subnet-db"}]`: "default/subnet-db", "": "default"} {
+		if e := w.eni(w.mustAsk(8+len(ask), ask)[0].ID); e.Tags[TagPool] != pool {
+			t.Errorf("%s: the pod is on an ENI of %s", ask, e.Tags[TagPool])
+		}
+	}
+	w.consistent()
+}
+
+// A pod gets the address that it asks for, in a subnet of its own choice or of its pool: from an
+// ENI that there is, or from a new one.
+func TestRequestAddress(t *testing.T) {
+	w := newCity(t, "m5.large")
+	pods := w.mustAsk(0, "")[0]
+	for i, tt := range []struct{ ask, want string }{
+		{`[{"ip": "10.177.1.77"}]`, "10.177.1.77"},
+		{`[{"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "10.177.2.88"},
+		{`[{"subnet": "subnet-db", "ip": "10.177.2.99"}]`, "10.177.2.99"},
+	} {
+		for range 2 { // a repeated ADD changes nothing
+			a := w.mustAsk(i+1, tt.ask)[0]
+			if got := a.Addrs[0].String(); got != tt.want || i == 0 && a.ID != pods.ID {
+				t.Errorf("%s: got %s of %s", tt.ask, got, a.ID)
+			}
+		}
+	}
+	w.wantWrites(map[string]int{"CreateNetworkInterface": 2, "AttachNetworkInterface": 2, "ModifyNetworkInterfaceAttribute": 2, "AssignPrivateIpAddresses": 3})
+	w.consistent()
+}
+
+// A pod of two families chooses an address of one of them, or of both.
+func TestRequestBothFamilies(t *testing.T) {
+	w := newCity(t, "m5.4xlarge")
+	both := strings.Replace(allowAll, "{", `{"ipFamilies": ["IPv4", "IPv6"], `, 1)
+	for i, ask := range []string{`[{"subnet": "subnet-both", "ip": "10.177.3.50"}]`, `[{"subnet": "subnet-both", "ip": "2001:db8:77:3::50"}]`} {
+		all, err := w.ask(i, both, ask)
+		must(t, err)
+		chosen := strings.Split(ask, `"`)[7]
+		if a := all[0].Addrs; len(a) != 2 || !slices.Contains(a, netip.MustParseAddr(chosen)) || !a[0].Is4() || !a[1].Is6() {
+			t.Errorf("%s: got %v", ask, a)
+		}
+	}
+	w.consistent()
+}
+
+// A pod that is created again has its address at once. Another pod waits until it has cooled.
+func TestRequestAgain(t *testing.T) {
+	w := newCity(t, "m5.large")
+	const ask = `[{"ip": "10.177.1.77"}]`
+	w.mustAsk(1, ask)
+	_, err := w.ask(2, allowAll, ask)
+	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which default/pod001 has")
+	w.end(1)
+	_, err = w.ask(2, allowAll, ask)
+	wantRefusal(t, err, "pod default/pod002 asks for the address 10.177.1.77, which is free since ")
+	for n := range 9 { // nor does a pod get it that asks for nothing
+		a, err := w.ask(10+n, allowAll, "")
+		must(t, err)
+		if a[0].Addrs[0] == netip.MustParseAddr("10.177.1.77") {
+			t.Error("a pod has the address that another one had asked for, and that cools")
+		}
+	}
+	again := pod(1)
+	again.ContainerID = "again" // the same pod in another sandbox
+	policies, err := w.policies(1, allowAll, ask)
+	must(t, err)
+	p := w.pool()
+	p.Policy = policies[0]
+	a, err := p.Acquire(t.Context(), again)
+	must(t, err)
+	if a.Addrs[0] != netip.MustParseAddr("10.177.1.77") {
+		t.Errorf("got %v", a.Addrs)
+	}
+	must(t, p.End(t.Context(), again.Key))
+	w.age(hour)
+	w.mustAsk(2, ask)
+	w.consistent()
+}
+
+// A pod asks for an ENI that somebody has created. It is attached for the first pod and detached
+// after the last one. Nothing else about it changes.
+func TestRequestENI(t *testing.T) {
+	w := newCity(t, "m5.large")
+	e := w.given(aws.ENISpec{Subnet: "subnet-db", SecurityGroups: []string{"sg-9"}, Secondary: 1})
+	before := w.eni(e.ID)
+	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
+	first, second := w.mustAsk(1, ask)[0], w.mustAsk(2, fmt.Sprintf(`[{"eni": %q, "ip": %q}]`, e.ID, e.Addrs[1]))[0]
+	if first.ID != e.ID || second.ID != e.ID || second.Addrs[0] != e.Addrs[1] || first.Addrs[0] == second.Addrs[0] {
+		t.Errorf("the pods have %+v and %+v", first, second)
+	}
+	_, err := w.ask(3, allowAll, ask)
+	wantRefusal(t, err, "the pod asks for "+e.ID+", and no address of it is free. They are used by: pod default/pod001, pod default/pod002")
+	w.wantWrites(map[string]int{"CreateNetworkInterface": 1, "AttachNetworkInterface": 1}) // the first is the test's own
+	for n := range 10 {                                                                    // no other pod gets its addresses
+		if a := w.mustAsk(10+n, "")[0]; a.ID == e.ID {
+			t.Fatal("a pod has an address of the ENI without asking")
+		}
+	}
+	w.end(1)
+	w.age(hour)
+	w.collect()
+	if w.eni(e.ID).Instance == "" {
+		t.Fatal("the ENI is detached, and a pod uses it")
+	}
+	w.end(2)
+	w.age(hour)
+	w.collect()
+	after := w.eni(e.ID)
+	if after.Instance != "" || !slices.Equal(after.Addrs, before.Addrs) || fmt.Sprint(after.Tags) != fmt.Sprint(before.Tags) || !slices.Equal(after.SecurityGroups, before.SecurityGroups) {
+		t.Errorf("the ENI was %+v\nand is   %+v", before, after)
+	}
+	if _, known := w.state().ENIs[e.ID]; known {
+		t.Error("the registry still has the ENI")
+	}
+	w.mustAsk(4, ask)
+	w.consistent()
+}
+
+// The registry is lost while a pod uses the ENI: it keeps the ENI, and no other pod gets it.
+func TestRequestENILost(t *testing.T) {
+	w := newCity(t, "m5.large")
+	e := w.given(aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 5}) // it would fit the pool
+	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
+	w.mustAsk(1, ask)
+	w.lose()
+	for n := range 10 {
+		if a := w.mustAsk(10+n, "")[0]; a.ID == e.ID {
+			t.Fatal("a pod has an address of the ENI without asking")
+		}
+	}
+	p := w.pool()
+	policies, _ := w.policies(1, allowAll, "")
+	p.Policy = policies[0]
+	if err := p.Remove(t.Context(), e.ID); err == nil || w.eni(e.ID).Instance == "" {
+		t.Errorf("an operator's remove-interface: %v, and the ENI is %+v", err, w.eni(e.ID))
+	}
+	must(t, w.pool().Learn(t.Context()))
+	w.age(hour)
+	again := w.mustAsk(2, ask)[0]
+	if again.ID != e.ID {
+		t.Errorf("got %+v", again)
+	}
+	w.consistent()
+}
+
+// What a pod may not have, or cannot have, is refused before anything is changed. The error
+// names the key, the value and what would be right.
+func TestRequestRefused(t *testing.T) {
+	w := newCity(t, "m5.large")
+	cloud := aws.New(w.cloud)
+	other, err := w.sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-db"})
+	must(t, err)
+	w.mustAsk(0, "")
+	w.mustAsk(1, `[{"subnet": "subnet-db", "ip": "10.177.2.88"}]`)
+	used := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	_, err = cloud.AttachENI(t.Context(), used.ID, other.ID, 0, 1)
+	must(t, err)
+	blocks := w.given(aws.ENISpec{Subnet: "subnet-db", Prefixes: 1})
+	inBlock := blocks.Prefixes[0].Addr().Next()
+	far := w.given(aws.ENISpec{Subnet: "subnet-far"})
+	elsewhere := w.given(aws.ENISpec{Subnet: "subnet-else", SecurityGroups: []string{"sg-vpc2"}})
+	bare := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: map[string]string{"owner": "somebody"}})
+	good := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	pools := w.mustAsk(2, "")[0].ID
+	had := fmt.Sprint(w.sim.ENIs())
+	w.sim.ResetCalls()
+	for _, tt := range []struct{ ask, want string }{
+		{`{`, "pod default/pod050: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
+		{`[{"vpc": "vpc-1"}]`, `interface 1: "vpc": there is no such key`},
+		{`[{"subnet": "subnet-1"}]`, "pod default/pod050 asks for what requests does not allow the namespace default: interface 1: subnet: subnet-1: allowed are subnet-db, subnet-both, subnet-far, subnet-else"},
+		{`[{}, {"securityGroups": ["sg-2", "sg-4"]}]`, "interface 2: securityGroups: sg-4: allowed are sg-2, sg-3"},
+		{`[{}, {}, {}, {}]`, "4 interfaces: max is 3"},
+		{`[{"exclusive": true}]`, "exclusive: true: this release gives no pod a whole ENI"},
+		{`[{"ip": "2001:db8:77:3::5"}]`, "ip: 2001:db8:77:3::5: pods of this network have no IPv6 addresses (ipFamilies)"},
+		{`[{"ip": "10.177.9.9"}]`, "the pod asks for the address 10.177.9.9, which is in none of the subnets in which it can have one: subnet-pods 10.177.1.0/24"},
+		{`[{"subnet": "subnet-db", "ip": "10.177.1.9"}]`, "10.177.1.9, which is in none of the subnets in which it can have one: subnet-db 10.177.2.0/24"},
+		{`[{"ip": "10.177.1.3"}]`, "the pod asks for the address 10.177.1.3, which AWS reserves in subnet-pods (10.177.1.0/24)"},
+		{`[{"ip": "10.177.1.255"}]`, "10.177.1.255, which AWS reserves in subnet-pods"},
+		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, used.Addrs[0]), "which " + used.ID + " has: it is attached to " + other.ID},
+		{fmt.Sprintf(`[{"subnet": "subnet-db", "ip": %q}]`, inBlock), "which " + blocks.ID + " has in a prefix: it is attached to nothing"},
+		{`[{"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "the address 10.177.2.88, which default/pod001 has"},
+		{`[{"ip": "10.177.2.88"}]`, "the address 10.177.2.88, which default/pod001 has"},
+		{`[{"subnet": "subnet-far"}]`, "the pod asks for the subnet subnet-far, which is not in vpc-1 in us-east-1a, where this node is. There are: subnet-both 10.177.3.0/24"},
+		{`[{"subnet": "subnet-else"}]`, "the pod asks for the subnet subnet-else, which is not in vpc-1 in us-east-1a"},
+		{`[{"eni": "eni-00000000000000fff"}]`, "the pod asks for eni-00000000000000fff, but EC2 knows no such ENI"},
+		{fmt.Sprintf(`[{"eni": %q}]`, bare.ID), "but requests allows only ENIs with the tag for=pods"},
+		{fmt.Sprintf(`[{"eni": %q}]`, used.ID), "but it is attached to " + other.ID + ", and this node is " + w.node.ID},
+		{fmt.Sprintf(`[{"eni": %q}]`, far.ID), "but its subnet subnet-far is not in the zone of this node, us-east-1a"},
+		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
+		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but requests allows only ENIs with the tag for=pods"},
+		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID), "but the ENI does not have the address 10.177.2.250"},
+		{fmt.Sprintf(`[{"eni": %q}]`, good.ID), "attach " + good.ID + ", for which the pod asks: instance is full"}, // an m5.large has 3 ENIs
+	} {
+		_, err := w.ask(50, allowAll, tt.ask)
+		wantRefusal(t, err, tt.want)
+	}
+	_, err = w.ask(50, strings.Replace(allowAll, `"default"`, `"vm-*"`, 1), `[{"subnet": "subnet-db"}]`)
+	wantRefusal(t, err, `pod default/pod050 asks for its interfaces, and requests does not allow the namespace "default" to ask`)
+	_, err = w.ask(50, strings.Replace(allowAll, `"requests"`, `"x"`, 1), `[{"subnet": "subnet-db"}]`)
+	wantRefusal(t, err, `requests does not allow the namespace "default" to ask`)
+	w.wantWrites(map[string]int{})
+	if now := fmt.Sprint(w.sim.ENIs()); now != had {
+		t.Errorf("ENIs were %s\nand are %s", had, now)
+	}
+	if s := w.state(); len(s.Intents) > 0 || len(s.Waiters) > 0 {
+		t.Errorf("intents %v, waiters %v", s.Intents, s.Waiters)
+	}
+	w.consistent()
+}
+
+func wantRefusal(t *testing.T, err error, text string) {
+	t.Helper()
+	if err == nil || !strings.Contains(err.Error(), text) {
+		t.Errorf("got %v\nwant %s", err, text)
+	}
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Hint == "" {
+		t.Errorf("%v: no hint", err)
+	}
+}

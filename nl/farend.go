@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// FarEnd returns the other end of a veth pair, one end of which is a link of the namespace. The
+// other may be in any namespace: the kernel has an ID for it, ip-netns(8). The error answers to
+// fs.ErrNotExist if the other end has moved or gone since the link was read.
+func (n *NS) FarEnd(near Link) (Link, error) {
+	msg := linkMessage()
+	msg.Index = int32(near.Peer)
+	request := []nl.NetlinkRequestData{msg, skipStats()}
+	if near.peerNS != 0 {
+		request = append(request, attr32(unix.IFLA_TARGET_NETNSID, near.peerNS-1))
+	}
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, request...)
+	if errors.Is(err, unix.EINVAL) || err == nil && len(msgs) != 1 {
+		err = absence{unix.ENODEV} // EINVAL: nobody has the ID
+	}
+	if err != nil {
+		return Link{}, fmt.Errorf("%s: the other end of %s: %w", n.Name, near.Name, err)
+	}
+	return parseLink(msgs[0])
+}

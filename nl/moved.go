@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A MovedLink is a link of the namespace of the step that the namespace NS has instead: a pod
+// has a network card for itself. The MAC address identifies the link in both namespaces, because
+// its name and index differ. Everybody who looks for the card on the node uses [NS.FindMAC].
+//
+// One request moves the link, gives it its name, and sets it up. The kernel sets it down before
+// the move, as renaming demands (do_setlink and dev_change_net_namespace). It carries the
+// request out even if the process is killed meanwhile. So the link is either on the node or
+// complete in the pod.
+//
+// Addresses, routes, neighbours, queueing disciplines and their filters do not move with a link.
+// Its group, alias and MTU do. The link is down when it is back on the node.
+type MovedLink struct {
+	Name  string // in the pod
+	MAC   string
+	NS    *NS    // of the pod; nil if it is gone, and the link back on the node
+	Home  string // the link's name on the node; "" if nobody knows it any more
+	MTU   int    // 0: as it is
+	Group uint32 // in the pod; on the node it is always 0
+	Down  bool   // leave it down: something must be set first, and then Up sets it up
+}
+
+func (v MovedLink) String() string {
+	c := command("ip link set").word(cmp.Or(v.Home, v.MAC))
+	if v.NS != nil {
+		c.option("netns", v.NS.Name)
+	}
+	return c.option("name", v.Name).number("mtu", v.MTU).number("group", int(v.Group)).flag("up", !v.Down).String()
+}
+
+// Add moves the link to the pod. It refuses a link on which others depend, with [ErrShared]:
+// the pod would have their traffic, too.
+func (v MovedLink) Add(n *NS) error {
+	if v.NS == nil {
+		return errGone
+	}
+	if err := checkName(v.Name); err != nil {
+		return err
+	}
+	if l, err := v.NS.card(v.MAC); err == nil {
+		return fmt.Errorf("%s is in %s already: %w", l.Name, v.NS.Name, fs.ErrExist)
+	} else if !absent(err) {
+		return err
+	}
+	if _, err := v.NS.linkByName(v.Name); err == nil { // otherwise the kernel would move the link and then fail
+		return fmt.Errorf("link %s: %w", v.Name, fs.ErrExist)
+	}
+	l, err := n.card(v.MAC)
+	if err == nil {
+		err = n.unshared(l)
+	}
+	if err != nil {
+		return err
+	}
+	if err := v.into(n, l); err != nil {
+		v.Home = l.Name
+		return errors.Join(err, v.undo(n))
+	}
+	return nil
+}
+
+// into moves the link to the pod.
+func (v MovedLink) into(n *NS, l Link) error {
+	msg := linkMessage()
+	if !v.Down {
+		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	}
+	more := []nl.NetlinkRequestData{attr32(unix.IFLA_GROUP, v.Group)}
+	if v.MTU > 0 {
+		more = append(more, attr32(unix.IFLA_MTU, uint32(v.MTU)))
+	}
+	return n.move(l, v.NS, v.Name, msg, more...)
+}
+
+// undo moves the link back if a failed request has moved it.
+func (v MovedLink) undo(n *NS) error {
+	if err := v.Del(n); err != nil && !absent(err) {
+		return fmt.Errorf("move it back: %w", err)
+	}
+	return nil
+}
+
+// move moves a link to another namespace, under a name.
+func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...nl.NetlinkRequestData) error {
+	msg.Index = int32(l.Index)
+	delete(n.indices, l.Name)
+	delete(to.indices, name)
+	data := []nl.NetlinkRequestData{msg, attr32(unix.IFLA_NET_NS_FD, uint32(to.fd)), attrString(unix.IFLA_IFNAME, name)}
+	return n.change(unix.RTM_SETLINK, 0, append(data, more...)...)
+}
+
+// Del moves the link back to the node, and undoes what Add and the pod have set. It leaves a link
+// alone that another attachment has (see [Foreign]).
+//
+// A link whose pod's namespace has ended is on the node already, under a name that the kernel
+// has chosen (default_device_exit_net). Its group shows that it was in the pod. Then Del gives
+// it its name and group again.
+func (v MovedLink) Del(n *NS) error {
+	if v.NS != nil {
+		l, err := v.NS.card(v.MAC)
+		if err == nil {
+			return v.bringBack(n, l)
+		}
+		if !absent(err) {
+			return err
+		}
+	}
+	l, err := n.card(v.MAC)
+	if err != nil {
+		return err
+	}
+	if v.Group == 0 || l.Group != v.Group {
+		return fmt.Errorf("%s is on the node: %w", l.Name, fs.ErrNotExist)
+	}
+	return v.reset(n, l)
+}
+
+// bringBack moves the link from the pod to the node.
+func (v MovedLink) bringBack(n *NS, l Link) error {
+	if Foreign(l.Group, v.Group) {
+		return fmt.Errorf("%s in %s is of another attachment: %w", l.Name, v.NS.Name, fs.ErrNotExist)
+	}
+	name, err := v.freeName(n)
+	if err != nil {
+		return err
+	}
+	back := func() error {
+		msg := linkMessage()
+		msg.Change = podFlags
+		return v.NS.move(l, n, name, msg, attr32(unix.IFLA_GROUP, 0))
+	}
+	if err = back(); errors.Is(err, fs.ErrExist) {
+		err = errors.Join(v.NS.delAltNames(l), back())
+	}
+	return err
+}
+
+// podFlags are the flags of a link that a pod can leave behind.
+const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
+
+// freeName is the name that the link gets on the node: its own, or one by its MAC address if
+// another link has taken that. It is the one that systemd would give (systemd.net-naming-scheme(7),
+// ID_NET_NAME_MAC), and is as long as a name can be.
+func (v MovedLink) freeName(n *NS) (string, error) {
+	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
+	if v.Home == "" {
+		return byMAC, nil
+	}
+	_, err := n.linkByName(v.Home)
+	switch {
+	case err == nil:
+		return byMAC, nil
+	case absent(err):
+		return v.Home, nil
+	}
+	return "", err
+}
+
+// reset gives a link of the node its name again, and removes it from the pod's group. A link
+// that somebody has set up keeps its name: kernels before 6.2 do not rename it then.
+func (v MovedLink) reset(n *NS, l Link) error {
+	msg := linkMessage()
+	msg.Index = int32(l.Index)
+	data := []nl.NetlinkRequestData{msg, attr32(unix.IFLA_GROUP, 0)}
+	if !l.Up && l.Name != v.Home {
+		name, err := v.freeName(n)
+		if err != nil {
+			return err
+		}
+		msg.Change = podFlags
+		data = append(data, attrString(unix.IFLA_IFNAME, name))
+		delete(n.indices, l.Name)
+	}
+	return n.change(unix.RTM_SETLINK, 0, data...)
+}
+
+// Check compares the link in the pod with what it should be. It ignores the group, because the
+// pod may change it.
+func (v MovedLink) Check(*NS) error {
+	if v.NS == nil {
+		return errGone
+	}
+	l, err := v.NS.card(v.MAC)
+	switch {
+	case err != nil:
+		return err
+	case l.Name != v.Name:
+		return differs("the name of the link with MAC address "+v.MAC, l.Name, v.Name)
+	case v.MTU != 0 && l.MTU != v.MTU:
+		return differs("mtu", l.MTU, v.MTU)
+	case !l.Up && !v.Down:
+		return errors.New("the link is down")
+	}
+	return nil
+}
+
+// delAltNames deletes the alternative names of a link. A pod can choose one that is in use on the
+// node, and then the kernel refuses to move the link there. At the end of the namespace it would
+// delete that name, too.
+func (n *NS) delAltNames(l Link) error {
+	msg := linkMessage()
+	msg.Index = int32(l.Index)
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
+	if err != nil || len(msgs) != 1 {
+		return err
+	}
+	for t, value := range attrsOf(msgs[0][msg.Len():]) {
+		if t == unix.IFLA_PROP_LIST {
+			return n.change(unix.RTM_DELLINKPROP, 0, msg, attr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, value))
+		}
+	}
+	return nil
+}
+
+// card finds a network card by its MAC address. In contrast to [NS.FindMAC] it does not trust a
+// pod, which can give its other links the same address, also lo. A real card is therefore
+// preferred to a veth pair, which is a card only in tests. The error answers to fs.ErrNotExist
+// if there is none.
+func (n *NS) card(mac string) (Link, error) {
+	hw, err := net.ParseMAC(mac)
+	if err != nil {
+		return Link{}, fmt.Errorf("link by MAC address: %w", err)
+	}
+	links, err := n.exactLinks()
+	if err != nil {
+		return Link{}, err
+	}
+	var veth Link
+	for _, l := range links {
+		switch {
+		case l.MAC != hw.String() || l.Index == loopback:
+		case l.Kind == realLink:
+			return l, nil
+		case l.Kind == "veth" && veth.Index == 0:
+			veth = l
+		}
+	}
+	if veth.Index == 0 {
+		return Link{}, fmt.Errorf("%s: link with MAC address %s: %w", n.Name, mac, absence{unix.ENODEV})
+	}
+	return veth, nil
+}
+
+// loopback is the index of lo in each namespace: LOOPBACK_IFINDEX of net/flow.h.
+const loopback = 1

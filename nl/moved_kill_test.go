@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+)
+
+// The test binary moves a card if it is called for that: with a verb, and the path of the pod.
+func init() {
+	verb := os.Getenv("MOVE_CARD")
+	if verb == "" {
+		return
+	}
+	if err := moveCard(verb, os.Getenv("MOVE_TO")); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// moveCard moves the card from the node, which is the namespace of the process, or back.
+func moveCard(verb, path string) error {
+	node, err := nl.Node()
+	if err != nil {
+		return err
+	}
+	pod, err := nl.Open("pod", path)
+	if err != nil {
+		return err
+	}
+	w := nl.Wiring{{NS: node, Object: bay{pod: pod}.moved()}}
+	if verb == "DEL" {
+		return w.Del()
+	}
+	return w.Add()
+}
+
+// TestMovedLinkKill kills Add and Del after each system call. The card is then in the pod, complete, or on the node. A Del
+// brings it to the node in any case, and the next Add works. Before that it has each call of Add fail.
+func TestMovedLinkKill(t *testing.T) {
+	b := newBay(t)
+	before := nltest.Dump(t, b.node, b.pod)
+	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
+	for _, verb := range []string{"ADD", "DEL"} {
+		points := trace.Everywhere(t, verb, func(t *testing.T, tr *trace.Trace) {
+			b := b
+			b.T = t
+			if verb == "ADD" {
+				if b.run(verb, tr.Again(syscall.ENOMEM)).ExitStatus() != 1 {
+					b.must(w.Del()) // it could do without
+				}
+				b.same("Add failed", before)
+			} else {
+				b.must(w.Add())
+			}
+			if status := b.run(verb, tr); status.Exited() && status.ExitStatus() != 0 {
+				t.Fatalf("status %d", status.ExitStatus())
+			}
+			if _, err := b.pod.FindMAC(cardMAC); errors.Is(err, fs.ErrNotExist) {
+				b.same("killed while the card is on the node", before)
+			} else {
+				b.must(errors.Join(err, w.Check()))
+			}
+			b.must(w.Del())
+			b.same("Del", before)
+			b.must(errors.Join(w.Add(), w.Check(), w.Del()))
+			b.same("Add and Del", before)
+		})
+		t.Logf("%s was killed at %d points", verb, points)
+	}
+}
+
+// run runs a verb as a process on the node.
+func (b bay) run(verb string, tr *trace.Trace) (status syscall.WaitStatus) {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "MOVE_CARD="+verb, "MOVE_TO="+b.path)
+	b.must(b.node.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
+	return status
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// ErrShared reports that other links send and receive by a link: slaves of ipvlan, maybe in the
+// namespaces of pods, or a bridge or bond that has it.
+var ErrShared = errors.New("other links use it: slaves of ipvlan, maybe in pods, or a bridge; end those pods first")
+
+// unshared returns [ErrShared] if a link has slaves. They stay slaves of a link that moves to
+// another namespace, and all their packets go through there (ipvlan_device_event). The kernel
+// lists slaves only in their own namespaces, and a namespace that is ending is in no list.
+//
+// So unshared asks for a macvlan link that the kernel always refuses, because of an option that
+// the mode does not have. Before that it refuses, with EBUSY, a link whose packets another kind
+// of link receives (macvlan_port_create, since Linux 4.5).
+func (n *NS) unshared(l Link) error {
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("macvlan"))
+	options := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	options.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_PRIVATE))
+	options.AddRtAttr(nl.IFLA_MACVLAN_MACADDR_MODE, nl.Uint32Attr(nl.MACVLAN_MACADDR_FLUSH)) // only of MACVLAN_MODE_SOURCE
+	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info,
+		attrString(unix.IFLA_IFNAME, "macvlan-probe"), attr32(unix.IFLA_LINK, uint32(l.Index)))
+	switch {
+	case errors.Is(err, unix.EINVAL):
+		return nil
+	case errors.Is(err, unix.EBUSY):
+		return fmt.Errorf("link %s: %w", l.Name, ErrShared)
+	case err == nil:
+		return errors.Join(fmt.Errorf("link %s: the kernel did not answer as expected whether others use it", l.Name), n.delLink("macvlan-probe"))
+	}
+	return fmt.Errorf("ask whether other links use %s, which needs macvlan (modprobe macvlan): %w", l.Name, err)
+}

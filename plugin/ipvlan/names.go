@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipvlan
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// names are the names of an ADD's n links in the pod. The first is CNI_IFNAME. A further one has
+// the name that the pod asks for, or the next free one of eth0, eth1 and so on. A name is free if
+// no other link has it or will have it. The links that an earlier ADD of the attachment has made
+// count as free, so the same ADD has the same names again.
+func names(r *plugin.Request[Config], n int, links []nl.Link) ([]string, error) {
+	names := []string{r.IfName}
+	if n == 1 {
+		return names, nil
+	}
+	asked, err := r.Config.Requests(r.IfName)
+	if err != nil {
+		return nil, plugin.Errorf(plugin.CodeInvalid, "correct what the pod asks for", "%w", err)
+	}
+	taken := []string{r.IfName, r.Config.ContainerInterface}
+	for _, l := range links {
+		if own := nl.PodGroup(r.Digest()); l.Group != own && l.Group != nl.FurtherGroup(own) {
+			taken = append(taken, l.Name)
+		}
+	}
+	for i := 1; i < n && i < len(asked); i++ {
+		if name := asked[i].Name; name != "" && slices.Contains(taken, name) {
+			return nil, plugin.Errorf(plugin.CodeInvalid, "choose another name for the interface", "interface %d: name: %q: another link of the pod has this name", i+1, name)
+		}
+	}
+	for _, a := range asked {
+		taken = append(taken, a.Name)
+	}
+	for i := 1; i < n; i++ {
+		name := ""
+		if i < len(asked) {
+			name = asked[i].Name
+		}
+		for k := 0; name == ""; k++ {
+			if eth := fmt.Sprintf("eth%d", k); !slices.Contains(taken, eth) {
+				name, taken = eth, append(taken, eth)
+			}
+		}
+		names = append(names, name)
+	}
+	return names, nil
+}

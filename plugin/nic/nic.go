@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package nic is what a pod asks of its network interfaces: an address, a subnet, security
+// groups, an ENI. It reads requests, and knows nothing of permission: see package ipam/lease.
+//
+// A pod asks by an annotation, [Annotation], for all interfaces that one ADD makes. Or the
+// caller of the plugin asks for the one interface of an ADD, by CNI's conventions for
+// configurations: the capabilities ips and deviceID, and args.cni. Multus does so.
+package nic
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
+)
+
+// Annotation is the annotation by which a pod asks for its interfaces. Its value is a JSON
+// list with an object for each interface, see [Request]. The runtime passes annotations to a
+// plugin whose configuration declares the capability io.kubernetes.cri.pod-annotations.
+const Annotation = "cni-ipvlan-vpc-k8s/nics"
+
+// Primary is the name of a pod's first interface. All runtimes of Kubernetes give it this
+// name, so the annotation is for the ADD with this name.
+const Primary = "eth0"
+
+// A Request is what a pod asks for one of its interfaces. The zero Request asks for nothing:
+// the pod's pool serves it.
+type Request struct {
+	Name           string       // of the interface; empty: the plugin chooses
+	Subnet         string       // ID of the subnet of its ENI
+	Addrs          []netip.Addr // its addresses, at most one of each family
+	SecurityGroups []string     // IDs of the security groups of its ENI, exactly these
+	ENI            string       // ID of an ENI that somebody has created
+	Exclusive      bool         // no other pod gets addresses of its ENI
+}
+
+// Asks reports whether the request asks for anything besides a name.
+func (r Request) Asks() bool {
+	return r.Subnet != "" || len(r.Addrs) > 0 || len(r.SecurityGroups) > 0 || r.ENI != "" || r.Exclusive
+}
+
+// An Asked is the part of a network configuration with requests.
+type Asked struct {
+	RuntimeConfig struct {
+		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+
+		// The capabilities of these names (CNI conventions, "Dynamic Plugin specific fields").
+		IPs      []string `json:"ips"`
+		MAC      string   `json:"mac"`
+		DeviceID string   `json:"deviceID"`
+	} `json:"runtimeConfig"`
+
+	Args struct {
+		CNI json.RawMessage `json:"cni"`
+	} `json:"args"` // CNI conventions, "args in network config"
+}
+
+// Members describes the JSON, as the struct tags do.
+func (a *Asked) Members(j *codec.Codec) {
+	codec.Within(j, "runtimeConfig", func() {
+		codec.Table(j, "io.kubernetes.cri.pod-annotations", &a.RuntimeConfig.Annotations, codec.ByName, codec.Text)
+		codec.List(j, "ips", &a.RuntimeConfig.IPs, codec.Text)
+		codec.Field(j, "mac", &a.RuntimeConfig.MAC, codec.Text)
+		codec.Field(j, "deviceID", &a.RuntimeConfig.DeviceID, codec.Text)
+	})
+	codec.Within(j, "args", func() {
+		codec.Field(j, "cni", &a.Args.CNI, codec.Raw)
+	})
+}
+
+// Requests returns what is asked for the interfaces of an ADD: first for the interface with
+// the name ifName, then for further ones. Nothing is asked if the list is empty. An error
+// names all that is wrong with the requests.
+func (a *Asked) Requests(ifName string) ([]Request, error) {
+	text, annotated := a.RuntimeConfig.Annotations[Annotation]
+	annotated = annotated && ifName == Primary
+	if !annotated && a.single() {
+		return nil, nil
+	}
+	one, err := a.one()
+	switch {
+	case err != nil:
+		return nil, err
+	case !annotated && one.Asks():
+		return []Request{one}, nil
+	case !annotated:
+		return nil, nil
+	case one.Asks():
+		return nil, fmt.Errorf("the annotation %s, and ips, deviceID or args.cni, all ask for the interface %s: want one of them", Annotation, ifName)
+	}
+	rs, err := parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("annotation %s: %w", Annotation, err)
+	}
+	return rs, nil
+}
+
+// single reports whether nothing is asked for the one interface of an ADD.
+func (a *Asked) single() bool {
+	c := &a.RuntimeConfig
+	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")
+}
+
+// An object is the JSON of a Request.
+type object struct {
+	Name           string   `json:"name"`
+	Subnet         string   `json:"subnet"`
+	IP             string   `json:"ip"`
+	SecurityGroups []string `json:"securityGroups"`
+	ENI            string   `json:"eni"`
+	Exclusive      bool     `json:"exclusive"`
+}
+
+// keys are the names of an object's members.
+var keys = []string{"name", "subnet", "ip", "securityGroups", "eni", "exclusive"}
+
+// parse reads the value of the annotation.
+func parse(text string) ([]Request, error) {
+	var entries []map[string]json.RawMessage
+	if err := decode([]byte(text), &entries); err != nil {
+		return nil, fmt.Errorf(`%w: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`, err)
+	}
+	if len(entries) == 0 {
+		return nil, errors.New("the list is empty: want an object for each interface, or no annotation")
+	}
+	var rs []Request
+	var wrong []error
+	for i, entry := range entries {
+		r, err := read(entry)
+		if err == nil {
+			err = follows(r, i, rs)
+		}
+		if err != nil {
+			wrong = append(wrong, fmt.Errorf("interface %d: %w", i+1, err))
+		}
+		rs = append(rs, r)
+	}
+	return rs, errors.Join(wrong...)
+}
+
+// follows refuses a request that the ones before it forbid.
+func follows(r Request, i int, before []Request) error {
+	same := func(differs func(other Request) bool) bool { return slices.ContainsFunc(before, differs) }
+	switch {
+	case i == 0 && r.Name != "" && r.Name != Primary:
+		return fmt.Errorf("name: %q: the first interface is %s: want this name, or none", r.Name, Primary)
+	case i > 0 && r.Name == Primary, r.Name != "" && same(func(o Request) bool { return o.Name == r.Name }):
+		return fmt.Errorf("name: %q: another interface of the pod has this name", r.Name)
+	case same(func(o Request) bool {
+		return slices.ContainsFunc(o.Addrs, func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
+	}):
+		return fmt.Errorf("ip: %s: another interface of the pod asks for this address", r.Addrs[0])
+	case r.ENI != "" && same(func(o Request) bool { return o.ENI == r.ENI && (o.Exclusive || r.Exclusive) }):
+		return fmt.Errorf("eni: %s: another interface of the pod asks for this ENI, and one of them wants it exclusively", r.ENI)
+	}
+	return nil
+}
+
+// one returns what the capabilities and args.cni ask for the one interface of an ADD.
+func (a *Asked) one() (Request, error) {
+	c := &a.RuntimeConfig
+	if c.MAC != "" {
+		return Request{}, fmt.Errorf("runtimeConfig: mac: %q: an interface has the MAC address of its ENI: want no mac", c.MAC)
+	}
+	r, err := a.args()
+	if err != nil {
+		return r, fmt.Errorf("args.cni: %w", err)
+	}
+	if c.DeviceID != "" {
+		if r.ENI != "" && r.ENI != c.DeviceID {
+			return r, fmt.Errorf("runtimeConfig: deviceID: %q: args.cni asks for the ENI %s: want one of them", c.DeviceID, r.ENI)
+		}
+		if r.ENI = c.DeviceID; !isID(r.ENI, "eni") {
+			return r, fmt.Errorf("runtimeConfig: deviceID: %q: want the ID of an ENI, eni-0123456789abcdef0 for example", r.ENI)
+		}
+	}
+	if len(c.IPs) == 0 {
+		return r, nil
+	}
+	if len(r.Addrs) > 0 {
+		return r, fmt.Errorf("runtimeConfig: ips: %q: args.cni asks for %s: want one of them", c.IPs, r.Addrs[0])
+	}
+	if r.Addrs, err = addrs(c.IPs); err != nil {
+		return r, fmt.Errorf("runtimeConfig: ips: %w", err)
+	}
+	return r, nil
+}
+
+// args reads args.cni. It has the keys of a [Request] but for the name, which is CNI_IFNAME. By
+// CNI's conventions, it may also have ips and labels. This plugin has no use for labels.
+func (a *Asked) args() (r Request, err error) {
+	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {
+		return r, nil
+	}
+	var entry map[string]json.RawMessage
+	if err := decode(a.Args.CNI, &entry); err != nil {
+		return r, err
+	}
+	delete(entry, "labels")
+	ips, listed := entry["ips"]
+	delete(entry, "ips")
+	if r, err = read(entry); err != nil {
+		return r, err
+	}
+	if r.Name != "" {
+		return r, fmt.Errorf("name: %q: CNI_IFNAME is the name of the interface: want no name", r.Name)
+	}
+	if !listed {
+		return r, nil
+	}
+	var texts []string
+	if err := decode(ips, &texts); err != nil {
+		return r, fmt.Errorf("ips: %w", err)
+	}
+	if len(r.Addrs) > 0 && len(texts) > 0 {
+		return r, errors.New("ip and ips: want one of them")
+	}
+	if len(texts) == 0 {
+		return r, nil
+	}
+	if r.Addrs, err = addrs(texts); err != nil {
+		return r, fmt.Errorf("ips: %w", err)
+	}
+	return r, nil
+}
+
+// isID reports whether text has the form of an ID of EC2 with the prefix, such as eni
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular
+// expression: to compile one costs each command of a plugin more than to decode its input.
+func isID(text, prefix string) bool {
+	rest, ok := strings.CutPrefix(text, prefix+"-")
+	strange := func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') }
+	return ok && rest != "" && !strings.ContainsFunc(rest, strange)
+}
+
+// read reads one request, and returns all mistakes together.
+func read(entry map[string]json.RawMessage) (r Request, _ error) {
+	var wrong []error
+	mistake := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	for _, key := range slices.Sorted(maps.Keys(entry)) {
+		if !slices.Contains(keys, key) {
+			mistake("%q: there is no such key: want some of %s", key, strings.Join(keys, ", "))
+		}
+	}
+	var o object
+	for key, into := range map[string]any{"name": &o.Name, "subnet": &o.Subnet, "ip": &o.IP, "securityGroups": &o.SecurityGroups, "eni": &o.ENI, "exclusive": &o.Exclusive} {
+		if text, ok := entry[key]; ok && decode(text, into) != nil {
+			mistake("%s: %s: want %s", key, text, kindOf(key))
+		}
+	}
+	if fault := ifname.Fault(o.Name); o.Name != "" && fault != "" || o.Name == "lo" {
+		mistake("name: %q: want a link name: 1 to 15 bytes without white space, / and :, and not lo", o.Name)
+	}
+	if o.Subnet != "" && !isID(o.Subnet, "subnet") {
+		mistake("subnet: %q: want the ID of a subnet, subnet-0123456789abcdef0 for example", o.Subnet)
+	}
+	for _, g := range o.SecurityGroups {
+		if !isID(g, "sg") {
+			mistake("securityGroups: %q: want IDs of security groups, sg-0123456789abcdef0 for example", g)
+		}
+	}
+	if o.ENI != "" && !isID(o.ENI, "eni") {
+		mistake("eni: %q: want the ID of an ENI, eni-0123456789abcdef0 for example", o.ENI)
+	}
+	if o.ENI != "" && (o.Subnet != "" || len(o.SecurityGroups) > 0) {
+		mistake("eni: %s: the ENI has its subnet and security groups already: want no subnet and no securityGroups beside it", o.ENI)
+	}
+	r = Request{Name: o.Name, Subnet: o.Subnet, ENI: o.ENI, Exclusive: o.Exclusive}
+	if len(o.SecurityGroups) > 0 {
+		r.SecurityGroups = slices.Compact(slices.Sorted(slices.Values(o.SecurityGroups)))
+	}
+	if o.IP != "" {
+		var err error
+		if r.Addrs, err = addrs([]string{o.IP}); err != nil {
+			mistake("ip: %w", err)
+		}
+	}
+	return r, errors.Join(wrong...)
+}
+
+// kindOf returns the kind of JSON value that a key wants. It is no map, because every command of
+// a plugin would make the map when it starts.
+func kindOf(key string) string {
+	switch key {
+	case "securityGroups":
+		return "a list of strings"
+	case "exclusive":
+		return "true or false"
+	}
+	return "a string"
+}
+
+// addrs reads addresses, at most one of each family. Some callers write the prefix of the
+// subnet behind an address, which says nothing new.
+func addrs(texts []string) (all []netip.Addr, _ error) {
+	for _, text := range texts {
+		a, err := netip.ParseAddr(text)
+		if p, e := netip.ParsePrefix(text); e == nil {
+			a, err = p.Addr(), nil
+		}
+		if err != nil || a.Zone() != "" || a.Is4In6() {
+			return nil, fmt.Errorf("%q: want an address, 10.0.1.7 for example", text)
+		}
+		if slices.ContainsFunc(all, func(other netip.Addr) bool { return other.Is4() == a.Is4() }) {
+			return nil, fmt.Errorf("%q: want at most one address of each family", texts)
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// decode reads one JSON value and nothing behind it.
+func decode(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("the value is not the JSON that is expected: %w", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is something behind the JSON value")
+	}
+	return nil
+}

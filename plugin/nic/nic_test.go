@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nic
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+var sameAddr = cmpopts.EquateComparable(netip.Addr{})
+
+func addrsOf(texts ...string) (all []netip.Addr) {
+	for _, t := range texts {
+		all = append(all, netip.MustParseAddr(t))
+	}
+	return all
+}
+
+// config is a configuration with an annotation, and with other members.
+func config(t *testing.T, annotation, members string) *Asked {
+	t.Helper()
+	var a Asked
+	if err := json.Unmarshal([]byte("{"+members+"}"), &a); err != nil {
+		t.Fatal(err)
+	}
+	if annotation != "" {
+		a.RuntimeConfig.Annotations = map[string]string{Annotation: annotation}
+	}
+	return &a
+}
+
+func TestRequests(t *testing.T) {
+	for _, tt := range []struct {
+		annotation, members, ifName string
+		want                        []Request
+	}{
+		{"", ``, "eth0", nil},
+		{"", `"args": {"cni": null}`, "eth0", nil},
+		{"", `"args": {"cni": {"labels": [{"key": "a", "value": "b"}]}}`, "eth0", nil},
+		{`[{}]`, ``, "eth0", []Request{{}}},
+		{`[{"subnet": "subnet-1"}]`, ``, "eth0", []Request{{Subnet: "subnet-1"}}},
+		{`[{"subnet": "subnet-1"}]`, ``, "net1", nil}, // another network's interface
+		{`[{"subnet": "subnet-1", "ip": "192.168.0.12"}]`, ``, "eth0", []Request{{Subnet: "subnet-1", Addrs: addrsOf("192.168.0.12")}}},
+		{`[{"eni": "eni-0123456789abcdef0"}]`, ``, "eth0", []Request{{ENI: "eni-0123456789abcdef0"}}},
+		{`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1", "sg-2"]}, {"name": "data", "eni": "eni-1", "exclusive": true}, {}]`, ``, "eth0",
+			[]Request{{Name: "eth0", Subnet: "subnet-1", Addrs: addrsOf("192.168.0.12"), SecurityGroups: []string{"sg-1", "sg-2"}}, {Name: "data", ENI: "eni-1", Exclusive: true}, {}}},
+		{"", `"runtimeConfig": {"ips": ["10.0.1.7/24", "fd00::7"]}`, "net1", []Request{{Addrs: addrsOf("10.0.1.7", "fd00::7")}}},
+		{"", `"runtimeConfig": {"deviceID": "eni-1"}`, "net1", []Request{{ENI: "eni-1"}}},
+		{"", `"runtimeConfig": {"deviceID": "eni-1", "ips": ["10.0.1.7"]}, "args": {"cni": {"eni": "eni-1", "exclusive": true}}`, "net1", []Request{{ENI: "eni-1", Addrs: addrsOf("10.0.1.7"), Exclusive: true}}},
+		{"", `"args": {"cni": {"subnet": "subnet-1", "ips": ["10.0.1.7"], "securityGroups": ["sg-1"]}}`, "net1", []Request{{Subnet: "subnet-1", Addrs: addrsOf("10.0.1.7"), SecurityGroups: []string{"sg-1"}}}},
+	} {
+		got, err := config(t, tt.annotation, tt.members).Requests(tt.ifName)
+		if diff := cmp.Diff(tt.want, got, sameAddr); diff != "" || err != nil {
+			t.Errorf("%s %s: %v: -want +got\n%s", tt.annotation, tt.members, err, diff)
+		}
+	}
+}
+
+// TestMistakes: each error names the interface, the key, the value, and what would be right.
+func TestMistakes(t *testing.T) {
+	const asked = "annotation cni-ipvlan-vpc-k8s/nics: "
+	for _, tt := range []struct{ annotation, members, want string }{
+		{`{"subnet": "subnet-1"}`, ``, asked + `the value is not the JSON that is expected: json: cannot unmarshal object into Go value of type []map[string]json.RawMessage: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
+		{`[{"subnet": "subnet-1"}`, ``, asked + `the value is not the JSON that is expected: unexpected EOF: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
+		{`[{}] []`, ``, asked + `there is something behind the JSON value: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
+		{`[]`, ``, asked + `the list is empty: want an object for each interface, or no annotation`},
+		{`[{"subnets": "subnet-1", "vpc": 1}]`, ``, asked + "interface 1: \"subnets\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive\n\"vpc\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive"},
+		{`[{}, {"subnet": "10.0.1.0/24"}]`, ``, asked + `interface 2: subnet: "10.0.1.0/24": want the ID of a subnet, subnet-0123456789abcdef0 for example`},
+		{`[{"subnet": 7}]`, ``, asked + `interface 1: subnet: 7: want a string`},
+		{`[{"securityGroups": "sg-1"}]`, ``, asked + `interface 1: securityGroups: "sg-1": want a list of strings`},
+		{`[{"securityGroups": ["web"]}]`, ``, asked + `interface 1: securityGroups: "web": want IDs of security groups, sg-0123456789abcdef0 for example`},
+		{`[{"ip": "10.0.1"}]`, ``, asked + `interface 1: ip: "10.0.1": want an address, 10.0.1.7 for example`},
+		{`[{"ip": "fe80::1%eth0"}]`, ``, asked + `interface 1: ip: "fe80::1%eth0": want an address, 10.0.1.7 for example`},
+		{`[{"eni": "i-1"}]`, ``, asked + `interface 1: eni: "i-1": want the ID of an ENI, eni-0123456789abcdef0 for example`},
+		{`[{"eni": "eni-1", "subnet": "subnet-1"}]`, ``, asked + `interface 1: eni: eni-1: the ENI has its subnet and security groups already: want no subnet and no securityGroups beside it`},
+		{`[{"name": "net1"}]`, ``, asked + `interface 1: name: "net1": the first interface is eth0: want this name, or none`},
+		{`[{}, {"name": "eth0"}]`, ``, asked + `interface 2: name: "eth0": another interface of the pod has this name`},
+		{`[{}, {"name": "data"}, {"name": "data"}]`, ``, asked + `interface 3: name: "data": another interface of the pod has this name`},
+		{`[{}, {"name": "a/b"}]`, ``, asked + `interface 2: name: "a/b": want a link name: 1 to 15 bytes without white space, / and :, and not lo`},
+		{`[{}, {"name": "lo"}]`, ``, asked + `interface 2: name: "lo": want a link name: 1 to 15 bytes without white space, / and :, and not lo`},
+		{`[{"ip": "10.0.1.7"}, {"ip": "10.0.1.7"}]`, ``, asked + `interface 2: ip: 10.0.1.7: another interface of the pod asks for this address`},
+		{`[{"eni": "eni-1"}, {"eni": "eni-1", "exclusive": true}]`, ``, asked + `interface 2: eni: eni-1: another interface of the pod asks for this ENI, and one of them wants it exclusively`},
+		{`[{}]`, `"runtimeConfig": {"ips": ["10.0.1.7"]}`, `the annotation cni-ipvlan-vpc-k8s/nics, and ips, deviceID or args.cni, all ask for the interface eth0: want one of them`},
+		{"", `"runtimeConfig": {"ips": ["10.0.1.7", "10.0.1.8"]}`, `runtimeConfig: ips: ["10.0.1.7" "10.0.1.8"]: want at most one address of each family`},
+		{"", `"runtimeConfig": {"mac": "0a:00:00:00:00:01"}`, `runtimeConfig: mac: "0a:00:00:00:00:01": an interface has the MAC address of its ENI: want no mac`},
+		{"", `"runtimeConfig": {"deviceID": "0000:00:06.0"}`, `runtimeConfig: deviceID: "0000:00:06.0": want the ID of an ENI, eni-0123456789abcdef0 for example`},
+		{"", `"runtimeConfig": {"deviceID": "eni-1"}, "args": {"cni": {"eni": "eni-2"}}`, `runtimeConfig: deviceID: "eni-1": args.cni asks for the ENI eni-2: want one of them`},
+		{"", `"runtimeConfig": {"ips": ["10.0.1.7"]}, "args": {"cni": {"ip": "10.0.1.8"}}`, `runtimeConfig: ips: ["10.0.1.7"]: args.cni asks for 10.0.1.8: want one of them`},
+		{"", `"args": {"cni": {"subnets": []}}`, `args.cni: "subnets": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive`},
+		{"", `"args": {"cni": {"name": "net1"}}`, `args.cni: name: "net1": CNI_IFNAME is the name of the interface: want no name`},
+		{"", `"args": {"cni": {"ip": "10.0.1.7", "ips": ["10.0.1.8"]}}`, `args.cni: ip and ips: want one of them`},
+	} {
+		_, err := config(t, tt.annotation, tt.members).Requests(Primary)
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("%s %s:\n got %v\nwant %s", tt.annotation, tt.members, err, tt.want)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin
+
+import (
+	"net/netip"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+)
+
+// A NIC is an interface of the pod to an ENI, as a result describes it.
+type NIC struct {
+	Name, MAC string
+	IPs       []*types100.IPConfig
+}
+
+// NICs returns the NICs that the ADD for the interface ifName has made, that one first. The
+// others follow it in the result: each is in the container and has an address. In an answer of
+// the ipam plugin no interface is in the container. Then the only NIC is that of the first
+// address, and has no MAC address.
+func NICs(r *types100.Result, ifName string) []NIC {
+	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool { return i.Name == ifName && i.Sandbox != "" })
+	if first < 0 {
+		return []NIC{{Name: ifName, IPs: ipsOf(r, 0, true)}}
+	}
+	all := []NIC{{ifName, r.Interfaces[first].Mac, ipsOf(r, first, true)}}
+	for at := first + 1; at < len(r.Interfaces); at++ {
+		i, ips := r.Interfaces[at], ipsOf(r, at, false)
+		if i.Sandbox == "" || len(ips) == 0 {
+			break
+		}
+		all = append(all, NIC{i.Name, i.Mac, ips})
+	}
+	return all
+}
+
+// Several reports whether a result has addresses of several NICs.
+func Several(r *types100.Result) bool {
+	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return c.Interface != nil && *c.Interface > 0 })
+}
+
+// ipsOf are the addresses of the interface at an index. An address without an index belongs to
+// the first NIC.
+func ipsOf(r *types100.Result, at int, first bool) (ips []*types100.IPConfig) {
+	for _, c := range r.IPs {
+		if c.Interface == nil && first || c.Interface != nil && *c.Interface == at {
+			ips = append(ips, c)
+		}
+	}
+	return ips
+}
+
+// Addrs are the addresses of the NIC, each once.
+func (n NIC) Addrs() (all []netip.Addr) {
+	for _, c := range n.IPs {
+		if a, ok := Addr(c.Address.IP); ok && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}

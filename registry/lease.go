@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// A Lease gives an address to an attachment.
+type Lease struct {
+	Key
+	PodNamespace string    `json:"podNamespace,omitempty"`
+	PodName      string    `json:"podName,omitempty"`
+	NetNS        string    `json:"netns,omitempty"` // path of the pod's namespace
+	ENI          string    `json:"eni"`
+	NIC          int       `json:"nic,omitempty"`   // which interface of the attachment has the address: 0 has its name, and the others are further ones
+	Asked        bool      `json:"asked,omitempty"` // the pod has asked for this very address
+	Bound        bool      `json:"bound,omitempty"` // the kernel has the address in the pod; before, it is only reserved
+	Since        time.Time `json:"since"`
+	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
+}
+
+// A Pod names a Kubernetes pod. A pod that is created again, as by a StatefulSet, has the same
+// name.
+type Pod struct {
+	Network   string `json:"network"`
+	Namespace string `json:"podNamespace"`
+	Name      string `json:"podName"`
+}
+
+// Pod is the pod of the lease.
+func (l Lease) Pod() Pod { return Pod{l.Network, l.PodNamespace, l.PodName} }
+
+// PodOf is namespace/name of the lease's pod, or empty outside Kubernetes.
+func (l Lease) PodOf() string {
+	if l.PodName == "" {
+		return ""
+	}
+	return l.PodNamespace + "/" + l.PodName
+}
+
+// Held lists the addresses of an attachment, in order.
+func (s *State) Held(k Key) []netip.Addr {
+	var held []netip.Addr
+	for a, l := range s.Leases.Naming(k.ContainerID) {
+		if l.Key == k {
+			held = append(held, a)
+		}
+	}
+	return held
+}
+
+// HeldBy lists the addresses of one interface of an attachment, in order.
+func (s *State) HeldBy(k Key, nic int) []netip.Addr {
+	var held []netip.Addr
+	for a, l := range s.Leases.Naming(k.ContainerID) {
+		if l.Key == k && l.NIC == nic {
+			held = append(held, a)
+		}
+	}
+	return held
+}
+
+// Reserve gives a to the lease's attachment. It fails with ErrLeased if another attachment
+// has a.
+func (s *State) Reserve(a netip.Addr, l Lease) error {
+	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
+		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
+	}
+	s.Free.Delete(a)
+	delete(s.Owners, a)
+	s.Leases.Set(a, l)
+	return nil
+}
+
+// EndWhere ends the leases that match, and returns their addresses.
+func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
+	var ended []netip.Addr
+	for a, l := range s.Leases.All() {
+		if match(a, l) {
+			s.End(a, now)
+			ended = append(ended, a)
+		}
+	}
+	return ended
+}
+
+// EndOf ends the leases of an attachment. The hints are addresses that it may have: of
+// these, leases without a key end, too.
+func (s *State) EndOf(k Key, now time.Time, hints ...netip.Addr) {
+	for _, a := range s.Held(k) {
+		s.End(a, now)
+	}
+	for _, a := range hints {
+		if l, ok := s.Leases.At(a); ok && l.Key == (Key{}) {
+			s.End(a, now)
+		}
+	}
+}
+
+// EndWaiters removes what waits for the interfaces of an attachment.
+func (s *State) EndWaiters(k Key) {
+	name := k.String()
+	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
+}
+
+// End ends a lease. Its address is free since then, unless it has left its ENI meanwhile.
+func (s *State) End(a netip.Addr, since time.Time) {
+	l, _ := s.Leases.At(a)
+	s.Leases.Delete(a)
+	if id, _ := s.ENIOf(a); id != "" {
+		s.Free.Set(a, since)
+		if l.Asked && l.PodName != "" {
+			s.Owners[a] = l.Pod()
+		}
+	}
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ptp
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// A further NIC of a pod answers by itself: package ipvlan adds its routes and rules. It has no
+// part in the pair, in the routes on the node, in the service loop and in keepCaller. All of
+// these are for the addresses of the pod's first NIC. Whoever calls the address of a further NIC,
+// the node and a NodePort included, does so by the VPC.
+//
+// This plugin adds two things for further NICs. Their default routes lead to the VPC, so it keeps
+// the pod from the metadata service by them, unless blockInstanceMetadata is false. And the
+// limits of the bandwidth of an ADD are for all of its links together. If two attachments of a
+// pod have the same limits, they share them.
+//
+// A further attachment, see [nl.Further], gets only these two.
+
+// isFurther reports whether the attachment is a further one of its pod. The group of its link
+// shows it. The pod may have changed the group, and other plugins give none: then the attachment
+// is a further one if it has no pair, and another has links in the pod.
+func (s *scene) isFurther(eni nl.Link) (bool, error) {
+	if !marked(eni, s.Digest()) {
+		if _, err := s.nodeNS.LinkByName(VethName(s.Network, s.Attachment)); err == nil {
+			return false, nil
+		}
+	}
+	return further(s.podNS, eni, s.Digest())
+}
+
+// marked reports whether the group of a link is one of the attachment's.
+func marked(eni nl.Link, digest []byte) bool {
+	own := nl.PodGroup(digest)
+	return eni.Group == own || eni.Group == nl.FurtherGroup(own)
+}
+
+// further reports whether an attachment with a link is a further one, as far as the pod shows.
+func further(pod *nl.NS, eni nl.Link, digest []byte) (bool, error) {
+	own := nl.PodGroup(digest)
+	if marked(eni, digest) {
+		return eni.Group != own, nil
+	}
+	links, err := pod.Links()
+	return nl.Further(links, own), err
+}
+
+// Pairless reports whether an attachment of a running pod has no veth pair because it is a
+// further one of its pod: a pair that is missing is not lost then. The error answers to
+// fs.ErrNotExist if the pod does not have the attachment's link.
+func Pairless(pod *nl.NS, network string, a plugin.Attachment) (bool, error) {
+	eni, err := pod.LinkByName(a.IfName)
+	if err != nil {
+		return false, err
+	}
+	return further(pod, eni, plugin.Digest(network, a))
+}
+
+// addFurther is the ADD of a further attachment. A kernel without BPF has no filters.
+func (s *scene) addFurther() (*types100.Result, error) {
+	var err error
+	for _, loop := range []string{redirect, masquerade} {
+		if err = steps(s.podNS, furtherObjects(s.request, loop)).Add(); !errors.Is(err, nl.ErrNoBPF) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	return s.Prev, nil
+}
+
+// checkFurther is the CHECK of a further attachment.
+func (s *scene) checkFurther() error {
+	var first error
+	for _, loop := range []string{redirect, masquerade} {
+		err := steps(s.podNS, furtherObjects(s.request, loop)).Check()
+		if err == nil {
+			return nil
+		}
+		first = errors.Join(first, err)
+	}
+	return first
+}
+
+// furtherObjects are all that a further attachment gets.
+func furtherObjects(r *request, loop string) []nl.Object {
+	return append(metadataBlockFurther(r, r.nics, 0, loop), r.Config.RuntimeConfig.Bandwidth.objects(names(r.nics))...)
+}
+
+// metadataBlockFurther is [metadataBlock] for NICs from a number on. The route that refuses is in
+// the table of each NIC.
+func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) (objects []nl.Object) {
+	if b := r.Config.BlockInstanceMetadata; b != nil && !*b {
+		return nil
+	}
+	own := nl.PodGroup(r.Digest())
+	for i := from; i < len(nics); i++ {
+		var addrs []netip.Addr
+		for _, a := range metadata {
+			if _, has := first(nics[i].Addrs(), nl.FamilyOf(a)); has {
+				addrs = append(addrs, a)
+				objects = append(objects, nl.Route{Dst: single(a), Type: "prohibit", Table: nl.FurtherTable(own, i), Protocol: nl.RouteProtocol})
+			}
+		}
+		if len(addrs) > 0 && filters(r, loop) {
+			objects = append(objects, nl.Forbid{Devs: []string{nics[i].Name}, Addrs: addrs})
+		}
+	}
+	return objects
+}
+
+// names are the links of NICs.
+func names(nics []plugin.NIC) (all []string) {
+	for _, n := range nics {
+		all = append(all, n.Name)
+	}
+	return all
+}
+
+// limited are the links that share the limits of the bandwidth of a pod with a pair.
+func (r *request) limited() []string {
+	return slices.Concat(r.podLinks(), names(r.nics[min(1, len(r.nics)):]))
+}
