@@ -5,6 +5,7 @@ package vpc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/netip"
@@ -34,6 +35,7 @@ type example struct {
 	capabilities map[string]any // what the runtime passes to plugins
 	ipv6         int            // addresses of the boot ENI
 	provisioned  bool           // the node already has its ENI
+	instance     string         // its type; "": m5.large
 	shows        func(*testing.T, *world, []netip.Addr)
 }
 
@@ -157,7 +159,7 @@ func (w *world) launch(t *testing.T, x example) {
 	t.Helper()
 	name := filepath.Base(t.Name())
 	var err error
-	if w.node, err = w.fabric.RunInstance(name, ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node", IPv6: x.ipv6}); err != nil {
+	if w.node, err = w.fabric.RunInstance(name, ec2sim.RunInstance{Type: cmp.Or(x.instance, "m5.large"), Subnet: "subnet-node", IPv6: x.ipv6}); err != nil {
 		t.Fatal(err)
 	}
 	if x.provisioned {

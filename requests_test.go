@@ -51,6 +51,7 @@ type wanted struct {
 	subnet, ip string
 	groups     []string
 	given      bool // somebody has created it
+	exclusive  bool // its own link is in the pod
 }
 
 // TestRequests runs the pods of the documentation, each on a node of its own. Each of their
@@ -64,6 +65,7 @@ func TestRequests(t *testing.T) {
 		{{subnet: "subnet-1", ip: "192.168.0.12", groups: own}},
 		{{subnet: "subnet-1", groups: []string{"sg-9"}, given: true}},
 		{{subnet: "subnet-1", ip: "192.168.0.13", groups: []string{"sg-1"}}, {subnet: "subnet-1", groups: []string{"sg-9"}, given: true}},
+		{{subnet: "subnet-1", groups: []string{"sg-9"}, given: true, exclusive: true}},
 	}
 	asks := documentedPods(t)
 	if len(asks) != len(wants) {
@@ -153,6 +155,9 @@ func (w *world) tryInterface(t *testing.T, result *types100.Result, i int, given
 	e, link := enis[at], result.Interfaces[*result.IPs[i].Interface]
 	if e.Subnet != want.subnet || !slices.Equal(e.SecurityGroups, want.groups) || want.ip != "" && ip.String() != want.ip || want.given != (e.ID == given) || link.Mac != e.MAC {
 		t.Errorf("interface %d is %+v with %s, on %+v: want %+v", i+1, link, ip, e, want)
+	}
+	if onNode := w.onNode(t, e.MAC); onNode == want.exclusive {
+		t.Errorf("interface %d: exclusive is %v, and the node has the ENI's link: %v", i+1, want.exclusive, onNode)
 	}
 	if err := w.host.Ping(ip); err != nil {
 		t.Errorf("interface %d: %v", i+1, err)

@@ -69,6 +69,10 @@ var victims = []victim{
 		n.acquire(1, "old")
 		n.asks(`[{"securityGroups": ["sg-2"], "ip": "100.113.0.77"}]`)
 	}, addVictim},
+	{"ADD asks for a whole ENI", func(n *node) {
+		n.acquire(1, "old")
+		n.asks(`[{"exclusive": true}]`)
+	}, addVictim},
 	{"ADD asks for an ENI", func(n *node) {
 		n.acquire(1, "old")
 		n.give()
@@ -107,7 +111,7 @@ func names(prefix string, n int) (all []string) {
 
 // asks lets the pods that the plugin is called for ask for their interfaces.
 func (n *node) asks(annotation string) {
-	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"}, "enis": map[string]string{"for": "request"}, "ips": true}}
+	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"}, "enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true}}
 	n.conf["runtimeConfig"] = map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: annotation}}
 }
 
@@ -116,7 +120,7 @@ func (n *node) give() {
 	n.ec2("CreateNetworkInterface", "SubnetId", "subnet-pod", "TagSpecification.1.ResourceType", "network-interface",
 		"TagSpecification.1.Tag.1.Key", "for", "TagSpecification.1.Tag.1.Value", "request")
 	n.given = n.newest().ID
-	n.asks(fmt.Sprintf(`[{"eni": %q}]`, n.given))
+	n.asks(fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, n.given))
 }
 
 // A blow is where a command is killed.

@@ -7,21 +7,24 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 // In some histories, pods ask for their interfaces: for security groups, for an address, or for
-// an ENI that somebody has created. What they get is what they have asked for. The ENI is
+// an ENI that somebody has created, or for a whole ENI. What they get is what they have asked for.
+// No other pod has an address of a whole ENI. The ENI of somebody is
 // attached or not, and else it is as it was made. No pod gets its addresses without asking, and
 // at the end it is detached.
 
 // requests makes ENIs for such pods, and a configuration that allows all.
 func (m *model) requests() {
 	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
-		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"}, IPs: true}}}
+		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"}, IPs: true, Exclusive: true}}}
 	var families []string
 	for _, f := range m.policies[0].Families {
 		families = append(families, f.String())
@@ -68,7 +71,7 @@ func (m *model) ask(p *modelPod) {
 		address = `"ip": ""`
 	}
 	eni := pick(m.rng, slices.Sorted(maps.Keys(m.given))...)
-	text := pick(m.rng, `[{"securityGroups": ["sg-2"]}]`, "[{"+address+"}]", `[{"securityGroups": ["sg-2"], `+address+`}]`, fmt.Sprintf(`[{"eni": %q}]`, eni))
+	text := pick(m.rng, `[{"securityGroups": ["sg-2"]}]`, "[{"+address+"}]", `[{"securityGroups": ["sg-2"], `+address+`}]`, fmt.Sprintf(`[{"eni": %q}]`, eni), `[{"exclusive": true}]`, `[{"exclusive": true, "securityGroups": ["sg-2"]}]`)
 	if p.Pod.Namespace = m.policies[p.policy].Pool; p.Pod.Namespace == "" {
 		p.Pod.Namespace = "default"
 	}
@@ -91,6 +94,7 @@ func (m *model) policyOf(p *modelPod) lease.Policy {
 // verifyAsked checks that a pod has what it has asked for, and nothing that others ask for.
 func (m *model) verifyAsked(p *modelPod, got lease.Allocation) {
 	choice := m.policyOf(p).Choice
+	m.verifyApart(p, got)
 	for _, a := range choice.Addrs {
 		if !slices.Contains(got.Addrs, a) {
 			m.wrong("%s has asked for %s, and has %v", p.ContainerID, a, got.Addrs)
@@ -99,6 +103,26 @@ func (m *model) verifyAsked(p *modelPod, got lease.Allocation) {
 	if _, given := m.given[got.ID]; given && got.ID != choice.ENI || !given && choice.ENI != "" {
 		m.wrong("%s has asked for %q, and has %v of %s", p.ContainerID, choice.ENI, got.Addrs, got.ID)
 	}
+}
+
+// verifyApart checks that no two pods have addresses of an ENI that one of them has for itself.
+func (m *model) verifyApart(p *modelPod, got lease.Allocation) {
+	e := m.find(got.ID)
+	if e == nil {
+		return
+	}
+	for _, o := range m.pods {
+		shares := slices.ContainsFunc(o.addrs, func(a netip.Addr) bool { return carriesAddr(*e, a) })
+		if o != p && o.alive && shares && (m.policyOf(p).Choice.Exclusive || m.policyOf(o).Choice.Exclusive) {
+			m.wrong("%s and %s have addresses of %s, and one of them has asked for the whole ENI", p.ContainerID, o.ContainerID, got.ID)
+		}
+	}
+}
+
+// carriesAddr reports whether an ENI of EC2 has an address, by itself or in a prefix.
+func carriesAddr(e ec2sim.ENI, a netip.Addr) bool {
+	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // verifyGiven checks that the ENIs for which pods ask are as somebody has made them.

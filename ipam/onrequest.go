@@ -30,6 +30,10 @@ import (
 // it is attached already, its addresses are in use.
 func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
+	if user := p.Policy.Choice.Apart(s, id); user != "" {
+		return plugin.Errorf(plugin.CodeTryAgain, "wait until that pod has ended, or ask for another ENI",
+			"the pod asks for %s, which %s uses: one of the two wants the whole ENI", id, user)
+	}
 	e, err := p.describeChosen(ctx, s, id)
 	if err != nil {
 		return err
@@ -263,7 +267,7 @@ func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 	return done, failed
 }
 
-// unused reports whether no lease and no namespace has an address of the ENI. If a namespace
+// unused reports whether no lease and no namespace has an address of the ENI, or its link. If a namespace
 // cannot be read, unused reports false.
 func unused(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
@@ -277,7 +281,7 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 			return false
 		}
 	}
-	return !used.Partial
+	return !used.Partial && !used.Cards[e.MAC]
 }
 
 // detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.

@@ -219,7 +219,7 @@ func madeFor(e aws.ENI) string {
 	return instance
 }
 
-// stillUsed returns an error with the addresses of an ENI that pods have. It looks at EC2's
+// stillUsed returns an error with the addresses of an ENI that pods have, or if a pod has its link. It looks at EC2's
 // description, at the registry, and at the kernel of this node, and includes addresses of
 // prefixes. If the kernel cannot show something, it counts as used.
 func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
@@ -235,6 +235,9 @@ func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
 		if has(a) && !s.Leases.Has(a) {
 			why = append(why, fmt.Sprintf("%s is in use: %s", a, where))
 		}
+	}
+	if used.Cards[e.MAC] {
+		why = append(why, "its link is in the namespace of a pod")
 	}
 	slices.Sort(why)
 	switch {

@@ -54,6 +54,9 @@ func (c *Collection) idlePrefix(s *registry.State, b registry.Prefix, now time.T
 // has its link on the ENI.
 func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
+	if c.used.Cards[e.MAC] {
+		return false // a pod that has its link may have removed its addresses
+	}
 	for _, l := range s.Leases.All() {
 		if l.ENI == id {
 			return false

@@ -30,6 +30,9 @@ func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
 // as the pool wants to keep ready, but at least ipBatchSize. It is not more than maxPods
 // needs.
 func (p *Pool) want(s *registry.State) int {
+	if p.Policy.Choice.Exclusive {
+		return 1 // each pod needs an ENI of its own
+	}
 	if p.Policy.Batch == 0 {
 		return max(s.Instance.IPv4PerENI, 1)
 	}

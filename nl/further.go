@@ -29,14 +29,47 @@ func FurtherGroup(own uint32) uint32 { return furtherGroup<<24 | own&sameAttachm
 // its [PodGroup].
 func Further(links []Link, own uint32) bool {
 	has := func(group uint32) bool {
-		return slices.ContainsFunc(links, func(l Link) bool { return l.Group == group })
+		return slices.ContainsFunc(links, func(l Link) bool { return Attachment(l.Group) == group })
 	}
 	return has(FurtherGroup(own)) || !has(own) && OtherFirst(links, own)
 }
 
 // OtherFirst reports whether a link is of another attachment that is the first of its pod.
 func OtherFirst(links []Link, own uint32) bool {
-	return slices.ContainsFunc(links, func(l Link) bool { return l.Group>>24 == OwnGroup && l.Group != own })
+	return slices.ContainsFunc(links, func(l Link) bool { g := Attachment(l.Group); return g>>24 == OwnGroup && g != own })
+}
+
+// A pod's network card, see [MovedLink], is in a group of its own, beside that of the other links
+// of its attachment. The kernel deletes no group that has a card, and DelGroup must not touch it:
+// a card goes back to the node.
+const cardGroups = furtherGroup - OwnGroup + 1
+
+// CardGroup is the group of an attachment's cards, by the group of its other links.
+func CardGroup(group uint32) uint32 { return group + cardGroups<<24 }
+
+// IsCard reports whether a group is one that CardGroup returns for groups of ours.
+func IsCard(group uint32) bool {
+	return group>>24 == OwnGroup+cardGroups || group>>24 == furtherGroup+cardGroups
+}
+
+// Attachment is the group of the other links of the attachment that has a link of the group.
+func Attachment(group uint32) uint32 {
+	if IsCard(group) {
+		return group - cardGroups<<24
+	}
+	return group
+}
+
+// Cards are the cards that an attachment has in the pod, or that have come back to the node from
+// there, by its [PodGroup].
+func (n *NS) Cards(own uint32) (cards []MovedLink, err error) {
+	links, err := n.Links()
+	for _, l := range links {
+		if IsCard(l.Group) && l.Group&sameAttachment == own&sameAttachment {
+			cards = append(cards, MovedLink{Name: l.Name, MAC: l.MAC, Group: l.Group})
+		}
+	}
+	return cards, err
 }
 
 // FurtherTable is the number of the routing table in the pod for the NIC i of an attachment, by

@@ -24,6 +24,7 @@ func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uin
 // its group and the [PodGroup] of one's own. Either the pod has several attachments, or the
 // path now leads to another pod's namespace.
 func Foreign(group, own uint32) bool {
+	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroup) && group&sameAttachment != own&sameAttachment
 }
 

@@ -257,5 +257,11 @@ func (n *NS) card(mac string) (Link, error) {
 	return veth, nil
 }
 
+// MayBeCard reports whether a link is a network card, or a veth pair, which is one in tests.
+// Slaves of ipvlan, which have the MAC address of their card, are none.
+func (l Link) MayBeCard() bool {
+	return l.Index != loopback && (l.Kind == realLink || l.Kind == "veth")
+}
+
 // loopback is the index of lo in each namespace: LOOPBACK_IFINDEX of net/flow.h.
 const loopback = 1

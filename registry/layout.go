@@ -54,6 +54,7 @@ func (l *Lease) describe(c *codec.Codec) {
 		codec.Field(c, "eni", &l.ENI, codec.Text)
 		codec.Optional(c, "nic", &l.NIC, codec.Number)
 		codec.Optional(c, "asked", &l.Asked, codec.Flag)
+		codec.Optional(c, "exclusive", &l.Exclusive, codec.Flag)
 		codec.Optional(c, "bound", &l.Bound, codec.Flag)
 		codec.Field(c, "since", &l.Since, codec.Time)
 		codec.Optional(c, "missingSince", &l.MissingSince, codec.Time)

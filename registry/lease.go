@@ -18,9 +18,10 @@ type Lease struct {
 	PodName      string    `json:"podName,omitempty"`
 	NetNS        string    `json:"netns,omitempty"` // path of the pod's namespace
 	ENI          string    `json:"eni"`
-	NIC          int       `json:"nic,omitempty"`   // which interface of the attachment has the address: 0 has its name, and the others are further ones
-	Asked        bool      `json:"asked,omitempty"` // the pod has asked for this very address
-	Bound        bool      `json:"bound,omitempty"` // the kernel has the address in the pod; before, it is only reserved
+	NIC          int       `json:"nic,omitempty"`       // which interface of the attachment has the address: 0 has its name, and the others are further ones
+	Asked        bool      `json:"asked,omitempty"`     // the pod has asked for this very address
+	Exclusive    bool      `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
+	Bound        bool      `json:"bound,omitempty"`     // the kernel has the address in the pod; before, it is only reserved
 	Since        time.Time `json:"since"`
 	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
 }
@@ -119,4 +120,15 @@ func (s *State) End(a netip.Addr, since time.Time) {
 			s.Owners[a] = l.Pod()
 		}
 	}
+}
+
+// Exclusive lists the ENIs that pods have for themselves. Their links are not on the node.
+func (s *State) Exclusive() map[string]bool {
+	all := map[string]bool{}
+	for _, l := range s.Leases.All() {
+		if l.Exclusive {
+			all[l.ENI] = true
+		}
+	}
+	return all
 }

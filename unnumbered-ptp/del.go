@@ -56,10 +56,10 @@ func del(ctx context.Context, r *request) error {
 // its ENI, there is no other first one.
 func shared(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
-	if eni.Group == nl.FurtherGroup(group) {
+	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
 		return true
 	}
-	if eni.Group == group && r.Prev != nil {
+	if nl.Attachment(eni.Group) == group && r.Prev != nil {
 		return false
 	}
 	links, err := pod.Links()
@@ -71,7 +71,7 @@ func shared(r *request, pod *nl.NS, eni nl.Link) bool {
 func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
-	if r.Prev == nil || plugin.Several(r.Prev) || eni.Group == nl.FurtherGroup(group) {
+	if r.Prev == nil || plugin.Several(r.Prev) || nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
 		err = pod.DelFurther(group) // before the link, which shows that there may be something
 	}
 	gone := pod.DelGroup(group)

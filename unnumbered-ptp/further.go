@@ -41,14 +41,15 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 // marked reports whether the group of a link is one of the attachment's.
 func marked(eni nl.Link, digest []byte) bool {
 	own := nl.PodGroup(digest)
-	return eni.Group == own || eni.Group == nl.FurtherGroup(own)
+	group := nl.Attachment(eni.Group)
+	return group == own || group == nl.FurtherGroup(own)
 }
 
 // further reports whether an attachment with a link is a further one, as far as the pod shows.
 func further(pod *nl.NS, eni nl.Link, digest []byte) (bool, error) {
 	own := nl.PodGroup(digest)
 	if marked(eni, digest) {
-		return eni.Group != own, nil
+		return nl.Attachment(eni.Group) != own, nil
 	}
 	links, err := pod.Links()
 	return nl.Further(links, own), err

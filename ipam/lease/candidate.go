@@ -34,13 +34,28 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && policy.Misfit(e) == ""
 }
 
+// Apart returns the user of an ENI if the pod cannot have an address of it, because it or the user
+// wants the whole ENI. It returns "" if there is none. No pod gets an address of an exclusive ENI
+// by its pool: see derivedName.
+func (c Choice) Apart(s *registry.State, id string) (user string) {
+	if c.ENI == "" && !c.Exclusive {
+		return ""
+	}
+	for _, l := range s.Leases.All() {
+		if l.ENI == id && (c.Exclusive || l.Exclusive) {
+			return cmp.Or(l.PodOf(), l.ContainerID, l.NetNS, "a pod")
+		}
+	}
+	return ""
+}
+
 // Places lists the ENIs that serve the policy's pool, the fullest first. So the others become
 // empty, and can be released. An ENI whose link has yet to appear comes last. An ENI that has
 // lost its link is not in the list.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
 	for id, e := range s.ENIs {
-		if policy.takes(id, e) && !e.NoLink(now) {
+		if policy.takes(id, e) && !e.NoLink(now) && policy.Choice.Apart(s, id) == "" {
 			ps = append(ps, Place{id, e, leased(s, e)})
 		}
 	}

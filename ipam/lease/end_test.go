@@ -30,7 +30,7 @@ func TestNoLongerThere(t *testing.T) {
 		err = r.Update(t.Context(), func(s *registry.State) error {
 			s.ENIs["eni-1"] = registry.ENI{Addrs: []netip.Addr{there}}
 			for _, a := range []netip.Addr{there, gone} {
-				if err := s.Reserve(a, o.lease("eni-1", false)); err != nil {
+				if err := s.Reserve(a, o.lease("eni-1", Choice{}, a)); err != nil {
 					return err
 				}
 			}
@@ -55,7 +55,7 @@ func TestSeenSomewhere(t *testing.T) {
 	if err == nil {
 		err = r.Update(t.Context(), func(s *registry.State) error {
 			s.ENIs["eni-1"] = registry.ENI{Addrs: []netip.Addr{a}}
-			return s.Reserve(a, o.lease("eni-1", false))
+			return s.Reserve(a, o.lease("eni-1", Choice{}, a))
 		})
 	}
 	p := &Pool{Registry: r}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -39,6 +40,9 @@ func (p *Pool) Obtain(ctx context.Context, o Owner, take func(context.Context, O
 		if err != nil {
 			return a, "", err
 		}
+		if has, err := p.hasCard(o, a); has || err != nil {
+			return a, a.ENI.Link, err
+		}
 		link, err := p.up(ctx, a.seen, a.ID)
 		if err == nil {
 			return a, link, nil
@@ -50,6 +54,23 @@ func (p *Pool) Obtain(ctx context.Context, o Owner, take func(context.Context, O
 			return a, "", err
 		}
 	}
+}
+
+// hasCard reports whether the pod has the ENI's link already: this ADD is a repeated one.
+func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
+	if a.Fresh || !p.Policy.Choice.Exclusive {
+		return false, nil
+	}
+	ns, err := nl.Open(o.NetNS, o.NetNS)
+	if gone(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer ns.Close()
+	links, err := ns.Links()
+	return slices.ContainsFunc(links, func(l nl.Link) bool { return l.MayBeCard() && l.MAC == a.ENI.MAC }), err
 }
 
 // noAnswer is the error of an ADD that has addresses, but not the link of their ENI.
@@ -139,7 +160,7 @@ func (p *Pool) look(ctx context.Context) (again bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	now := time.Now()
+	now, inPods := time.Now(), was.Exclusive()
 	note := func(s *registry.State) (changed bool) {
 		again = false
 		for id, e := range s.ENIs {
@@ -148,7 +169,7 @@ func (p *Pool) look(ctx context.Context) (again bool, err error) {
 			switch {
 			case there && !e.Missed.IsZero():
 				e, again = linked(e, l.Name), true
-			case !there && !e.Foreign && e.Missed.IsZero() && known && before.Link == e.Link:
+			case !there && !e.Foreign && e.Missed.IsZero() && known && before.Link == e.Link && !inPods[id]:
 				e.Missed = now
 			default:
 				continue

@@ -44,8 +44,9 @@ func (o Owner) name() string {
 	return "pod " + o.Pod.String()
 }
 
-func (o Owner) lease(eni string, asked bool) registry.Lease {
-	return registry.Lease{Key: o.Key, PodNamespace: o.Pod.Namespace, PodName: o.Pod.Name, NetNS: o.NetNS, ENI: eni, NIC: o.NIC, Asked: asked, Since: time.Now()}
+func (o Owner) lease(eni string, c Choice, a netip.Addr) registry.Lease {
+	return registry.Lease{Key: o.Key, PodNamespace: o.Pod.Namespace, PodName: o.Pod.Name, NetNS: o.NetNS, ENI: eni, NIC: o.NIC,
+		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: time.Now()}
 }
 
 // waiter is the key of the owner among the waiters. Several interfaces of an attachment may wait.
@@ -178,7 +179,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		a = Allocation{addrs, id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, s}
 		var failed error
 		for _, addr := range addrs {
-			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, slices.Contains(p.Policy.Choice.Addrs, addr))))
+			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, p.Policy.Choice, addr)))
 		}
 		p.use(s, id)
 		short = p.Short(s, now)

@@ -29,6 +29,7 @@ type Permission struct {
 	SecurityGroups []string          `json:"securityGroups"` // IDs of the security groups to choose from
 	ENIs           map[string]string `json:"enis"`           // tags that an ENI must have, all of them, so that pods may ask for it
 	IPs            bool              `json:"ips"`            // addresses may be chosen
+	Exclusive      bool              `json:"exclusive"`      // pods may ask for whole ENIs
 	Max            int               `json:"max"`            // interfaces of a pod at most; 0: 1
 }
 
@@ -40,6 +41,7 @@ func (p *Permission) Describe(j *codec.Codec) {
 		codec.List(j, "securityGroups", &p.SecurityGroups, codec.Text)
 		codec.Table(j, "enis", &p.ENIs, codec.ByName, codec.Text)
 		codec.Field(j, "ips", &p.IPs, codec.Flag)
+		codec.Field(j, "exclusive", &p.Exclusive, codec.Flag)
 		codec.Field(j, "max", &p.Max, codec.Number)
 	})
 }
@@ -79,10 +81,14 @@ type Choice struct {
 	ENI    string            // ID of its ENI, which somebody else has created
 	Tags   map[string]string // that this ENI must have
 	Pod    registry.Pod      // who asks
+
+	Exclusive bool // it gets a whole ENI, of which no other pod has an address
 }
 
 // Chooses reports whether the pod has chosen anything.
-func (c Choice) Chooses() bool { return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" }
+func (c Choice) Chooses() bool {
+	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
+}
 
 // Addr returns the address of a family that the pod has chosen, if it has.
 func (c Choice) Addr(f Family) (netip.Addr, bool) {
@@ -173,6 +179,8 @@ func (p Permission) allowsOne(r nic.Request) error {
 		return fmt.Errorf("ip: %s: ips is not true", r.Addrs[0])
 	case r.ENI != "" && len(p.ENIs) == 0:
 		return fmt.Errorf("eni: %s: there is no key enis", r.ENI)
+	case r.Exclusive && !p.Exclusive:
+		return errors.New("exclusive: true: exclusive is not true in requests")
 	}
 	return nil
 }
@@ -183,8 +191,8 @@ func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "n
 // derive returns the policy for a request, from that of the pod's own pool. Only an operator can
 // keep addresses ready for requests: nobody knows which will come.
 func (policy Policy) derive(r nic.Request, p Permission) Policy {
-	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI}
-	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 {
+	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
+	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
 		return policy
 	}
 	policy.Warm, policy.Batch = registry.Warm{}, 1
@@ -202,8 +210,12 @@ func (policy Policy) derive(r nic.Request, p Permission) Policy {
 	return policy
 }
 
-// derivedName returns the name of a derived pool: the pool's own name, then the IDs.
+// derivedName returns the name of a derived pool: the pool's own name, then the IDs. Exclusive ENIs
+// have pools of their own, so no other pod gets their addresses, also when the registry is lost.
 func derivedName(pool string, r nic.Request) string {
+	if r.Exclusive && r.ENI == "" {
+		pool = cmp.Or(pool, DefaultPool) + "/exclusive"
+	}
 	ids := slices.DeleteFunc([]string{r.Subnet, r.ENI}, func(id string) bool { return id == "" })
 	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), "/")
 }
@@ -216,9 +228,6 @@ func Derived(pool string) (from string, ok bool) {
 
 // answers returns an error if no interface can be as the request wants it.
 func (policy Policy) answers(r nic.Request) error {
-	if r.Exclusive {
-		return errors.New("exclusive: true: this release gives no pod a whole ENI")
-	}
 	const most = 256 // of the value of a tag (EC2 user guide, "Tag restrictions"): the name of a pool is one
 	if len(policy.Pool) > most {
 		return fmt.Errorf("securityGroups: %d groups: want fewer: their IDs are in the tag %s, which has at most %d characters", len(r.SecurityGroups), AnnotationPool, most)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -43,9 +44,11 @@ func (s Shelf) paths() (paths []string, err error) {
 // one that cannot be seen from here.
 const routed = "a route of the node"
 
-// Used is what the kernel shows of the addresses of pods.
+// Used is what the kernel shows of the addresses of pods, and of the ENIs that pods have for
+// themselves.
 type Used struct {
 	By      map[netip.Addr]string // the path of a namespace that has the address
+	Cards   map[string]bool       // MAC addresses of the network cards in namespaces
 	Partial bool                  // some namespace could not be read: what it has is not known
 }
 
@@ -54,13 +57,19 @@ type Used struct {
 func UsedAddrs() Used { return usedIn(Shelves) }
 
 func usedIn(shelves []Shelf) Used {
-	used := Used{By: map[netip.Addr]string{}}
+	used := Used{By: map[netip.Addr]string{}, Cards: map[string]bool{}}
 	err := eachNetNS(shelves, func(ns *nl.NS) error {
 		addrs, err := ns.Addrs("")
 		for _, a := range addrs {
 			used.By[a.Prefix.Addr()] = ns.Name
 		}
-		return err
+		links, failed := ns.Links()
+		for _, l := range links {
+			if l.MayBeCard() {
+				used.Cards[l.MAC] = true
+			}
+		}
+		return errors.Join(err, failed)
 	})
 	if err != nil {
 		slog.Warn("some namespaces cannot be read: all addresses count as used", "error", err)
@@ -82,6 +91,13 @@ func (p *Pool) Used() Used {
 		slog.Warn("the node's routes cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
 	}
+	links, err := p.Host.LinksByMAC()
+	if err != nil {
+		slog.Warn("the node's links cannot be read: all addresses count as used", "error", err)
+		used.Partial = true
+	}
+	// What is on the node is in no pod. A pod may have given its own links such an address.
+	maps.DeleteFunc(used.Cards, func(mac string, _ bool) bool { _, here := links[mac]; return here })
 	for _, r := range routes {
 		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && used.By[a] == "" {
 			used.By[a] = routed

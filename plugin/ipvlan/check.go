@@ -24,14 +24,21 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	}
 	return inPod(ctx, r, func(node, pod *nl.NS) error {
 		own := nl.PodGroup(r.Digest())
+		asked, err := r.Config.Requests(r.IfName)
+		if err != nil {
+			return err
+		}
 		further := false
 		for i, n := range plugin.NICs(r.Prev, r.IfName) {
 			s := slave{link: nl.IPVlan{Name: n.Name, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}, ips: n.IPs}
 			if i == 0 {
 				s.link.Master = r.Config.Master
 			}
+			if exclusive(asked, i) {
+				s.mac = n.MAC
+			}
 			l, err := pod.LinkByName(n.Name)
-			further = further || err == nil && l.Group == nl.FurtherGroup(own)
+			further = further || err == nil && nl.Attachment(l.Group) == nl.FurtherGroup(own)
 			if further || i > 0 {
 				s.table = nl.FurtherTable(own, i)
 			}
@@ -51,7 +58,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 
 // check compares one NIC with what it should be.
 func (s slave) check(node, pod *nl.NS) error {
-	w := nl.Wiring{{NS: node, Object: s.link}}
+	w := nl.Wiring{{NS: node, Object: s.object()}}
 	for i, c := range s.ips {
 		p, ok := plugin.Prefix(c.Address)
 		if !ok {

@@ -25,7 +25,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"slices"
-	"strings"
 	"syscall"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -68,14 +67,14 @@ func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, 
 }
 
 // connect makes the slaves with their addresses and routes.
-func connect(r *plugin.Request[Config], masters []string, node, pod *nl.NS) (*types100.Result, error) {
+func connect(r *plugin.Request[Config], masters []master, node, pod *nl.NS) (*types100.Result, error) {
 	slaves, others, err := plan(r, masters, pod)
 	if err != nil {
 		return nil, err
 	}
 	links := make([]nl.Link, len(slaves))
 	for i, s := range slaves {
-		m, err := node.LinkByName(s.link.Master)
+		m, err := s.master(node, pod)
 		if err != nil {
 			return nil, fmt.Errorf("master: %w", err)
 		}
@@ -90,13 +89,26 @@ func connect(r *plugin.Request[Config], masters []string, node, pod *nl.NS) (*ty
 		if fresh := func(s slave) bool { return s.link.Fresh }; errors.Is(err, nl.ErrUnanswered) && all(slaves, fresh) {
 			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group)) // the last rule may be there although its answer was lost
 		}
+		if errors.Is(err, nl.ErrShared) {
+			return nil, plugin.Errorf(plugin.CodeTryAgain, "wait until the namespaces of these pods have ended", "the pod gets the whole ENI: %w", err)
+		}
 		if errors.Is(err, syscall.EADDRINUSE) {
-			hint := "another slave of " + strings.Join(masters, ", ") + " has the address: see 'cni-tool status --diff'"
+			hint := "another slave of " + slaves[0].link.Master + " has the address: see 'cni-tool status --diff'"
 			return nil, plugin.Errorf(plugin.CodeTryAgain, hint, "%w", err)
 		}
 		return nil, err
 	}
 	return result(r, slaves, links), nil
+}
+
+// master returns the link of the slave's ENI. A repeated ADD finds an exclusive one in the pod.
+func (s slave) master(node, pod *nl.NS) (nl.Link, error) {
+	if s.mac != "" {
+		if l, err := pod.LinkByName(s.link.Name); err == nil && l.MAC == s.mac {
+			return l, nil
+		}
+	}
+	return node.LinkByName(s.link.Master)
 }
 
 // all reports whether all slaves are such.
@@ -111,14 +123,14 @@ func all(slaves []slave, such func(slave) bool) bool {
 // What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have
 // caused the failure, and its DEL would then fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
-	err := inPod(ctx, r, func(_, pod *nl.NS) error {
-		if err := remove(r, pod); err != nil {
+	err := inPod(ctx, r, func(node, pod *nl.NS) error {
+		if err := errors.Join(bringBack(r, node, pod), remove(r, pod)); err != nil {
 			slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
 		}
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) { // the namespace is gone
-		return nil
+		return cameBack(ctx, r)
 	}
 	return err
 }
@@ -128,14 +140,14 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 func remove(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)
-	if r.Prev == nil || plugin.Several(r.Prev) || err == nil && l.Group == nl.FurtherGroup(own) {
+	if r.Prev == nil || plugin.Several(r.Prev) || err == nil && nl.Attachment(l.Group) == nl.FurtherGroup(own) {
 		for _, err := range []error{pod.DelFurther(own), pod.DelGroup(own), pod.DelGroup(nl.FurtherGroup(own))} {
 			if !errors.Is(err, fs.ErrNotExist) {
 				failed = errors.Join(failed, err)
 			}
 		}
 	}
-	if err == nil && !nl.Foreign(l.Group, own) {
+	if err == nil && !nl.Foreign(l.Group, own) && !nl.IsCard(l.Group) {
 		err = nl.Wiring{{NS: pod, Object: nl.IPVlan{Name: r.IfName, NS: pod}}}.Del()
 	}
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -26,7 +26,7 @@ func names(r *plugin.Request[Config], n int, links []nl.Link) ([]string, error) 
 	}
 	taken := []string{r.IfName, r.Config.ContainerInterface}
 	for _, l := range links {
-		if own := nl.PodGroup(r.Digest()); l.Group != own && l.Group != nl.FurtherGroup(own) {
+		if own := nl.PodGroup(r.Digest()); nl.Attachment(l.Group) != own && nl.Attachment(l.Group) != nl.FurtherGroup(own) {
 			taken = append(taken, l.Name)
 		}
 	}

@@ -11,11 +11,12 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 // plan returns the slaves that an ADD makes, and the names of those that other attachments have in
 // the pod.
-func plan(r *plugin.Request[Config], masters []string, pod *nl.NS) (slaves []slave, others []string, err error) {
+func plan(r *plugin.Request[Config], masters []master, pod *nl.NS) (slaves []slave, others []string, err error) {
 	links, err := pod.Links()
 	if err != nil {
 		return nil, nil, err
@@ -27,13 +28,13 @@ func plan(r *plugin.Request[Config], masters []string, pod *nl.NS) (slaves []sla
 		return nil, nil, err
 	}
 	for _, l := range links {
-		if l.Kind == "ipvlan" && nl.Foreign(l.Group, own) {
+		if (l.Kind == "ipvlan" || nl.IsCard(l.Group)) && nl.Foreign(l.Group, own) {
 			others = append(others, l.Name)
 		}
 	}
 	for i, name := range names {
-		s := slave{ips: r.Prev.IPs, alone: len(names) > 1 || len(others) > 0}
-		s.link = nl.IPVlan{Name: name, Master: masters[i], NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU, Group: own}
+		s := slave{ips: r.Prev.IPs, mac: masters[i].mac, alone: len(names) > 1 || len(others) > 0}
+		s.link = nl.IPVlan{Name: name, Master: masters[i].name, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU, Group: own}
 		s.link.Fresh = !slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == name })
 		if len(names) > 1 {
 			s.ips = slices.DeleteFunc(slices.Clone(s.ips), func(c *types100.IPConfig) bool { return at(c) != i })
@@ -52,9 +53,15 @@ func plan(r *plugin.Request[Config], masters []string, pod *nl.NS) (slaves []sla
 // at is the index of the interface of an address.
 func at(c *types100.IPConfig) int { return *cmp.Or(c.Interface, new(0)) }
 
-// mastersOf returns the names of the masters, one for each NIC: the configured one, or the
-// interfaces of prevResult.
-func mastersOf(r *plugin.Request[Config]) ([]string, error) {
+// A master is the link of an ENI on the node.
+type master struct {
+	name string
+	mac  string // set if the pod gets the link itself, and no slave
+}
+
+// mastersOf returns the masters, one for each NIC: the configured one, or the interfaces of
+// prevResult. The ipam plugin gives an interface its MAC address if the pod gets the whole ENI.
+func mastersOf(r *plugin.Request[Config]) ([]master, error) {
 	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names the master and the slave's addresses"
 	if r.Prev == nil {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin: there is no prevResult")
@@ -71,15 +78,16 @@ func mastersOf(r *plugin.Request[Config]) ([]string, error) {
 			return nil, plugin.Errorf(plugin.CodeInvalid, "leave the key master out: the interfaces have ENIs of their own",
 				"master: %q: prevResult has addresses of %d interfaces", r.Config.Master, last+1)
 		}
-		return []string{r.Config.Master}, nil
+		masters := []master{{name: r.Config.Master}}
+		return masters, agree(r, masters)
 	}
-	var masters []string
+	var masters []master
 	for i, link := range r.Prev.Interfaces {
 		has := func(c *types100.IPConfig) bool { return at(c) == i }
 		if link.Name == "" || i > 0 && (link.Sandbox != "" || !slices.ContainsFunc(r.Prev.IPs, has)) {
 			return nil, plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure: interface %d of prevResult is not a named link of the node with addresses", i)
 		}
-		masters = append(masters, link.Name)
+		masters = append(masters, master{link.Name, link.Mac})
 	}
 	if len(masters) > 0 && last >= len(masters) {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure: prevResult has an address of interface %d, and %d interfaces", last, len(masters))
@@ -87,5 +95,24 @@ func mastersOf(r *plugin.Request[Config]) ([]string, error) {
 	if len(masters) == 0 {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure. PrevResult lacks a single named interface")
 	}
-	return masters, nil
+	return masters, agree(r, masters)
 }
+
+// agree returns an error if the pod asks this plugin for another number of whole ENIs than the
+// ipam plugin gives it: the two then do not get the same annotations.
+func agree(r *plugin.Request[Config], masters []master) error {
+	asked, err := r.Config.Requests(r.IfName)
+	if err != nil {
+		return plugin.Errorf(plugin.CodeInvalid, "correct what the pod asks for", "%w", err)
+	}
+	for i, m := range masters {
+		if exclusive(asked, i) != (m.mac != "") {
+			return plugin.Errorf(plugin.CodeInvalid, "declare the same capabilities for all plugins of the list",
+				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI of %s", i+1, m.name)
+		}
+	}
+	return nil
+}
+
+// exclusive reports whether a pod asks for the whole ENI of an interface.
+func exclusive(asked []nic.Request, i int) bool { return i < len(asked) && asked[i].Exclusive }

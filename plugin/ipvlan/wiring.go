@@ -15,12 +15,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A slave is a NIC that an ADD makes in the pod.
+// A slave is a NIC that an ADD makes in the pod. If the pod gets the whole ENI, it is the ENI's
+// own link.
 type slave struct {
 	link  nl.IPVlan
 	ips   []*types100.IPConfig
 	table uint32 // of a further NIC; 0: it is the pod's first, and uses the main table
 	alone bool   // the pod has others: see answersAlone
+	mac   string // of the ENI if its own link goes into the pod; otherwise empty
 }
 
 // wiring is all that an ADD makes: the slaves, their addresses, and their routes.
@@ -33,29 +35,29 @@ func wiring(slaves []slave, prev *types100.Result, node, pod *nl.NS) (w nl.Wirin
 
 // wiring is all of one NIC. The routes of prevResult are the first NIC's.
 func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
-	link, addrs := s.link, prefixes(s.ips)
+	addrs := prefixes(s.ips)
 	v6 := slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
-	link.Down = v6
-	w := nl.Wiring{{NS: node, Object: link}}
+	s.link.Down = v6
+	w := nl.Wiring{{NS: node, Object: s.object()}}
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	if v6 {
 		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole
 		// namespace disables it on lo, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
-		conf := "net/ipv6/conf/" + link.Name + "/"
+		conf := "net/ipv6/conf/" + s.link.Name + "/"
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
 		// All slaves have the MAC address of their master, and so the same link-local
 		// address. Duplicate address detection would refuse it.
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		// The pod has the routes of the result, and none that routers advertise.
 		add(nl.Sysctl{Key: conf + "accept_ra", Value: "0"})
-		add(nl.Up{Dev: link.Name})
+		add(nl.Up{Dev: s.link.Name})
 	}
 	if s.alone {
-		add(answersAlone(link.Name))
+		add(answersAlone(s.link.Name))
 	}
 	for _, p := range addrs {
-		add(nl.Addr{Prefix: p, Dev: link.Name, NoDAD: p.Addr().Is6(), Apart: s.table != 0})
+		add(nl.Addr{Prefix: p, Dev: s.link.Name, NoDAD: p.Addr().Is6(), Apart: s.table != 0})
 	}
 	if s.table != 0 {
 		for _, o := range s.further() {
@@ -64,10 +66,18 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		return w
 	}
 	own := &types100.Result{IPs: s.ips, Routes: prev.Routes}
-	for _, r := range routes(own, addrs, link.Name) {
+	for _, r := range routes(own, addrs, s.link.Name) {
 		add(r)
 	}
 	return w
+}
+
+// object is the link: a slave of the ENI's link, or that link itself.
+func (s slave) object() nl.Object {
+	if s.mac == "" {
+		return s.link
+	}
+	return nl.MovedLink{Name: s.link.Name, MAC: s.mac, NS: s.link.NS, Home: s.link.Master, MTU: s.link.MTU, Group: nl.CardGroup(s.link.Group), Down: s.link.Down}
 }
 
 func prefixes(ips []*types100.IPConfig) []netip.Prefix {

@@ -118,13 +118,13 @@ func shipped(t *testing.T, further bool) nl.Wiring {
 	r.Prev = answer(eniAt{0, 1}, eniAt{1, 3})
 	own := nl.PodGroup(r.Digest())
 	slaves := []slave{
-		{nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Group: own}, r.Prev.IPs[:2], 0, true},
-		{nl.IPVlan{Name: "eth2", Master: "ens7", NS: pod, Group: own}, r.Prev.IPs[2:], nl.FurtherTable(own, 1), true},
+		{nl.IPVlan{Name: "eth0", Master: "ens6", NS: pod, Group: own}, r.Prev.IPs[:2], 0, true, ""},
+		{nl.IPVlan{Name: "eth2", Master: "ens7", NS: pod, Group: own}, r.Prev.IPs[2:], nl.FurtherTable(own, 1), true, ""},
 	}
 	if further {
 		r.IfName = "net1"
 		own = nl.PodGroup(r.Digest())
-		slaves = []slave{{nl.IPVlan{Name: "net1", Master: "ens7", NS: pod, Group: nl.FurtherGroup(own)}, r.Prev.IPs[2:], nl.FurtherTable(own, 0), true}}
+		slaves = []slave{{nl.IPVlan{Name: "net1", Master: "ens7", NS: pod, Group: nl.FurtherGroup(own)}, r.Prev.IPs[2:], nl.FurtherTable(own, 0), true, ""}}
 	}
 	return wiring(slaves, r.Prev, node, pod)
 }
@@ -180,6 +180,16 @@ func TestMastersOf(t *testing.T) {
 		{`master: "eth7": prevResult has addresses of 2 interfaces`, func(r *plugin.Request[Config]) {
 			r.Config.Master, r.Prev.IPs[0].Interface = "eth7", new(1)
 		}},
+		{"ens6 06:00:00:00:00:07", func(r *plugin.Request[Config]) {
+			r.Prev.Interfaces[0].Mac = "06:00:00:00:00:07"
+			r.Config.Args.CNI = []byte(`{"exclusive": true}`)
+		}},
+		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6", func(r *plugin.Request[Config]) {
+			r.Prev.Interfaces[0].Mac = "06:00:00:00:00:07"
+		}},
+		{"interface 1: prevResult and the request of the pod disagree whether the pod gets the whole ENI of ens6", func(r *plugin.Request[Config]) {
+			r.Config.Args.CNI = []byte(`{"exclusive": true}`)
+		}},
 		{"ens6 ens7", func(r *plugin.Request[Config]) {
 			r.Prev.Interfaces = append(r.Prev.Interfaces, &types100.Interface{Name: "ens7"})
 			r.Prev.IPs = append(r.Prev.IPs, &types100.IPConfig{Interface: new(1)})
@@ -188,7 +198,11 @@ func TestMastersOf(t *testing.T) {
 		r := request(t, `{}`, [][2]string{{"10.0.1.20/24", "10.0.1.1"}}, nil)
 		c.change(r)
 		masters, err := mastersOf(r)
-		got := strings.Join(masters, " ")
+		var names []string
+		for _, m := range masters {
+			names = append(names, strings.TrimSpace(m.name+" "+m.mac))
+		}
+		got := strings.Join(names, " ")
 		if err != nil {
 			got = err.Error()
 		}

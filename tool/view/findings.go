@@ -80,7 +80,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case inRegistry && k.EC2.Answered && !attached:
 		return []Finding{{id, "the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
 			"somebody has detached it (CloudTrail, DetachNetworkInterface): delete the pods on it, and the next " + cli.Name + " registry-gc forgets it; or attach it again", false}}
-	case inRegistry && k.links[known.MAC] == "":
+	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
 		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC + ": its pods have lost their network, and new pods do not use it",
 			"check dmesg for errors of the network driver, and whether somebody has moved the link to another namespace; the ENI serves pods again when the link is back", false}}
 	case !inRegistry && attached:
@@ -92,6 +92,11 @@ func (k *Comparison) judgeENI(id string) []Finding {
 		return k.judgePrefixes(id)
 	}
 	return nil
+}
+
+// inPod reports whether a pod has the whole ENI, and its link.
+func (k *Comparison) inPod(id string) bool {
+	return k.used.Cards[k.state.ENIs[id].MAC] && k.state.Exclusive()[id]
 }
 
 // judgePrefixes compares the registry with EC2 about the prefixes of an ENI.

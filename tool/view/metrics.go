@@ -71,13 +71,13 @@ func prefixMetric(s *registry.State) Metric {
 // eniMetric counts the ENIs of each pool.
 func eniMetric(s *registry.State, now time.Time) Metric {
 	m := Metric{Name: "enis", Help: "ENIs of the instance, the boot ENI included, by the pool that they serve and state: idle ones serve no pod, " +
-		"draining ones are on their way out, foreign ones are somebody else's, no-link ones have no link on the node, " +
+		"requested ones were created for pods that ask for them, exclusive ones are in pods, draining ones are on their way out, foreign ones are somebody else's, no-link ones have no link on the node, " +
 		"detached ones are not attached any more."}
 	n := map[[2]string]int{}
-	pools := map[string]bool{}
-	for _, e := range s.ENIs {
+	pools, exclusive := map[string]bool{}, s.Exclusive()
+	for id, e := range s.ENIs {
 		pools[e.Pool] = true
-		n[[2]string{e.Pool, stateOf(e, now)}]++
+		n[[2]string{e.Pool, stateOf(e, exclusive[id], now)}]++
 	}
 	for pool := range pools {
 		for _, state := range eniStates {

@@ -142,17 +142,17 @@ type eniStatus struct {
 	Pool  string `json:"pool"`
 	counts
 	Prefixes int    `json:"prefixes"`
-	State    string `json:"state"` // serving, requested (a pod has asked for this ENI), idle (no pod was here yet), draining, foreign, no-link, detached, unused (others have attached it)
+	State    string `json:"state"` // serving, requested (a pod has asked for this ENI), exclusive (a pod has all of it, and its link), idle (no pod was here yet), draining, foreign, no-link, detached, unused (others have attached it)
 
 	Missed *time.Time `json:"link_missed" head:"-"` // since when its link is looked for and is not on the node; null: it is there
 	Why    string     `json:"why" head:"-"`         // it is unused; else ""
 }
 
 func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, now time.Time) []eniStatus {
-	enis := []eniStatus{}
+	enis, exclusive := []eniStatus{}, s.Exclusive()
 	for id, e := range s.ENIs {
 		n := count(all, func(h Holding) bool { return h.ENI == id })
-		state, why := stateOf(e, now), misfit(e)
+		state, why := stateOf(e, exclusive[id], now), misfit(e)
 		if why != "" && (state == "serving" || state == "idle") {
 			state = "unused"
 		}
@@ -165,14 +165,16 @@ func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, 
 }
 
 // eniStates are the states of an ENI.
-var eniStates = []string{"serving", "requested", "idle", "draining", "foreign", "no-link", "detached"}
+var eniStates = []string{"serving", "requested", "exclusive", "idle", "draining", "foreign", "no-link", "detached"}
 
-func stateOf(e registry.ENI, now time.Time) string {
+func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 	switch {
 	case e.Foreign:
 		return "foreign"
 	case e.Draining:
 		return "draining"
+	case exclusive:
+		return "exclusive"
 	case e.NoLink(now) && e.Detached:
 		return "detached"
 	case e.NoLink(now):

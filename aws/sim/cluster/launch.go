@@ -54,9 +54,21 @@ func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 			"NetworkInterfaceId": after[0].ID, "InstanceId": i.ID,
 			"DeviceIndex": fmt.Sprint(n.DeviceIndex), "NetworkCardIndex": fmt.Sprint(n.NetworkCardIndex),
 		})
+		if err == nil {
+			err = deleteOnTermination(f, after[0].ID)
+		}
 		if err != nil {
 			return err
 		}
 	}
 	return f.Err()
+}
+
+// deleteOnTermination lets an attached ENI end with its instance, as EC2 does with those that it creates at the launch.
+func deleteOnTermination(f *vpcsim.Fabric, eni string) error {
+	all := f.EC2.ENIs()
+	i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == eni })
+	return f.EC2.Operate("ModifyNetworkInterfaceAttribute", map[string]string{
+		"NetworkInterfaceId": eni, "Attachment.AttachmentId": all[i].Attachment, "Attachment.DeleteOnTermination": "true",
+	})
 }

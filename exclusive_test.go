@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// onNode reports whether the node has the link of an ENI.
+func (w *world) onNode(t *testing.T, mac string) bool {
+	t.Helper()
+	_, err := w.node.FindMAC(mac)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return err == nil
+}
+
+// newExclusive starts a node whose pods may ask for whole ENIs.
+func newExclusive(t *testing.T) (*world, *libcni.NetworkConfigList) {
+	t.Helper()
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	text, err := os.ReadFile("conflist-examples/requests.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(string(text), `"requests": [`, `"reuseIPWait": 0, "requests": [`, 1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fabric, host := exampleVPC(t)
+	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: "vm-1"}
+	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
+	w.launch(t, example{instance: "m5.xlarge"})
+	return w, list
+}
+
+// pod creates the namespace of a further pod, which answers.
+func (w *world) pod(t *testing.T, name string) {
+	t.Helper()
+	err := w.newPod(name)
+	if err == nil {
+		err = w.pods[name].Answer(examplePort)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// added adds a pod, and returns its addresses and the ENI of each.
+func (w *world) added(t *testing.T, list *libcni.NetworkConfigList, pod string) (addrs []netip.Addr, enis []ec2sim.ENI) {
+	t.Helper()
+	answer, err := w.call(list, "ADD", pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := types100.NewResultFromResult(answer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ip := range result.IPs {
+		a, _ := netip.AddrFromSlice(ip.Address.IP.To4())
+		all := w.node.ENIs()
+		i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a) })
+		if i < 0 {
+			t.Fatalf("%s is on no ENI of the node", a)
+		}
+		addrs, enis = append(addrs, a), append(enis, all[i])
+	}
+	return addrs, enis
+}
+
+// verb runs a command that has to succeed.
+func (w *world) verb(t *testing.T, list *libcni.NetworkConfigList, verb, pod string) {
+	t.Helper()
+	if _, err := w.call(list, verb, pod); err != nil {
+		t.Errorf("%s %s: %v", verb, pod, err)
+	}
+}
+
+// called wants a host of the VPC and the node to reach an address.
+func (w *world) called(t *testing.T, a netip.Addr, node bool) {
+	t.Helper()
+	if _, err := w.host.Call("tcp", netip.AddrPortFrom(a, examplePort)); err != nil {
+		t.Errorf("a host calls %s: %v", a, err)
+	}
+	if !node {
+		return
+	}
+	if _, err := w.node.Call("tcp", netip.AddrPortFrom(a, examplePort)); err != nil {
+		t.Errorf("the node calls %s: %v", a, err)
+	}
+}
+
+// tool runs the tool on the node, and returns what it prints.
+func (w *world) tool(t *testing.T, args ...string) string {
+	t.Helper()
+	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
+	c.Env = append(os.Environ(), w.node.Env()...)
+	var out []byte
+	err := w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err })
+	if err != nil {
+		t.Errorf("%v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// diff returns what status --diff finds about ENIs. It also sees the namespaces of other instances.
+func (w *world) diff(t *testing.T) string {
+	t.Helper()
+	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), "status", "--diff")
+	c.Env = append(os.Environ(), w.node.Env()...)
+	var out []byte
+	_ = w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err }) // it fails because of them
+	found, _, _ := strings.Cut(string(out), "ip  ")
+	return found
+}
+
+// returns waits until the node has the link of an ENI.
+func (w *world) returns(t *testing.T, mac string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := w.node.LinkByMAC(ctx, mac); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestExclusive: two pods get whole ENIs, and a third a second interface with one. Nobody else has an address of these
+// ENIs. A collection, also with a new registry, leaves them alone while their pods run, even if a pod has removed its
+// addresses.
+func TestExclusive(t *testing.T) {
+	w, list := newExclusive(t)
+	for _, name := range []string{"second", "shared"} {
+		w.pod(t, name)
+	}
+	w.asks(`[{"exclusive": true}]`)
+	first, on := w.added(t, list, "pod")
+	second, onOther := w.added(t, list, "second")
+	if on[0].ID == onOther[0].ID {
+		t.Errorf("both have %s", on[0].ID)
+	}
+	w.asks(`[{}]`)
+	shared, onShared := w.added(t, list, "shared")
+	if id := onShared[0].ID; id == on[0].ID || id == onOther[0].ID {
+		t.Errorf("%s of a pod that did not ask is on %s", shared[0], id)
+	}
+	tries := func(what string) {
+		t.Helper()
+		for i, a := range []netip.Addr{first[0], second[0], shared[0]} {
+			w.called(t, a, true)
+			if mac := [][]ec2sim.ENI{on, onOther, onShared}[i][0].MAC; w.onNode(t, mac) != (i == 2) {
+				t.Errorf("%s: the link of %s is in the wrong place", what, a)
+			}
+		}
+		if seen, err := w.pods["pod"].Call("tcp", netip.AddrPortFrom(shared[0], examplePort)); err != nil || seen.Addr() != first[0] {
+			t.Errorf("%s: %s calls %s: seen as %v, %v", what, first[0], shared[0], seen, err)
+		}
+		if seen, err := w.pods["shared"].Call("tcp", netip.AddrPortFrom(second[0], examplePort)); err != nil || seen.Addr() != shared[0] {
+			t.Errorf("%s: %s calls %s: seen as %v, %v", what, shared[0], second[0], seen, err)
+		}
+	}
+	tries("after ADD")
+	w.asks(`[{"exclusive": true}]`)
+	w.verb(t, list, "CHECK", "pod")
+	w.tool(t, "registry-gc", "--free-after=1ns")
+	if out := w.tool(t, "status", "--output=json"); strings.Count(out, `"exclusive"`) != 2 {
+		t.Errorf("status:\n%s", out)
+	}
+	if out := w.diff(t); strings.Contains(out, "eni-") {
+		t.Errorf("status --diff:\n%s", out)
+	}
+	tries("after a collection")
+
+	// A pod removes its addresses, and then the registry is lost.
+	if err := w.pods["second"].Do(func() error { return exec.Command("ip", "addr", "flush", "dev", "eth0").Run() }); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(w.node.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.tool(t, "registry-gc", "--free-after=1ns")
+	}
+	if out := w.tool(t, "status", "--output=json"); strings.Count(out, `"exclusive"`) != 2 {
+		t.Errorf("status with a new registry:\n%s", out)
+	}
+	if !slices.ContainsFunc(w.node.ENIs(), func(e ec2sim.ENI) bool { return e.ID == onOther[0].ID }) {
+		t.Errorf("%s was detached while a pod has its link", onOther[0].ID)
+	}
+	w.called(t, first[0], true)
+
+	for pod, e := range map[string]ec2sim.ENI{"pod": on[0], "second": onOther[0]} {
+		w.verb(t, list, "DEL", pod)
+		w.verb(t, list, "DEL", pod)
+		if !w.onNode(t, e.MAC) {
+			t.Errorf("after DEL of %s the node does not have the link of %s", pod, e.ID)
+		}
+	}
+	w.called(t, shared[0], true)
+}
+
+// TestExclusiveGiven: an ENI that somebody has created is given to one pod alone. Others wait until that pod has ended.
+// Its link comes back after a sudden end of the pod. Another pod can share it then.
+func TestExclusiveGiven(t *testing.T) {
+	w, list := newExclusive(t)
+	w.pod(t, "other")
+	given := w.give(t)
+	whole, share := fmt.Sprintf(`[{}, {"name": "data", "eni": %q, "exclusive": true}]`, given), fmt.Sprintf(`[{"eni": %q}]`, given)
+	w.asks(whole)
+	addrs, on := w.added(t, list, "pod")
+	if on[1].ID != given || w.onNode(t, on[1].MAC) {
+		t.Errorf("data is on %s, which the node has: %v", on[1].ID, w.onNode(t, on[1].MAC))
+	}
+	w.called(t, addrs[0], true)
+	w.called(t, addrs[1], false)
+	w.verb(t, list, "CHECK", "pod")
+	for _, ask := range []string{whole, share} {
+		w.asks(ask)
+		_, err := w.call(list, "ADD", "other")
+		if want := given + ", which vm-1/pod uses: one of the two wants the whole ENI"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ADD of another pod: %v", err)
+		}
+		w.verb(t, list, "DEL", "other")
+	}
+	w.called(t, addrs[1], false)
+
+	w.asks(whole)
+	if err := w.removePod("pod"); err != nil {
+		t.Fatal(err)
+	}
+	w.returns(t, on[1].MAC)
+	w.verb(t, list, "DEL", "pod")
+	w.asks(share)
+	if addrs, on := w.added(t, list, "other"); on[0].ID != given || !w.onNode(t, on[0].MAC) {
+		t.Errorf("%s is on %s", addrs[0], on[0].ID)
+	} else {
+		w.called(t, addrs[0], true)
+	}
+	w.asks(whole)
+	w.pod(t, "pod")
+	if _, err := w.call(list, "ADD", "pod"); err == nil || !strings.Contains(err.Error(), "vm-1/other uses") {
+		t.Errorf("ADD for the whole ENI while a pod shares it: %v", err)
+	}
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipvlan
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+)
+
+// A pod that asks for an exclusive ENI gets the ENI's own link: a network card, see
+// [nl.MovedLink]. It has the addresses, the routes and the rules that a slave would have. DEL
+// moves it to the node. If the namespace ends before, the kernel has moved it.
+
+// mayHaveCard reports whether an attachment may have a card. With a result, the request says so.
+// Most attachments have none, and nobody need look.
+func mayHaveCard(r *plugin.Request[Config]) bool {
+	asked, err := r.Config.Requests(r.IfName)
+	return r.Prev == nil || err != nil || slices.ContainsFunc(asked, func(a nic.Request) bool { return a.Exclusive })
+}
+
+// bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,
+// and by the result of the ADD if the pod has changed the groups.
+func bringBack(r *plugin.Request[Config], node, pod *nl.NS) error {
+	if !mayHaveCard(r) {
+		return nil
+	}
+	own := nl.PodGroup(r.Digest())
+	cards, failed := pod.Cards(own)
+	if asked, err := r.Config.Requests(r.IfName); r.Prev != nil && err == nil {
+		for i, n := range plugin.NICs(r.Prev, r.IfName) {
+			if exclusive(asked, i) && n.MAC != "" && !slices.ContainsFunc(cards, func(c nl.MovedLink) bool { return c.MAC == n.MAC }) {
+				cards = append(cards, nl.MovedLink{Name: n.Name, MAC: n.MAC, Group: nl.CardGroup(own)})
+			}
+		}
+	}
+	for _, c := range cards {
+		c.NS = pod
+		if err := c.Del(node); !errors.Is(err, fs.ErrNotExist) {
+			failed = errors.Join(failed, err)
+		}
+	}
+	return failed
+}
+
+// cameBack cleans up the cards that have come back to the node because the pod's namespace has
+// ended. A card that comes later keeps the name that the kernel has given it. Nothing depends on
+// that name, so a failure is only logged.
+func cameBack(ctx context.Context, r *plugin.Request[Config]) error {
+	if !mayHaveCard(r) {
+		return nil
+	}
+	node, err := nl.NodeOf(ctx)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	cards, failed := node.Cards(nl.PodGroup(r.Digest()))
+	for _, c := range cards {
+		failed = errors.Join(failed, c.Del(node))
+	}
+	if failed != nil {
+		slog.Warn("an ENI has come back from a pod, and keeps the name that it had there or that the kernel has given it", "error", failed)
+	}
+	return nil
+}
