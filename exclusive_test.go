@@ -250,6 +250,9 @@ func TestExclusiveGiven(t *testing.T) {
 	}
 	w.returns(t, on[1].MAC)
 	w.verb(t, list, "DEL", "pod")
+	if l, err := w.node.FindMAC(on[1].MAC); err != nil || l.Group != 0 || l.Name == "data" {
+		t.Errorf("after DEL the link is %+v, %v", l, err)
+	}
 	w.asks(share)
 	if addrs, on := w.added(t, list, "other"); on[0].ID != given || !w.onNode(t, on[0].MAC) {
 		t.Errorf("%s is on %s", addrs[0], on[0].ID)

@@ -16,6 +16,7 @@ import (
 func TestFurther(t *testing.T) {
 	a, b := nl.PodGroup([]byte{1, 2, 3, 4}), nl.PodGroup([]byte{1, 2, 4, 4})
 	fa, fb := nl.FurtherGroup(a), nl.FurtherGroup(b)
+	ca, cb := nl.CardGroup(a), nl.CardGroup(b)
 	for _, c := range []struct {
 		groups []uint32
 		want   bool // of a
@@ -30,6 +31,9 @@ func TestFurther(t *testing.T) {
 		{[]uint32{fa, b}, true},
 		{[]uint32{fa}, true},
 		{[]uint32{fa, fb}, true},
+		{[]uint32{cb}, true}, // a first one with a card, killed before it had a pair
+		{[]uint32{ca, b}, false},
+		{[]uint32{nl.CardGroup(fb)}, false},
 	} {
 		var links []nl.Link
 		for _, g := range c.groups {
@@ -39,7 +43,7 @@ func TestFurther(t *testing.T) {
 			t.Errorf("with links in the groups %v: %v", c.groups, got)
 		}
 	}
-	for group, want := range map[uint32]bool{0: false, 72: false, a: false, fa: false, b: true, fb: true, 74<<24 | 1: false} {
+	for group, want := range map[uint32]bool{0: false, 72: false, a: false, fa: false, b: true, fb: true, ca: false, cb: true, nl.CardGroup(fb): true, 76<<24 | 1: false} {
 		for _, own := range []uint32{a, fa} {
 			if nl.Foreign(group, own) != want {
 				t.Errorf("Foreign(%d, %d) is %v", group, own, !want)

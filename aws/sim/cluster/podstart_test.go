@@ -49,6 +49,8 @@ func (w *world) podStart(t *testing.T) {
 	}
 	for _, name := range names {
 		w.startPods(t, name, "burst", atOnce)
+		_, err := w.Kubectl(t.Context(), "wait", "--for=delete", "--timeout", patience.String(), "pod", "-l", "app="+name+"-burst")
+		check(t, err) // the other node starts its pods alone, too
 	}
 	w.compareStarts(t, names, "-single-", oneByOne)
 	w.compareStarts(t, names, "-burst-", atOnce)
