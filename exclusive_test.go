@@ -216,6 +216,7 @@ func TestExclusive(t *testing.T) {
 			t.Errorf("after DEL of %s the node does not have the link of %s", pod, e.ID)
 		}
 	}
+	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist") // a link that is back is down, and no fault
 	w.called(t, shared[0], true)
 }
 

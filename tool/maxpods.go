@@ -24,12 +24,18 @@ func maxPods() *cli.Command {
     kubelet --max-pods=$(` + Name + ` maxpods --max 110)
 
 It counts every address of every ENI but the boot ENI, and on further network
-cards but the one at device index 0. If EC2 does not tell the limits, it warns
+cards but the one at device index 0. Pods that ask for a subnet, for security groups,
+for an ENI or for a whole ENI take ENIs from the others: leave these out by
+--except-enis. If EC2 does not tell the limits, it warns
 and takes the kubelet's own, 110.` + cli.JSON("max_pods"),
-		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"}},
+		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"},
+			&cli.IntFlag{Name: "except-enis", Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own"}},
 		Action: func(c *cli.Context) error {
 			l, err := view.Limits(c.Context)
-			pods := l.PodENIs() * l.IPv4PerENI
+			if n := c.Int("except-enis"); n < 0 {
+				return cli.Misuse(c, "--except-enis %d: want a number of ENIs", n)
+			}
+			pods := max(l.PodENIs()-c.Int("except-enis"), 0) * l.IPv4PerENI
 			switch {
 			case errors.Is(err, aws.ErrNoMetadata):
 				return err

@@ -34,8 +34,12 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 			boot = byMAC[e.MAC].MTU
 		}
 	}
-	var pods ipvlan.Config
-	_ = json.Unmarshal(p.list.Plugin(conf.TypeIPVlan), &pods) // checkConfig finds what is wrong with it
+	var config ipvlan.Config
+	_ = json.Unmarshal(p.list.Plugin(conf.TypeIPVlan), &config) // checkConfig finds what is wrong with it
+	pods := map[string]bool{}
+	for _, l := range p.state.Leases.All() {
+		pods[l.ENI] = true
+	}
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		e := p.state.ENIs[id]
@@ -43,7 +47,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 		if !ok || !e.Serving || e.Foreign {
 			continue // checkAgreement misses it
 		}
-		found = append(found, p.checkLink(id, l, boot, pods.MTU)...)
+		found = append(found, p.checkLink(id, l, boot, config.MTU, pods[id])...)
 	}
 	return found, nil
 }
@@ -53,12 +57,12 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 const mostMTU = 9001
 
 // checkLink checks one link. The arguments boot and pods are the MTUs of the boot ENI and of
-// pods.
-func (p *Node) checkLink(eni string, l nl.Link, boot, pods int) (found []Finding) {
+// pods. A link that no pod uses may be down: it came back from a pod, and an ADD sets it up.
+func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means, Do: do, fix: fix})
 	}
-	if !l.Up {
+	if !l.Up && used {
 		up := nl.Up{Dev: l.Name}
 		add("the link is down: its pods reach nothing", up.String(), p.apply(up))
 	}
