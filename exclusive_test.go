@@ -35,22 +35,24 @@ func (w *world) onNode(t *testing.T, mac string) bool {
 	return err == nil
 }
 
-// newExclusive starts a node whose pods may ask for whole ENIs.
-func newExclusive(t *testing.T) (*world, *libcni.NetworkConfigList) {
+// newExclusive starts a node whose pods may ask for whole ENIs. The keys are added to the configuration.
+func newExclusive(t *testing.T, x example, keys string) (*world, *libcni.NetworkConfigList) {
 	t.Helper()
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(string(text), `"requests": [`, `"reuseIPWait": 0, "requests": [`, 1)))
+	changed := strings.Replace(string(text), `"requests": [`, `"reuseIPWait": 0, `+keys+`"requests": [`, 1)
+	list, err := libcni.ConfListFromBytes([]byte(strings.Replace(changed, `"capabilities": {`, `"capabilities": {"bandwidth": true, `, 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	fabric, host := exampleVPC(t)
 	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: "vm-1"}
 	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-	w.launch(t, example{instance: "m5.xlarge"})
+	x.instance = "m5.xlarge"
+	w.launch(t, x)
 	return w, list
 }
 
@@ -78,9 +80,12 @@ func (w *world) added(t *testing.T, list *libcni.NetworkConfigList, pod string) 
 		t.Fatal(err)
 	}
 	for _, ip := range result.IPs {
-		a, _ := netip.AddrFromSlice(ip.Address.IP.To4())
+		a, _ := netip.AddrFromSlice(ip.Address.IP)
+		a = a.Unmap()
 		all := w.node.ENIs()
-		i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return slices.Contains(e.Addrs, a) })
+		i := slices.IndexFunc(all, func(e ec2sim.ENI) bool {
+			return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.IPv6Prefixes, func(c netip.Prefix) bool { return c.Contains(a) })
+		})
 		if i < 0 {
 			t.Fatalf("%s is on no ENI of the node", a)
 		}
@@ -149,7 +154,7 @@ func (w *world) returns(t *testing.T, mac string) {
 // ENIs. A collection, also with a new registry, leaves them alone while their pods run, even if a pod has removed its
 // addresses.
 func TestExclusive(t *testing.T) {
-	w, list := newExclusive(t)
+	w, list := newExclusive(t, example{}, "")
 	for _, name := range []string{"second", "shared"} {
 		w.pod(t, name)
 	}
@@ -223,7 +228,7 @@ func TestExclusive(t *testing.T) {
 // TestExclusiveGiven: an ENI that somebody has created is given to one pod alone. Others wait until that pod has ended.
 // Its link comes back after a sudden end of the pod. Another pod can share it then.
 func TestExclusiveGiven(t *testing.T) {
-	w, list := newExclusive(t)
+	w, list := newExclusive(t, example{}, "")
 	w.pod(t, "other")
 	given := w.give(t)
 	whole, share := fmt.Sprintf(`[{}, {"name": "data", "eni": %q, "exclusive": true}]`, given), fmt.Sprintf(`[{"eni": %q}]`, given)
@@ -264,5 +269,37 @@ func TestExclusiveGiven(t *testing.T) {
 	w.pod(t, "pod")
 	if _, err := w.call(list, "ADD", "pod"); err == nil || !strings.Contains(err.Error(), "vm-1/other uses") {
 		t.Errorf("ADD for the whole ENI while a pod shares it: %v", err)
+	}
+}
+
+// TestExclusiveDualStack: a whole ENI has both families, limits of the bandwidth, and the block of the metadata service.
+func TestExclusiveDualStack(t *testing.T) {
+	w, list := newExclusive(t, example{ipv6: 1}, `"ipFamilies": ["IPv4", "IPv6"], "blockInstanceMetadata": true, `)
+	if err := w.host.Answer(examplePort); err != nil {
+		t.Fatal(err)
+	}
+	w.asks(`[{"exclusive": true}]`)
+	w.capabilities["bandwidth"] = map[string]any{"ingressRate": 80_000_000, "ingressBurst": 8_000_000, "egressRate": 80_000_000, "egressBurst": 8_000_000}
+	addrs, on := w.added(t, list, "pod")
+	if len(addrs) != 2 || on[0].ID != on[1].ID || w.onNode(t, on[0].MAC) {
+		t.Fatalf("the pod has %v, and the node has the link: %v", addrs, w.onNode(t, on[0].MAC))
+	}
+	for _, a := range addrs {
+		w.called(t, a, true)
+		to := netip.AddrPortFrom(w.host.Addr(), examplePort)
+		if a.Is6() {
+			to = netip.AddrPortFrom(w.host.Addr6(), examplePort)
+		}
+		if seen, err := w.pods["pod"].Call("tcp", to); err != nil || seen.Addr() != a {
+			t.Errorf("the pod calls %s, seen as %v: %v", to, seen, err)
+		}
+	}
+	if err := w.pods["pod"].Silent(netip.MustParseAddr("169.254.169.254")); err != nil {
+		t.Error(err)
+	}
+	w.verb(t, list, "CHECK", "pod")
+	w.verb(t, list, "DEL", "pod")
+	if l, err := w.node.FindMAC(on[0].MAC); err != nil || l.Up || l.Group != 0 {
+		t.Errorf("after DEL the link is %+v, %v", l, err)
 	}
 }
