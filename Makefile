@@ -35,7 +35,7 @@ build:
 # Natively and in VMs at once: either alone leaves a core idle while the last of its packages ends. User-mode Linux takes some
 # minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(CLUSTER)/e2e.test
+test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(CLUSTER)/e2e.test
 	go test $(RACE) -run 'TestRepo' .
 	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes
 
@@ -108,6 +108,10 @@ $(RUNTIME)/crio: $(CRI)/crio/go.sum
 	go mod download -C $(<D) github.com/cri-o/cri-o
 	mkdir -p $(RUNTIME) && gcc -Os -o $(RUNTIME)/pinns $$(go list -C $(<D) -m -f '{{.Dir}}' github.com/cri-o/cri-o)/pinns/src/*.c
 	CGO_ENABLED=1 go build -C $(<D) -tags $(CRIO) -ldflags '-s -w' -o $(RUNTIME)/ tool
+
+# Multus, which calls the plugins for several networks of a pod.
+$(RUNTIME)/multus: $(CRI)/multus/go.sum
+	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $@ gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus && touch $@
 
 # Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
 KUBES   := aws/sim/cluster/programs
