@@ -18,6 +18,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -305,10 +306,29 @@ func (s *server) stopAtChange(t *testing.T) <-chan []int {
 		once.Do(func() {
 			plugins := s.running(filepath.Join(s.plugins, "*"))
 			signal(t, plugins, syscall.SIGSTOP)
+			awaitStop(t, plugins)
 			stopped <- plugins
 		})
 	})
 	return stopped
+}
+
+// awaitStop waits until processes have stopped. A process that got SIGSTOP runs on until its threads have seen that.
+func awaitStop(t *testing.T, pids []int) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		running := slices.ContainsFunc(pids, func(pid int) bool {
+			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+			return err == nil && !bytes.Contains(status, []byte("State:\tT")) && !bytes.Contains(status, []byte("State:\tZ"))
+		})
+		if !running {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("some of the processes %v have not stopped", pids)
+			return
+		}
+	}
 }
 
 // signal sends a signal to processes. One of them at least must be there: another may have come to its end already, and have
