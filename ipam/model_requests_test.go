@@ -15,11 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// In some histories, pods ask for their interfaces: for security groups, for an address, or for
-// an ENI that somebody has created, or for a whole ENI. What they get is what they have asked for.
-// No other pod has an address of a whole ENI. The ENI of somebody is
-// attached or not, and else it is as it was made. No pod gets its addresses without asking, and
-// at the end it is detached.
+// In some histories, pods ask for their interfaces: for security groups, for an address, for an
+// ENI that somebody has created, or for a whole ENI. What they get is what they have asked for. No
+// other pod has an address of a whole ENI. The ENI of somebody is attached or not, and else it is
+// as it was made. No pod gets its addresses without asking, and at the end it is detached.
 
 // requests makes ENIs for such pods, and a configuration that allows all.
 func (m *model) requests() {
