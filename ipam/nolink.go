@@ -62,12 +62,12 @@ func withoutLink(s *registry.State) []string {
 }
 
 // noteDetached asks EC2 which ENIs are attached to this instance. It does so if the link of
-// an ENI is not on the node, or if the caller has another reason. If EC2 does not answer, all
+// an ENI is not on the node, also if a pod has it, or if the caller has another reason. If EC2 does not answer, all
 // ENIs count as attached.
 func (p *Pool) noteDetached(ctx context.Context, reason bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
-	reason = reason || err == nil && slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), missed)
+	reason = reason || err == nil && (slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), missed) || len(s.Exclusive()) > 0)
 	if err != nil || !reason || p.Policy.Provision == lease.ProvisionNone {
 		return
 	}
@@ -89,10 +89,11 @@ func (p *Pool) noteDetached(ctx context.Context, reason bool) {
 // else's ENI proves nothing, because it may be in another namespace.
 func noteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
+	inPods := s.Exclusive()
 	for id, e := range s.ENIs {
 		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
 		old := e.Grown.Before(asked.Add(-settled))
-		e.Detached = !shown && e.Index > 0 && (e.NoLink(asked) || old && (e.Foreign || !e.Missed.IsZero()))
+		e.Detached = !shown && e.Index > 0 && (e.NoLink(asked) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero()))
 		s.ENIs[id] = e
 	}
 	s.Instance.FullRead = asked
