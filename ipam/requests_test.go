@@ -434,3 +434,26 @@ func TestLinkInPod(t *testing.T) {
 		t.Errorf("when the links are back, the collection has deleted %v and detached %v", c.Deleted, c.Detached)
 	}
 }
+
+// TestExclusiveDetached: somebody detaches an ENI that a pod has for itself. Its slot is free for another ENI, although the
+// pod has not ended. Its link says nothing, because it is not on the node.
+func TestExclusiveDetached(t *testing.T) {
+	w := newCity(t, "m5.large") // three ENIs
+	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
+	pod, _ := nltest.NS(t, "pod")
+	for n := range 2 {
+		all, err := w.ask(n, allow, `[{"exclusive": true}]`)
+		must(t, err)
+		must(t, nl.MovedLink{Name: fmt.Sprint("eth", n), MAC: w.eni(all[0].ID).MAC, NS: pod}.Add(w.host))
+	}
+	if _, err := w.ask(2, allow, ""); !errors.Is(err, aws.ErrInstanceFull) {
+		t.Errorf("ADD on a full instance: %v", err)
+	}
+	w.asks("DetachNetworkInterface", "AttachmentId", w.sim.ENIs()[1].Attachment)
+	w.age(time.Hour)
+	all, err := w.ask(3, allow, "")
+	must(t, err)
+	if e := w.eni(all[0].ID); e.Instance == "" || e.Tags[TagPool] != "default" {
+		t.Errorf("the pod is on %+v", e)
+	}
+}
