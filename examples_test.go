@@ -113,9 +113,7 @@ func TestExamples(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes, capabilities: x.capabilities}
-			w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-			w.launch(t, x)
+			w := launched(t, fabric, host, x)
 			w.try(t, list, x)
 		})
 	}
@@ -154,9 +152,11 @@ func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	return f, host
 }
 
-// launch starts the node of an example, and creates the pod's namespace.
-func (w *world) launch(t *testing.T, x example) {
+// launched starts the node of an example, and creates the pod's namespace. The host is another machine of its VPC.
+func launched(t *testing.T, fabric *vpcsim.Fabric, host *vpcsim.Instance, x example) *world {
 	t.Helper()
+	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: x.kubernetes, capabilities: x.capabilities}
+	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
 	name := filepath.Base(t.Name())
 	var err error
 	if w.node, err = w.fabric.RunInstance(name, ec2sim.RunInstance{Type: cmp.Or(x.instance, "m5.large"), Subnet: "subnet-node", IPv6: x.ipv6}); err != nil {
@@ -174,6 +174,7 @@ func (w *world) launch(t *testing.T, x example) {
 		t.Fatal(err)
 	}
 	w.fabric.EC2.ResetCalls()
+	return w
 }
 
 // denied is the call that a pre-provisioned node tries: it reads the tags of its ENIs, if its role allows that.

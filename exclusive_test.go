@@ -21,7 +21,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
@@ -49,11 +48,8 @@ func newExclusive(t *testing.T, x example, keys string) (*world, *libcni.Network
 		t.Fatal(err)
 	}
 	fabric, host := exampleVPC(t)
-	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: "vm-1"}
-	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-	x.instance = "m5.xlarge"
-	w.launch(t, x)
-	return w, list
+	x.instance, x.kubernetes = "m5.xlarge", "vm-1"
+	return launched(t, fabric, host, x), list
 }
 
 // pod creates the namespace of a further pod, which answers.

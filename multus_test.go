@@ -94,9 +94,7 @@ func TestMultus(t *testing.T) {
 		`[{"name": "given", "interface": "net1", "cni-args": {"eni": %q, "exclusive": true}}]`,
 	} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: "vm-1"}
-			w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-			w.launch(t, example{})
+			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			api := &apiServer{networks: map[string]string{"given": network("given"), "chosen": network("chosen")}, asks: asks}
 			if strings.Contains(asks, "%q") {

@@ -18,7 +18,6 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
@@ -78,9 +77,7 @@ func TestRequests(t *testing.T) {
 	}
 	for i, ask := range asks {
 		t.Run(fmt.Sprint("pod", i+1), func(t *testing.T) {
-			w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: "vm-1"}
-			w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-			w.launch(t, example{})
+			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			ask = strings.ReplaceAll(ask, documentedENI, given)
 			ask = strings.ReplaceAll(ask, "192.168.0.12", wants[i][0].ip) // the address of another test's pod stays on its ENI
@@ -175,9 +172,7 @@ func TestRequestsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}}
-	w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-	w.launch(t, example{})
+	w := launched(t, fabric, host, example{})
 	given := w.give(t)
 	for _, tt := range []struct{ namespace, ask, want string }{
 		{"vm-1", `{}`, "pod vm-1/pod: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
@@ -225,9 +220,7 @@ func TestFurtherNetworks(t *testing.T) {
 	fabric, host := exampleVPC(t)
 	for i, order := range [][]int{{2, 1, 0}, {0, 1, 2}, {1, 0, 2}} {
 		t.Run(fmt.Sprint(order), func(t *testing.T) {
-			w := &world{fabric: fabric, host: host, pods: map[string]*vpcsim.Namespace{}, kubernetes: "vm-1"}
-			w.path, w.cache, w.stderr = programs(t), t.TempDir(), t.Output()
-			w.launch(t, example{})
+			w := launched(t, fabric, host, example{kubernetes: "vm-1"})
 			given := w.give(t)
 			attachments := []struct {
 				ifName       string

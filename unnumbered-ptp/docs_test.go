@@ -6,13 +6,11 @@ package ptp
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // shipped returns the changes that the plugin makes with the shipped configuration, on a node
@@ -32,28 +30,10 @@ func shipped(t *testing.T) (once, pod nl.Wiring) {
 // reason there.
 func TestDocs(t *testing.T) {
 	const file = "../docs/node.md"
-	const begin, end = "<!-- go test ./unnumbered-ptp -run TestDocs -update -->\n", "<!-- end of the wiring -->\n"
-	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, found := strings.Cut(string(b), begin)
-	got, after, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		t.Fatalf("%s has not both %q and %q", file, begin, end)
-	}
 	once, pod := shipped(t)
 	want := fmt.Sprintf("Once, with the first pod, and again where somebody has undone it:\n\n```\n%s```\n\n"+
 		"For each pod, here 100.64.0.5 and 2600:1f18:0:1::5:\n\n```\n%s```\n", once, pod)
-	if *update {
-		got = want
-		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("%s: -want +got\n%s", file, d)
-	}
+	after := nltest.Section(t, file, "go test ./unnumbered-ptp -run TestDocs -update", want, *update)
 	for _, s := range append(once, pod...) {
 		k, is := s.Object.(nl.Sysctl)
 		if !is {

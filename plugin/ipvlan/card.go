@@ -19,26 +19,29 @@ import (
 // [nl.MovedLink]. It has the addresses, the routes and the rules that a slave would have. DEL
 // moves it to the node. If the namespace ends before, the kernel has moved it.
 
-// mayHaveCard reports whether an attachment may have a card. With a result, the request says so.
-// Most attachments have none, and nobody need look.
-func mayHaveCard(r *plugin.Request[Config]) bool {
+// mayHaveCard reports whether an attachment may have a card, and returns what its pod asks for.
+// With a result, the request says so. Most attachments have none, and nobody need look.
+func mayHaveCard(r *plugin.Request[Config]) (asked []nic.Request, may bool) {
 	asked, err := r.Config.Requests(r.IfName)
-	return r.Prev == nil || err != nil || slices.ContainsFunc(asked, func(a nic.Request) bool { return a.Exclusive })
+	return asked, r.Prev == nil || err != nil || slices.ContainsFunc(asked, func(a nic.Request) bool { return a.Exclusive })
 }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,
 // and by the result of the ADD if the pod has changed the groups.
 func bringBack(r *plugin.Request[Config], node, pod *nl.NS) error {
-	if !mayHaveCard(r) {
+	asked, may := mayHaveCard(r)
+	if !may {
 		return nil
 	}
 	own := nl.PodGroup(r.Digest())
 	cards, failed := pod.Cards(own)
-	if asked, err := r.Config.Requests(r.IfName); r.Prev != nil && err == nil {
-		for i, n := range plugin.NICs(r.Prev, r.IfName) {
-			if exclusive(asked, i) && n.MAC != "" && !slices.ContainsFunc(cards, func(c nl.MovedLink) bool { return c.MAC == n.MAC }) {
-				cards = append(cards, nl.MovedLink{Name: n.Name, MAC: n.MAC, Group: nl.CardGroup(own)})
-			}
+	var nics []plugin.NIC
+	if r.Prev != nil {
+		nics = plugin.NICs(r.Prev, r.IfName)
+	}
+	for i, n := range nics {
+		if exclusive(asked, i) && n.MAC != "" && !slices.ContainsFunc(cards, func(c nl.MovedLink) bool { return c.MAC == n.MAC }) {
+			cards = append(cards, nl.MovedLink{Name: n.Name, MAC: n.MAC, Group: nl.CardGroup(own)})
 		}
 	}
 	for _, c := range cards {
@@ -54,7 +57,7 @@ func bringBack(r *plugin.Request[Config], node, pod *nl.NS) error {
 // ended. A card that comes later keeps the name that the kernel has given it. Nothing depends on
 // that name, so a failure is only logged.
 func cameBack(ctx context.Context, r *plugin.Request[Config]) error {
-	if !mayHaveCard(r) {
+	if _, may := mayHaveCard(r); !may {
 		return nil
 	}
 	node, err := nl.NodeOf(ctx)

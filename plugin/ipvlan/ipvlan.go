@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ipvlan is the middle plugin of the chain. It puts an ipvlan slave of an ENI into
-// the pod, with the address and the routes that the ipam plugin chose.
+// the pod, with the address and the routes that the ipam plugin chose. A pod that asks for the
+// whole ENI gets the ENI's own link instead: see card.go.
 //
 // It differs from the reference plugin of that name where a chain needs it:
 //
@@ -31,6 +32,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 // Commands are the commands of the ipvlan plugin. GC has nothing to do: a slave
@@ -55,20 +57,24 @@ func inPod(ctx context.Context, r *plugin.Request[Config], f func(node, pod *nl.
 }
 
 func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
-	masters, err := mastersOf(r)
+	asked, err := r.Config.Requests(r.IfName)
+	if err != nil {
+		return nil, plugin.Errorf(plugin.CodeInvalid, "correct what the pod asks for", "%w", err)
+	}
+	masters, err := mastersOf(r, asked)
 	if err != nil {
 		return nil, err
 	}
 	err = inPod(ctx, r, func(node, pod *nl.NS) error {
-		res, err = connect(r, masters, node, pod)
+		res, err = connect(r, asked, masters, node, pod)
 		return err
 	})
 	return res, err
 }
 
 // connect makes the slaves with their addresses and routes.
-func connect(r *plugin.Request[Config], masters []master, node, pod *nl.NS) (*types100.Result, error) {
-	slaves, others, err := plan(r, masters, pod)
+func connect(r *plugin.Request[Config], asked []nic.Request, masters []master, node, pod *nl.NS) (*types100.Result, error) {
+	slaves, others, err := plan(r, asked, masters, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -117,7 +123,8 @@ func all(slaves []slave, such func(slave) bool) bool {
 }
 
 // del deletes the slaves, unless the DEL of unnumbered-ptp has deleted them with its own links
-// (see [nl.PodGroup]), and what further NICs have in the pod. It needs nothing of prevResult.
+// (see [nl.PodGroup]), and what further NICs have in the pod. It moves the links of whole ENIs back
+// to the node. It needs nothing of prevResult.
 // What it does not find is deleted.
 //
 // What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have

@@ -58,7 +58,11 @@ func TestNames(t *testing.T) {
 			}
 			links = append(links, l)
 		}
-		all, err := names(r, c.n, links)
+		asked, err := r.Config.Requests(r.IfName)
+		var all []string
+		if err == nil {
+			all, err = names(r, asked, c.n, links)
+		}
 		got := strings.Join(all, " ")
 		if err != nil {
 			got = err.Error()

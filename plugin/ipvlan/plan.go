@@ -16,14 +16,14 @@ import (
 
 // plan returns the slaves that an ADD makes, and the names of those that other attachments have in
 // the pod.
-func plan(r *plugin.Request[Config], masters []master, pod *nl.NS) (slaves []slave, others []string, err error) {
+func plan(r *plugin.Request[Config], asked []nic.Request, masters []master, pod *nl.NS) (slaves []slave, others []string, err error) {
 	links, err := pod.Links()
 	if err != nil {
 		return nil, nil, err
 	}
 	own := nl.PodGroup(r.Digest())
 	further := nl.Further(links, own)
-	names, err := names(r, len(masters), links)
+	names, err := names(r, asked, len(masters), links)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -61,7 +61,7 @@ type master struct {
 
 // mastersOf returns the masters, one for each NIC: the configured one, or the interfaces of
 // prevResult. The ipam plugin gives an interface its MAC address if the pod gets the whole ENI.
-func mastersOf(r *plugin.Request[Config]) ([]master, error) {
+func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error) {
 	const hint = "this plugin is the second of a chain: put cni-ipvlan-vpc-k8s-ipam before it, whose result names the master and the slave's addresses"
 	if r.Prev == nil {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin: there is no prevResult")
@@ -79,7 +79,7 @@ func mastersOf(r *plugin.Request[Config]) ([]master, error) {
 				"master: %q: prevResult has addresses of %d interfaces", r.Config.Master, last+1)
 		}
 		masters := []master{{name: r.Config.Master}}
-		return masters, agree(r, masters)
+		return masters, agree(asked, masters)
 	}
 	var masters []master
 	for i, link := range r.Prev.Interfaces {
@@ -95,16 +95,12 @@ func mastersOf(r *plugin.Request[Config]) ([]master, error) {
 	if len(masters) == 0 {
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint, "chained master failure. PrevResult lacks a single named interface")
 	}
-	return masters, agree(r, masters)
+	return masters, agree(asked, masters)
 }
 
 // agree returns an error if the pod asks this plugin for another number of whole ENIs than the
 // ipam plugin gives it: the two then do not get the same annotations.
-func agree(r *plugin.Request[Config], masters []master) error {
-	asked, err := r.Config.Requests(r.IfName)
-	if err != nil {
-		return plugin.Errorf(plugin.CodeInvalid, "correct what the pod asks for", "%w", err)
-	}
+func agree(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if exclusive(asked, i) != (m.mac != "") {
 			return plugin.Errorf(plugin.CodeInvalid, "declare the same capabilities for all plugins of the list",

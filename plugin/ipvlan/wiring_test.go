@@ -197,7 +197,11 @@ func TestMastersOf(t *testing.T) {
 	} {
 		r := request(t, `{}`, [][2]string{{"10.0.1.20/24", "10.0.1.1"}}, nil)
 		c.change(r)
-		masters, err := mastersOf(r)
+		asked, err := r.Config.Requests(r.IfName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		masters, err := mastersOf(r, asked)
 		var names []string
 		for _, m := range masters {
 			names = append(names, strings.TrimSpace(m.name+" "+m.mac))

@@ -105,15 +105,18 @@ func (s *server) write(t *testing.T, name string, content []byte) {
 // await repeats try until it succeeds.
 func await(t *testing.T, try func() error) {
 	t.Helper()
+	if err := repeated(try); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// repeated repeats try until it succeeds, for five minutes at most, and returns its last error.
+func repeated(try func() error) error {
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
 	for deadline := time.Now().Add(5 * time.Minute); ; <-again.C {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
+		if err := try(); err == nil || time.Now().After(deadline) {
+			return err
 		}
 	}
 }

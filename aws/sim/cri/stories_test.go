@@ -18,7 +18,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -316,18 +315,18 @@ func (s *server) stopAtChange(t *testing.T) <-chan []int {
 // awaitStop waits until processes have stopped. A process that got SIGSTOP runs on until its threads have seen that.
 func awaitStop(t *testing.T, pids []int) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		running := slices.ContainsFunc(pids, func(pid int) bool {
+	err := repeated(func() error {
+		running := slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-			return err == nil && !bytes.Contains(status, []byte("State:\tT")) && !bytes.Contains(status, []byte("State:\tZ"))
+			return err != nil || bytes.Contains(status, []byte("State:\tT")) || bytes.Contains(status, []byte("State:\tZ"))
 		})
-		if !running {
-			return
+		if len(running) > 0 {
+			return fmt.Errorf("the processes %v have not stopped", running)
 		}
-		if time.Now().After(end) {
-			t.Errorf("some of the processes %v have not stopped", pids)
-			return
-		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err) // the caller may be another goroutine than the test's
 	}
 }
 

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nltest
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Section compares a section of a document with what it must say, and returns the text after it.
+// The section stands between a comment with the command that writes it, and another comment.
+// With update, Section writes the section.
+func Section(t *testing.T, file, command, want string, update bool) (after string) {
+	t.Helper()
+	begin, end := "<!-- "+command+" -->\n", "<!-- end of the wiring -->\n"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, found := strings.Cut(string(b), begin)
+	got, after, ended := strings.Cut(rest, end)
+	if !found || !ended {
+		t.Fatalf("%s has not both %q and %q", file, begin, end)
+	}
+	if update {
+		got = want
+		if err := os.WriteFile(file, []byte(before+begin+want+end+after), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s: -want +got\n%s", file, d)
+	}
+	return after
+}
