@@ -12,7 +12,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -111,43 +113,60 @@ func (p *Pool) Used() Used {
 // or f fails, EachNetNS continues, and returns all errors in the end.
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
+// eachNetNS tries what could not be opened a few times more. Linux may deny even root the
+// namespaces of a process that is about to end. A moment later, that process is gone.
 func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	self, err := inode("/proc/self/ns/net")
 	if err != nil {
 		return fmt.Errorf("list namespaces: %w", err)
 	}
-	seen := map[nsID]bool{self: true}
-	var failed error
+	w := walk{call: f, seen: map[nsID]bool{self: true}, unopened: map[string]error{}}
 	for _, s := range shelves {
 		paths, err := s.paths()
-		failed = errors.Join(failed, err)
+		w.failed = errors.Join(w.failed, err)
 		for _, path := range paths {
-			failed = errors.Join(failed, once(path, seen, f))
+			w.visit(path)
 		}
 	}
-	return failed
+	for tries := 5; tries > 0 && len(w.unopened) > 0; tries-- {
+		time.Sleep(10 * time.Millisecond)
+		again := w.unopened
+		w.unopened = map[string]error{}
+		for path := range again {
+			w.visit(path)
+		}
+	}
+	return errors.Join(w.failed, errors.Join(slices.Collect(maps.Values(w.unopened))...))
 }
 
-// once calls f unless it has seen the namespace at path. A namespace that is gone is no
+// A walk goes through the namespaces of the node.
+type walk struct {
+	call     func(*nl.NS) error
+	seen     map[nsID]bool
+	unopened map[string]error // by path
+	failed   error
+}
+
+// visit calls w.call unless it has seen the namespace at path. A namespace that is gone is no
 // error, because processes end.
-func once(path string, seen map[nsID]bool, f func(*nl.NS) error) error {
+func (w *walk) visit(path string) {
 	id, err := inode(path)
-	if gone(err) || err == nil && seen[id] || path == hostProcess {
-		return nil
+	if gone(err) || err == nil && w.seen[id] || path == hostProcess {
+		return
 	}
-	if err != nil {
-		return err
+	var ns *nl.NS
+	if err == nil {
+		ns, err = nl.Open(path, path)
 	}
-	seen[id] = true
-	ns, err := nl.Open(path, path)
-	if gone(err) {
-		return nil
+	switch {
+	case gone(err):
+	case err != nil:
+		w.unopened[path] = err
+	default:
+		w.seen[id] = true
+		defer ns.Close()
+		w.failed = errors.Join(w.failed, w.call(ns))
 	}
-	if err != nil {
-		return err
-	}
-	defer ns.Close()
-	return f(ns)
 }
 
 // hostProcess is the namespace of process 1, which is the host's. A sandbox may forbid even
