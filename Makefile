@@ -158,7 +158,7 @@ install: build
 # Each program by a rename: whoever starts it meanwhile has the old one or the new one. The plugin that executes another comes last.
 files:
 	put() { install -D -m755 $$1 $$2.new && mv -f $$2.new $$2; }; set -e; \
-	for p in -ipam -ipvlan -unnumbered-ptp ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \
+	for p in -ipam -ipvlan -unnumbered-ptp -egress ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \
 	put $(OUT)/$(NAME)-tool $(DESTDIR)$(prefix)/bin/$(NAME)-tool; put systemd/$(NAME)-links $(DESTDIR)$(prefix)/bin/$(NAME)-links
 	ln -sf $(NAME)-tool $(DESTDIR)$(prefix)/bin/cni-tool
 	for f in $$(cd systemd && find */ -type f); do install -D -m644 systemd/$$f $(DESTDIR)$(SYSTEMD)/$$f || exit; done

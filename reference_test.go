@@ -163,8 +163,8 @@ func structs(c configuration) []reflect.Value {
 	if !ok {
 		return []reflect.Value{reflect.ValueOf(c).Elem()}
 	}
-	ipam, slave, pair := all.Parts()
-	return []reflect.Value{reflect.ValueOf(ipam).Elem(), reflect.ValueOf(slave).Elem(), reflect.ValueOf(pair).Elem()}
+	ipam, slave, pair, out := all.Parts()
+	return []reflect.Value{reflect.ValueOf(ipam).Elem(), reflect.ValueOf(slave).Elem(), reflect.ValueOf(pair).Elem(), reflect.ValueOf(out).Elem()}
 }
 
 // jsonFields returns the fields of a struct by their keys.

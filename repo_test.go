@@ -39,14 +39,15 @@ var arrows = map[string]string{
 	"plugin":                   "nl/ifname internal/codec internal/release", // and not nl, of which it needs no more
 	"plugin/nic":               "nl/ifname internal/codec",
 	"plugin/ipvlan":            "plugin plugin/nic nl nl/ifname internal/codec",
+	"plugin/egress":            "plugin nl internal/codec",
 	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin nl nl/ifname internal/codec",
 	"unnumbered-ptp/legacy":    "nl",
 	"ipam/lease":               "plugin plugin/nic nl registry internal/codec", // and not aws: it is the warm path
 	"ipam":                     "ipam/lease plugin aws nl registry",
-	"plugin/chain":             "plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
+	"plugin/chain":             "plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
 	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam ipam ipam/lease aws nl registry",
 	"tool/cli":                 "internal/atomicfile ipam ipam/lease aws registry",
-	"tool/conf":                "tool/cli ipam/lease registry plugin/chain plugin/ipvlan unnumbered-ptp", // the plugins for their configurations: validate
+	"tool/conf":                "tool/cli ipam/lease registry plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate
 	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease aws nl registry",
 	"tool/iam":                 "ipam ipam/lease",
 	"tool/repair":              "tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry", // the ADD of the plugin, again
@@ -62,6 +63,7 @@ var arrows = map[string]string{
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan ipam/lease",
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": "plugin unnumbered-ptp",
+	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          "plugin plugin/egress",
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  "plugin plugin/chain",
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
 	"aws/sim/demo":                                     "aws/sim/vpcsim aws/sim/paths aws/sim/ec2sim nl",
@@ -98,10 +100,11 @@ var forbidden = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.5,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.7,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.2,
+	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.4,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     16,
 }
 

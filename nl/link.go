@@ -16,7 +16,7 @@ import (
 type Link struct {
 	Index int
 	Name  string
-	Kind  string // "veth", "ipvlan", "device" for a real one
+	Kind  string // "veth", "ipvlan", "ipip", "device" for a real one
 	MAC   string
 	MTU   int
 	Up    bool
@@ -25,6 +25,7 @@ type Link struct {
 	Peer  int    // the index of the other end or of the master, maybe in another namespace
 	Mode  string // of an ipvlan: l2, l3 or l3s
 
+	tunnel tunnel // of a tunnel: what it is besides its kind
 	peerNS uint32 // 1 + the ID of the namespace that Peer is in; 0 if it is in this one
 }
 

@@ -59,6 +59,8 @@ func (l *Link) parseInfo(info []byte) error {
 			l.Kind = unix.ByteSliceToString(t.Value)
 		case t.Attr.Type == nl.IFLA_INFO_DATA && l.Kind == "ipvlan":
 			l.Mode, err = parseMode(t.Value)
+		case t.Attr.Type == nl.IFLA_INFO_DATA && (l.Kind == "ipip" || l.Kind == "ip6tnl"):
+			l.tunnel = parseTunnel(t.Value)
 		}
 	}
 	return err

@@ -25,6 +25,7 @@ type Rule struct {
 	Mark     uint32
 	Mask     uint32 // 0 is all bits
 	Table    uint32 // 0 only to delete: any table
+	MinLen   int    // only routes whose prefix has this length or more count: suppress_prefixlength MinLen-1; 0: all routes
 	Protocol int    // 0 is kernel, as with ip(8)
 }
 
@@ -43,7 +44,11 @@ func (r Rule) String() string {
 	if r.Mark != 0 {
 		c.option("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
 	}
-	return c.option("iif", r.IIF).option("lookup", tableName(r.Table)).number("protocol", r.Protocol).String()
+	c.option("iif", r.IIF).option("lookup", tableName(r.Table))
+	if r.MinLen > 0 {
+		c.option("suppress_prefixlength", strconv.Itoa(r.MinLen-1))
+	}
+	return c.number("protocol", r.Protocol).String()
 }
 
 func (r Rule) family() Family {
@@ -130,6 +135,9 @@ func (r Rule) message(action uint8) []nl.NetlinkRequestData {
 	if r.IIF != "" {
 		data = append(data, attrString(nl.FRA_IIFNAME, r.IIF))
 	}
+	if r.MinLen > 0 {
+		data = append(data, attr32(nl.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinLen-1)))
+	}
 	if r.Protocol != 0 {
 		data = append(data, attr(nl.FRA_PROTOCOL, []byte{uint8(r.Protocol)}))
 	}
@@ -212,6 +220,8 @@ func parseRule(m []byte) (Rule, error) {
 			r.Mask = number(t.Value)
 		case nl.FRA_TABLE:
 			r.Table = number(t.Value)
+		case nl.FRA_SUPPRESS_PREFIXLEN: // each rule has it; -1 is none
+			r.MinLen = int(int32(number(t.Value))) + 1
 		case nl.FRA_PROTOCOL:
 			r.Protocol = int(number(t.Value))
 		}

@@ -124,6 +124,12 @@ var ctStates = map[string]uint32{
 	"new": expr.CtStateBitNEW, "untracked": expr.CtStateBitUNTRACKED,
 }
 
+// CTReply matches packets that answer the packets that began their connection.
+func CTReply() Term {
+	const reply = 1 // IP_CT_DIR_REPLY
+	return term("ct direction reply", &expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{reply}))
+}
+
 // statusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
 const statusDNAT = 1 << 5
 
@@ -169,6 +175,34 @@ func SNAT(a netip.Addr) Term {
 	f, family := nfFamily(a)
 	return term(fmt.Sprintf("snat %s to %s fully-random", f, a), &expr.Immediate{Register: 1, Data: a.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1, FullyRandom: true})
+}
+
+// SNATWithin ends a rule: the source becomes a, with a free port from first to last. For ICMP,
+// the number is the identifier of an echo.
+func SNATWithin(a netip.Addr, first, last uint16) Term {
+	f, family := nfFamily(a)
+	return term(fmt.Sprintf("snat %s to %s fully-random", f, portRange(a, first, last)), &expr.Immediate{Register: 1, Data: a.AsSlice()},
+		&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(first)},
+		&expr.Immediate{Register: 3, Data: binaryutil.BigEndian.PutUint16(last)},
+		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1, RegProtoMin: 2, RegProtoMax: 3, Specified: true, FullyRandom: true})
+}
+
+// portRange is an address with ports, as nft(8) writes it.
+func portRange(a netip.Addr, first, last uint16) string {
+	return fmt.Sprintf("%s-%d", netip.AddrPortFrom(a, first), last)
+}
+
+// ClampMSS lowers the segment size that the beginning of a TCP connection announces to what fits
+// into the route. It helps where ICMP errors about the MTU of a path get lost.
+func ClampMSS() Term {
+	const syn, maxseg = 0x02, 2 // RFC 9293, sections 3.1 and 3.2
+	code := append(l4proto("tcp"),
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn}, Xor: []byte{0}}, notEqual([]byte{0}),
+		&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
+		&expr.Byteorder{Op: expr.ByteorderHton, SourceRegister: 1, DestRegister: 1, Len: 2, Size: 2},
+		&expr.Exthdr{SourceRegister: 1, Type: maxseg, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt})
+	return term("tcp flags syn tcp option maxseg size set rt mtu", code...)
 }
 
 // SNATPorts ends a rule: the source keeps its address. It keeps its port, too, if that is free

@@ -142,7 +142,7 @@ func files(t *testing.T, root string) []string {
 }
 
 func tarball(t *testing.T, file string) {
-	want := "cni-ipvlan-vpc-k8s\ncni-ipvlan-vpc-k8s-ipam\ncni-ipvlan-vpc-k8s-ipvlan\ncni-ipvlan-vpc-k8s-unnumbered-ptp\ncni-ipvlan-vpc-k8s-tool\n"
+	want := "cni-ipvlan-vpc-k8s\ncni-ipvlan-vpc-k8s-ipam\ncni-ipvlan-vpc-k8s-ipvlan\ncni-ipvlan-vpc-k8s-unnumbered-ptp\ncni-ipvlan-vpc-k8s-egress\ncni-ipvlan-vpc-k8s-tool\n"
 	if got := command(t, "tar", "-tzf", file); got != want {
 		t.Errorf("it has\n%s", got)
 	}

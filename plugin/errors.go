@@ -21,6 +21,10 @@ const (
 	CodeInvalid      = types.ErrInvalidNetworkConfig // 7: the configuration cannot work
 	CodeTryAgain     = types.ErrTryAgainLater        // 11: the same call may succeed later
 	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed
+
+	// CodeRefused is the code of an ADD whose pod asks for what it may not have. The
+	// specification leaves codes from 100 on to plugins.
+	CodeRefused = 100
 )
 
 // An Error is an error with CNI's code, for the runtime, and a hint, for the operator. It may

@@ -5,7 +5,6 @@ package lease
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
@@ -21,7 +20,7 @@ const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 
 // CodeRefused is the CNI error code of an ADD whose pod asks for a pool, an address or another
 // thing that it may not have.
-const CodeRefused = 100
+const CodeRefused = plugin.CodeRefused
 
 // Policies returns the policies of the pools, the default one first. The Config has been
 // validated.
@@ -41,7 +40,7 @@ func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 func (c *Config) serving(namespace string) Policy {
 	best, width := c.pools[0], -1
 	for _, p := range c.pools[1:] {
-		if w := narrowest(p.namespaces, namespace); w > width {
+		if w := plugin.Namespaces(p.namespaces).Narrowest(namespace); w > width {
 			best, width = p, w
 		}
 	}
@@ -59,26 +58,9 @@ func (c *Config) requested(pod plugin.Pod, name string) (Policy, error) {
 			"pod %s asks for the pool %q, but no pool has that name", pod, name)
 	}
 	p := c.pools[i]
-	if c.serving(pod.Namespace).Pool == p.Pool || max(narrowest(p.namespaces, pod.Namespace), narrowest(p.selectable, pod.Namespace)) >= 0 {
+	if c.serving(pod.Namespace).Pool == p.Pool || plugin.Namespaces(p.namespaces).Has(pod.Namespace) || plugin.Namespaces(p.selectable).Has(pod.Namespace) {
 		return p, nil
 	}
 	return Policy{}, plugin.Errorf(CodeRefused, "add the namespace to the key selectable of that pool, in the network configuration of the node",
 		"pod %s asks for the pool %q, which does not allow the namespace %s to ask for it", pod, name, pod.Namespace)
-}
-
-// narrowest returns the length of the longest glob that matches the namespace. A full name
-// counts more than any beginning of a name. If no glob matches, narrowest returns -1.
-func narrowest(globs []string, namespace string) int {
-	width := -1
-	for _, g := range globs {
-		start, open := strings.CutSuffix(g, "*")
-		switch {
-		case namespace == "":
-		case !open && g == namespace:
-			width = len(g) + 1
-		case open && strings.HasPrefix(namespace, start):
-			width = max(width, len(start))
-		}
-	}
-	return width
 }

@@ -138,7 +138,7 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (Permission, error
 	}
 	var nearest error
 	for _, p := range c.Permissions {
-		if !slices.Contains(p.Namespaces, "*") && narrowest(p.Namespaces, pod.Namespace) < 0 {
+		if !slices.Contains(p.Namespaces, "*") && !plugin.Namespaces(p.Namespaces).Has(pod.Namespace) {
 			continue
 		}
 		err := p.allows(asked)

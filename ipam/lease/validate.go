@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -115,10 +115,8 @@ func (v *validation) tracking(t *registry.Tracking) registry.Tracking {
 // globs checks names of namespaces. A star is allowed only at the end: otherwise it would not
 // be clear which of two globs is the narrower one.
 func (v *validation) globs(key string, globs []string) []string {
-	for _, g := range globs {
-		if i := strings.IndexByte(g, '*'); g == "" || i >= 0 && i != len(g)-1 {
-			v.wrong("%s: %q: want a namespace, or the beginning of one and a *", key, g)
-		}
+	for _, g := range plugin.Namespaces(globs).Invalid() {
+		v.wrong("%s: %q: want a namespace, or the beginning of one and a *", key, g)
 	}
 	return globs
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process.
+// Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process, and egress
+// for the few pods that it concerns.
 //
 // With three plugins, most of the cost of an ADD is the start and the end of three programs. One
 // of them contains the AWS SDK. The type cni-ipvlan-vpc-k8s in a conflist replaces all three by
@@ -24,15 +25,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// all has the three plugins, in the order of an ADD.
+// all has the plugins, in the order of an ADD.
 var all = []plugin.Commands[Config]{
 	as(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // its Add is not used, see address
 	as(lease.NotesUse(ipvlan.Commands()), func(c Config) ipvlan.Config { return c.ipvlan }),
 	as(ptp.Commands(), func(c Config) ptp.Config { return c.ptp }),
+	as(egress.Commands(), func(c Config) egress.Config { return c.egress }),
 }
 
 // Commands are the commands of the plugin.
@@ -47,7 +50,7 @@ func Commands() plugin.Commands[Config] {
 	}
 }
 
-// onNode makes the three plugins share the namespaces of the node and of the pod, which are
+// onNode makes the plugins share the namespaces of the node and of the pod, which are
 // opened once.
 func onNode(f func(context.Context, *plugin.Request[Config]) error) func(context.Context, *plugin.Request[Config]) error {
 	return func(ctx context.Context, r *plugin.Request[Config]) error {

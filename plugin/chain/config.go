@@ -15,32 +15,34 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Config has the keys of all three plugins. Two of them have the key mtu: it is for both
+// A Config has the keys of all plugins. Two of them have the key mtu: it is for both
 // links of the pod. The same two have the key containerInterface.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config
 	ptp    ptp.Config
+	egress egress.Config
 }
 
-// Parts are the configurations of the three plugins.
-func (c *Config) Parts() (ipam *lease.Config, slave *ipvlan.Config, pair *ptp.Config) {
-	return &c.ipam, &c.ipvlan, &c.ptp
+// Parts are the configurations of the plugins.
+func (c *Config) Parts() (ipam *lease.Config, slave *ipvlan.Config, pair *ptp.Config, out *egress.Config) {
+	return &c.ipam, &c.ipvlan, &c.ptp, &c.egress
 }
 
 // Describe describes the JSON, as UnmarshalJSON reads it.
 func (c *Config) Describe(j *codec.Codec) {
-	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe)
+	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
 // UnmarshalJSON gives all keys to each plugin, which takes its own. Like encoding/json it reads
 // on after a mistake and returns the first one. Otherwise a mistake in mtu would appear twice.
 func (c *Config) UnmarshalJSON(text []byte) error {
-	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp))
+	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp), json.Unmarshal(text, &c.egress))
 }
 
 // Validate sets the defaults and returns all mistakes together.
@@ -48,7 +50,7 @@ func (c *Config) Validate() error {
 	ipam, mtu, end := c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface
 	// ipvlan reports mistakes in mtu, unnumbered-ptp those in containerInterface, and the key ipam is reported here.
 	c.ipvlan.IPAM.Type, c.ptp.MTU, c.ipvlan.ContainerInterface = "", 0, ""
-	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate()}
+	mistakes := []error{c.ipam.Validate(), c.ipvlan.Validate(), c.ptp.Validate(), c.egress.Validate()}
 	c.ipvlan.IPAM, c.ptp.MTU, c.ipvlan.ContainerInterface = ipam, mtu, end
 	if ipam.Type != "" {
 		mistakes = append(mistakes, fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
@@ -64,7 +66,7 @@ func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// as adapts the commands of a plugin to requests with the configuration of all three. None of
+// as adapts the commands of a plugin to requests with the configuration of all. None of
 // the returned commands is nil.
 func as[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context, *plugin.Request[Config]) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -25,19 +26,20 @@ type object struct {
 	IPAM   lease.Config
 	IPVlan ipvlan.Config
 	PTP    ptp.Config
+	Egress egress.Config
 }
 
 func (o *object) describe(j *codec.Codec) {
-	c := Config{o.IPAM, o.IPVlan, o.PTP}
+	c := Config{o.IPAM, o.IPVlan, o.PTP, o.Egress}
 	c.Describe(j)
-	*o = object{c.ipam, c.ipvlan, c.ptp}
+	*o = object{c.ipam, c.ipvlan, c.ptp, c.egress}
 }
 
 // UnmarshalJSON reads it as a Config.
 func (o *object) UnmarshalJSON(text []byte) error {
 	var c Config
 	err := c.UnmarshalJSON(text)
-	*o = object{c.ipam, c.ipvlan, c.ptp}
+	*o = object{c.ipam, c.ipvlan, c.ptp, c.egress}
 	return err
 }
 
@@ -45,7 +47,7 @@ func (o *object) UnmarshalJSON(text []byte) error {
 // writes what both have in it.
 func (o *object) MarshalJSON() ([]byte, error) {
 	all := map[string]any{}
-	for _, part := range []any{o.IPAM, o.IPVlan, o.PTP} {
+	for _, part := range []any{o.IPAM, o.IPVlan, o.PTP, o.Egress} {
 		var keys map[string]any
 		text, err := json.Marshal(part)
 		if err := errors.Join(err, json.Unmarshal(text, &keys)); err != nil {
@@ -80,7 +82,7 @@ func TestConfig(t *testing.T) {
 	want.IPAM.InterfaceIndex = 2
 	want.IPVlan.Mode, want.IPVlan.MTU = "l3s", 1400
 	want.PTP.HostInterface, want.PTP.MTU = "eth0", 1400
-	if diff := cmp.Diff(want, object{c.ipam, c.ipvlan, c.ptp}, cmpopts.IgnoreUnexported(lease.Config{}, ptp.Config{})); diff != "" {
+	if diff := cmp.Diff(want, object{c.ipam, c.ipvlan, c.ptp, c.egress}, cmpopts.IgnoreUnexported(lease.Config{}, ptp.Config{}, egress.Config{})); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
@@ -93,8 +95,8 @@ func TestConfigMistakes(t *testing.T) {
 	}{
 		{"right", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","mtu":1400}`, nil},
 		{"empty", `{}`, []string{"secGroupIds must be specified", "hostInterface must be specified", "containerInterface must be specified"}},
-		{"one of each", `{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x"}`,
-			[]string{`provision: "some"`, `unknown ipvlan mode: "l4"`, "mtu: 9: the value must be 0, ", `nodePorts: "x"`}},
+		{"one of each", `{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x","egressPort":0}`,
+			[]string{`provision: "some"`, `unknown ipvlan mode: "l4"`, "mtu: 9: the value must be 0, ", `nodePorts: "x"`, "egressPort: 0"}},
 		{"another's ipam", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
 			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses: put ipam's keys beside the others`}},
 	} {
@@ -103,7 +105,7 @@ func TestConfigMistakes(t *testing.T) {
 			if err := json.Unmarshal([]byte(tt.config), &c); err != nil {
 				t.Fatal(err)
 			}
-			read := object{c.ipam, c.ipvlan, c.ptp}
+			read := object{c.ipam, c.ipvlan, c.ptp, c.egress}
 			var got []string
 			if err := c.Validate(); err != nil {
 				got = strings.Split(err.Error(), "\n")

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,6 +18,7 @@ import (
 	cni "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -95,20 +97,20 @@ func (r *review) positions() map[string]int {
 
 // alone reviews which other plugins are in a chain with the plugin that is all three.
 func (r *review) alone(at map[string]int) {
-	for _, typ := range three {
+	for _, typ := range parted {
 		if i, ok := at[typ]; ok {
-			r.wrong(r.where(i), "it stands beside %s, which is all three of them: move its keys there, and remove it", TypeAll)
+			r.wrong(r.where(i), "it stands beside %s, which is all of them in one: move its keys there, and remove it", TypeAll)
 		}
 	}
 }
 
-// order reviews the order of the three: each needs the result of the one before it.
+// order reviews the order of the others: each needs the result of the one before it.
 func (r *review) order(at map[string]int) {
 	last := -1
 	for i, m := range r.Plugins {
-		place := slices.Index(three, m.Type)
+		place := slices.Index(parted, m.Type)
 		if place >= 0 && place < last && at[m.Type] == i {
-			r.wrong(r.where(i), "it stands behind %s, which needs its result", three[last])
+			r.wrong(r.where(i), "it stands behind %s, which needs its result", parted[last])
 		}
 		last = max(last, place)
 	}
@@ -175,6 +177,19 @@ func (r *review) portmap(i int, mark uint32) {
 
 // podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
+
+// egress reviews whether pods can ask for what the configuration lets them choose.
+func (r *review) egress(where string, i int, c *egress.Config) {
+	var head struct {
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // an object, which has been decoded once
+	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
+		if len(c.Egresses[name].Selectable) > 0 && !head.Capabilities[podAnnotations] {
+			r.wrong(where, `egress: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name, podAnnotations)
+		}
+	}
+}
 
 // pools reviews whether the pools work with the other plugins and keys.
 func (r *review) pools(where string, i int, c *lease.Config) {

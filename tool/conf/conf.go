@@ -25,14 +25,19 @@ const (
 	TypeIPAM   = "cni-ipvlan-vpc-k8s-ipam"
 	TypeIPVlan = "cni-ipvlan-vpc-k8s-ipvlan"
 	TypePTP    = "cni-ipvlan-vpc-k8s-unnumbered-ptp"
-	TypeAll    = "cni-ipvlan-vpc-k8s" // is the three in one
+	TypeEgress = "cni-ipvlan-vpc-k8s-egress"
+	TypeAll    = "cni-ipvlan-vpc-k8s" // is all of them in one
 )
 
 // three are the plugins of a chain in their order: each needs the result of the one before it.
 var three = []string{TypeIPAM, TypeIPVlan, TypePTP}
 
+// parted are the plugins that may be in a chain when none is all of them: egress is the last, or
+// not there.
+var parted = append(slices.Clone(three), TypeEgress)
+
 // Types are the types of all our plugins.
-var Types = append([]string{TypeAll}, three...)
+var Types = append([]string{TypeAll}, parted...)
 
 // defaultReuse is the reuseIPWait of a pool without a configuration.
 const defaultReuse = time.Minute

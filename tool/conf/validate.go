@@ -18,6 +18,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -128,6 +129,7 @@ var configs = map[string]func() validator{
 	TypeIPAM:   func() validator { return &lease.Config{} },
 	TypeIPVlan: func() validator { return &ipvlan.Config{} },
 	TypePTP:    func() validator { return &ptp.Config{} },
+	TypeEgress: func() validator { return &egress.Config{} },
 }
 
 type validator interface{ Validate() error }
@@ -138,8 +140,8 @@ func parts(c validator) []any {
 	if !ok {
 		return []any{c}
 	}
-	ipam, slave, pair := all.Parts()
-	return []any{ipam, slave, pair}
+	ipam, slave, pair, out := all.Parts()
+	return []any{ipam, slave, pair, out}
 }
 
 // keyTypes returns the types of these structs.
@@ -169,8 +171,13 @@ func (r *review) member(i int) {
 			}
 		}
 	}
-	if ipam, ok := parts(c)[0].(*lease.Config); ok {
-		r.pools(where, i, ipam)
+	for _, part := range parts(c) {
+		switch part := part.(type) {
+		case *lease.Config:
+			r.pools(where, i, part)
+		case *egress.Config:
+			r.egress(where, i, part)
+		}
 	}
 }
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A FOU is a UDP port of the address Local where the kernel takes packets of a [Tunnel] out of
+// UDP (ip-fou(8)). The port ends with its namespace.
+type FOU struct {
+	Local netip.Addr
+	Port  uint16
+}
+
+func (f FOU) String() string {
+	name := "ip fou add"
+	if f.Local.Is6() {
+		name = "ip -6 fou add"
+	}
+	return command(name).number("port", int(f.Port)).number("ipproto", int(f.proto())).option("local", f.Local.String()).String()
+}
+
+// proto is the protocol of the packets inside: IP in IP, or IPv6 in IPv6.
+func (f FOU) proto() uint8 {
+	if f.Local.Is6() {
+		return unix.IPPROTO_IPV6
+	}
+	return unix.IPPROTO_IPIP
+}
+
+// The commands and attributes of linux/fou.h, and the version of the protocol.
+const (
+	fouAdd, fouDel, fouGet                  = 1, 2, 3
+	fouPort, fouAF, fouProto, fouType       = 1, 2, 3, 4
+	fouLocal4, fouLocal6                    = 6, 7
+	fouDirect                               = 1 // the UDP packet has no header besides
+	fouVersion                        uint8 = 1
+)
+
+// ErrNoFOU reports that the kernel has no FOU, and could not load the module.
+var ErrNoFOU = errors.New("this kernel has no foo over UDP, the module fou")
+
+// Add opens the port.
+func (f FOU) Add(n *NS) error {
+	_, err := n.fou(fouAdd, unix.NLM_F_ACK, f.attrs(f.proto())...)
+	if errors.Is(err, unix.EADDRINUSE) {
+		if f.Check(n) == nil {
+			return errSame
+		}
+		return fmt.Errorf("a program in the namespace uses UDP port %d: %w", f.Port, err)
+	}
+	return err
+}
+
+// Del closes the port.
+func (f FOU) Del(n *NS) error {
+	_, err := n.fou(fouDel, unix.NLM_F_ACK, f.attrs(0)...)
+	if errors.Is(err, ErrNoFOU) || errors.Is(err, unix.EINVAL) { // EINVAL: there is no such port
+		return fs.ErrNotExist
+	}
+	return err
+}
+
+// Check looks for the port.
+func (f FOU) Check(n *NS) error {
+	ports, err := n.fou(fouGet, unix.NLM_F_DUMP)
+	if err != nil {
+		return err
+	}
+	for _, m := range ports {
+		if f == parseFOU(m) {
+			return nil
+		}
+	}
+	return fmt.Errorf("there is no such port: %w", fs.ErrNotExist)
+}
+
+// attrs describe the port. To delete one, the kernel wants no protocol.
+func (f FOU) attrs(proto uint8) []nl.NetlinkRequestData {
+	af, local := uint8(unix.AF_INET), fouLocal4
+	if f.Local.Is6() {
+		af, local = unix.AF_INET6, fouLocal6
+	}
+	data := []nl.NetlinkRequestData{attr(fouPort, binary.BigEndian.AppendUint16(nil, f.Port)), attr(fouAF, []byte{af}), attrAddr(local, f.Local)}
+	if proto != 0 {
+		data = append(data, attr(fouProto, []byte{proto}), attr(fouType, []byte{fouDirect}))
+	}
+	return data
+}
+
+func parseFOU(m []byte) (f FOU) {
+	if len(m) < nl.SizeofGenlmsg {
+		return f
+	}
+	for typ, value := range attrsOf(m[nl.SizeofGenlmsg:]) {
+		switch {
+		case typ == fouPort && len(value) == 2:
+			f.Port = binary.BigEndian.Uint16(value)
+		case typ == fouLocal4, typ == fouLocal6:
+			f.Local = addrFrom(value)
+		}
+	}
+	return f
+}
+
+// fou sends a command of the family fou of generic netlink. The kernel loads the module for it.
+func (n *NS) fou(command uint8, flags int, data ...nl.NetlinkRequestData) ([][]byte, error) {
+	family, err := n.fouFamily()
+	if err != nil {
+		return nil, err
+	}
+	head := &nl.Genlmsg{Command: command, Version: fouVersion}
+	return n.request(unix.NETLINK_GENERIC, family, flags, 0, append([]nl.NetlinkRequestData{head}, data...)...)
+}
+
+func (n *NS) fouFamily() (int, error) {
+	family, err := n.genericFamily("fou")
+	if errors.Is(err, fs.ErrNotExist) {
+		err = ErrNoFOU // not an absence: nothing can be made
+	}
+	return family, err
+}
+
+// genericFamily returns the number of a family of generic netlink.
+func (n *NS) genericFamily(name string) (int, error) {
+	answers, err := n.request(unix.NETLINK_GENERIC, unix.GENL_ID_CTRL, 0, 0,
+		&nl.Genlmsg{Command: unix.CTRL_CMD_GETFAMILY, Version: 1}, attrString(unix.CTRL_ATTR_FAMILY_NAME, name))
+	if err != nil {
+		return 0, err
+	}
+	for _, m := range answers {
+		for typ, value := range attrsOf(m[min(nl.SizeofGenlmsg, len(m)):]) {
+			if typ == unix.CTRL_ATTR_FAMILY_ID {
+				return int(number(value)), nil
+			}
+		}
+	}
+	return 0, fmt.Errorf("the kernel names no number of the generic netlink family %s", name)
+}
+
+// Supported returns [ErrNoFOU] if the kernel has no FOU. The kernel loads the module for that.
+func (FOU) Supported(n *NS) error {
+	_, err := n.fouFamily()
+	return err
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. It has no
+// remote address. A packet goes to the next hop of its route, or without one to its own
+// destination, so one link serves any number of others (ip_tunnel_xmit, "NBMA tunnel"). The
+// other side needs a [FOU] at the same port.
+//
+// The kernel chooses the source port by the connection inside. So EC2 and the CPUs see several
+// flows, and not one.
+//
+// The UDP header has no checksum, in IPv6 neither (RFC 6935, RFC 6936). The packets inside have
+// checksums of their own. If the checksum of a packet inside is left to the network card, the
+// kernel cannot translate the addresses outside and keep a checksum there right.
+type Tunnel struct {
+	Name  string
+	Local netip.Addr // of the packets outside
+	Port  uint16     // UDP port of the others
+	MTU   int        // of the packets inside
+	Group uint32     // links to be deleted together; 0 is the default group
+}
+
+// The bytes that a tunnel adds: the header of IP, and that of UDP.
+const (
+	tunnelBytes4 = 20 + 8
+	tunnelBytes6 = 40 + 8
+)
+
+// TunnelMTU is the MTU of a tunnel by a link with such an MTU.
+func TunnelMTU(f Family, mtu int) int {
+	if f == IPv6 {
+		return mtu - tunnelBytes6
+	}
+	return mtu - tunnelBytes4
+}
+
+func (t Tunnel) String() string {
+	c := command("ip link add").word(t.Name).number("mtu", t.MTU).number("group", int(t.Group))
+	if t.Local.Is6() {
+		return c.word("type ip6tnl mode ip6ip6").option("local", t.Local.String()).
+			word("encaplimit none hoplimit 64 encap fou encap-sport auto").number("encap-dport", int(t.Port)).String()
+	}
+	return c.word("type ipip").option("local", t.Local.String()).
+		word("ttl 64 encap fou encap-sport auto").number("encap-dport", int(t.Port)).String()
+}
+
+func (t Tunnel) kind() string {
+	if t.Local.Is6() {
+		return "ip6tnl"
+	}
+	return "ipip"
+}
+
+// The values of linux/if_tunnel.h and linux/ip6_tunnel.h.
+const (
+	encapFOU       = 1
+	ignEncapLimit  = 1 // no header that limits the encapsulation, of 8 bytes
+	tunnelHopLimit = 64
+)
+
+// ErrNoTunnel reports that the kernel lacks a part of what a tunnel needs.
+var ErrNoTunnel = errors.New("this kernel lacks ipip or ip6_tunnel, or their encapsulation by fou (CONFIG_NET_FOU_IP_TUNNELS, the module fou6)")
+
+// Add creates the tunnel, and sets it up.
+func (t Tunnel) Add(n *NS) error {
+	if err := checkName(t.Name); err != nil {
+		return err
+	}
+	data := attr(nl.IFLA_INFO_DATA, nil)
+	for _, a := range []*nl.RtAttr{
+		attrAddr(nl.IFLA_IPTUN_LOCAL, t.Local), attr(nl.IFLA_IPTUN_TTL, []byte{tunnelHopLimit}), attr(nl.IFLA_IPTUN_PMTUDISC, []byte{1}),
+		attr(nl.IFLA_IPTUN_ENCAP_TYPE, nl.Uint16Attr(encapFOU)), attr(nl.IFLA_IPTUN_ENCAP_DPORT, binary.BigEndian.AppendUint16(nil, t.Port)),
+	} {
+		data.AddChild(a)
+	}
+	if t.Local.Is6() {
+		data.AddRtAttr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPV6})
+		data.AddRtAttr(nl.IFLA_IPTUN_FLAGS, nl.Uint32Attr(ignEncapLimit))
+	}
+	info := attr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte(t.kind()))
+	info.AddChild(data)
+	msg := linkMessage()
+	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
+	err := n.change(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
+		attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), info)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: %w", ErrNoTunnel, err)
+	}
+	return err
+}
+
+// Del deletes the tunnel.
+func (t Tunnel) Del(n *NS) error { return n.delLink(t.Name) }
+
+// Check compares the tunnel with what it should be.
+func (t Tunnel) Check(n *NS) error {
+	l, err := n.LinkByName(t.Name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case l.Kind != t.kind():
+		return differs(t.Name, l.Kind, t.kind())
+	case l.tunnel != tunnel{t.Local, t.Port}:
+		return differs(t.Name, l.tunnel, tunnel{t.Local, t.Port})
+	case l.MTU != t.MTU:
+		return differs("mtu", l.MTU, t.MTU)
+	case !l.Up:
+		return errors.New("the link is down")
+	}
+	return nil
+}
+
+// Tunnel reports whether the link is a [Tunnel], and returns its local address and the UDP port.
+func (l Link) Tunnel() (local netip.Addr, port uint16, is bool) {
+	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
+}
+
+// A tunnel is what distinguishes a link that is a tunnel from others of its kind.
+type tunnel struct {
+	local netip.Addr
+	port  uint16 // of FOU
+}
+
+func (t tunnel) String() string { return fmt.Sprintf("a tunnel of %s by UDP port %d", t.local, t.port) }
+
+// parseTunnel reads what is particular to a link of the kind ipip or ip6tnl.
+func parseTunnel(data []byte) (t tunnel) {
+	for typ, value := range attrsOf(data) {
+		switch {
+		case typ == nl.IFLA_IPTUN_LOCAL:
+			t.local = addrFrom(value)
+		case typ == nl.IFLA_IPTUN_ENCAP_DPORT && len(value) == 2:
+			t.port = binary.BigEndian.Uint16(value)
+		case typ == nl.IFLA_IPTUN_REMOTE && addrFrom(value).IsValid() && !addrFrom(value).IsUnspecified():
+			return tunnel{} // it has a remote address
+		}
+	}
+	return t
+}

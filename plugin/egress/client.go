@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// mangle is the priority of chains that set marks: before addresses are translated.
+const mangle = -150
+
+// client is what a client gets: the tunnel, and a table of routes by it. A packet to a
+// destination goes to the gateway, that is to the Service of the routers.
+//
+// A route of the type throw sends a packet on to the pod's other routes. So the longest prefix
+// decides whether a packet takes the tunnel.
+func (p *pod) client(all []Egress) (nl.Wiring, error) {
+	var objects []nl.Object
+	families := p.families(all...)
+	for _, f := range families {
+		objects = append(objects, p.tunnel(f, 0)...)
+	}
+	objects = append(objects, clientTable())
+	for _, f := range families {
+		routes, err := p.clientRoutes(f, all)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, routes...)
+		objects = append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: tableOut, Protocol: nl.RouteProtocol})
+	}
+	return p.steps(objects), nil
+}
+
+// clientRoutes lead into the tunnel. If two egresses disagree about a prefix, the one that names it
+// as a destination counts.
+func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err error) {
+	var out, spared []nl.Route
+	for _, e := range all {
+		gw := e.gateway(f)
+		if !gw.IsValid() {
+			continue
+		}
+		no := e.spared(f, p.routes)
+		for _, dst := range no {
+			spared = append(spared, nl.Route{Dst: dst, Type: "throw", Table: tableOut, Protocol: nl.RouteProtocol})
+		}
+		for _, dst := range e.destinations {
+			if nl.FamilyOf(dst.Addr()) != f {
+				continue
+			}
+			if slices.Contains(no, dst) {
+				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the configuration excepts it: no packet would take the tunnel", dst))
+			}
+			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: true, Src: p.addr(f), MTU: e.MTU, Table: tableOut, Protocol: nl.RouteProtocol})
+		}
+	}
+	named := func(r nl.Route) bool {
+		return slices.ContainsFunc(out, func(o nl.Route) bool { return o.Dst == r.Dst })
+	}
+	for i, r := range spared {
+		if !named(r) && !slices.Contains(spared[:i], r) {
+			objects = append(objects, r)
+		}
+	}
+	for _, r := range out {
+		objects = append(objects, r)
+	}
+	return objects, err
+}
+
+// clientTable makes the tunnel one for connections that the pod begins.
+//
+// Answers to others must leave as they do without a tunnel: to callers at a NodePort or behind a
+// load balancer, and to probes. Their destination may be one of the tunnel's. They get the mark,
+// and the kernel looks for a route again, without the tunnel's table.
+//
+// From the tunnel the pod takes answers, and errors about its connections, and nothing else.
+// Otherwise anybody who can send UDP to the pod could call it with any source.
+func clientTable() nl.Table {
+	onlyAnswers := []nl.NFRule{
+		{nl.IIFName(links), nl.CTState("established", "related"), nl.Accept()},
+		{nl.IIFName(links), nl.Count(), nl.Drop()},
+	}
+	return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{
+		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: []nl.NFRule{
+			{nl.OIFName(links), nl.CTReply(), nl.SetMark(mark)},
+		}},
+		{Name: "input", Type: "filter", Hook: "input", Rules: onlyAnswers},
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: onlyAnswers}, // containers in the pod
+	}}
+}
+
+// steps are steps in the pod.
+func (p *pod) steps(objects []nl.Object) nl.Wiring {
+	w := make(nl.Wiring, 0, len(objects))
+	for _, o := range objects {
+		w = append(w, nl.Step{NS: p.ns, Object: o})
+	}
+	return w
+}

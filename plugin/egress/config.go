@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// A Config is the plugin's part of a network configuration.
+type Config struct {
+	Egresses map[string]Egress `json:"egress"`     // by name
+	Port     *int              `json:"egressPort"` // UDP port of all tunnels; 5555
+
+	RuntimeConfig struct {
+		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+	} `json:"runtimeConfig"` // what the runtime says of one pod
+
+	port uint16
+}
+
+// An Egress is a way out for some destinations.
+type Egress struct {
+	Gateways     []string `json:"gateways"`     // the ClusterIP of the Service of the routers, at most one of each family
+	Destinations []string `json:"destinations"` // CIDRs that clients reach by a router
+	Except       []string `json:"except"`       // CIDRs within these that they reach as other pods do
+	MTU          int      `json:"mtu"`          // of the packets in the tunnel; 0: as large as the links allow
+
+	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are clients: names, or the beginning of names and a *
+	Selectable []string `json:"selectable"` // further namespaces, whose pods are clients if they ask for it
+	Routers    []string `json:"routers"`    // namespaces whose pods are routers
+	Clients    []string `json:"clients"`    // CIDRs of the addresses that routers serve; without it, IPv4: what the router's result routes by its ENI, IPv6: all
+
+	gateways     []netip.Addr
+	destinations []netip.Prefix
+	except       []netip.Prefix
+	clients      []netip.Prefix
+}
+
+// DefaultPort is the UDP port of the tunnels if egressPort is left out.
+const DefaultPort = 5555
+
+// Describe describes the JSON, as the struct tags do.
+func (c *Config) Describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.Table(j, "egress", &c.Egresses, codec.ByName, (*Egress).describe)
+		codec.Field(j, "egressPort", &c.Port, codec.Pointer(codec.Number))
+		codec.Within(j, "runtimeConfig", func() {
+			codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.RuntimeConfig.Annotations, codec.ByName, codec.Text)
+		})
+	})
+}
+
+func (e *Egress) describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.List(j, "gateways", &e.Gateways, codec.Text)
+		codec.List(j, "destinations", &e.Destinations, codec.Text)
+		codec.List(j, "except", &e.Except, codec.Text)
+		codec.Field(j, "mtu", &e.MTU, codec.Number)
+		codec.List(j, "namespaces", &e.Namespaces, codec.Text)
+		codec.List(j, "selectable", &e.Selectable, codec.Text)
+		codec.List(j, "routers", &e.Routers, codec.Text)
+		codec.List(j, "clients", &e.Clients, codec.Text)
+	})
+}
+
+// Validate sets the defaults and returns all mistakes together.
+func (c *Config) Validate() error {
+	var v validation
+	port := *cmp.Or(c.Port, new(DefaultPort))
+	if port < 1 || port >= nl.SpliceFirst {
+		v.wrong("egressPort: %d: want a port from 1 to %d: pods use higher ports for their calls to Services", port, nl.SpliceFirst-1)
+	}
+	c.port = uint16(port)
+	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
+		v.within = "egress: " + name + ": "
+		c.Egresses[name] = v.egress(c.Egresses[name])
+		if name == "" || strings.ContainsAny(name, ", ") {
+			v.wrong("want a name without commas and spaces, because pods choose by a list of names")
+		}
+	}
+	v.within = ""
+	v.conflicts(c.Egresses)
+	return errors.Join(v.mistakes...)
+}
+
+// A validation collects mistakes.
+type validation struct {
+	mistakes []error
+	within   string // the part of the configuration that is looked at
+}
+
+func (v *validation) wrong(format string, args ...any) {
+	v.mistakes = append(v.mistakes, fmt.Errorf("%s%w", v.within, fmt.Errorf(format, args...)))
+}
+
+// egress returns e with its values parsed.
+func (v *validation) egress(e Egress) Egress {
+	e.gateways = v.gateways(e.Gateways)
+	e.destinations = v.prefixes("destinations", e.Destinations)
+	e.except = v.prefixes("except", e.Except)
+	e.clients = v.prefixes("clients", e.Clients)
+	if len(e.Destinations) == 0 {
+		v.wrong(`destinations must be specified: ["203.0.113.0/24"] for example, ["0.0.0.0/0"] for the whole internet`)
+	}
+	if e.MTU != 0 && (e.MTU < 1280 || e.MTU > 65535) {
+		v.wrong("mtu: %d: want 0, for what the links allow, or 1280 to 65535", e.MTU) // RFC 8200, section 5
+	}
+	for _, k := range []struct {
+		key string
+		all plugin.Namespaces
+	}{{"namespaces", e.Namespaces}, {"selectable", e.Selectable}, {"routers", e.Routers}} {
+		for _, g := range k.all.Invalid() {
+			v.wrong("%s: %q: want a namespace, or the beginning of one and a *", k.key, g)
+		}
+	}
+	v.reachable(e)
+	return e
+}
+
+// gateways parses addresses of which at most one is of each family.
+func (v *validation) gateways(texts []string) (all []netip.Addr) {
+	for _, text := range texts {
+		a, err := netip.ParseAddr(text)
+		switch {
+		case err != nil, a.Is4In6(), a.Zone() != "", a.IsUnspecified(), a.IsMulticast(), a.IsLoopback():
+			v.wrong("gateways: %q: want the ClusterIP of the routers' Service, 172.20.0.77 for example", text)
+		case slices.ContainsFunc(all, func(o netip.Addr) bool { return o.Is4() == a.Is4() }):
+			v.wrong("gateways: %s: want at most one address of IPv4 and one of IPv6: a Service has no more", a)
+		default:
+			all = append(all, a)
+		}
+	}
+	if len(texts) == 0 {
+		v.wrong("gateways must be specified: the ClusterIP of the routers' Service, which the Service should name itself so that it never changes")
+	}
+	return all
+}
+
+func (v *validation) prefixes(key string, texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if a, e := netip.ParseAddr(text); e == nil {
+			p, err = netip.PrefixFrom(a, a.BitLen()), nil
+		}
+		switch {
+		case err != nil, p.Addr().Is4In6(), p.Addr().Zone() != "":
+			v.wrong("%s: %q: want a CIDR or an address, 203.0.113.0/24 for example", key, text)
+		case p != p.Masked():
+			v.wrong("%s: %q: the address has bits that the mask does not cover: want %s or %s/%d", key, text, p.Masked(), p.Addr(), p.Addr().BitLen())
+		case slices.Contains(all, p):
+			v.wrong("%s: %s: it is there twice", key, p)
+		default:
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// vpc6 is the length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
+const vpc6 = 44
+
+// reachable refuses destinations that no packet could reach: without a gateway of their family, or
+// where the tunnel's own packets would go into the tunnel.
+func (v *validation) reachable(e Egress) {
+	for _, d := range e.destinations {
+		f := nl.FamilyOf(d.Addr())
+		if gw := e.gateway(f); !gw.IsValid() && len(e.gateways) > 0 {
+			v.wrong("destinations: %s: gateways has no address of %v, so no router can be reached for it", d, f)
+		}
+		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except, func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
+			v.wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: name its IPv6 CIDR in except", d)
+		}
+	}
+	for _, gw := range e.gateways {
+		if d, tunnelled := e.tunnels(gw); tunnelled {
+			v.wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not enter the tunnel: "+
+				"name a smaller destination, or the CIDR of the Services in except", d, gw)
+		}
+	}
+}
+
+// conflicts refuses two egresses with the same destination whose pods may be the same.
+func (v *validation) conflicts(all map[string]Egress) {
+	names := slices.Sorted(maps.Keys(all))
+	for i, one := range names {
+		for _, other := range names[i+1:] {
+			a, b := all[one], all[other]
+			if d, same := common(a, b); same && overlap(a.Namespaces, b.Namespaces) {
+				v.wrong("egress: %s and %s: both have the destination %s, and both have clients in the same namespaces: want one of them to differ", one, other, d)
+			}
+		}
+	}
+}
+
+// common is a destination that two egresses share.
+func common(a, b Egress) (netip.Prefix, bool) {
+	i := slices.IndexFunc(a.destinations, func(d netip.Prefix) bool { return slices.Contains(b.destinations, d) })
+	if i < 0 {
+		return netip.Prefix{}, false
+	}
+	return a.destinations[i], true
+}
+
+// overlap reports whether some namespace may match both.
+func overlap(a, b plugin.Namespaces) bool {
+	start := func(g string) string { return strings.TrimSuffix(g, "*") }
+	return slices.ContainsFunc(a, func(g string) bool { return b.Has(start(g)) || slices.Contains(b, g) }) ||
+		slices.ContainsFunc(b, func(g string) bool { return a.Has(start(g)) })
+}
+
+// gateway is that of a family; the zero address if there is none.
+func (e Egress) gateway(f nl.Family) netip.Addr {
+	i := slices.IndexFunc(e.gateways, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return e.gateways[i]
+}

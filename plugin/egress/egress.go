@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package egress is the plugin by which chosen pods leave by chosen addresses. Firewalls of
+// partners then see few addresses, and these stay the same.
+//
+// There are two kinds of pods. A client sends its packets to some destinations through a
+// tunnel (IP in UDP: foo over UDP, FOU, ip-fou(8)) to a router. A router gives them its own
+// address of the VPC, and sends them out by its ENI. So the route table of the router's subnet
+// decides the public address: that of a NAT gateway, or the router's Elastic IP address. A
+// router is an ordinary pod, whose containers may do nothing.
+//
+// The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers.
+// kube-proxy chooses the router, keeps the client there (sessionAffinity), and moves it when
+// the router is no endpoint any more. So no process of ours watches pods. The answers go
+// straight to the client's address. A tunnel has no remote address: see [nl.Tunnel]. So a
+// router has one link for all clients, and knows none of them.
+//
+// The outer addresses of all packets are the pods' own, as EC2's source check wants it.
+//
+// The files: client.go and router.go are what the two kinds get, pod.go is what both need to
+// know, destinations.go is what leaves by a tunnel, and role.go who may.
+//
+// The invariants: a pod that is neither client nor router gets nothing. Everything is in the
+// pod's namespace. Only connections that the pod begins use the tunnel.
+package egress
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"log/slog"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// Commands are the commands of the egress plugin. GC has nothing to do: all that it makes ends
+// with the pod's namespace.
+func Commands() plugin.Commands[Config] {
+	return plugin.Commands[Config]{Add: add, Del: del, Check: check, Status: status}
+}
+
+// inPod calls f in the namespace of the pod of a request.
+func inPod(ctx context.Context, r *plugin.Request[Config], f func(node, pod *nl.NS) error) error {
+	node, err := nl.NodeOf(ctx)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	pod, err := node.OpenOther("pod", r.NetNS)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	return f(node, pod)
+}
+
+func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
+	role, err := r.Config.role(r.Pod)
+	if err != nil {
+		return nil, err
+	}
+	if r.Prev == nil {
+		return nil, plugin.Errorf(plugin.CodeInvalid, "put it behind the plugins that give the pod its address", "must be called as chained plugin")
+	}
+	if role.none() {
+		return r.Prev, nil
+	}
+	return r.Prev, inPod(ctx, r, func(_, pod *nl.NS) error {
+		w, err := wiring(r, role, pod)
+		if err == nil {
+			err = w.Add()
+		}
+		return unavailable(err)
+	})
+}
+
+// unavailable gives a hint to the error of a kernel that lacks something.
+func unavailable(err error) error {
+	if !errors.Is(err, nl.ErrNoFOU) && !errors.Is(err, nl.ErrNoTunnel) && !errors.Is(err, nl.ErrNoModule) {
+		return err
+	}
+	return plugin.Errorf(plugin.CodeNotAvailable, "load the modules fou, fou6, ipip and ip6_tunnel when the node boots, see modules-load.d(5); "+
+		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra", "egress: %w", err)
+}
+
+// check looks for all but the routes that keep destinations out of the tunnel: they depend on
+// what the pod's other routes were at its ADD.
+func check(ctx context.Context, r *plugin.Request[Config]) error {
+	role, err := r.Config.role(r.Pod)
+	if err != nil || role.none() || r.Prev == nil {
+		return err
+	}
+	return inPod(ctx, r, func(_, pod *nl.NS) error {
+		w, err := wiring(r, role, pod)
+		if err != nil {
+			return err
+		}
+		return lasting(w).Check()
+	})
+}
+
+// lasting is the part of a wiring that nobody else may change.
+func lasting(w nl.Wiring) (rest nl.Wiring) {
+	for _, s := range w {
+		if route, is := s.Object.(nl.Route); !is || route.Type == "" {
+			rest = append(rest, s)
+		}
+	}
+	return rest
+}
+
+// del deletes what the pod has, if its configuration gives it anything. What cannot be deleted
+// does not fail DEL, because it ends with the namespace.
+func del(ctx context.Context, r *plugin.Request[Config]) error {
+	if role, err := r.Config.role(r.Pod); err != nil || role.none() {
+		return nil // a pod that was refused has nothing
+	}
+	err := inPod(ctx, r, func(_, pod *nl.NS) error {
+		if err := remains(r, pod).Del(); err != nil {
+			slog.Warn("DEL could not remove the pod's egress: it ends with the pod's namespace", "error", err)
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) { // the namespace is gone
+		return nil
+	}
+	return err
+}
+
+// status fails if pods of the node may get a tunnel, and the kernel has none.
+func status(ctx context.Context, r *plugin.Request[Config]) error {
+	if len(r.Config.Egresses) == 0 {
+		return nil
+	}
+	node, err := nl.NodeOf(ctx)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	return unavailable(nl.FOU{}.Supported(node))
+}

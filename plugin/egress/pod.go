@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// Link4 and Link6 are the links of the tunnels in a pod, for IPv4 and IPv6.
+const (
+	Link4 = "egress4"
+	Link6 = "egress6"
+
+	links = "egress*" // both, as netfilter matches names
+)
+
+// Table is the name of our table of netfilter in a pod that is a client or a router. Its family is
+// inet.
+const Table = nl.OwnTable + "_egress"
+
+// mark is the bit of the mark of packets, and of connections, that we use in a pod. It is none of
+// the default of nodePortMark.
+const mark = 1 << 30
+
+// The rules and tables of routes in a pod. The rules come after those of callers and of further
+// NICs.
+const (
+	prefOut  = 1536 // client: into the tunnel; router: what came out of it goes to the VPC
+	prefAway = 1537 // router: and further
+	prefBack = 1538 // router: answers go into the tunnel
+
+	tableOut  = 73
+	tableBack = 74
+)
+
+// A pod is what both roles need to know of a pod.
+type pod struct {
+	ns    *nl.NS
+	nic   plugin.NIC
+	addrs []netip.Addr // of its first NIC
+	hops  []netip.Addr // the gateways of these addresses' subnets
+	mtu   int          // of what leaves by the pod's links
+	group uint32       // of the attachment's links
+	port  uint16
+
+	vpc    []netip.Prefix // what prevResult routes by the NIC, default routes excepted; in IPv6 that is nothing
+	routes []netip.Prefix // all that the pod's main table has, default routes excepted
+}
+
+// wiring is what a pod gets for its role. A further attachment of a pod, as Multus makes it, gets
+// nothing: the tunnel has the address of the first.
+func wiring(r *plugin.Request[Config], role role, ns *nl.NS) (nl.Wiring, error) {
+	p, err := readPod(r, ns)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	if role.router != "" {
+		return p.router(r.Config.Egresses[role.router])
+	}
+	var all []Egress
+	for _, name := range role.client {
+		e := r.Config.Egresses[name]
+		if !slices.ContainsFunc(e.gateways, func(a netip.Addr) bool { return p.addr(nl.FamilyOf(a)).IsValid() }) {
+			return nil, plugin.Errorf(plugin.CodeRefused, "give the egress a gateway of the pods' family, or the pods another egress",
+				"pod %s uses the egress %s: its gateways are %v, but the pod has only %v", r.Pod, name, e.gateways, p.addrs)
+		}
+		all = append(all, e)
+	}
+	return p.client(all)
+}
+
+// readPod returns nil for a further attachment.
+func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
+	own := nl.PodGroup(r.Digest())
+	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
+	eni, err := ns.LinkByName(r.IfName)
+	if err != nil {
+		return nil, fmt.Errorf("pod: %w", err)
+	}
+	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
+		return nil, nil
+	}
+	for _, c := range p.nic.IPs {
+		if a, ok := plugin.Addr(c.Gateway); ok {
+			p.hops = append(p.hops, a)
+		}
+	}
+	p.addrs = p.nic.Addrs()
+	for _, route := range r.Prev.Routes {
+		if dst, ok := plugin.Prefix(route.Dst); ok && dst.Bits() > 0 && !slices.Contains(p.vpc, dst.Masked()) {
+			p.vpc = append(p.vpc, dst.Masked())
+		}
+	}
+	return p, p.readKernel(eni)
+}
+
+// readKernel reads the MTU and the routes.
+func (p *pod) readKernel(eni nl.Link) error {
+	all, err := p.ns.Links()
+	if err != nil {
+		return err
+	}
+	p.mtu = eni.MTU
+	for _, l := range all {
+		if nl.Attachment(l.Group) == p.group && l.Name != Link4 && l.Name != Link6 { // the pair
+			p.mtu = min(p.mtu, l.MTU)
+		}
+	}
+	routes, err := p.ns.Routes(nl.RouteFilter{Table: nl.MainTable})
+	for _, r := range routes {
+		if r.Dst.Bits() > 0 && !slices.Contains(p.routes, r.Dst) {
+			p.routes = append(p.routes, r.Dst)
+		}
+	}
+	return err
+}
+
+// addr is the pod's address of a family; the zero address if it has none.
+func (p *pod) addr(f nl.Family) netip.Addr { return first(p.addrs, f) }
+
+// hop is the gateway of a family.
+func (p *pod) hop(f nl.Family) netip.Addr { return first(p.hops, f) }
+
+func first(addrs []netip.Addr, f nl.Family) netip.Addr {
+	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
+	if i < 0 {
+		return netip.Addr{}
+	}
+	return addrs[i]
+}
+
+// families are those in which a pod has an address and one of the gateways is.
+func (p *pod) families(all ...Egress) (fs []nl.Family) {
+	for _, f := range nl.Families {
+		if p.addr(f).IsValid() && slices.ContainsFunc(all, func(e Egress) bool { return e.gateway(f).IsValid() }) {
+			fs = append(fs, f)
+		}
+	}
+	return fs
+}
+
+func linkName(f nl.Family) string {
+	if f == nl.IPv6 {
+		return Link6
+	}
+	return Link4
+}
+
+// tunnel is the end of the tunnels in a pod. A packet that leaves a tunnel has a source to which
+// another link may lead, so rp_filter must not be strict. It is the larger one of the link's
+// value and of this one.
+func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
+	local := p.addr(f)
+	most := nl.TunnelMTU(f, p.mtu)
+	if mtu == 0 || mtu > most {
+		mtu = most
+	}
+	name := linkName(f)
+	if f == nl.IPv4 {
+		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "2"})
+	}
+	objects = append(objects, nl.FOU{Local: local, Port: p.port}, nl.Tunnel{Name: name, Local: local, Port: p.port, MTU: mtu, Group: p.group})
+	if f == nl.IPv6 { // runtimes disable IPv6 in new namespaces
+		objects = append(objects, nl.Sysctl{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "0"})
+	}
+	return objects
+}
+
+// remains is all that a pod may have of ours.
+func remains(r *plugin.Request[Config], ns *nl.NS) (w nl.Wiring) {
+	add := func(o nl.Object) { w = append(w, nl.Step{NS: ns, Object: o}) }
+	links, err := ns.Links()
+	if err != nil {
+		return nil
+	}
+	for _, l := range links {
+		if local, port, is := l.Tunnel(); is && (l.Name == Link4 || l.Name == Link6) {
+			add(nl.FOU{Local: local, Port: port})
+			add(nl.Tunnel{Name: l.Name, Local: local, Port: port})
+		}
+	}
+	if len(w) == 0 && r.Prev != nil {
+		return nil
+	}
+	add(nl.Table{Family: "inet", Name: Table})
+	for _, f := range nl.Families {
+		for _, pref := range []int{prefOut, prefAway, prefBack} {
+			add(nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol})
+		}
+	}
+	return w
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// The annotations by which pods choose. The runtime passes annotations to a plugin whose
+// configuration declares the capability io.kubernetes.cri.pod-annotations.
+const (
+	// Annotation names the egresses of a client, with commas in between.
+	Annotation = "cni-ipvlan-vpc-k8s/egress"
+	// RouterAnnotation names the egress of a router. It is needed where the pods of a namespace
+	// may be routers of several.
+	RouterAnnotation = "cni-ipvlan-vpc-k8s/egress-router"
+)
+
+// A role is what a pod is for egress: a router of one egress, a client of some, or nothing.
+type role struct {
+	router string
+	client []string // sorted
+}
+
+func (r role) none() bool { return r.router == "" && len(r.client) == 0 }
+
+// role returns the role of a pod. The error names what the pod may not ask for. A router is no
+// client: a namespace that matches "*" may have routers, too.
+func (c *Config) role(pod plugin.Pod) (r role, err error) {
+	if len(c.Egresses) == 0 && c.RuntimeConfig.Annotations[Annotation] == "" && c.RuntimeConfig.Annotations[RouterAnnotation] == "" {
+		return r, nil
+	}
+	if r.router, err = c.router(pod); err != nil || r.router != "" {
+		return r, err
+	}
+	r.client, err = c.client(pod)
+	return r, err
+}
+
+// router is the egress whose router the pod is, or "".
+func (c *Config) router(pod plugin.Pod) (string, error) {
+	var may []string
+	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
+		if plugin.Namespaces(c.Egresses[name].Routers).Has(pod.Namespace) {
+			may = append(may, name)
+		}
+	}
+	name, asks := c.RuntimeConfig.Annotations[RouterAnnotation]
+	switch {
+	case asks && !slices.Contains(may, name):
+		return "", c.refused(pod, RouterAnnotation, name, "routers")
+	case asks:
+		return name, nil
+	case len(may) > 1:
+		return "", plugin.Errorf(plugin.CodeRefused, "give the pod the annotation "+RouterAnnotation+" with one of these names",
+			"pod %s may be a router of the egresses %s: it must choose one", pod, strings.Join(may, ", "))
+	}
+	return strings.Join(may, ""), nil
+}
+
+// client are the egresses whose client the pod is.
+func (c *Config) client(pod plugin.Pod) (all []string, err error) {
+	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
+		if plugin.Namespaces(c.Egresses[name].Namespaces).Has(pod.Namespace) {
+			all = append(all, name)
+		}
+	}
+	for name := range strings.SplitSeq(c.RuntimeConfig.Annotations[Annotation], ",") {
+		name = strings.TrimSpace(name)
+		e, known := c.Egresses[name]
+		switch {
+		case name == "" || slices.Contains(all, name):
+		case !known || !plugin.Namespaces(e.Selectable).Has(pod.Namespace):
+			return nil, c.refused(pod, Annotation, name, "namespaces or selectable")
+		default:
+			all = append(all, name)
+		}
+	}
+	slices.Sort(all)
+	return all, c.oneWay(pod, all)
+}
+
+// refused is the error of a pod that asks for an egress that it may not have.
+func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
+	if _, known := c.Egresses[name]; !known {
+		return plugin.Errorf(plugin.CodeRefused, "use an egress of the node's network configuration: the key egress has "+cmp.Or(strings.Join(slices.Sorted(maps.Keys(c.Egresses)), ", "), "none"),
+			"pod %s: annotation %s: no egress has the name %q", pod, annotation, name)
+	}
+	return plugin.Errorf(plugin.CodeRefused, "add the namespace to the key "+keys+" of that egress, in the network configuration of the node",
+		"pod %s: annotation %s: the egress %s does not allow it to pods of the namespace %q", pod, annotation, name, pod.Namespace)
+}
+
+// oneWay refuses egresses with the same destination: nobody could say which one a packet takes.
+func (c *Config) oneWay(pod plugin.Pod, names []string) error {
+	for i, one := range names {
+		for _, other := range names[i+1:] {
+			if d, same := common(c.Egresses[one], c.Egresses[other]); same {
+				return plugin.Errorf(plugin.CodeRefused, "the pod must use only one of them, or their destinations must differ",
+					"pod %s uses the egresses %s and %s, which both have the destination %s", pod, one, other, d)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// router is what a router gets: the tunnel, the right to forward, and two tables of routes.
+//
+// What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI: not by
+// the node, as the router's own packets to the internet do. What answers it carries the mark,
+// and goes back into the tunnel, to the client's address. No client has a route or a link of its
+// own here.
+func (p *pod) router(e Egress) (nl.Wiring, error) {
+	var objects []nl.Object
+	families := p.families(e)
+	if len(families) == 0 {
+		return nil, plugin.Errorf(plugin.CodeRefused, "give the egress a gateway of the routers' family",
+			"the gateways of the router's egress are %v, but the pod has only %v", e.gateways, p.addrs)
+	}
+	for _, f := range families {
+		if !p.hop(f).IsValid() {
+			return nil, plugin.Errorf(plugin.CodeInvalid, "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain",
+				"egress: prevResult names no gateway for %s, so a router has no way to the VPC", p.addr(f))
+		}
+		objects = append(objects, forwards(f))
+		objects = append(objects, p.tunnel(f, e.MTU)...)
+	}
+	objects = append(objects, p.routerTable(families, e.clients))
+	for _, f := range families {
+		objects = append(objects, p.routerRoutes(f)...)
+	}
+	return p.steps(objects), nil
+}
+
+func forwards(f nl.Family) nl.Object {
+	if f == nl.IPv6 {
+		return nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}
+	}
+	return nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}
+}
+
+func (p *pod) routerRoutes(f nl.Family) []nl.Object {
+	link, proto := linkName(f), nl.RouteProtocol
+	return []nl.Object{
+		nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: tableOut, Protocol: proto},
+		nl.Route{Dst: f.Everywhere(), Dev: link, Table: tableBack, Protocol: proto},
+		nl.Rule{Pref: prefOut, Family: f, IIF: link, Table: nl.MainTable, MinLen: 1, Protocol: proto},
+		nl.Rule{Pref: prefAway, Family: f, IIF: link, Table: tableOut, Protocol: proto},
+		nl.Rule{Pref: prefBack, Family: f, Mark: mark, Mask: mark, Table: tableBack, Protocol: proto},
+	}
+}
+
+// routerTable is what a router forwards, and how.
+//
+// It forwards only what comes out of the tunnel from addresses of clients, and what answers that.
+// A packet that belongs to no connection would keep its source (ct state invalid), so it is
+// dropped. The router itself is nobody's destination in the tunnel.
+func (p *pod) routerTable(families []nl.Family, clients []netip.Prefix) nl.Table {
+	in, out := nl.IIFName(links), nl.OIFName(links)
+	refuse := func(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
+	input := []nl.NFRule{refuse(in)}
+	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), refuse(in, out), {in, nl.ClampMSS()}, {out, nl.ClampMSS()}}
+	nat := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}
+	for _, f := range families {
+		served := p.served(f, clients)
+		if served[0].Bits() > 0 {
+			input = append(input, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(served...)))
+		}
+		forward = append(forward, nl.NFRule{in, nl.SAddr(served...), nl.Accept()})
+		nat.Rules = append(nat.Rules, p.translate(f)...)
+	}
+	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Accept()}, refuse(out))
+	return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
+			{in, nl.SetCTMark(mark)},
+			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(mark)},
+		}},
+		{Name: "input", Type: "filter", Hook: "input", Rules: input},
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: forward},
+		nat,
+	}}
+}
+
+// served are the addresses of clients of a family.
+func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
+	of := func(all []netip.Prefix) []netip.Prefix {
+		return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
+	}
+	for _, all := range [][]netip.Prefix{of(clients), of(p.vpc)} {
+		if len(all) > 0 {
+			return all
+		}
+	}
+	return []netip.Prefix{f.Everywhere()}
+}
+
+// translate gives the router's address to what came out of the tunnel. Its ports are lower than
+// those of the service loop, which takes an answer to a port that no socket has for its own.
+func (p *pod) translate(f nl.Family) (rules []nl.NFRule) {
+	in, a := nl.IIFName(links), p.addr(f)
+	for _, proto := range []string{"tcp", "udp"} {
+		rules = append(rules, nl.NFRule{in, nl.L4Proto(proto), nl.SNATWithin(a, 1024, nl.SpliceFirst-1)})
+	}
+	return append(rules, nl.NFRule{in, nl.SNAT(a)})
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"flag"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+var update = flag.Bool("update", false, "write the documentation")
+
+// aPod is a pod of both families, with such routes.
+func aPod(routes []netip.Prefix) *pod {
+	return &pod{
+		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, mtu: 9001, group: 1223525448, port: DefaultPort,
+		addrs: []netip.Addr{netip.MustParseAddr("100.64.0.5"), netip.MustParseAddr("2600:1f18:0:1::5")},
+		hops:  []netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fe80:ec2::1")},
+		vpc:   prefixes("10.0.0.0/16", "100.64.0.0/16"), routes: routes,
+	}
+}
+
+// tunnelled reports whether the routes of a client send packets for an address into the tunnel: the longest prefix of the table
+// decides.
+func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
+	t.Helper()
+	w, err := aPod(own).client([]Egress{e})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var best nl.Route
+	for _, s := range w {
+		if r, is := s.Object.(nl.Route); is && r.Dst.Contains(a) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits()) {
+			best = r
+		}
+	}
+	return best.Dev != ""
+}
+
+// TestClientRefusesNode: a destination that is an address of the node would never be reached by the tunnel.
+func TestClientRefusesNode(t *testing.T) {
+	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"]}`)).Egresses["e"]
+	if _, err := aPod(prefixes("10.0.9.10/32")).client([]Egress{e}); err == nil || !strings.Contains(err.Error(), "destinations: 10.0.9.10/32: this is an address of the node") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestRouterWithoutWayOut: prevResult names no gateway.
+func TestRouterWithoutWayOut(t *testing.T) {
+	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"]}`)).Egresses["e"]
+	p := aPod(nil)
+	p.hops = nil
+	if _, err := p.router(e); err == nil || !strings.Contains(err.Error(), "names no gateway for 100.64.0.5") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestDocs compares the section of docs/node.md with the wiring of a client and of a router.
+func TestDocs(t *testing.T) {
+	e := config(t, egresses(`"partner": {"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0"],
+		"except": ["2600:1f18::/56"], "clients": ["2600:1f18::/56"]}`)).Egresses["partner"]
+	client, err := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128")).client([]Egress{e})
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := aPod(nil).router(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "\nA client:\n\n```\n" + client.String() + "```\n\nA router:\n\n```\n" + router.String() + "```\n\n"
+	nltest.Section(t, "../../docs/node.md", "go test ./plugin/egress -run TestDocs -update", want, *update)
+}

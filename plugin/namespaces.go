@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin
+
+import "strings"
+
+// Namespaces are Kubernetes namespaces in a configuration: names, or the beginning of names and
+// a *.
+type Namespaces []string
+
+// Narrowest returns the length of the longest entry that matches a namespace. A full name counts
+// more than any beginning of a name. If no entry matches, Narrowest returns -1.
+func (all Namespaces) Narrowest(namespace string) int {
+	width := -1
+	for _, g := range all {
+		start, open := strings.CutSuffix(g, "*")
+		switch {
+		case namespace == "":
+		case !open && g == namespace:
+			width = len(g) + 1
+		case open && strings.HasPrefix(namespace, start):
+			width = max(width, len(start))
+		}
+	}
+	return width
+}
+
+// Has reports whether an entry matches a namespace.
+func (all Namespaces) Has(namespace string) bool { return all.Narrowest(namespace) >= 0 }
+
+// Invalid returns the entries that are neither a name nor the beginning of names and a *.
+func (all Namespaces) Invalid() (bad []string) {
+	for _, g := range all {
+		if i := strings.IndexByte(g, '*'); g == "" || i >= 0 && i != len(g)-1 {
+			bad = append(bad, g)
+		}
+	}
+	return bad
+}
