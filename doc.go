@@ -12,7 +12,8 @@
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node
-//	plugin/chain/   the three in one process; it executes the first to ask EC2
+//	plugin/egress/  a further plugin: chosen pods leave by the addresses of routers
+//	plugin/chain/   all of them in one process; it executes the first to ask EC2
 //	tool/           what people, cloud-init and systemd timers run: a file per command
 //	tool/cli/       what all commands share: output, messages, progress, exit codes
 //	tool/conf/      conflists: read and validate them
@@ -58,7 +59,7 @@
 //	plugin/ipvlan -> plugin plugin/nic nl nl/ifname internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
 //	unnumbered-ptp/legacy -> nl
-//	plugin/chain -> plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec
+//	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl internal/codec
 //	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release                   plugin/nic -> nl/ifname internal/codec
 //	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
@@ -94,6 +95,7 @@
 //	wiring        the list of kernel objects that a plugin adds, checks and deletes
 //	service loop  the way of a pod's packet to a Service: to the node, back into the pod, and out by its ENI
 //	direct        traffic that leaves by the pod's ENI and not through the node
+//	egress        destinations that some pods, its clients, reach by others, its routers, with their addresses
 //
 // Addresses:
 //

@@ -22,6 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -42,6 +43,7 @@ var configurations = map[string]func() configuration{
 	"cni-ipvlan-vpc-k8s-ipam":           func() configuration { return &lease.Config{} },
 	"cni-ipvlan-vpc-k8s-ipvlan":         func() configuration { return &ipvlan.Config{} },
 	"cni-ipvlan-vpc-k8s-unnumbered-ptp": func() configuration { return &ptp.Config{} },
+	"cni-ipvlan-vpc-k8s-egress":         func() configuration { return &egress.Config{} },
 }
 
 // TestRepoReference compares the configuration reference with the code. Each key has an entry with its type, and each

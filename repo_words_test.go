@@ -113,7 +113,7 @@ var glossaryLine = regexp.MustCompile(`(?m)^//\t(\S+(?: \S+)*?) {2,}(\S.*)$`)
 
 // TestRepoGlossary checks that doc.go is short, and that its glossary has one meaning for each word.
 func TestRepoGlossary(t *testing.T) {
-	const most = 120
+	const most = 130
 	text, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,8 @@ func vocabulary() nl.Table {
 		{Name: "forward", Type: "filter", Hook: "forward", Priority: 0, Policy: "drop", Rules: []nl.NFRule{
 			{nl.CTState("established", "related"), nl.Accept()},
 			{nl.CTStatusDNAT(), nl.OIFGroup(72), nl.Accept()},
+			{nl.IIFName("egress*"), nl.ClampMSS()},
+			{nl.CTReply(), nl.Accept()},
 		}},
 		{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100, Rules: []nl.NFRule{
 			{nl.DAddr(p("172.20.0.10/32")), nl.DPort("tcp", 80, 80), nl.DNAT(netip.MustParseAddrPort("10.0.2.20:8080"))},
@@ -44,6 +46,8 @@ func vocabulary() nl.Table {
 			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("10.0.9.10"))},
 			{nl.OIFName("veth*"), nl.SNAT(netip.MustParseAddr("fd00::10"))},
 			{nl.OIFName("eth0"), nl.Masquerade()},
+			{nl.L4Proto("tcp"), nl.SNATWithin(netip.MustParseAddr("10.0.9.10"), 1024, 49151)},
+			{nl.L4Proto("udp"), nl.SNATWithin(netip.MustParseAddr("fd00::10"), 1024, 49151)},
 			{nl.NextHop(netip.MustParseAddr("169.254.72.1")), nl.L4Proto("tcp"), nl.SNATPorts(47104, 65535)},
 			{nl.NextHop(netip.MustParseAddr("fe80::72")), nl.L4Proto("udp"), nl.SNATPorts(47104, 65535)},
 		}},

@@ -41,6 +41,7 @@ var probes = map[string]func() error{
 	"ipvlan":   sync.OnceValue(func() error { return nl.Scratch(nl.IPVlan{}.Supported) }),
 	"nftables": sync.OnceValue(func() error { return nl.Scratch(nftables) }),
 	"police":   sync.OnceValue(func() error { return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
+	"fou":      sync.OnceValue(func() error { return nl.Scratch(nl.FOU{}.Supported) }),
 	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),       // takes the kernel its part
 	"owner":    sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }), // Linux 5.12
 }
