@@ -24,7 +24,8 @@ func metrics() *cli.Command {
 
     ` + Name + ` metrics --file /var/lib/node_exporter/cni-ipvlan-vpc.prom
 
-It reads the registry alone. All are gauges; what is not known is left out.` + cli.JSON("[] name help samples[] {labels value}"),
+It reads the registry, and with egresses in the configuration the namespaces of
+their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name help samples[] {labels value}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
 			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, whole or not at all, and not to standard output"},
@@ -37,9 +38,14 @@ It reads the registry alone. All are gauges; what is not known is left out.` + c
 			}
 			all := view.Metrics(s, conf.ReuseWaits(c.String("config")), time.Now())
 			var failed error
+			if config, err := conf.Egress(c.String("config")); err == nil && len(config.Egresses) > 0 {
+				var pods []view.EgressPod
+				pods, failed = view.EgressPods(s)
+				all = append(all, view.EgressMetrics(pods)...)
+			}
 			if c.Bool("subnets") {
-				var free view.Metric
-				free, failed = subnetMetric(c, s)
+				free, err := subnetMetric(c, s)
+				failed = errors.Join(failed, err)
 				all = append(all, free)
 			}
 			all = view.Written(all)

@@ -15,6 +15,7 @@
 //
 //	status                    who has which address, and, with --diff, who disagrees
 //	metrics                   the same for Prometheus
+//	egress                    clients and routers of egresses, and the rule for security groups
 //	validate                  what is wrong with a conflist
 //	doctor                    what on this node works against the pods, and --fix
 //	iam-policy                what the role of the node must be allowed
@@ -74,7 +75,7 @@ func New(stdout io.Writer) *cli.App {
 		freeIPs(), eniif(), addr(), subnets(), limits(), maxPods(),
 		bugs(), vpcCIDR(), vpcPeerCIDR(), registryList(), registryGC(),
 		status(), warm(), repairNode(), validate(), eniGC(), metrics(),
-		doctorCommand(), iamPolicy(), launchTemplate(), mend(),
+		doctorCommand(), iamPolicy(), launchTemplate(), egressCommand(), mend(),
 	}
 	for _, c := range commands {
 		cli.Complete(c)

@@ -32,7 +32,7 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 			return nil, err
 		}
 		objects = append(objects, routes...)
-		objects = append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: tableOut, Protocol: nl.RouteProtocol})
+		objects = append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut, Protocol: nl.RouteProtocol})
 	}
 	return p.steps(objects), nil
 }
@@ -48,7 +48,7 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 		}
 		no := e.spared(f, p.routes)
 		for _, dst := range no {
-			spared = append(spared, nl.Route{Dst: dst, Type: "throw", Table: tableOut, Protocol: nl.RouteProtocol})
+			spared = append(spared, nl.Route{Dst: dst, Type: "throw", Table: TableOut, Protocol: nl.RouteProtocol})
 		}
 		for _, dst := range e.destinations {
 			if nl.FamilyOf(dst.Addr()) != f {
@@ -57,7 +57,7 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 			if slices.Contains(no, dst) {
 				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the configuration excepts it: no packet would take the tunnel", dst))
 			}
-			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: true, Src: p.addr(f), MTU: e.MTU, Table: tableOut, Protocol: nl.RouteProtocol})
+			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: true, Src: p.addr(f), MTU: e.MTU, Table: TableOut, Protocol: nl.RouteProtocol})
 		}
 	}
 	named := func(r nl.Route) bool {

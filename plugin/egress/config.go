@@ -94,6 +94,9 @@ func (c *Config) Validate() error {
 	return errors.Join(v.mistakes...)
 }
 
+// UDPPort is the UDP port of the tunnels. The Config has been validated.
+func (c *Config) UDPPort() int { return int(c.port) }
+
 // A validation collects mistakes.
 type validation struct {
 	mistakes []error
@@ -227,3 +230,6 @@ func (e Egress) gateway(f nl.Family) netip.Addr {
 	}
 	return e.gateways[i]
 }
+
+// Has reports whether the egress has a gateway of a family. Its Config has been validated.
+func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }

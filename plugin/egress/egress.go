@@ -30,6 +30,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -142,4 +143,18 @@ func status(ctx context.Context, r *plugin.Request[Config]) error {
 	}
 	defer node.Close()
 	return unavailable(nl.FOU{}.Supported(node))
+}
+
+// Supported makes a tunnel of a family in a namespace that ends after that (see [nl.Scratch]). Its
+// error names what the kernel lacks.
+func Supported(n *nl.NS, f nl.Family) error {
+	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if f == nl.IPv6 {
+		local = netip.IPv6Loopback()
+	}
+	return nl.Wiring{
+		{NS: n, Object: nl.Up{Dev: "lo"}},
+		{NS: n, Object: nl.FOU{Local: local, Port: DefaultPort}},
+		{NS: n, Object: nl.Tunnel{Name: linkName(f), Local: local, Port: DefaultPort, MTU: 1280}},
+	}.Add()
 }

@@ -35,7 +35,8 @@ const (
 	prefAway = 1537 // router: and further
 	prefBack = 1538 // router: answers go into the tunnel
 
-	tableOut  = 73
+	// TableOut has the routes into the tunnel, in a client.
+	TableOut  = 73
 	tableBack = 74
 )
 

@@ -15,8 +15,8 @@ import (
 //
 // What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI: not by
 // the node, as the router's own packets to the internet do. What answers it carries the mark,
-// and goes back into the tunnel, to the client's address. No client has a route or a link of its
-// own here.
+// and goes back into the tunnel, to the client's address. So do errors of the router itself, about
+// the MTU of its ENI for example (fwmark_reflect). No client has a route or a link of its own here.
 func (p *pod) router(e Egress) (nl.Wiring, error) {
 	var objects []nl.Object
 	families := p.families(e)
@@ -29,7 +29,7 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 			return nil, plugin.Errorf(plugin.CodeInvalid, "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain",
 				"egress: prevResult names no gateway for %s, so a router has no way to the VPC", p.addr(f))
 		}
-		objects = append(objects, forwards(f))
+		objects = append(objects, forwards(f)...)
 		objects = append(objects, p.tunnel(f, e.MTU)...)
 	}
 	objects = append(objects, p.routerTable(families, e.clients))
@@ -39,20 +39,20 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 	return p.steps(objects), nil
 }
 
-func forwards(f nl.Family) nl.Object {
+func forwards(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
-		return nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}
+		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}, nl.Sysctl{Key: "net/ipv6/fwmark_reflect", Value: "1"}}
 	}
-	return nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}
+	return []nl.Object{nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
 func (p *pod) routerRoutes(f nl.Family) []nl.Object {
 	link, proto := linkName(f), nl.RouteProtocol
 	return []nl.Object{
-		nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: tableOut, Protocol: proto},
-		nl.Route{Dst: f.Everywhere(), Dev: link, Table: tableBack, Protocol: proto},
+		nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: TableOut, Protocol: proto},
+		nl.Route{Dst: f.Everywhere(), Dev: link, Src: p.addr(f), Table: tableBack, Protocol: proto},
 		nl.Rule{Pref: prefOut, Family: f, IIF: link, Table: nl.MainTable, MinLen: 1, Protocol: proto},
-		nl.Rule{Pref: prefAway, Family: f, IIF: link, Table: tableOut, Protocol: proto},
+		nl.Rule{Pref: prefAway, Family: f, IIF: link, Table: TableOut, Protocol: proto},
 		nl.Rule{Pref: prefBack, Family: f, Mark: mark, Mask: mark, Table: tableBack, Protocol: proto},
 	}
 }
@@ -79,7 +79,7 @@ func (p *pod) routerTable(families []nl.Family, clients []netip.Prefix) nl.Table
 	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Accept()}, refuse(out))
 	return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
-			{in, nl.SetCTMark(mark)},
+			{in, nl.SetCTMark(mark), nl.SetMark(mark)},
 			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(mark)},
 		}},
 		{Name: "input", Type: "filter", Hook: "input", Rules: input},

@@ -71,6 +71,7 @@ var checks = []Check{
 	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, false},
 	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, false},
 	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, false},
+	{"egress", "tunnels, routers and clients of egresses", (*Node).checkEgress, false},
 	{"tracking", "how long EC2 tracks idle connections of the ENIs", (*Node).checkTracking, false},
 }
 

@@ -50,6 +50,7 @@ var scenarios = []scenario{
 	{"dual stack and prefixes", false, (*world).dualStack},
 	{"upgrade", false, (*world).upgrade},
 	{"NodePort with keepCaller", false, (*world).keepCaller},
+	{"egress", false, (*world).egress},
 	{"pod start", false, (*world).podStart},
 	{"planted faults", false, (*world).plantedFaults},
 	{"as before", true, (*world).theEnd}, // the last: it looks for what all others have left

@@ -130,7 +130,7 @@ func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 // install puts the plugins, the tool and our units in place.
 func (n *Node) install() error {
 	files := map[string]string{"portmap": n.cluster.options.Peers, "ptp": n.cluster.options.Peers, "host-local": n.cluster.options.Peers, "loopback": n.cluster.options.Runtime}
-	for _, p := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
+	for _, p := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
 		files[ours+p] = n.cluster.options.Plugins
 	}
 	var errs []error

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package egress
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// The roles of a pod.
+const (
+	Client = "client"
+	Router = "router"
+)
+
+// A State is what the kernel shows of a pod that is a client or a router.
+type State struct {
+	Role     string
+	Addrs    []netip.Addr // the tunnels' own, which are the pod's
+	Received uint64       // packets out of the tunnels
+	Sent     uint64       // packets into the tunnels
+	Refused  uint64       // packets that the pod's table has dropped
+}
+
+// Read reads the state of a pod from its namespace. The error answers to fs.ErrNotExist if the pod
+// is neither client nor router.
+func Read(pod *nl.NS) (State, error) {
+	var s State
+	for _, name := range []string{Link4, Link6} {
+		l, err := pod.LinkByName(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return s, err
+		}
+		local, _, is := l.Tunnel()
+		if !is {
+			continue // a program of the pod has made a link of this name
+		}
+		received, sent, err := pod.Traffic(name)
+		if err != nil {
+			return s, err
+		}
+		s.Addrs, s.Received, s.Sent = append(s.Addrs, local), s.Received+received, s.Sent+sent
+	}
+	if len(s.Addrs) == 0 {
+		return s, nothing(pod)
+	}
+	return s, s.readTable(pod)
+}
+
+func nothing(pod *nl.NS) error {
+	return fmt.Errorf("%s is neither client nor router of an egress: %w", pod.Name, fs.ErrNotExist)
+}
+
+// readTable reads the rest. Only a router has the rule for answers.
+func (s *State) readTable(pod *nl.NS) (err error) {
+	s.Role = Client
+	rules, err := pod.Rules()
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if r.Pref == prefBack && r.Table == tableBack {
+			s.Role = Router
+		}
+	}
+	s.Refused, err = nl.Table{Family: "inet", Name: Table}.Dropped(pod)
+	return err
+}

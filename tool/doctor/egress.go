@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// checkEgress looks for what keeps clients from their routers, and routers from the destinations.
+func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
+	config, err := conf.Egress(p.given)
+	if err != nil || len(config.Egresses) == 0 {
+		return nil, nil // checkConfig finds what is wrong with it
+	}
+	found := egressKernel(config)
+	if len(found) > 0 {
+		return found, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(config.Egresses)) {
+		found = append(found, withoutRouters(ctx, name, config.Egresses[name], config.UDPPort())...)
+	}
+	more, err := p.egressPods(ctx, config)
+	return append(found, more...), err
+}
+
+// egressKernel tries a tunnel of each family that the gateways have.
+func egressKernel(config *egress.Config) (found []Finding) {
+	for _, f := range nl.Families {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(config.Egresses)), func(e egress.Egress) bool { return e.Has(f) }) {
+			continue
+		}
+		if err := nl.Scratch(func(n *nl.NS) error { return egress.Supported(n, f) }); err != nil {
+			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("tunnels of %v", f), Means: "pods that use an egress cannot start: " + err.Error(),
+				Do: "load the modules fou and ipip, for IPv6 fou6 and ip6_tunnel, when the node boots: modules-load.d(5)"})
+		}
+	}
+	return found
+}
+
+// withoutRouters calls each gateway. kube-proxy refuses a packet to a Service without endpoints at
+// once. A router does not answer what is no packet in a packet.
+func withoutRouters(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
+	for _, gw := range e.Gateways {
+		err := answered(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
+		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM) {
+			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("egress %s, gateway %s", name, gw),
+				Means: fmt.Sprintf("the Service has no endpoint at UDP port %d: its clients reach nothing by it", port),
+				Do:    "kubectl get endpointslices -A; start the routers; the Service's port and targetPort must be egressPort"})
+		}
+	}
+	return found
+}
+
+// answered sends a datagram and waits for what comes back: an error, or nothing.
+func answered(ctx context.Context, d net.Dialer, to string, patience time.Duration) error {
+	c, err := d.DialContext(ctx, "udp", to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte{0}); err != nil {
+		return err
+	}
+	_, err = c.Read(make([]byte, 1))
+	return err
+}
+
+// egressPods asks, for each client of this node, a router for an answer, and looks at what this node's routers have
+// sent.
+func (p *Node) egressPods(ctx context.Context, config *egress.Config) (found []Finding, err error) {
+	pods, err := view.EgressPods(p.state)
+	for _, pod := range pods {
+		if f, lost := oneWay(pod); lost {
+			found = append(found, f)
+		}
+	}
+	err = errors.Join(err, lease.EachNetNS(func(ns *nl.NS) error {
+		s, unread := egress.Read(ns)
+		if unread != nil || s.Role != egress.Client {
+			return nil // view.EgressPods has reported what could not be read
+		}
+		routes, err := ns.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
+		if err != nil {
+			return err
+		}
+		for _, r := range routes {
+			if r.Via.IsValid() && !probe(ctx, ns, r) {
+				found = append(found, p.unanswered(s.Addrs[0], r, config.UDPPort()))
+			}
+		}
+		return nil
+	}))
+	return found, err
+}
+
+// oneWay reports a router whose clients get no answers.
+func oneWay(p view.EgressPod) (Finding, bool) {
+	const enough = 20
+	lost := p.Role == egress.Router && p.Received > enough && p.Sent == 0
+	return Finding{Severity: warning, About: "router " + p.Pod, Means: fmt.Sprintf("it has %d packets of clients, and no answer: it has no way out", p.Received),
+		Do: "look at the route table of its ENI's subnet (a NAT gateway, a transit gateway), at its security group, and at the network ACL"}, lost
+}
+
+// unanswered is the finding of a client that reaches no router.
+func (p *Node) unanswered(client netip.Addr, r nl.Route, port int) Finding {
+	who := client.String()
+	if l, leased := p.state.Leases.At(client); leased {
+		who = view.Owner(l)
+	}
+	return Finding{Severity: severe, About: "client " + who, Means: fmt.Sprintf("no router behind %s answers, so it does not reach %s", r.Via, r.Dst),
+		Do: strings.Join([]string{
+			fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out", port),
+			"look whether the routers run and were started with this configuration: cni-tool egress on their nodes",
+		}, "; ")}
+}
+
+// probe sends a packet into the tunnel that the router must not forward: it may make one hop more.
+// The router reports that, and the report returns by the tunnel.
+func probe(ctx context.Context, client *nl.NS, r nl.Route) (answers bool) {
+	const port = "33434" // of traceroute(8)
+	to := r.Dst.Addr()
+	if r.Dst.Bits() < to.BitLen()-1 {
+		to = to.Next() // the first address of a subnet is no host's
+	}
+	hop := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		failed := c.Control(func(fd uintptr) { err = oneHop(int(fd), to) })
+		return errors.Join(failed, err)
+	}}
+	for range 3 {
+		err := client.Do(func() error { return answered(ctx, hop, net.JoinHostPort(to.String(), port), time.Second) })
+		if errors.Is(err, syscall.EHOSTUNREACH) {
+			return true
+		}
+	}
+	return false
+}
+
+// oneHop gives a socket the lowest hop limit, and asks the kernel for all ICMP errors: ip(7), ipv6(7).
+func oneHop(fd int, to netip.Addr) error {
+	if to.Is6() {
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 1), unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))
+	}
+	return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_TTL, 1), unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_RECVERR, 1))
+}

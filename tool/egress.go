@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+func egressCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "egress",
+		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
+		Description: `The egresses of the configuration, the rule for the security groups of clients
+and routers, and the pods of this node that are clients or routers, with their
+packets. Only root sees the pods.` + cli.JSON(`egresses[] {name gateways[] destinations[] except[] namespaces[] selectable[] routers[]}
+    rule {protocol port}
+    pods[] {role pod ip sent received refused}`),
+		Flags: []cli.Flag{conf.Flag()},
+		Action: func(c *cli.Context) error {
+			config, err := conf.Egress(c.String("config"))
+			if err != nil {
+				return err
+			}
+			a := egressAnswerOf(config)
+			var failed error
+			if os.Geteuid() == 0 {
+				s, err := cli.ViewRegistry()
+				if err != nil {
+					return err
+				}
+				var pods []view.EgressPod
+				pods, failed = view.EgressPods(s)
+				a.Pods = cli.List(pods)
+			}
+			if err := cli.Answer(c, a, a.print); err != nil {
+				return err
+			}
+			return failed
+		},
+	}
+}
+
+// An egressAnswer is what the command answers.
+type egressAnswer struct {
+	Egresses []egressEntry    `json:"egresses"`
+	Rule     egressRule       `json:"rule"`
+	Pods     []view.EgressPod `json:"pods"` // of this node
+}
+
+// An egressEntry is an egress of the configuration.
+type egressEntry struct {
+	Name         string   `json:"name"`
+	Gateways     []string `json:"gateways"`
+	Destinations []string `json:"destinations"`
+	Except       []string `json:"except"`
+	Namespaces   []string `json:"namespaces"`
+	Selectable   []string `json:"selectable"`
+	Routers      []string `json:"routers"`
+}
+
+// An egressRule is what security groups must allow between clients and routers, in both directions.
+type egressRule struct {
+	Protocol string `json:"protocol"`
+	Port     int    `json:"port"`
+}
+
+func egressAnswerOf(config *egress.Config) egressAnswer {
+	a := egressAnswer{Egresses: []egressEntry{}, Rule: egressRule{"udp", config.UDPPort()}, Pods: []view.EgressPod{}}
+	for _, name := range slices.Sorted(maps.Keys(config.Egresses)) {
+		e := config.Egresses[name]
+		a.Egresses = append(a.Egresses, egressEntry{name, cli.List(e.Gateways), cli.List(e.Destinations), cli.List(e.Except),
+			cli.List(e.Namespaces), cli.List(e.Selectable), cli.List(e.Routers)})
+	}
+	return a
+}
+
+func (a egressAnswer) print(w io.Writer) {
+	if len(a.Egresses) == 0 {
+		fmt.Fprintln(w, "the configuration has no egress")
+	}
+	for _, e := range a.Egresses {
+		fmt.Fprintf(w, "%s: %s by the routers behind %s\n", e.Name, words(e.Destinations, ""), words(e.Gateways, ""))
+		fmt.Fprintf(w, "    clients: the namespaces %s; if they ask: %s\n    routers: the namespaces %s\n",
+			words(e.Namespaces, "none"), words(e.Selectable, "none"), words(e.Routers, "none"))
+	}
+	if len(a.Egresses) > 0 {
+		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %d\n", strings.ToUpper(a.Rule.Protocol), a.Rule.Port)
+	}
+	if len(a.Pods) > 0 {
+		fmt.Fprintln(w)
+		cli.Tabulate(w, a.Pods)
+	}
+}
+
+// words are values for people, or otherwise if there are none.
+func words(all []string, otherwise string) string {
+	if len(all) == 0 {
+		return otherwise
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package view
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// An EgressPod is a pod of the node that is a client or a router of an egress.
+type EgressPod struct {
+	Role     string     `json:"role"` // client or router
+	Pod      string     `json:"pod"`  // namespace/name, or its namespace's path
+	Addr     netip.Addr `json:"ip"`
+	Sent     uint64     `json:"sent"`     // packets into the tunnel
+	Received uint64     `json:"received"` // packets out of the tunnel
+	Refused  uint64     `json:"refused"`  // packets that the pod's table has dropped
+}
+
+// EgressPods looks for them in all network namespaces. The registry knows their names. An error is
+// about namespaces that could not be read; the list has the others.
+func EgressPods(s *registry.State) (all []EgressPod, err error) {
+	err = lease.EachNetNS(func(ns *nl.NS) error {
+		state, err := egress.Read(ns)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		p := EgressPod{Role: state.Role, Pod: ns.Name, Sent: state.Sent, Received: state.Received, Refused: state.Refused}
+		if len(state.Addrs) > 0 {
+			p.Addr = state.Addrs[0]
+		}
+		if l, leased := s.Leases.At(p.Addr); leased {
+			p.Pod = Owner(l)
+		}
+		if err == nil {
+			all = append(all, p)
+		}
+		return err
+	})
+	slices.SortFunc(all, func(a, b EgressPod) int { return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Pod, b.Pod)) })
+	return all, err
+}
+
+// EgressMetrics are about these pods together: a node may have many.
+func EgressMetrics(all []EgressPod) []Metric {
+	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
+	packets := Metric{Name: "egress_packets", Help: "Packets that these pods have sent into tunnels and received from them, since each pod began."}
+	refused := Metric{Name: "egress_refused_packets", Help: "Packets that these pods have dropped: a client takes only answers from a tunnel, a router only packets of clients."}
+	for _, role := range []string{egress.Client, egress.Router} {
+		var n EgressPod
+		count := 0
+		for _, p := range all {
+			if p.Role == role {
+				count++
+				n.Sent, n.Received, n.Refused = n.Sent+p.Sent, n.Received+p.Received, n.Refused+p.Refused
+			}
+		}
+		pods.Add(float64(count), "role", role)
+		packets.Add(float64(n.Sent), "role", role, "direction", "sent")
+		packets.Add(float64(n.Received), "role", role, "direction", "received")
+		refused.Add(float64(n.Refused), "role", role)
+	}
+	return []Metric{pods, packets, refused}
+}
