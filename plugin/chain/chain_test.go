@@ -131,7 +131,8 @@ func config(keys string) string {
 // request is one for a pod with a namespace.
 func (n node) request(path, keys string) *plugin.Request[Config] {
 	n.Helper()
-	r := &plugin.Request[Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: "pod1", IfName: "eth0"}, NetNS: path}
+	r := &plugin.Request[Config]{Network: "net", Attachment: plugin.Attachment{ContainerID: "pod1", IfName: "eth0"}, NetNS: path,
+		Pod: plugin.Pod{Namespace: "default", Name: "pod1"}}
 	n.must(json.Unmarshal([]byte(config(keys)), &r.Config))
 	n.must(r.Config.Validate())
 	return r

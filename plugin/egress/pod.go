@@ -46,7 +46,8 @@ type pod struct {
 	nic   plugin.NIC
 	addrs []netip.Addr // of its first NIC
 	hops  []netip.Addr // the gateways of these addresses' subnets
-	mtu   int          // of what leaves by the pod's links
+	links []string     // of the attachment: that of the NIC, and the pair's
+	mtu   int          // of what leaves by them
 	group uint32       // of the attachment's links
 	port  uint16
 
@@ -107,10 +108,10 @@ func (p *pod) readKernel(eni nl.Link) error {
 	if err != nil {
 		return err
 	}
-	p.mtu = eni.MTU
+	p.links, p.mtu = []string{eni.Name}, eni.MTU
 	for _, l := range all {
-		if nl.Attachment(l.Group) == p.group && l.Name != Link4 && l.Name != Link6 { // the pair
-			p.mtu = min(p.mtu, l.MTU)
+		if nl.Attachment(l.Group) == p.group && !slices.Contains([]string{eni.Name, Link4, Link6}, l.Name) {
+			p.links, p.mtu = append(p.links, l.Name), min(p.mtu, l.MTU)
 		}
 	}
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: nl.MainTable})
@@ -153,9 +154,7 @@ func linkName(f nl.Family) string {
 	return Link4
 }
 
-// tunnel is the end of the tunnels in a pod. A packet that leaves a tunnel has a source to which
-// another link may lead, so rp_filter must not be strict. It is the larger one of the link's
-// value and of this one.
+// tunnel is the end of the tunnels in a pod.
 func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
 	local := p.addr(f)
 	most := nl.TunnelMTU(f, p.mtu)
@@ -163,18 +162,28 @@ func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
 		mtu = most
 	}
 	name := linkName(f)
-	if f == nl.IPv4 {
-		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "2"})
-	}
 	objects = append(objects, nl.FOU{Local: local, Port: p.port}, nl.Tunnel{Name: name, Local: local, Port: p.port, MTU: mtu, Group: p.group})
 	if f == nl.IPv6 { // runtimes disable IPv6 in new namespaces
-		objects = append(objects, nl.Sysctl{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "0"})
+		return append(objects, nl.Sysctl{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "0"})
+	}
+	return append(objects, p.anySource()...)
+}
+
+// anySource turns rp_filter off, the check whether a route leads back by the link of a packet. A
+// packet out of a tunnel has a source to which another link leads. So has a packet from a caller at
+// a NodePort, if the tunnel leads to the whole internet. On a link without addresses, as a tunnel
+// and the end of the pair are, the loose check is as strict as the other (__fib_validate_source).
+// The check of a link is the stricter one of its own value and of that for all.
+func (p *pod) anySource() (objects []nl.Object) {
+	for _, link := range slices.Concat([]string{"all", Link4}, p.links) {
+		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"})
 	}
 	return objects
 }
 
-// remains is all that a pod may have of ours.
-func remains(r *plugin.Request[Config], ns *nl.NS) (w nl.Wiring) {
+// remains is all that a pod may have of ours. The tunnels are there first and go last. So without
+// them there is nothing.
+func remains(ns *nl.NS) (w nl.Wiring) {
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: ns, Object: o}) }
 	links, err := ns.Links()
 	if err != nil {
@@ -186,7 +195,7 @@ func remains(r *plugin.Request[Config], ns *nl.NS) (w nl.Wiring) {
 			add(nl.Tunnel{Name: l.Name, Local: local, Port: port})
 		}
 	}
-	if len(w) == 0 && r.Prev != nil {
+	if len(w) == 0 {
 		return nil
 	}
 	add(nl.Table{Family: "inet", Name: Table})

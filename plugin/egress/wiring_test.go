@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the documentation")
 // aPod is a pod of both families, with such routes.
 func aPod(routes []netip.Prefix) *pod {
 	return &pod{
-		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, mtu: 9001, group: 1223525448, port: DefaultPort,
+		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001, group: 1223525448, port: DefaultPort,
 		addrs: []netip.Addr{netip.MustParseAddr("100.64.0.5"), netip.MustParseAddr("2600:1f18:0:1::5")},
 		hops:  []netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fe80:ec2::1")},
 		vpc:   prefixes("10.0.0.0/16", "100.64.0.0/16"), routes: routes,
