@@ -4,33 +4,93 @@
 package vpc
 
 import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"net"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/kubeproxy"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// throughEgress gives pods of some namespaces a way to the whole internet by routers. The routers' subnets have a NAT
-// gateway, so the internet sees its address for these pods.
-func throughEgress(ipam, ptp map[string]any) {
-	withServices(ipam, ptp)
-	ptp["egress"] = map[string]any{"partner": map[string]any{
-		"gateways":     []string{"172.20.0.24", "fd00:20::24"},
-		"destinations": []string{"0.0.0.0/0", "::/0"},
-		"except":       []string{"2001:db8::/32"}, // the VPCs' IPv6
-		"namespaces":   []string{"payments", "cousins"},
-		"routers":      []string{"egress"},
-	}}
+// wayOut gives the pods of two namespaces a way to the whole internet by the pods of another. The routers' subnets have a NAT
+// gateway.
+var wayOut = map[string]any{"partner": map[string]any{
+	"gateways":     []string{"172.20.0.24", "fd00:20::24"}, // of the Service egress of package kubeproxy
+	"destinations": []string{"0.0.0.0/0", "::/0"},
+	"except":       []string{"2001:db8::/32"}, // the VPCs' IPv6
+	"namespaces":   []string{"payments", "cousins"},
+	"routers":      []string{"egress"},
+	"clients":      []string{"10.0.0.0/8", "100.64.0.0/10", "2001:db8::/32"},
+}}
+
+// egressModes are the single process, and the plugin as a program that is chained behind three.
+var egressModes = []mode{
+	{"single process", func(ipam, ptp map[string]any) {
+		withServices(ipam, ptp)
+		ptp["egress"] = wayOut
+	}, dual},
+	{"chained", withServices, dual},
 }
 
-// egressScene has two clients on the first node, on two ENIs, and a router on the ENI of the first client. Another pod there is
+// TestEgress tries clients and routers: what clients reach by routers, and that all other paths are as before. kube-proxy has both
+// of its modes.
+func TestEgress(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou")
+	m := &matrix{counts: map[cell]string{}}
+	for i, mode := range egressModes {
+		t.Run(mode.name, func(t *testing.T) {
+			e := newEgress(t, mode)
+			for _, proxy := range proxiesOf(i) {
+				t.Run(string(proxy), func(t *testing.T) {
+					column := string(proxy) + ", " + mode.name
+					m.columns = append(m.columns, column)
+					serve(t, e.Scene, proxy)
+					e.tryAll(t, m, column)
+					e.clean(t)
+				})
+			}
+			dropless(t, e.Scene)
+			if i == 0 {
+				e.seen(t)
+				e.refuses(t)
+				e.manyClients(t)
+				e.withoutRouters(t)
+			}
+		})
+	}
+	rows := append(paths.WithoutEgress(), paths.Egress...)
+	for _, svc := range paths.Services {
+		rows = append(rows, svc.Path)
+	}
+	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
+}
+
+// An egressScene has two clients on the first node, on two ENIs, and a router on the ENI of the first client. Another pod there is
 // no client. The second node has the other router.
-func egressScene(t *testing.T, m mode) *paths.Scene {
+type egressScene struct {
+	*paths.Scene
+	config string // the path of the conflist
+
+	client, router, other, remote *paths.Pod
+}
+
+func newEgress(t *testing.T, m mode) *egressScene {
 	t.Helper()
-	m.NAT = true
+	m.NAT = true // by the ENIs: that is how the routers leave
 	conflist, err := m.conflist()
+	if err == nil && m.name == "chained" {
+		conflist, err = chainedEgress(conflist)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,13 +104,13 @@ func egressScene(t *testing.T, m mode) *paths.Scene {
 			t.Error(err)
 		}
 	})
-	addPod(t, s.Nodes[0], "payments", "client")
-	addPod(t, s.Nodes[0], "egress", "router")
-	addPod(t, s.Nodes[0], "default", "other")
-	addPod(t, s.Nodes[0], "cousins", "cousin")
-	addPod(t, s.Nodes[1], "egress", "remoterouter")
-	addPod(t, s.Nodes[1], "default", "remotesibling")
-	addPod(t, s.Nodes[1], "cousins", "remotecousin")
+	for _, p := range []struct {
+		node             int
+		kubernetes, name string
+	}{{0, "payments", "client"}, {0, "egress", "router"}, {0, "default", "other"}, {0, "cousins", "cousin"},
+		{1, "egress", "remoterouter"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}} {
+		addPod(t, s.Nodes[p.node], p.kubernetes, p.name)
+	}
 	for _, n := range s.Nodes {
 		for _, p := range n.Pods {
 			if err := p.Answer(paths.DNS); err != nil {
@@ -58,23 +118,230 @@ func egressScene(t *testing.T, m mode) *paths.Scene {
 			}
 		}
 	}
+	e := &egressScene{Scene: s, config: filepath.Join(t.TempDir(), "10.conflist")}
+	e.client, e.router, e.other, e.remote = s.Nodes[0].Pods[0], s.Nodes[0].Pods[1], s.Nodes[0].Pods[2], s.Nodes[1].Pods[0]
+	if err := os.WriteFile(e.config, conflist, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// chainedEgress is the list with the three plugins and egress instead of the one that is all of them.
+func chainedEgress(conflist []byte) ([]byte, error) {
+	var list map[string]any
+	if err := json.Unmarshal(conflist, &list); err != nil {
+		return nil, err
+	}
+	all := list["plugins"].([]any)[0].(map[string]any)
+	of := func(typ string) map[string]any {
+		one := map[string]any{}
+		for k, v := range all {
+			one[k] = v // each takes its own keys
+		}
+		one["type"] = "cni-ipvlan-vpc-k8s-" + typ
+		return one
+	}
+	list["plugins"] = []any{of("ipam"), of("ipvlan"), of("unnumbered-ptp"), map[string]any{"type": "cni-ipvlan-vpc-k8s-egress", "egress": wayOut}}
+	return json.Marshal(list)
+}
+
+// tryAll tries the paths by routers with all probes, and all other paths.
+func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
+	for _, f := range dual.Families {
+		for _, p := range paths.Egress {
+			m.note(t, cell{p.Name, f, column}, p.Try(e.Scene, f, paths.Probes))
+		}
+		for _, p := range paths.WithoutEgress() {
+			if p.In(f) {
+				m.note(t, cell{p.Name, f, column}, p.Try(e.Scene, f, paths.Quick))
+			}
+		}
+		for _, svc := range paths.Services {
+			if svc.In(f) {
+				m.note(t, cell{svc.Name, f, column}, svc.Try(e.Scene, f, svc.Probes))
+			}
+		}
+	}
+	seen, err := e.other.Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, paths.Port))
+	if err != nil || seen.Addr() != e.Nodes[0].PublicIP() {
+		t.Errorf("the internet sees a pod that is no client as %v, want the node, %s; %v", seen, e.Nodes[0].PublicIP(), err)
+	}
+}
+
+// clean checks that all is right for doctor, which asks the routers of the node's clients for an answer, and for the plugins'
+// CHECK.
+func (e *egressScene) clean(t *testing.T) {
+	t.Helper()
+	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config); !strings.HasPrefix(out, "nothing is wrong") {
+		t.Errorf("doctor reports: %s", out)
+	}
+	for _, n := range e.Nodes {
+		for _, p := range n.Pods {
+			if err := n.Check(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// tool runs the tool on a node.
+func (e *egressScene) tool(t *testing.T, node int, args ...string) string {
+	t.Helper()
+	n := e.Nodes[node]
+	c := exec.Command(filepath.Join(programs(t), "cni-ipvlan-vpc-k8s-tool"), args...)
+	c.Env = append(os.Environ(), n.Env()...)
+	var out []byte
+	err := n.Do(func() (err error) {
+		out, err = c.CombinedOutput()
+		return err
+	})
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// seen checks what the tool shows: the clients and the router of all nodes, whose namespaces this kernel has.
+func (e *egressScene) seen(t *testing.T) {
+	var answer struct {
+		Rule struct{ Port int }
+		Pods []struct {
+			Role, Pod      string
+			IP             netip.Addr
+			Sent, Received int
+		}
+	}
+	if err := json.Unmarshal([]byte(e.tool(t, 0, "egress", "--config="+e.config, "--output=json")), &answer); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, p := range answer.Pods {
+		if p.Sent > 0 && p.Received > 0 {
+			found[p.Role+" "+p.Pod] = true
+		}
+	}
+	for _, want := range []string{"client payments/client", "client cousins/cousin", "router egress/router"} {
+		if !found[want] {
+			t.Errorf("cni-tool egress does not show %s with packets: %+v", want, answer)
+		}
+	}
+	if answer.Rule.Port != egress.DefaultPort {
+		t.Errorf("the rule for security groups is %+v", answer.Rule)
+	}
+	if out := e.tool(t, 0, "metrics", "--config="+e.config); !strings.Contains(out, `cni_ipvlan_vpc_egress_refused_packets{role="client"} 0`) {
+		t.Errorf("metrics have not what was refused: %s", out)
+	}
+}
+
+// inner is a datagram of 10 bytes as it is inside of a tunnel, to a port where pods answer.
+func inner(from, to netip.Addr) []byte {
+	const payload = 10
+	b := make([]byte, 28+payload)
+	b[0], b[8], b[9] = 0x45, 64, 17 // RFC 791: IHL, time to live, UDP
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	copy(b[12:], from.AsSlice())
+	copy(b[16:], to.AsSlice())
+	var sum uint32
+	for i := 0; i < 20; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	binary.BigEndian.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(b[20:], 40000)
+	binary.BigEndian.PutUint16(b[22:], paths.Port)
+	binary.BigEndian.PutUint16(b[24:], 8+payload) // RFC 768: no checksum
+	return b
+}
+
+// send sends packets into the tunnel of a pod, from a node of the VPC.
+func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
+	t.Helper()
+	err := e.Nodes[1].Do(func() error {
+		c, err := net.Dial("udp", netip.AddrPortFrom(to.Addr(paths.IPv4), egress.DefaultPort).String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for _, p := range packets {
+			if _, err := c.Write(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refuses checks that nobody calls a client through its tunnel, and that a router takes packets of clients only, and none for
+// itself.
+func (e *egressScene) refuses(t *testing.T) {
+	const nobody = "203.0.113.77"
+	for name, call := range map[string]struct {
+		pod      *paths.Pod
+		from, to netip.Addr
+	}{
+		"a call of a client":             {e.client, vpcsim.InternetAddr, e.client.Addr(paths.IPv4)},
+		"a call of a router":             {e.router, e.client.Addr(paths.IPv4), e.router.Addr(paths.IPv4)},
+		"a packet of whoever to outside": {e.router, netip.MustParseAddr(nobody), vpcsim.InternetAddr},
+	} {
+		before := e.state(t, call.pod)
+		e.send(t, call.pod, inner(call.from, call.to))
+		await(t, name+" is refused", func() bool { return e.state(t, call.pod).Refused > before.Refused })
+	}
+	dropless(t, e.Scene)
+}
+
+// await waits until something is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (e *egressScene) state(t *testing.T, p *paths.Pod) egress.State {
+	t.Helper()
+	s, err := egress.Read(p.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
-func TestEgress(t *testing.T) {
-	nltest.Need(t, "root", "ipvlan", "nftables")
-	s := egressScene(t, mode{"egress", throughEgress, dual})
-	client := s.Nodes[0].Pods[0]
-	for _, proxy := range kubeproxy.Modes {
-		t.Run(string(proxy), func(t *testing.T) {
-			serve(t, s, proxy)
-			for _, network := range []string{"udp", "tcp"} {
-				for _, to := range []string{"203.0.113.1", "3fff::1"} {
-					seen, err := client.Call(network, netip.AddrPortFrom(netip.MustParseAddr(to), paths.Port))
-					t.Log(network, to, seen, err)
-				}
-			}
-		})
+// manyClients has 200 addresses of the VPC use one router. It answers each by its one link, and has no other for them.
+func (e *egressScene) manyClients(t *testing.T) {
+	const clients = 200
+	links, err := e.router.NS.Links()
+	if err != nil {
+		t.Fatal(err)
 	}
-	dropless(t, s)
+	drops, err := e.Drops()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := e.state(t, e.router).Sent
+	var packets [][]byte
+	for i, a := 0, netip.MustParseAddr("100.64.200.1"); i < clients; i, a = i+1, a.Next() {
+		packets = append(packets, inner(a, vpcsim.InternetAddr))
+	}
+	e.send(t, e.router, packets...)
+	await(t, "each client has an answer", func() bool { return e.state(t, e.router).Sent >= sent+clients })
+	await(t, "the answers leave for the clients", func() bool {
+		now, err := e.Drops()
+		return err == nil && now.Nobody >= drops.Nobody+clients // these addresses are nobody's
+	})
+	if now, err := e.router.NS.Links(); err != nil || len(now) != len(links) {
+		t.Errorf("the router has %d links with %d clients, and had %d; %v", len(now), clients, len(links), err)
+	}
+}
+
+// withoutRouters has doctor look when kube-proxy does not know the Service, and after a router has lost its tunnel.
+func (e *egressScene) withoutRouters(t *testing.T) {
+	out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config)
+	if !strings.Contains(out, "client payments/client: no router behind 172.20.0.24 answers, so it does not reach 0.0.0.0/0") {
+		t.Errorf("doctor reports: %s", out)
+	}
 }

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -100,13 +99,17 @@ func (p *Node) egressPods(ctx context.Context, config *egress.Config) (found []F
 		if unread != nil || s.Role != egress.Client {
 			return nil // view.EgressPods has reported what could not be read
 		}
+		l, leased := p.state.Leases.At(s.Addrs[0])
+		if !leased {
+			return nil // no pod of this node has it, or the registry was lost
+		}
 		routes, err := ns.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
 		if err != nil {
 			return err
 		}
 		for _, r := range routes {
-			if r.Via.IsValid() && !probe(ctx, ns, r) {
-				found = append(found, p.unanswered(s.Addrs[0], r, config.UDPPort()))
+			if r.Via.IsValid() && !probe(ctx, ns, s, r) {
+				found = append(found, unanswered(view.Owner(l), r, config.UDPPort()))
 			}
 		}
 		return nil
@@ -123,25 +126,19 @@ func oneWay(p view.EgressPod) (Finding, bool) {
 }
 
 // unanswered is the finding of a client that reaches no router.
-func (p *Node) unanswered(client netip.Addr, r nl.Route, port int) Finding {
-	who := client.String()
-	if l, leased := p.state.Leases.At(client); leased {
-		who = view.Owner(l)
-	}
-	return Finding{Severity: severe, About: "client " + who, Means: fmt.Sprintf("no router behind %s answers, so it does not reach %s", r.Via, r.Dst),
-		Do: strings.Join([]string{
-			fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out", port),
-			"look whether the routers run and were started with this configuration: cni-tool egress on their nodes",
-		}, "; ")}
+func unanswered(client string, r nl.Route, port int) Finding {
+	return Finding{Severity: severe, About: "client " + client, Means: fmt.Sprintf("no router behind %s answers, so it does not reach %s", r.Via, r.Dst),
+		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out; look whether the routers run "+
+			"and were started with this configuration: cni-tool egress on their nodes", port)}
 }
 
-// probe sends a packet into the tunnel that the router must not forward: it may make one hop more.
-// The router reports that, and the report returns by the tunnel.
-func probe(ctx context.Context, client *nl.NS, r nl.Route) (answers bool) {
+// probe sends a packet into the tunnel that the router must not forward: it may make no further
+// hop. The router reports that, and the report returns by the tunnel.
+func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)
-	to := r.Dst.Addr()
-	if r.Dst.Bits() < to.BitLen()-1 {
-		to = to.Next() // the first address of a subnet is no host's
+	to, err := beyond(client, s, r)
+	if err != nil || !to.IsValid() {
+		return true // other routes have it all: nothing is sent
 	}
 	hop := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		failed := c.Control(func(fd uintptr) { err = oneHop(int(fd), to) })
@@ -154,6 +151,28 @@ func probe(ctx context.Context, client *nl.NS, r nl.Route) (answers bool) {
 		}
 	}
 	return false
+}
+
+// anywhere are addresses for documentation, which are nobody's (RFC 5737, RFC 3849, RFC 9637).
+var anywhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("3fff::1")}
+
+// beyond is an address of a destination that a client reaches by the tunnel. It is the zero address if there is none.
+func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
+	first := r.Dst.Addr()
+	for _, to := range append([]netip.Addr{first.Next(), first}, anywhere...) {
+		i := slices.IndexFunc(s.Addrs, func(a netip.Addr) bool { return a.Is4() == to.Is4() })
+		if i < 0 || !r.Dst.Contains(to) || !to.IsGlobalUnicast() {
+			continue
+		}
+		dev, err := client.Leaves(s.Addrs[i], to)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if dev == egress.Link4 || dev == egress.Link6 {
+			return to, nil
+		}
+	}
+	return netip.Addr{}, nil
 }
 
 // oneHop gives a socket the lowest hop limit, and asks the kernel for all ICMP errors: ip(7), ipv6(7).

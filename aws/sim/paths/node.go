@@ -83,6 +83,14 @@ func (n *Node) Add(ctx context.Context, kubernetes, name string) (*Pod, error) {
 	return p, p.Answer(Port)
 }
 
+// Check has the plugins check a pod.
+func (n *Node) Check(ctx context.Context, p *Pod) error {
+	if err := n.cni.CheckNetworkList(ctx, n.scene.list, p.runtimeConf()); err != nil {
+		return fmt.Errorf("CHECK %s: %w", p.Name, err)
+	}
+	return nil
+}
+
 // Del deletes a pod as a runtime does: its network first, then its namespace.
 func (n *Node) Del(ctx context.Context, p *Pod) error {
 	if err := n.cni.DelNetworkList(ctx, n.scene.list, p.runtimeConf()); err != nil {
