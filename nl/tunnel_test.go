@@ -98,7 +98,7 @@ func TestFOUPortInUse(t *testing.T) {
 func TestNoFOU(t *testing.T) {
 	n, _ := nltest.NS(t, "pod")
 	err := nl.FOU{}.Supported(n)
-	add := nl.FOU{Local: locals[0], Port: 5555}.Add(n)
+	add := nl.FOU{Local: netip.MustParseAddr("127.0.0.1"), Port: 5555}.Add(n)
 	if (err == nil) != (add == nil) || err != nil && (!errors.Is(err, nl.ErrNoFOU) || !errors.Is(add, nl.ErrNoFOU)) {
 		t.Errorf("Supported reports %v, and Add %v", err, add)
 	}
