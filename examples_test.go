@@ -22,6 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
 // peers is the directory where make puts the foreign programs that tests run with ours.
@@ -78,6 +79,12 @@ var examples = map[string]example{
 			}
 		},
 	},
+	"egress.conflist": {kubernetes: "payments", shows: func(t *testing.T, w *world, addrs []netip.Addr) {
+		s, err := egress.Read(w.pods["pod"].NS)
+		if err != nil || s.Role != egress.Client || !slices.Equal(s.Addrs, addrs) {
+			t.Errorf("the pod is %+v, want a client with %v; %v", s, addrs, err)
+		}
+	}},
 	"private-subnets.conflist": {shows: func(t *testing.T, w *world, _ []netip.Addr) {
 		seen, err := w.pods["pod"].Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, examplePort))
 		if err != nil || seen.Addr() != vpcsim.NATAddr {

@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
@@ -25,7 +27,7 @@ func egressCommand() *cli.Command {
 and routers, and the pods of this node that are clients or routers, with their
 packets. Only root sees the pods.` + cli.JSON(`egresses[] {name gateways[] destinations[] except[] namespaces[] selectable[] routers[]}
     rule {protocol port}
-    pods[] {role pod ip sent received refused}`),
+    pods[] (of this node: role pod ip sent received refused)`),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			config, err := conf.Egress(c.String("config"))
@@ -40,15 +42,23 @@ packets. Only root sees the pods.` + cli.JSON(`egresses[] {name gateways[] desti
 					return err
 				}
 				var pods []view.EgressPod
-				pods, failed = view.EgressPods(s)
+				pods, failed = egressPods(c.String("config"), s)
 				a.Pods = cli.List(pods)
 			}
-			if err := cli.Answer(c, a, a.print); err != nil {
-				return err
-			}
-			return failed
+			return errors.Join(cli.Answer(c, a, a.print), failed)
 		},
 	}
+}
+
+// egressPods are the clients and routers of this node. They are nil if the configuration at a path
+// has no egress: then nobody looks into the namespaces.
+func egressPods(config string, s *registry.State) ([]view.EgressPod, error) {
+	c, err := conf.Egress(config)
+	if err != nil || len(c.Egresses) == 0 {
+		return nil, nil // validate and doctor report what is wrong with it
+	}
+	pods, err := view.EgressPods(s)
+	return cli.List(pods), err
 }
 
 // An egressAnswer is what the command answers.

@@ -37,10 +37,8 @@ their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name 
 				return err
 			}
 			all := view.Metrics(s, conf.ReuseWaits(c.String("config")), time.Now())
-			var failed error
-			if config, err := conf.Egress(c.String("config")); err == nil && len(config.Egresses) > 0 {
-				var pods []view.EgressPod
-				pods, failed = view.EgressPods(s)
+			pods, failed := egressPods(c.String("config"), s)
+			if pods != nil {
 				all = append(all, view.EgressMetrics(pods)...)
 			}
 			if c.Bool("subnets") {

@@ -20,13 +20,14 @@ func status() *cli.Command {
 		Usage: "Show who has which address; with --diff, who disagrees about it",
 		Description: `The totals, then each address: the pod that has it, or for how long it still
 cools after one had it (reuseIPWait of the configuration). It reads the
-registry alone.
+registry, and with egresses in the configuration the namespaces of their pods.
 
 --diff compares what the registry, the kernel, the metadata service and EC2
 say, disagreements first, each with what it means and what to do. It changes
 nothing. If they disagree, the exit status is 1. It does without EC2, or
 without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id type zone enis enis_max}
     work {waiting unfinished[] {action eni since} throttled[] {action until}}
+    egress {clients routers refused}
     pools[] {pool enis leased free cooling warm_min warm_max}
     enis[] {eni iface index card pool leased free cooling prefixes state link_missed why}
     addresses[] {ip state namespace pod container ifname netns eni pool since until}
@@ -47,7 +48,9 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 			}
 			now, config := time.Now(), c.String("config")
 			n := view.StatusOf(s, conf.ReuseWaits(config), conf.Misfits(config), now)
-			return cli.Answer(c, n, func(w io.Writer) { n.Print(w, now) })
+			pods, unread := egressPods(config, s)
+			n.Egress = view.EgressStatusOf(pods)
+			return errors.Join(cli.Answer(c, n, func(w io.Writer) { n.Print(w, now) }), unread)
 		},
 	}
 }

@@ -37,7 +37,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && p.list.Plugin(conf.TypeIPAM) != nil: // if it needs that one, checkConfig misses it
+		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || p.list.Plugin(conf.TypeIPAM) != nil): // if it needs that one, checkConfig misses it
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
 				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})

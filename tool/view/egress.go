@@ -6,6 +6,8 @@ package view
 import (
 	"cmp"
 	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -14,6 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // An EgressPod is a pod of the node that is a client or a router of an egress.
@@ -48,6 +51,33 @@ func EgressPods(s *registry.State) (all []EgressPod, err error) {
 	})
 	slices.SortFunc(all, func(a, b EgressPod) int { return cmp.Or(cmp.Compare(a.Role, b.Role), cmp.Compare(a.Pod, b.Pod)) })
 	return all, err
+}
+
+// An EgressStatus counts these pods.
+type EgressStatus struct {
+	Clients int    `json:"clients"`
+	Routers int    `json:"routers"`
+	Refused uint64 `json:"refused"` // packets
+}
+
+// EgressStatusOf counts pods.
+func EgressStatusOf(all []EgressPod) (n EgressStatus) {
+	for _, p := range all {
+		if p.Role == egress.Router {
+			n.Routers++
+		} else {
+			n.Clients++
+		}
+		n.Refused += p.Refused
+	}
+	return n
+}
+
+// print writes a line if there are such pods.
+func (n EgressStatus) print(w io.Writer) {
+	if n.Clients+n.Routers > 0 {
+		fmt.Fprintf(w, "egress: %s, %s, %s refused\n", cli.Count(n.Clients, "client"), cli.Count(n.Routers, "router"), cli.Count(int(n.Refused), "packet"))
+	}
 }
 
 // EgressMetrics are about these pods together: a node may have many.

@@ -21,6 +21,7 @@ import (
 type Status struct {
 	Instance instanceStatus `json:"instance"`
 	Work     workStatus     `json:"work"`
+	Egress   EgressStatus   `json:"egress"` // the registry does not know it
 	Pools    []poolStatus   `json:"pools"`
 	ENIs     []eniStatus    `json:"enis"`
 	Addrs    []Holding      `json:"addresses"`
@@ -30,7 +31,7 @@ type Status struct {
 // that others have attached serves no pods.
 func StatusOf(s *registry.State, wait func(pool string) time.Duration, misfit func(registry.ENI) string, now time.Time) Status {
 	all := Tally(s, wait, now)
-	return Status{instanceOf(s), workOf(s, now), poolsOf(s, all), enisOf(s, all, misfit, now), cli.List(all)}
+	return Status{Instance: instanceOf(s), Work: workOf(s, now), Pools: poolsOf(s, all), ENIs: enisOf(s, all, misfit, now), Addrs: cli.List(all)}
 }
 
 // An instanceStatus is the machine, and how full it is.
@@ -215,6 +216,7 @@ func (n Status) Print(w io.Writer, now time.Time) {
 		fmt.Fprintf(w, "%s, %s, %s: %d ENIs of %s\n", n.Instance.ID, n.Instance.Type, n.Instance.Zone, n.Instance.ENIs, limit)
 	}
 	n.Work.print(w, now)
+	n.Egress.print(w)
 	for _, e := range n.ENIs {
 		e.printMissed(w, now)
 		if e.State == "unused" {
