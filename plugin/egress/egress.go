@@ -121,7 +121,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 		return nil // a pod that was refused has nothing
 	}
 	err := inPod(ctx, r, func(_, pod *nl.NS) error {
-		if err := remains(pod).Del(); err != nil {
+		if err := remains(pod, nl.PodGroup(r.Digest())).Del(); err != nil {
 			slog.Warn("DEL could not remove the pod's egress: it ends with the pod's namespace", "error", err)
 		}
 		return nil

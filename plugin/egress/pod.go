@@ -181,16 +181,17 @@ func (p *pod) anySource() (objects []nl.Object) {
 	return objects
 }
 
-// remains is all that a pod may have of ours. The tunnels are there first and go last. So without
-// them there is nothing.
-func remains(ns *nl.NS) (w nl.Wiring) {
+// remains is all that a pod may have of ours by an attachment, whose links are in a group. The
+// tunnels are there first and go last. So without them there is nothing. A tunnel of another group
+// is of another attachment, or of another pod to which the path of the namespace now leads.
+func remains(ns *nl.NS, group uint32) (w nl.Wiring) {
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: ns, Object: o}) }
 	links, err := ns.Links()
 	if err != nil {
 		return nil
 	}
 	for _, l := range links {
-		if local, port, is := l.Tunnel(); is && (l.Name == Link4 || l.Name == Link6) {
+		if local, port, is := l.Tunnel(); is && l.Group == group && (l.Name == Link4 || l.Name == Link6) {
 			add(nl.FOU{Local: local, Port: port})
 			add(nl.Tunnel{Name: l.Name, Local: local, Port: port})
 		}
