@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/kubeproxy"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -50,6 +51,9 @@ func TestEgress(t *testing.T) {
 	for i, mode := range egressModes {
 		t.Run(mode.name, func(t *testing.T) {
 			e := newEgress(t, mode)
+			if i > 0 {
+				e.withoutAnswers(t)
+			}
 			for _, proxy := range proxiesOf(i) {
 				t.Run(string(proxy), func(t *testing.T) {
 					column := string(proxy) + ", " + mode.name
@@ -338,10 +342,45 @@ func (e *egressScene) manyClients(t *testing.T) {
 	}
 }
 
-// withoutRouters has doctor look when kube-proxy does not know the Service, and after a router has lost its tunnel.
+// withoutAnswers has doctor look at a router whose clients call somebody who does not answer.
+func (e *egressScene) withoutAnswers(t *testing.T) {
+	var packets [][]byte
+	for range 30 {
+		packets = append(packets, inner(e.client.Addr(paths.IPv4), vpcsim.InternetAddr.Next()))
+	}
+	e.send(t, e.router, packets...)
+	await(t, "the router has forwarded them", func() bool { return e.state(t, e.router).Forwarded == 30 })
+	e.reports(t, e.config, "router egress/router: it has forwarded 30 packets of clients, and nobody has answered")
+}
+
+// withoutRouters has doctor look when kube-proxy does not know the Service, and when the Service has no endpoint.
 func (e *egressScene) withoutRouters(t *testing.T) {
-	out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config)
-	if !strings.Contains(out, "client payments/client: no router behind 172.20.0.24 answers, so it does not reach 0.0.0.0/0") {
-		t.Errorf("doctor reports: %s", out)
+	e.reports(t, e.config, "client payments/client: no router behind 172.20.0.24 answers, so it does not reach 0.0.0.0/0")
+	stop, err := e.Serve(kubeproxy.NFTables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(e.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(t.TempDir(), "10.conflist") // with the Service empty of package kubeproxy
+	other := strings.NewReplacer("172.20.0.24", "172.20.0.23", "fd00:20::24", "fd00:20::23", `"egress":`, `"egressPort":80,"egress":`).Replace(string(text))
+	if err := os.WriteFile(empty, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, gw := range []string{"172.20.0.23", "fd00:20::23"} {
+		e.reports(t, empty, "egress partner, gateway "+gw+": UDP port 80 is refused: the Service has no endpoint")
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// reports wants doctor to report a text on the first node.
+func (e *egressScene) reports(t *testing.T, config, want string) {
+	t.Helper()
+	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+config); !strings.Contains(out, want) {
+		t.Errorf("doctor reports %s, want %q", out, want)
 	}
 }

@@ -15,20 +15,28 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Dropped returns how many packets the counting rules of a table have dropped. The error answers to
+// A Counted is what a rule with a counter has counted.
+type Counted struct {
+	Chain   string
+	IIF     bool // the rule is about packets from a link
+	Drops   bool
+	Packets uint64
+}
+
+// Counters returns what the counting rules of a table have counted. The error answers to
 // fs.ErrNotExist if there is no such table.
-func (t Table) Dropped(n *NS) (packets uint64, err error) {
+func (t Table) Counters(n *NS) (all []Counted, err error) {
 	if _, err := t.itself(n); err != nil {
-		return 0, err
+		return nil, err
 	}
 	c, err := n.nftables()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	family := tableFamilies[t.Family]
 	chains, err := c.ListChainsOfTableFamily(family)
 	if err != nil {
-		return 0, fmt.Errorf("%s: list chains: %w", n.Name, err)
+		return nil, fmt.Errorf("%s: list chains: %w", n.Name, err)
 	}
 	for _, chain := range chains {
 		if chain.Table.Name != t.Name {
@@ -36,30 +44,30 @@ func (t Table) Dropped(n *NS) (packets uint64, err error) {
 		}
 		rules, err := c.GetRules(&nftables.Table{Family: family, Name: t.Name}, chain)
 		if err != nil {
-			return 0, fmt.Errorf("%s: rules of %s: %w", n.Name, chain.Name, err)
+			return nil, fmt.Errorf("%s: rules of %s: %w", n.Name, chain.Name, err)
 		}
 		for _, r := range rules {
-			packets += dropped(r)
+			if counted, counts := countedBy(r); counts {
+				all = append(all, counted)
+			}
 		}
 	}
-	return packets, nil
+	return all, nil
 }
 
-// dropped is what a rule has counted, if it drops.
-func dropped(r *nftables.Rule) (packets uint64) {
-	drops := false
+func countedBy(r *nftables.Rule) (c Counted, counts bool) {
+	c.Chain = r.Chain.Name
 	for _, e := range r.Exprs {
 		switch e := e.(type) {
+		case *expr.Meta:
+			c.IIF = c.IIF || e.Key == expr.MetaKeyIIFNAME
 		case *expr.Counter:
-			packets = e.Packets
+			c.Packets, counts = e.Packets, true
 		case *expr.Verdict:
-			drops = e.Kind == expr.VerdictDrop
+			c.Drops = e.Kind == expr.VerdictDrop
 		}
 	}
-	if !drops {
-		return 0
-	}
-	return packets
+	return c, counts
 }
 
 // Traffic returns how many packets a link has received and sent (proc_net(5), net/dev). The error

@@ -112,7 +112,7 @@ func parseFOU(m []byte) (f FOU) {
 	return f
 }
 
-// fou sends a command of the family fou of generic netlink. The kernel loads the module for it.
+// fou sends a command of the family fou of generic netlink.
 func (n *NS) fou(command uint8, flags int, data ...nl.NetlinkRequestData) ([][]byte, error) {
 	family, err := n.fouFamily()
 	if err != nil {
@@ -125,9 +125,31 @@ func (n *NS) fou(command uint8, flags int, data ...nl.NetlinkRequestData) ([][]b
 func (n *NS) fouFamily() (int, error) {
 	family, err := n.genericFamily("fou")
 	if errors.Is(err, fs.ErrNotExist) {
+		n.loadModule("fou")
+		family, err = n.genericFamily("fou")
+	}
+	if errors.Is(err, fs.ErrNotExist) {
 		err = ErrNoFOU // not an absence: nothing can be made
 	}
 	return family, err
+}
+
+// loadModule has the kernel load a module that nothing else would load: fou and fou6 have no alias.
+// Root that asks for a link of an unknown name makes the kernel load the module of that name
+// (dev_load, which needs CAP_SYS_MODULE). So no program need be executed.
+func (n *NS) loadModule(name string) {
+	_ = n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		ifr, err := unix.NewIfreq(name)
+		if err != nil {
+			return err
+		}
+		return unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr) // there is no such link: what is missing is reported later
+	})
 }
 
 // genericFamily returns the number of a family of generic netlink.
@@ -147,7 +169,7 @@ func (n *NS) genericFamily(name string) (int, error) {
 	return 0, fmt.Errorf("the kernel names no number of the generic netlink family %s", name)
 }
 
-// Supported returns [ErrNoFOU] if the kernel has no FOU. The kernel loads the module for that.
+// Supported returns [ErrNoFOU] if the kernel has no FOU, not even as a module.
 func (FOU) Supported(n *NS) error {
 	_, err := n.fouFamily()
 	return err

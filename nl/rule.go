@@ -21,6 +21,7 @@ type Rule struct {
 	Family   Family // that of From or To where there is one; else 0 is IPv4
 	Not      bool   // for packets that do not match
 	From, To netip.Prefix
+	OIF      string // of what the namespace itself sends by a link that it has chosen
 	IIF      string // "lo" for what the namespace itself sends, and for the check of sources, rp_filter
 	Mark     uint32
 	Mask     uint32 // 0 is all bits
@@ -44,7 +45,7 @@ func (r Rule) String() string {
 	if r.Mark != 0 {
 		c.option("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
 	}
-	c.option("iif", r.IIF).option("lookup", tableName(r.Table))
+	c.option("iif", r.IIF).option("oif", r.OIF).option("lookup", tableName(r.Table))
 	if r.MinLen > 0 {
 		c.option("suppress_prefixlength", strconv.Itoa(r.MinLen-1))
 	}
@@ -135,6 +136,9 @@ func (r Rule) message(action uint8) []nl.NetlinkRequestData {
 	if r.IIF != "" {
 		data = append(data, attrString(nl.FRA_IIFNAME, r.IIF))
 	}
+	if r.OIF != "" {
+		data = append(data, attrString(nl.FRA_OIFNAME, r.OIF))
+	}
 	if r.MinLen > 0 {
 		data = append(data, attr32(nl.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinLen-1)))
 	}
@@ -214,6 +218,8 @@ func parseRule(m []byte) (Rule, error) {
 			r.To = netip.PrefixFrom(addrFrom(t.Value), int(msg.Dst_len))
 		case nl.FRA_IIFNAME:
 			r.IIF = unix.ByteSliceToString(t.Value)
+		case nl.FRA_OIFNAME:
+			r.OIF = unix.ByteSliceToString(t.Value)
 		case nl.FRA_FWMARK:
 			r.Mark = number(t.Value)
 		case nl.FRA_FWMASK:

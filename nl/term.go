@@ -75,7 +75,7 @@ func NextHop(a netip.Addr) Term {
 	return term(fmt.Sprintf("rt %s nexthop %s", f, a), &expr.Rt{Register: 1, Key: key}, equal(a.AsSlice()))
 }
 
-// L4Proto matches a protocol over IP: tcp, udp, icmp, icmpv6 or sctp.
+// L4Proto matches a protocol over IP: tcp, udp, icmp, icmpv6, sctp, 4 (IPv4) or 41 (IPv6).
 func L4Proto(name string) Term { return term("meta l4proto "+name, l4proto(name)...) }
 
 func l4proto(name string) []expr.Any {
@@ -83,7 +83,7 @@ func l4proto(name string) []expr.Any {
 }
 
 var protocols = map[string]byte{
-	"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "sctp": unix.IPPROTO_SCTP, "icmp": unix.IPPROTO_ICMP, "icmpv6": unix.IPPROTO_ICMPV6,
+	"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "4": unix.IPPROTO_IPIP, "41": unix.IPPROTO_IPV6, "sctp": unix.IPPROTO_SCTP, "icmp": unix.IPPROTO_ICMP, "icmpv6": unix.IPPROTO_ICMPV6,
 }
 
 // DPort matches packets of a protocol to the ports from first to last.

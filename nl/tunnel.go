@@ -28,7 +28,7 @@ type Tunnel struct {
 	Name  string
 	Local netip.Addr // of the packets outside
 	Port  uint16     // UDP port of the others
-	MTU   int        // of the packets inside
+	MTU   int        // of the packets inside; for Check, 0 is any
 	Group uint32     // links to be deleted together; 0 is the default group
 }
 
@@ -63,6 +63,14 @@ func (t Tunnel) kind() string {
 	return "ipip"
 }
 
+// module has the encapsulation.
+func (t Tunnel) module() string {
+	if t.Local.Is6() {
+		return "fou6"
+	}
+	return "fou"
+}
+
 // The values of linux/if_tunnel.h and linux/ip6_tunnel.h.
 const (
 	encapFOU       = 1
@@ -94,8 +102,15 @@ func (t Tunnel) Add(n *NS) error {
 	info.AddChild(data)
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
-	err := n.change(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
-		attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), info)
+	add := func() error {
+		return n.change(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
+			attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), info)
+	}
+	err := add()
+	if errors.Is(err, unix.EINVAL) { // the encapsulation may be in a module
+		n.loadModule(t.module())
+		err = add()
+	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", ErrNoTunnel, err)
 	}
@@ -116,7 +131,7 @@ func (t Tunnel) Check(n *NS) error {
 		return differs(t.Name, l.Kind, t.kind())
 	case l.tunnel != tunnel{t.Local, t.Port}:
 		return differs(t.Name, l.tunnel, tunnel{t.Local, t.Port})
-	case l.MTU != t.MTU:
+	case t.MTU != 0 && l.MTU != t.MTU:
 		return differs("mtu", l.MTU, t.MTU)
 	case !l.Up:
 		return errors.New("the link is down")

@@ -25,9 +25,9 @@ func egressCommand() *cli.Command {
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
 		Description: `The egresses of the configuration, the rule for the security groups of clients
 and routers, and the pods of this node that are clients or routers, with their
-packets. Only root sees the pods.` + cli.JSON(`egresses[] {name gateways[] destinations[] except[] namespaces[] selectable[] routers[]}
+packets. Only root sees the pods.` + cli.JSON(`egresses[] {name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
     rule {protocol port}
-    pods[] (of this node: role pod ip sent received refused)`),
+    pods[] (of this node: role pod ip sent received refused forwarded answered)`),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			config, err := conf.Egress(c.String("config"))
@@ -74,9 +74,11 @@ type egressEntry struct {
 	Gateways     []string `json:"gateways"`
 	Destinations []string `json:"destinations"`
 	Except       []string `json:"except"`
+	MTU          int      `json:"mtu"`
 	Namespaces   []string `json:"namespaces"`
 	Selectable   []string `json:"selectable"`
 	Routers      []string `json:"routers"`
+	Clients      []string `json:"clients"`
 }
 
 // An egressRule is what security groups must allow between clients and routers, in both directions.
@@ -89,8 +91,8 @@ func egressAnswerOf(config *egress.Config) egressAnswer {
 	a := egressAnswer{Egresses: []egressEntry{}, Rule: egressRule{"udp", config.UDPPort()}, Pods: []view.EgressPod{}}
 	for _, name := range slices.Sorted(maps.Keys(config.Egresses)) {
 		e := config.Egresses[name]
-		a.Egresses = append(a.Egresses, egressEntry{name, cli.List(e.Gateways), cli.List(e.Destinations), cli.List(e.Except),
-			cli.List(e.Namespaces), cli.List(e.Selectable), cli.List(e.Routers)})
+		a.Egresses = append(a.Egresses, egressEntry{name, cli.List(e.Gateways), cli.List(e.Destinations), cli.List(e.Except), e.MTU,
+			cli.List(e.Namespaces), cli.List(e.Selectable), cli.List(e.Routers), cli.List(e.Clients)})
 	}
 	return a
 }
@@ -106,6 +108,7 @@ func (a egressAnswer) print(w io.Writer) {
 	}
 	if len(a.Egresses) > 0 {
 		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %d\n", strings.ToUpper(a.Rule.Protocol), a.Rule.Port)
+		fmt.Fprintln(w, "    with serviceLoop none, the clients' nodes send for them: allow it between nodes and routers, too")
 	}
 	if len(a.Pods) > 0 {
 		fmt.Fprintln(w)

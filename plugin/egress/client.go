@@ -6,6 +6,7 @@ package egress
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -46,7 +47,7 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 		if !gw.IsValid() {
 			continue
 		}
-		no := e.spared(f, p.routes)
+		no := e.spared(f, p.routes, gateways(all))
 		for _, dst := range no {
 			spared = append(spared, nl.Route{Dst: dst, Type: "throw", Table: TableOut, Protocol: nl.RouteProtocol})
 		}
@@ -57,7 +58,7 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 			if slices.Contains(no, dst) {
 				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the configuration excepts it: no packet would take the tunnel", dst))
 			}
-			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: true, Src: p.addr(f), MTU: e.MTU, Table: TableOut, Protocol: nl.RouteProtocol})
+			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: true, Src: p.addr(f), MTU: min(e.MTU, nl.TunnelMTU(f, p.mtu)), Table: TableOut, Protocol: nl.RouteProtocol})
 		}
 	}
 	named := func(r nl.Route) bool {
@@ -74,26 +75,47 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 	return objects, err
 }
 
+// gateways are those of several egresses: the packets outside must not enter a tunnel again.
+func gateways(all []Egress) (gws []netip.Addr) {
+	for _, e := range all {
+		gws = append(gws, e.gateways...)
+	}
+	return gws
+}
+
 // clientTable makes the tunnel one for connections that the pod begins.
 //
 // Answers to others must leave as they do without a tunnel: to callers at a NodePort or behind a
 // load balancer, and to probes. Their destination may be one of the tunnel's. They get the mark,
-// and the kernel looks for a route again, without the tunnel's table.
+// and the kernel looks for a route without the tunnel's table.
 //
-// From the tunnel the pod takes answers, and errors about its connections, and nothing else.
-// Otherwise anybody who can send UDP to the pod could call it with any source.
+// From the tunnel the pod takes answers of destinations, and errors about its connections, and
+// nothing else. Otherwise anybody who can send UDP to the pod could call it with any source, or
+// answer in the name of its DNS server.
 func clientTable() nl.Table {
+	in := nl.IIFName(anyLink)
 	onlyAnswers := []nl.NFRule{
-		{nl.IIFName(links), nl.CTState("established", "related"), nl.Accept()},
-		{nl.IIFName(links), nl.Count(), nl.Drop()},
+		{in, nl.CTState("related"), nl.Accept()}, // the errors of a router have the router's address
+		{in, nl.NoRouteBack(), nl.Count(), nl.Drop()},
+		{in, nl.CTState("established"), nl.Accept()},
+		{in, nl.Count(), nl.Drop()},
 	}
 	return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{
 		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: []nl.NFRule{
-			{nl.OIFName(links), nl.CTReply(), nl.SetMark(mark)},
+			{nl.OIFName(anyLink), nl.CTReply(), nl.SetMark(mark)},
 		}},
-		{Name: "input", Type: "filter", Hook: "input", Rules: onlyAnswers},
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
+			{nl.CTReply(), nl.SetMark(mark)}, // of containers in the pod
+		}},
+		{Name: "input", Type: "filter", Hook: "input", Rules: append(onlyInUDP(), onlyAnswers...)},
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: onlyAnswers}, // containers in the pod
 	}}
+}
+
+// onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too.
+// What comes out of UDP does not pass this hook again.
+func onlyInUDP() []nl.NFRule {
+	return []nl.NFRule{{nl.L4Proto("4"), nl.Count(), nl.Drop()}, {nl.L4Proto("41"), nl.Count(), nl.Drop()}}
 }
 
 // steps are steps in the pod.

@@ -39,7 +39,7 @@ type Egress struct {
 	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are clients: names, or the beginning of names and a *
 	Selectable []string `json:"selectable"` // further namespaces, whose pods are clients if they ask for it
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	Clients    []string `json:"clients"`    // CIDRs of the addresses that routers serve; without it, IPv4: what the router's result routes by its ENI, IPv6: all
+	Clients    []string `json:"clients"`    // CIDRs of the addresses that routers serve; IPv4: by default what the router's result routes by its ENI
 
 	gateways     []netip.Addr
 	destinations []netip.Prefix
@@ -184,6 +184,12 @@ func (v *validation) reachable(e Egress) {
 		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except, func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
 			v.wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: name its IPv6 CIDR in except", d)
 		}
+	}
+	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
+		v.wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' subnets: otherwise routers would serve anybody")
+	}
+	if len(e.Namespaces)+len(e.Selectable) == 0 {
+		v.wrong("namespaces or selectable must be specified: otherwise no pod is a client")
 	}
 	for _, gw := range e.gateways {
 		if d, tunnelled := e.tunnels(gw); tunnelled {

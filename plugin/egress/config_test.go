@@ -5,12 +5,14 @@ package egress
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
@@ -47,7 +49,9 @@ func TestConfigMistakes(t *testing.T) {
 		gateways = `"gateways": ["172.20.0.77"]`
 		partner  = `"destinations": ["203.0.113.0/24"]`
 	)
-	one := func(keys ...string) string { return egresses(`"one": {` + strings.Join(keys, ", ") + `}`) }
+	one := func(keys ...string) string {
+		return egresses(`"one": {"selectable": ["x"], ` + strings.Join(keys, ", ") + `}`)
+	}
 	for _, tt := range []struct {
 		name, config, want string // want is empty if it is right
 	}{
@@ -70,6 +74,8 @@ func TestConfigMistakes(t *testing.T) {
 		{"the gateway in a destination", one(gateways, `"destinations": ["172.20.0.0/16"]`), "destinations: 172.20.0.0/16: the gateway 172.20.0.77 is in it"},
 		{"the gateway itself", one(gateways, `"destinations": ["172.20.0.77"]`), "destinations: 172.20.0.77/32: the gateway 172.20.0.77 is in it"},
 		{"Services with public addresses", one(`"gateways": ["198.51.100.7"]`, `"destinations": ["0.0.0.0/0"]`), "name a smaller destination, or the CIDR of the Services in except"},
+		{"no clients", egresses(`"one": {` + gateways + `, ` + partner + `}`), "namespaces or selectable must be specified"},
+		{"routers of IPv6 that serve anybody", one(`"gateways": ["fd00::77"]`, `"destinations": ["3fff::/64"]`, `"routers": ["x"]`), "clients must be specified with an IPv6 gateway"},
 		{"MTU", one(gateways, partner, `"mtu": 576`), "mtu: 576: want 0"},
 		{"namespaces", one(gateways, partner, `"namespaces": ["a*b"]`), `namespaces: "a*b": want a namespace, or the beginning of one and a *`},
 		{"routers", one(gateways, partner, `"routers": [""]`), `routers: "": want a namespace`},
@@ -119,7 +125,7 @@ func TestRole(t *testing.T) {
 		{namespace: "default", annotation: "bnak", refused: `no egress has the name "bnak"`},
 		{namespace: "default", annotation: "internet,same", refused: "uses the egresses internet and same, which both have the destination 0.0.0.0/0"},
 		{namespace: "alone", want: role{router: "same"}},
-		{namespace: "alone", annotation: "internet", want: role{router: "same"}}, // a router is no client
+		{namespace: "alone", annotation: "internet", refused: "the pod is a router of the egress same, by its namespace, and so no client"},
 		{namespace: "egress", refused: "may be a router of the egresses bank, internet: it must choose one"},
 		{namespace: "egress", router: "bank", want: role{router: "bank"}},
 		{namespace: "egress", router: "same", refused: "annotation cni-ipvlan-vpc-k8s/egress-router: the egress same does not allow it"},
@@ -154,6 +160,22 @@ func TestNotConfigured(t *testing.T) {
 	}
 }
 
+// TestStatus: a node whose kernel has no FOU is not ready if its configuration has an egress. The error names the modules.
+func TestStatus(t *testing.T) {
+	nltest.Need(t, "root")
+	lacks := nl.Scratch(nl.FOU{}.Supported)
+	r := &plugin.Request[Config]{Config: *config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`))}
+	err := Commands().Status(t.Context(), r)
+	e, is := errors.AsType[*plugin.Error](err)
+	if (lacks == nil) != (err == nil) || err != nil && (!is || e.Code != plugin.CodeNotAvailable || !strings.Contains(e.Hint, "modules fou, fou6, ipip and ip6_tunnel")) {
+		t.Errorf("the kernel lacks %v, STATUS reports %v", lacks, err)
+	}
+	r.Config = *config(t, `{}`)
+	if err := Commands().Status(t.Context(), r); err != nil {
+		t.Errorf("without an egress: %v", err)
+	}
+}
+
 // TestTunnels: which destinations a client reaches by the tunnel, and that the table of routes says the same.
 func TestTunnels(t *testing.T) {
 	own := prefixes("10.0.0.0/16", "10.0.9.10/32", "198.51.100.0/24", "2600:1f18::/56")
@@ -170,7 +192,7 @@ func TestTunnels(t *testing.T) {
 		{`"destinations": ["0.0.0.0/0"], "except": ["203.0.113.0/24"]`, []string{"203.0.114.1"}, []string{"203.0.113.1"}, ""},
 		{`"destinations": ["0.0.0.0/0", "203.0.113.9"], "except": ["203.0.113.0/24"]`, []string{"203.0.113.9"}, []string{"203.0.113.8"}, ""},
 	} {
-		e := config(t, egresses(`"e": {"gateways": ["172.20.0.77", "fd00:20::77"], `+tt.egress+`}`)).Egresses["e"]
+		e := config(t, egresses(`"e": {"gateways": ["172.20.0.77", "fd00:20::77"], "namespaces": ["x"], `+tt.egress+`}`)).Egresses["e"]
 		for want, texts := range map[bool][]string{true: tt.yes, false: tt.no} {
 			for _, text := range texts {
 				a := netip.MustParseAddr(text)

@@ -56,16 +56,16 @@ func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 }
 
 // spared are the prefixes within the destinations of a family that a client does not reach by the
-// tunnel: the gateway, what the configuration excepts, and, unless it names them, private
+// tunnel: gateways, what the configuration excepts, and, unless it names them, private
 // networks and those of the pod's other routes.
-func (e Egress) spared(f nl.Family, own []netip.Prefix) (all []netip.Prefix) {
+func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
 		if nl.FamilyOf(p.Addr()) == f && slices.ContainsFunc(e.destinations, within) && !slices.Contains(all, p) {
 			all = append(all, p)
 		}
 	}
-	if gw := e.gateway(f); gw.IsValid() {
+	for _, gw := range gateways {
 		add(single(gw))
 	}
 	for _, p := range e.except {

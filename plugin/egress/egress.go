@@ -88,8 +88,7 @@ func unavailable(err error) error {
 		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra", "egress: %w", err)
 }
 
-// check looks for all but the routes that keep destinations out of the tunnel: they depend on
-// what the pod's other routes were at its ADD.
+// check looks for the tunnel, the rules, and the table.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.role(r.Pod)
 	if err != nil || role.none() || r.Prev == nil {
@@ -104,14 +103,33 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// lasting is the part of a wiring that nobody else may change.
+// lasting is the part of a wiring that stays as it is when the configuration names other
+// destinations or clients: that applies to new pods. Other plugins may change sysctls and MTUs.
 func lasting(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
-		if route, is := s.Object.(nl.Route); !is || route.Type == "" {
-			rest = append(rest, s)
+		switch o := s.Object.(type) {
+		case nl.Route, nl.Sysctl:
+			continue
+		case nl.Tunnel:
+			o.MTU = 0
+			s.Object = o
+		case nl.Table:
+			s.Object = anyTable{o}
 		}
+		rest = append(rest, s)
 	}
 	return rest
+}
+
+// anyTable is a table whose rules may be those of another configuration.
+type anyTable struct{ nl.Table }
+
+func (t anyTable) Check(n *nl.NS) error {
+	err := t.Table.Check(n)
+	if errors.Is(err, nl.ErrOtherRules) {
+		return nil
+	}
+	return err
 }
 
 // del deletes what the pod has, if its configuration gives it anything. What cannot be deleted

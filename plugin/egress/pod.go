@@ -17,16 +17,21 @@ const (
 	Link4 = "egress4"
 	Link6 = "egress6"
 
-	links = "egress*" // both, as netfilter matches names
+	anyLink = "egress*" // both, as netfilter matches names
 )
 
 // Table is the name of our table of netfilter in a pod that is a client or a router. Its family is
 // inet.
 const Table = nl.OwnTable + "_egress"
 
-// mark is the bit of the mark of packets, and of connections, that we use in a pod. It is none of
-// the default of nodePortMark.
-const mark = 1 << 30
+// The bits of marks that we use in a pod. They are none of the default of nodePortMark.
+const (
+	mark   = 1 << 30 // client: a packet that answers; router: a connection, and a packet, from the tunnel
+	answer = 1 << 29 // router: a packet that answers such a connection
+)
+
+// Marks are these bits. nodePortMark must have none of them.
+const Marks = mark | answer
 
 // The rules and tables of routes in a pod. The rules come after those of callers and of further
 // NICs.
@@ -34,6 +39,8 @@ const (
 	prefOut  = 1536 // client: into the tunnel; router: what came out of it goes to the VPC
 	prefAway = 1537 // router: and further
 	prefBack = 1538 // router: answers go into the tunnel
+
+	rules = 6 // that a pod may have, from prefOut on
 
 	// TableOut has the routes into the tunnel, in a client.
 	TableOut  = 73
@@ -46,7 +53,7 @@ type pod struct {
 	nic   plugin.NIC
 	addrs []netip.Addr // of its first NIC
 	hops  []netip.Addr // the gateways of these addresses' subnets
-	links []string     // of the attachment: that of the NIC, and the pair's
+	links []string     // of the attachment: that of the NIC, then the pair's
 	mtu   int          // of what leaves by them
 	group uint32       // of the attachment's links
 	port  uint16
@@ -201,8 +208,14 @@ func remains(ns *nl.NS, group uint32) (w nl.Wiring) {
 	}
 	add(nl.Table{Family: "inet", Name: Table})
 	for _, f := range nl.Families {
-		for _, pref := range []int{prefOut, prefAway, prefBack} {
+		for pref := prefOut; pref < prefOut+rules; pref++ {
 			add(nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol})
+		}
+	}
+	routes, err := ns.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
+	for _, r := range routes {
+		if err == nil && (r.Table == TableOut || r.Table == tableBack) {
+			add(r) // a route that only throws has no link that would take it along
 		}
 	}
 	return w

@@ -31,12 +31,16 @@ type role struct {
 func (r role) none() bool { return r.router == "" && len(r.client) == 0 }
 
 // role returns the role of a pod. The error names what the pod may not ask for. A router is no
-// client: a namespace that matches "*" may have routers, too.
+// client: a namespace that matches "*" may have routers, too. But it must not ask to be one.
 func (c *Config) role(pod plugin.Pod) (r role, err error) {
 	if len(c.Egresses) == 0 && c.RuntimeConfig.Annotations[Annotation] == "" && c.RuntimeConfig.Annotations[RouterAnnotation] == "" {
 		return r, nil
 	}
 	if r.router, err = c.router(pod); err != nil || r.router != "" {
+		if asked := c.RuntimeConfig.Annotations[Annotation]; err == nil && asked != "" {
+			err = plugin.Errorf(plugin.CodeRefused, "remove the annotation, or let the pod run in another namespace",
+				"pod %s: annotation %s: %q: the pod is a router of the egress %s, by its namespace, and so no client", pod, Annotation, asked, r.router)
+		}
 		return r, err
 	}
 	r.client, err = c.client(pod)

@@ -14,9 +14,10 @@ import (
 // router is what a router gets: the tunnel, the right to forward, and two tables of routes.
 //
 // What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI: not by
-// the node, as the router's own packets to the internet do. What answers it carries the mark,
-// and goes back into the tunnel, to the client's address. So do errors of the router itself, about
-// the MTU of its ENI for example (fwmark_reflect). No client has a route or a link of its own here.
+// the node, as the router's own packets to the internet do. What answers it carries a mark,
+// and goes back into the tunnel, to the client's address. An error of the router itself goes to
+// whom it is about, by the same way: about the MTU of its ENI to the client, about the MTU of
+// the tunnel to the destination (fwmark_reflect). No client has a route or a link of its own here.
 func (p *pod) router(e Egress) (nl.Wiring, error) {
 	var objects []nl.Object
 	families := p.families(e)
@@ -46,54 +47,68 @@ func forwards(f nl.Family) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
+// routerRoutes are the tables, and the rules that choose one. A packet of the router itself that a
+// program binds to the ENI's link leaves as its clients' do: so a readiness probe can try the way.
 func (p *pod) routerRoutes(f nl.Family) []nl.Object {
 	link, proto := linkName(f), nl.RouteProtocol
+	rule := func(pref int, r nl.Rule) nl.Rule {
+		r.Pref, r.Family, r.Protocol = pref, f, proto
+		return r
+	}
 	return []nl.Object{
 		nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: TableOut, Protocol: proto},
 		nl.Route{Dst: f.Everywhere(), Dev: link, Src: p.addr(f), Table: tableBack, Protocol: proto},
-		nl.Rule{Pref: prefOut, Family: f, IIF: link, Table: nl.MainTable, MinLen: 1, Protocol: proto},
-		nl.Rule{Pref: prefAway, Family: f, IIF: link, Table: TableOut, Protocol: proto},
-		nl.Rule{Pref: prefBack, Family: f, Mark: mark, Mask: mark, Table: tableBack, Protocol: proto},
+		rule(prefOut, nl.Rule{IIF: link, Table: nl.MainTable, MinLen: 1}),
+		rule(prefAway, nl.Rule{IIF: link, Table: TableOut}),
+		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),                 // errors about clients' packets
+		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}), // errors about answers
+		rule(prefBack+2, nl.Rule{Mark: answer, Mask: answer, Table: tableBack}),
+		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}),
 	}
 }
 
 // routerTable is what a router forwards, and how.
 //
-// It forwards only what comes out of the tunnel from addresses of clients, and what answers that.
-// A packet that belongs to no connection would keep its source (ct state invalid), so it is
-// dropped. The router itself is nobody's destination in the tunnel.
+// It forwards only what comes out of the tunnel from addresses of clients, and what answers that,
+// besides what the service loop may forward by the pair. A packet that belongs to no connection
+// would keep its source (ct state invalid), so it is dropped. The router itself is nobody's
+// destination in the tunnel.
 func (p *pod) routerTable(families []nl.Family, clients []netip.Prefix) nl.Table {
-	in, out := nl.IIFName(links), nl.OIFName(links)
+	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	refuse := func(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
-	input := []nl.NFRule{refuse(in)}
+	input := append(onlyInUDP(), refuse(in))
 	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), refuse(in, out), {in, nl.ClampMSS()}, {out, nl.ClampMSS()}}
 	nat := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}
 	for _, f := range families {
-		served := p.served(f, clients)
-		if served[0].Bits() > 0 {
-			input = append(input, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(served...)))
+		if vpc := of(f, p.vpc); len(vpc) > 0 { // where a service loop is none, a client's node sends for it
+			input = append(input, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(vpc...)))
 		}
-		forward = append(forward, nl.NFRule{in, nl.SAddr(served...), nl.Accept()})
+		forward = append(forward, nl.NFRule{in, nl.SAddr(p.served(f, clients)...), nl.Count(), nl.Accept()})
 		nat.Rules = append(nat.Rules, p.translate(f)...)
 	}
-	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Accept()}, refuse(out))
+	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()}, refuse(out))
+	for _, pair := range p.links[1:] {
+		forward = append(forward, nl.NFRule{nl.IIFName(pair), nl.Accept()}, nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
+	}
 	return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
 			{in, nl.SetCTMark(mark), nl.SetMark(mark)},
-			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(mark)},
+			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(answer)},
 		}},
 		{Name: "input", Type: "filter", Hook: "input", Rules: input},
-		{Name: "forward", Type: "filter", Hook: "forward", Rules: forward},
+		{Name: "forward", Type: "filter", Hook: "forward", Policy: "drop", Rules: forward},
 		nat,
 	}}
 }
 
-// served are the addresses of clients of a family.
+// of are the prefixes of a family.
+func of(f nl.Family, all []netip.Prefix) []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
+}
+
+// served are the addresses of clients of a family. In IPv6 the configuration names them.
 func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
-	of := func(all []netip.Prefix) []netip.Prefix {
-		return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
-	}
-	for _, all := range [][]netip.Prefix{of(clients), of(p.vpc)} {
+	for _, all := range [][]netip.Prefix{of(f, clients), of(f, p.vpc)} {
 		if len(all) > 0 {
 			return all
 		}
@@ -104,7 +119,7 @@ func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 // translate gives the router's address to what came out of the tunnel. Its ports are lower than
 // those of the service loop, which takes an answer to a port that no socket has for its own.
 func (p *pod) translate(f nl.Family) (rules []nl.NFRule) {
-	in, a := nl.IIFName(links), p.addr(f)
+	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {
 		rules = append(rules, nl.NFRule{in, nl.L4Proto(proto), nl.SNATWithin(a, 1024, nl.SpliceFirst-1)})
 	}

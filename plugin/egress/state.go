@@ -25,6 +25,9 @@ type State struct {
 	Received uint64       // packets out of the tunnels
 	Sent     uint64       // packets into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
+
+	// Of a router: packets of clients that it has forwarded, and answers to them.
+	Forwarded, Answered uint64
 }
 
 // Read reads the state of a pod from its namespace. The error answers to fs.ErrNotExist if the pod
@@ -71,6 +74,16 @@ func (s *State) readTable(pod *nl.NS) (err error) {
 			s.Role = Router
 		}
 	}
-	s.Refused, err = nl.Table{Family: "inet", Name: Table}.Dropped(pod)
+	counters, err := nl.Table{Family: "inet", Name: Table}.Counters(pod)
+	for _, c := range counters {
+		switch {
+		case c.Drops:
+			s.Refused += c.Packets
+		case c.IIF:
+			s.Forwarded += c.Packets
+		default:
+			s.Answered += c.Packets
+		}
+	}
 	return err
 }

@@ -45,7 +45,7 @@ func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 
 // TestClientRefusesNode: a destination that is an address of the node would never be reached by the tunnel.
 func TestClientRefusesNode(t *testing.T) {
-	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"]}`)).Egresses["e"]
+	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"], "namespaces": ["x"]}`)).Egresses["e"]
 	if _, err := aPod(prefixes("10.0.9.10/32")).client([]Egress{e}); err == nil || !strings.Contains(err.Error(), "destinations: 10.0.9.10/32: this is an address of the node") {
 		t.Errorf("got %v", err)
 	}
@@ -53,7 +53,7 @@ func TestClientRefusesNode(t *testing.T) {
 
 // TestRouterWithoutWayOut: prevResult names no gateway.
 func TestRouterWithoutWayOut(t *testing.T) {
-	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"]}`)).Egresses["e"]
+	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"]}`)).Egresses["e"]
 	p := aPod(nil)
 	p.hops = nil
 	if _, err := p.router(e); err == nil || !strings.Contains(err.Error(), "names no gateway for 100.64.0.5") {
@@ -64,7 +64,7 @@ func TestRouterWithoutWayOut(t *testing.T) {
 // TestDocs compares the section of docs/node.md with the wiring of a client and of a router.
 func TestDocs(t *testing.T) {
 	e := config(t, egresses(`"partner": {"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0"],
-		"except": ["2600:1f18::/56"], "clients": ["2600:1f18::/56"]}`)).Egresses["partner"]
+		"except": ["2600:1f18::/56"], "clients": ["2600:1f18::/56"], "namespaces": ["payments"]}`)).Egresses["partner"]
 	client, err := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128")).client([]Egress{e})
 	if err != nil {
 		t.Fatal(err)
@@ -75,4 +75,14 @@ func TestDocs(t *testing.T) {
 	}
 	want := "\nA client:\n\n```\n" + client.String() + "```\n\nA router:\n\n```\n" + router.String() + "```\n\n"
 	nltest.Section(t, "../../docs/node.md", "go test ./plugin/egress -run TestDocs -update", want, *update)
+}
+
+// TestGatewaysAreSpared: the packets outside of one egress do not enter the tunnel of another.
+func TestGatewaysAreSpared(t *testing.T) {
+	c := config(t, egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`,
+		`"b": {"gateways": ["172.20.0.78"], "destinations": ["172.16.0.0/12"], "except": ["172.20.0.78/32"], "namespaces": ["x"]}`))
+	w, err := aPod(nil).client([]Egress{c.Egresses["a"], c.Egresses["b"]})
+	if err != nil || !strings.Contains(w.String(), "ip route add throw 172.20.0.77/32 table 73") {
+		t.Errorf("%v\n%s", err, w)
+	}
 }

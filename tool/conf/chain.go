@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -184,11 +185,46 @@ func (r *review) egress(where string, i int, c *egress.Config) {
 		Capabilities map[string]bool `json:"capabilities"`
 	}
 	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // an object, which has been decoded once
+	routers := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
-		if len(c.Egresses[name].Selectable) > 0 && !head.Capabilities[podAnnotations] {
+		e := c.Egresses[name]
+		if len(e.Selectable) > 0 && !head.Capabilities[podAnnotations] {
 			r.wrong(where, `egress: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name, podAnnotations)
 		}
+		for _, namespace := range e.Routers {
+			if other, both := routers[namespace]; both && !head.Capabilities[podAnnotations] {
+				r.wrong(where, `egress: %s: routers: %q: %s has it, too, and no pod can choose: add "capabilities": {%q: true}`, name, namespace, other, podAnnotations)
+			}
+			routers[namespace] = name
+		}
 	}
+	if p, has := pairOf(r.List); has && len(c.Egresses) > 0 {
+		r.egressByPair(where, c, p)
+	}
+}
+
+// egressByPair reviews whether clients reach the gateways: they are Services.
+func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
+	if !p.IPMasq {
+		r.wrong(where, `egress: "ipMasq" is not true: clients do not reach Services, and so no gateway`)
+	}
+	if mark := *cmp.Or(p.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&egress.Marks != 0 {
+		r.wrong(where, "nodePortMark: %#x: egress uses the bits %#x: want others", mark, uint32(egress.Marks))
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
+		for _, text := range c.Egresses[name].Gateways {
+			gw, err := netip.ParseAddr(text)
+			if err == nil && gw.Is6() && !slices.ContainsFunc(p.HostCIDRs, func(cidr string) bool { return contains(cidr, gw) }) {
+				r.wrong(where, "egress: %s: gateways: %s: no hostCidrs has it: name the IPv6 CIDR of the Services there, because the default route of IPv6 is by the ENI", name, gw)
+			}
+		}
+	}
+}
+
+// contains reports whether a text is a CIDR, or the address, with an address in it.
+func contains(cidr string, a netip.Addr) bool {
+	p, err := netip.ParsePrefix(cidr)
+	return err == nil && p.Contains(a) || cidr == a.String()
 }
 
 // pools reviews whether the pools work with the other plugins and keys.

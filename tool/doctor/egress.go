@@ -61,8 +61,8 @@ func withoutRouters(ctx context.Context, name string, e egress.Egress, port int)
 		err := answered(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM) {
 			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("egress %s, gateway %s", name, gw),
-				Means: fmt.Sprintf("the Service has no endpoint at UDP port %d: its clients reach nothing by it", port),
-				Do:    "kubectl get endpointslices -A; start the routers; the Service's port and targetPort must be egressPort"})
+				Means: fmt.Sprintf("UDP port %d is refused: the Service has no endpoint, or a pod behind it is no router, or this node's firewall forbids it", port),
+				Do:    "kubectl get endpointslices -A; start the routers again; the Service's port and targetPort must be egressPort"})
 		}
 	}
 	return found
@@ -90,38 +90,50 @@ func answered(ctx context.Context, d net.Dialer, to string, patience time.Durati
 func (p *Node) egressPods(ctx context.Context, config *egress.Config) (found []Finding, err error) {
 	pods, err := view.EgressPods(p.state)
 	for _, pod := range pods {
-		if f, lost := oneWay(pod); lost {
+		if f, lost := withoutAnswers(pod); lost {
 			found = append(found, f)
 		}
 	}
+	asked := 0 // clients that no router answers: each takes some seconds
 	err = errors.Join(err, lease.EachNetNS(func(ns *nl.NS) error {
 		s, unread := egress.Read(ns)
 		if unread != nil || s.Role != egress.Client {
 			return nil // view.EgressPods has reported what could not be read
 		}
 		l, leased := p.state.Leases.At(s.Addrs[0])
-		if !leased {
+		if !leased || asked >= enoughUnanswered {
 			return nil // no pod of this node has it, or the registry was lost
 		}
 		routes, err := ns.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
-		if err != nil {
-			return err
-		}
-		for _, r := range routes {
-			if r.Via.IsValid() && !probe(ctx, ns, s, r) {
+		for _, r := range onePerGateway(routes) {
+			if !probe(ctx, ns, s, r) {
+				asked++
 				found = append(found, unanswered(view.Owner(l), r, config.UDPPort()))
 			}
 		}
-		return nil
+		return err
 	}))
 	return found, err
 }
 
-// oneWay reports a router whose clients get no answers.
-func oneWay(p view.EgressPod) (Finding, bool) {
+// enoughUnanswered is after how many findings no further client is asked.
+const enoughUnanswered = 5
+
+// onePerGateway are the first routes by each gateway.
+func onePerGateway(routes []nl.Route) (first []nl.Route) {
+	for _, r := range routes {
+		if r.Via.IsValid() && !slices.ContainsFunc(first, func(o nl.Route) bool { return o.Via == r.Via }) {
+			first = append(first, r)
+		}
+	}
+	return first
+}
+
+// withoutAnswers reports a router whose clients get no answers.
+func withoutAnswers(p view.EgressPod) (Finding, bool) {
 	const enough = 20
-	lost := p.Role == egress.Router && p.Received > enough && p.Sent == 0
-	return Finding{Severity: warning, About: "router " + p.Pod, Means: fmt.Sprintf("it has %d packets of clients, and no answer: it has no way out", p.Received),
+	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
+	return Finding{Severity: warning, About: "router " + p.Pod, Means: fmt.Sprintf("it has forwarded %d packets of clients, and nobody has answered: it may have no way out", p.Forwarded),
 		Do: "look at the route table of its ENI's subnet (a NAT gateway, a transit gateway), at its security group, and at the network ACL"}, lost
 }
 

@@ -27,6 +27,9 @@ type EgressPod struct {
 	Sent     uint64     `json:"sent"`     // packets into the tunnel
 	Received uint64     `json:"received"` // packets out of the tunnel
 	Refused  uint64     `json:"refused"`  // packets that the pod's table has dropped
+
+	Forwarded uint64 `json:"forwarded" head:"-"` // a router's: packets of clients
+	Answered  uint64 `json:"answered" head:"-"`  // a router's: answers to them
 }
 
 // EgressPods looks for them in all network namespaces. The registry knows their names. An error is
@@ -37,7 +40,8 @@ func EgressPods(s *registry.State) (all []EgressPod, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		p := EgressPod{Role: state.Role, Pod: ns.Name, Sent: state.Sent, Received: state.Received, Refused: state.Refused}
+		p := EgressPod{Role: state.Role, Pod: ns.Name, Sent: state.Sent, Received: state.Received, Refused: state.Refused,
+			Forwarded: state.Forwarded, Answered: state.Answered}
 		if len(state.Addrs) > 0 {
 			p.Addr = state.Addrs[0]
 		}
