@@ -105,12 +105,9 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		return refuse("ask for an ENI of this account and region", "EC2 knows no such ENI")
 	}
 	e, self := enis[0], s.Instance.ID
-	for _, k := range slices.Sorted(maps.Keys(p.Policy.Choice.Tags)) {
-		if want := p.Policy.Choice.Tags[k]; e.Tags[k] != want {
-			return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s=%s", k, want)
-		}
-	}
 	switch {
+	case !p.Policy.Choice.Allows(e.Tags):
+		return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
 	case foreign(e):
 		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", tagNoManage)
 	case forPods(e):
@@ -138,6 +135,15 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		}
 	}
 	return e, nil
+}
+
+// anyOf formats the tags of which an ENI must have one set.
+func anyOf(all []map[string]string) string {
+	var texts []string
+	for _, tags := range all {
+		texts = append(texts, tagText(tags))
+	}
+	return strings.Join(texts, ", or ")
 }
 
 // inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.

@@ -329,6 +329,69 @@ func TestRequestRefused(t *testing.T) {
 	w.consistent()
 }
 
+// TestRequestMax: max is for all ADDs of a pod together, as Multus makes them. An ADD that asks for nothing is never refused,
+// nor is one that is repeated. Of several entries that allow a request, the largest max counts.
+func TestRequestMax(t *testing.T) {
+	w := newCity(t, "m5.4xlarge")
+	entries := strings.Replace(allowAll, `"requests": [`, `"requests": [{"namespaces": ["*"], "subnets": ["subnet-db"], "ips": true, "max": 2}, `, 1)
+	add := func(n int, ifName, asked string) error {
+		w.Helper()
+		var c lease.Config
+		must(t, json.Unmarshal([]byte(entries), &c))
+		if c.Args.CNI = json.RawMessage(asked); ifName == "eth0" {
+			c.Args.CNI, c.RuntimeConfig.Annotations = nil, map[string]string{nic.Annotation: asked}
+		}
+		must(t, c.Validate())
+		policies, err := c.Interfaces("net", ifName, pod(n).Pod)
+		for i := 0; i < len(policies) && err == nil; i++ {
+			p, o := w.pool(), pod(n)
+			p.Policy, o.NIC, o.IfName = policies[i], i, ifName
+			_, err = p.Acquire(t.Context(), o)
+		}
+		return err
+	}
+	const db = `{"subnet": "subnet-db"}`
+	must(t, add(1, "eth0", `[{}, `+db+`]`))
+	for range 2 {
+		must(t, add(1, "net1", db))
+	}
+	had := fmt.Sprint(w.sim.ENIs())
+	for _, again := range []string{db, `{"ips": ["10.177.2.99"]}`} {
+		wantRefusal(t, add(1, "net2", again), "pod default/pod001 asks for interface net2, and would have 4 interfaces: max is 3")
+	}
+	if now := fmt.Sprint(w.sim.ENIs()); now != had {
+		t.Errorf("ENIs were %s\nand are %s", had, now)
+	}
+	must(t, add(1, "net3", `{}`))
+	must(t, add(2, "net2", db)) // of another pod
+	key := pod(1).Key
+	for _, name := range []string{"net1", "net3"} {
+		key.IfName = name
+		must(t, w.pool().End(t.Context(), key))
+	}
+	must(t, add(1, "net2", db))
+	wantRefusal(t, add(3, "eth0", `[{}, {}, {}, {}]`), "4 interfaces: max is ")
+	w.consistent()
+}
+
+// TestRequestEntries: each entry of requests has ENIs of its own, by their tags.
+func TestRequestEntries(t *testing.T) {
+	w := newCity(t, "m5.4xlarge")
+	entries := strings.Replace(allowAll, `"requests": [`, `"requests": [{"namespaces": ["def*"], "enis": {"for": "databases", "team": "a"}}, {"namespaces": ["other"], "enis": {"for": "others"}}, `, 1)
+	for n, tags := range []map[string]string{{"for": "databases", "team": "a"}, {"for": "pods"}} {
+		e := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: tags})
+		all, err := w.ask(n, entries, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+		if err != nil || all[0].ID != e.ID {
+			t.Errorf("an ENI with the tags %v: %+v, %v", tags, all, err)
+		}
+	}
+	for n, tags := range []map[string]string{{"for": "databases", "team": "b"}, {"for": "others"}} {
+		e := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: tags})
+		_, err := w.ask(9+n, entries, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+		wantRefusal(t, err, "but requests allows only ENIs with the tag for=databases, team=a, or for=pods")
+	}
+}
+
 func wantRefusal(t *testing.T, err error, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {

@@ -42,13 +42,40 @@ func (c Choice) owns(s *registry.State, a netip.Addr) bool {
 	return ok && owner == c.Pod
 }
 
-// refuses returns why the pod cannot have an address that it has chosen, as far as the registry
-// knows. What the registry does not know, EC2 knows.
+// refuses returns why the pod cannot have what it has chosen, as far as the registry knows. What
+// the registry does not know, EC2 knows.
 func (p *Pool) refuses(s *registry.State, o Owner, now time.Time) error {
+	if err := p.Policy.Choice.tooMany(s, o); err != nil {
+		return err
+	}
 	for _, a := range p.Policy.Choice.Addrs {
 		if err := p.refusesAddr(s, o, a, now); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// tooMany returns an error if the pod would have more interfaces than it may, with those that its
+// other ADDs have made. Multus makes an ADD for each network of a pod, all of them for the same
+// container, which is the sandbox of the pod.
+func (c Choice) tooMany(s *registry.State, o Owner) error {
+	if c.Max == 0 {
+		return nil
+	}
+	type one struct {
+		registry.Key
+		nic int
+	}
+	others := map[one]bool{}
+	for _, l := range s.Leases.Naming(o.ContainerID) {
+		if l.ContainerID == o.ContainerID && l.Key != o.Key {
+			others[one{l.Key, l.NIC}] = true
+		}
+	}
+	if n := len(others) + c.Together; n > c.Max {
+		return plugin.Errorf(CodeRefused, "ask for fewer interfaces; an administrator of the node allows more by the key requests of the network configuration",
+			"%s asks for interface %s, and would have %d interfaces: max is %d", o.name(), o.IfName, n, c.Max)
 	}
 	return nil
 }
