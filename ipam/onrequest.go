@@ -252,8 +252,7 @@ func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		idle = nil
 		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 			e := s.ENIs[id]
-			old := time.Since(e.Grown) > settled // otherwise an ADD may be about to lease from it
-			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Index > 0 && !e.Foreign && old && unused(s, id, used) {
+			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Index > 0 && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used) {
 				e.Draining, e.OnRequest = true, true // with OnRequest, nobody deletes it, whatever the configuration is later
 				s.ENIs[id] = e
 				idle = append(idle, id)
@@ -304,6 +303,12 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) err
 		if err != nil {
 			return err
 		}
+		if detached == "" && hidden(s, id, enis) {
+			if err := sleep(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
+				return err
+			}
+			continue
+		}
 		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
 			return p.forget(ctx, id)
 		}
@@ -327,4 +332,10 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) err
 			return err
 		}
 	}
+}
+
+// hidden reports whether EC2 may not show yet that this node has attached an ENI.
+func hidden(s *registry.State, id string, enis []aws.ENI) bool {
+	shown := len(enis) > 0 && enis[0].Instance != ""
+	return !shown && time.Since(s.ENIs[id].Grown) <= settled
 }

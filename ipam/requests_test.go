@@ -20,6 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // A city is a world with more subnets: one for requests, one with both families, one in another
@@ -235,6 +236,24 @@ func TestRequestENI(t *testing.T) {
 	}
 	w.mustAsk(4, ask)
 	w.consistent()
+}
+
+// TestRequestENISoon: an ENI is detached as soon as its last pod has ended, however short the pod's life was. It stays while an
+// ADD waits for it.
+func TestRequestENISoon(t *testing.T) {
+	w := newCity(t, "m5.large")
+	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	first := w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))[0]
+	waits := registry.Waiter{Pool: "default/" + e.ID + "=10.177.2.9", Since: time.Now(), Until: time.Now().Add(time.Hour)}
+	w.end(1)
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Waiters["net/other/eth0"] = waits }))
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 {
+		t.Errorf("while an ADD waits for it: detached %v, %v", done, err)
+	}
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { clear(s.Waiters) }))
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{first.ID}) || w.eni(e.ID).Instance != "" {
+		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
+	}
 }
 
 // The registry is lost while a pod uses the ENI: it keeps the ENI, and no other pod gets it.

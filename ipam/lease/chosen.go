@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -126,6 +127,17 @@ func (policy Policy) other(id string, e registry.ENI) string {
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
 		if e.OnRequest && !anyOn(s, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Awaited reports whether an ADD waits for an address of an ENI that its pod has chosen.
+func Awaited(s *registry.State, eni string, now time.Time) bool {
+	for _, w := range s.Waiters {
+		pool, _, _ := strings.Cut(w.Pool, ofAddr)
+		if now.Before(w.Until) && slices.Contains(strings.Split(pool, ofRequest), eni) {
 			return true
 		}
 	}

@@ -229,19 +229,22 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	return policy
 }
 
+// ofRequest is between the parts of the name of a derived pool. No pool of a configuration has it.
+const ofRequest = "/"
+
 // derivedName returns the name of a derived pool: the pool's own name, then the IDs. Exclusive ENIs
 // have pools of their own, so no other pod gets their addresses, also when the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
-		pool = cmp.Or(pool, DefaultPool) + "/exclusive"
+		pool = cmp.Or(pool, DefaultPool) + ofRequest + "exclusive"
 	}
 	ids := slices.DeleteFunc([]string{r.Subnet, r.ENI}, func(id string) bool { return id == "" })
-	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), "/")
+	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), ofRequest)
 }
 
 // Derived returns the pool from which a pool is derived, if it is.
 func Derived(pool string) (from string, ok bool) {
-	from, _, ok = strings.Cut(pool, "/")
+	from, _, ok = strings.Cut(pool, ofRequest)
 	return from, ok
 }
 
