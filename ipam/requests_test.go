@@ -199,6 +199,28 @@ func TestRequestAgain(t *testing.T) {
 	w.consistent()
 }
 
+// TestRequestInterrupted: a process is killed while EC2 assigns the address for which it asks, or its answers are lost. The pod
+// that has asked for the address gets it with its next ADD. Another pod does not get it meanwhile.
+func TestRequestInterrupted(t *testing.T) {
+	w := newCity(t, "m5.large")
+	at := w.mustAsk(0, "")[0].ID
+	const ask = `[{"ip": "10.177.1.77"}]`
+	asked := netip.MustParseAddr("10.177.1.77")
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		s.Intents["killed"] = registry.Intent{Action: "AssignPrivateIpAddresses", ENI: at, Since: time.Now(), Addr: asked,
+			Pod: registry.Pod{Network: "net", Namespace: "default", Name: pod(1).Pod.Name}}
+	}))
+	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", at, "PrivateIpAddress.1", asked.String())
+	_, err := w.ask(2, allowAll, ask)
+	wantRefusal(t, err, "the address 10.177.1.77, which is free since ")
+	if a := w.mustAsk(1, ask)[0]; a.Addrs[0] != asked {
+		t.Errorf("got %v", a.Addrs)
+	}
+	w.sim.Script("AssignPrivateIpAddresses", ec2sim.DoneLost, ec2sim.UndoneLost, ec2sim.UndoneLost)
+	w.mustAsk(3, `[{"ip": "10.177.1.88"}]`)
+	w.consistent()
+}
+
 // A pod asks for an ENI that somebody has created. It is attached for the first pod and detached
 // after the last one. Nothing else about it changes.
 func TestRequestENI(t *testing.T) {
