@@ -64,14 +64,10 @@ func (c Choice) tooMany(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil
 	}
-	type one struct {
-		registry.Key
-		nic int
-	}
-	others := map[one]bool{}
+	others := map[string]bool{} // an interface of both families has two leases
 	for _, l := range s.Leases.Naming(o.ContainerID) {
 		if l.ContainerID == o.ContainerID && l.Key != o.Key {
-			others[one{l.Key, l.NIC}] = true
+			others[Owner{Key: l.Key, NIC: l.NIC}.waiter()] = true
 		}
 	}
 	if n := len(others) + c.Together; n > c.Max {

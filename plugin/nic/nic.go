@@ -10,11 +10,9 @@
 package nic
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -111,18 +109,12 @@ func (a *Asked) single() bool {
 	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")
 }
 
-// An object is the JSON of a Request.
+// An object holds the values of a Request as the JSON has them.
 type object struct {
-	Name           string   `json:"name"`
-	Subnet         string   `json:"subnet"`
-	IP             string   `json:"ip"`
-	SecurityGroups []string `json:"securityGroups"`
-	ENI            string   `json:"eni"`
-	Exclusive      bool     `json:"exclusive"`
+	Name, Subnet, IP, ENI string
+	SecurityGroups        []string
+	Exclusive             bool
 }
-
-// keys are the names of an object's members.
-var keys = []string{"name", "subnet", "ip", "securityGroups", "eni", "exclusive"}
 
 // parse reads the value of the annotation.
 func parse(text string) ([]Request, error) {
@@ -247,15 +239,14 @@ func isID(text, prefix string) bool {
 func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	var wrong []error
 	mistake := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
-	for _, key := range slices.Sorted(maps.Keys(entry)) {
-		if !slices.Contains(keys, key) {
-			mistake("%q: there is no such key: want some of %s", key, strings.Join(keys, ", "))
-		}
-	}
 	var o object
-	for key, into := range map[string]any{"name": &o.Name, "subnet": &o.Subnet, "ip": &o.IP, "securityGroups": &o.SecurityGroups, "eni": &o.ENI, "exclusive": &o.Exclusive} {
-		if text, ok := entry[key]; ok && decode(text, into) != nil {
-			mistake("%s: %s: want %s", key, text, kindOf(key))
+	for _, key := range slices.Sorted(maps.Keys(entry)) {
+		into, kind := o.member(key)
+		switch {
+		case into == nil:
+			mistake("%q: there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive", key)
+		case decode(entry[key], into) != nil:
+			mistake("%s: %s: want %s", key, entry[key], kind)
 		}
 	}
 	if fault := ifname.Fault(o.Name); o.Name != "" && fault != "" || o.Name == "lo" {
@@ -288,16 +279,25 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	return r, errors.Join(wrong...)
 }
 
-// kindOf returns the kind of JSON value that a key wants. It is no map, because every command of
-// a plugin would make the map when it starts.
-func kindOf(key string) string {
+// member returns where the value of a key is read into, and the kind of JSON value that it must be.
+// into is nil if there is no such key. It is no map, because every command of a plugin would make
+// the map when it starts.
+func (o *object) member(key string) (into any, kind string) {
 	switch key {
+	case "name":
+		return &o.Name, "a string"
+	case "subnet":
+		return &o.Subnet, "a string"
+	case "ip":
+		return &o.IP, "a string"
 	case "securityGroups":
-		return "a list of strings"
+		return &o.SecurityGroups, "a list of strings"
+	case "eni":
+		return &o.ENI, "a string"
 	case "exclusive":
-		return "true or false"
+		return &o.Exclusive, "true or false"
 	}
-	return "a string"
+	return nil, ""
 }
 
 // addrs reads addresses, at most one of each family. Some callers write the prefix of the
@@ -321,12 +321,8 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 
 // decode reads one JSON value and nothing behind it.
 func decode(text []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(into); err != nil {
+	if err := json.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("the value is not the JSON that is expected: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is something behind the JSON value")
 	}
 	return nil
 }
