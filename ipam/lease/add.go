@@ -17,23 +17,37 @@ import (
 // Add answers an ADD. If no address is free, it gets one from the source. fresh reports whether
 // the attachment had no address before. It is set even if Add fails.
 func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *types100.Result, fresh bool, err error) {
-	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) error {
-		for nic, policy := range policies {
-			p.Policy = policy
-			one, isNew, err := p.add(ctx, ownerOf(r, nic), from)
-			fresh = fresh || isNew && nic == 0
-			if err != nil {
-				return errors.Join(inWords(nic, policies, err), p.undo(ctx, r, nic, fresh))
-			}
+	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) (err error) {
+		fresh, err = p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, o Owner) (isNew bool, err error) {
+			one, isNew, err := p.add(ctx, o, from)
 			if res == nil {
 				res = one
-				continue
+			} else if err == nil {
+				join(res, one)
 			}
-			join(res, one)
-		}
-		return nil
+			return isNew, err
+		})
+		return err
 	})
+	if err != nil {
+		res = nil
+	}
 	return res, fresh, err
+}
+
+// Each calls add for each interface of an attachment, by the policy of the interface. If add fails
+// for one, the interfaces before it lose their addresses, unless the attachment had addresses
+// before. fresh reports that it had none.
+func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(context.Context, Owner) (fresh bool, err error)) (fresh bool, err error) {
+	for nic, policy := range policies {
+		p.Policy, o.NIC = policy, nic
+		isNew, err := add(ctx, o)
+		fresh = fresh || isNew && nic == 0
+		if err != nil {
+			return fresh, errors.Join(inWords(nic, policies, err), p.undo(ctx, o, nic, fresh))
+		}
+	}
+	return fresh, nil
 }
 
 // add leases addresses for one interface, and returns its part of the result.
@@ -56,12 +70,12 @@ func inWords(nic int, policies []Policy, err error) error {
 
 // undo makes the addresses of the first interfaces free again, because a later one got none. No
 // pod has had them meanwhile. If the attachment had addresses before, it keeps all.
-func (p *Pool) undo(ctx context.Context, r *plugin.Request[Config], nics int, fresh bool) (failed error) {
+func (p *Pool) undo(ctx context.Context, o Owner, nics int, fresh bool) (failed error) {
 	if !fresh {
 		return nil
 	}
-	for nic := range nics {
-		failed = errors.Join(failed, p.putBack(context.WithoutCancel(ctx), ownerOf(r, nic)))
+	for o.NIC = range nics {
+		failed = errors.Join(failed, p.putBack(context.WithoutCancel(ctx), o))
 	}
 	return failed
 }

@@ -79,6 +79,7 @@ type Choice struct {
 	Subnet string       // ID of the subnet of its ENI; empty: any with the tags of the policy
 	Addrs  []netip.Addr // its addresses, at most one of each family; those of other families are any
 	ENI    string       // ID of its ENI, which somebody else has created
+	Groups []string     // IDs of the security groups of its ENI; none: those of the policy
 	Pod    registry.Pod // who asks
 
 	// Tags are what this ENI must have: all tags of one of the maps.
@@ -224,7 +225,7 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 		policy.SubnetTags = nil // who names a subnet need not describe it
 	}
 	if len(r.SecurityGroups) > 0 {
-		policy.SecurityGroups = r.SecurityGroups
+		policy.SecurityGroups, policy.Choice.Groups = r.SecurityGroups, r.SecurityGroups
 	}
 	return policy
 }
