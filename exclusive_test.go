@@ -275,6 +275,66 @@ func TestExclusiveGiven(t *testing.T) {
 	}
 }
 
+// TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that somebody has created. The links are
+// on the node then. The runtime ends the old pods, whose namespaces are gone, and makes new ones, which get such ENIs again. A pod
+// that does not ask for it has no address of them.
+func TestExclusiveReboot(t *testing.T) {
+	w, list := newExclusive(t, example{}, "")
+	given := w.give(t)
+	asks := map[string]string{"pod": `[{"exclusive": true}]`, "second": fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, given), "shared": `[{}]`}
+	order := []string{"pod", "second", "shared"}
+	w.pod(t, "second")
+	w.pod(t, "shared")
+	on := map[string]ec2sim.ENI{}
+	add := func(pod string) netip.Addr {
+		t.Helper()
+		w.asks(asks[pod])
+		addrs, enis := w.added(t, list, pod)
+		if was, again := on[pod]; again && enis[0].ID != was.ID {
+			t.Errorf("%s was on %s, and is on %s", pod, was.ID, enis[0].ID)
+		}
+		on[pod] = enis[0]
+		w.called(t, addrs[0], true)
+		if node := w.onNode(t, enis[0].MAC); node != (pod == "shared") {
+			t.Errorf("%s is on %s, and the node has the link: %v", pod, enis[0].ID, node)
+		}
+		return addrs[0]
+	}
+	for _, pod := range order {
+		add(pod)
+	}
+	for _, pod := range order {
+		if err := w.removePod(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.node.Reboot(), os.RemoveAll(w.node.StateDir)); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range on {
+		w.returns(t, e.MAC)
+	}
+	for _, pod := range order { // of the sandboxes before the reboot
+		w.asks(asks[pod])
+		w.verb(t, list, "DEL", pod)
+	}
+	slices.Reverse(order) // the pod that shares comes first
+	for _, pod := range order {
+		w.pod(t, pod)
+		add(pod)
+	}
+	for _, pod := range order {
+		w.asks(asks[pod])
+		w.verb(t, list, "CHECK", pod)
+		w.verb(t, list, "DEL", pod)
+	}
+	if e := w.fabric.EC2.ENIs()[slices.IndexFunc(w.fabric.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == given })]; e.Tags["for"] != "pods" || len(e.Tags) != 1 || e.DeleteOnTermination {
+		t.Errorf("the ENI that somebody has created is %+v", e)
+	}
+	w.back(t, on["pod"], before(on["pod"]))
+	w.back(t, on["second"], before(on["second"]))
+}
+
 // TestExclusiveDualStack: a whole ENI has both families, limits of the bandwidth, and the block of the metadata service.
 func TestExclusiveDualStack(t *testing.T) {
 	w, list := newExclusive(t, example{ipv6: 1}, `"ipFamilies": ["IPv4", "IPv6"], "blockInstanceMetadata": true, `)

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,16 +64,19 @@ func (w *world) policies(n int, config, annotation string) ([]lease.Policy, erro
 func (w *world) ask(n int, config, annotation string) (all []lease.Allocation, err error) {
 	w.Helper()
 	policies, err := w.policies(n, config, annotation)
-	for i, policy := range policies {
-		policy.Timeout = 5 * time.Second
-		p, o := w.pool(), pod(n)
-		p.Policy, o.NIC = policy, i
-		a, err := p.Acquire(w.Context(), o)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, a)
+	if err != nil {
+		return nil, err
 	}
+	for i := range policies {
+		policies[i].Timeout = 5 * time.Second
+	}
+	all = make([]lease.Allocation, len(policies))
+	p := w.pool()
+	_, err = p.Each(w.Context(), pod(n), policies, func(ctx context.Context, o lease.Owner) (bool, error) {
+		a, err := p.Acquire(ctx, o)
+		all[o.NIC] = a
+		return a.Fresh, err
+	})
 	return all, err
 }
 
@@ -351,6 +355,10 @@ func TestRequestRefused(t *testing.T) {
 		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
 		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but requests allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID), "but the ENI does not have the address 10.177.2.250"},
+		{`[{}, {"ip": "10.177.1.3"}]`, "interface 2: the pod asks for the address 10.177.1.3, which AWS reserves"},
+		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: the pod asks for " + bare.ID + ", but requests allows only ENIs with the tag for=pods"},
+		{`[{}, {"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "interface 2: pod default/pod050 asks for the address 10.177.2.88, which default/pod001 has"},
+		{`[{"securityGroups": ["sg-2"]}, {"securityGroups": ["sg-3"]}]`, "pod default/pod050 asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 3"},
 		{fmt.Sprintf(`[{"eni": %q}]`, good.ID), "attach " + good.ID + ", for which the pod asks: instance is full"}, // an m5.large has 3 ENIs
 	} {
 		_, err := w.ask(50, allowAll, tt.ask)
@@ -384,11 +392,15 @@ func TestRequestMax(t *testing.T) {
 		}
 		must(t, c.Validate())
 		policies, err := c.Interfaces("net", ifName, pod(n).Pod)
-		for i := 0; i < len(policies) && err == nil; i++ {
-			p, o := w.pool(), pod(n)
-			p.Policy, o.NIC, o.IfName = policies[i], i, ifName
-			_, err = p.Acquire(t.Context(), o)
+		if err != nil {
+			return err
 		}
+		p, o := w.pool(), pod(n)
+		o.IfName = ifName
+		_, err = p.Each(t.Context(), o, policies, func(ctx context.Context, o lease.Owner) (bool, error) {
+			a, err := p.Acquire(ctx, o)
+			return a.Fresh, err
+		})
 		return err
 	}
 	const db = `{"subnet": "subnet-db"}`

@@ -57,6 +57,48 @@ func (p *Pool) refuses(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
+// refusesAny returns why a pod cannot have all of its interfaces, as far as the registry knows. Nothing
+// is changed for any of them then.
+func (p *Pool) refusesAny(o Owner, policies []Policy) error {
+	s, err := p.Registry.View()
+	if err != nil || len(s.Held(o.Key)) > 0 {
+		return err
+	}
+	now := time.Now()
+	for nic, policy := range policies {
+		p.Policy, o.NIC = policy, nic
+		if err := p.refuses(s, o, now); err != nil {
+			return inWords(nic, policies, err)
+		}
+	}
+	has, most := s.Attached(), s.Instance.ENIs
+	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most { // for one ENI, EC2 is asked first who has the slots
+		return plugin.Errorf(plugin.CodeTryAgain, "ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
+			"%s asks for %d interfaces that need %d more ENIs, and %s, which can have %d, has %d", o.name(), len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
+	}
+	return nil
+}
+
+// newENIs counts the ENIs that the node does not have and needs for these interfaces.
+func newENIs(s *registry.State, policies []Policy, now time.Time) int {
+	var ids, pools []string // ENIs of interfaces that have one to themselves, and pools without an ENI
+	alone := 0
+	for _, policy := range policies {
+		places := Places(s, policy, now)
+		i := slices.IndexFunc(places, func(at Place) bool { return !slices.Contains(ids, at.ID) })
+		switch {
+		case i >= 0 && policy.Choice.Exclusive:
+			ids = append(ids, places[i].ID)
+		case i >= 0:
+		case policy.Choice.Exclusive && policy.Choice.ENI == "":
+			alone++
+		case !slices.Contains(pools, policy.Pool):
+			pools = append(pools, policy.Pool)
+		}
+	}
+	return alone + len(pools)
+}
+
 // tooMany returns an error if the pod would have more interfaces than it may, with those that its
 // other ADDs have made. Multus makes an ADD for each network of a pod, all of them for the same
 // container, which is the sandbox of the pod.

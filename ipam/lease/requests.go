@@ -46,6 +46,13 @@ func (p *Permission) Describe(j *codec.Codec) {
 	})
 }
 
+// TakesENIs reports whether pods that may ask for this can need ENIs besides those of the pools, on
+// a node with such a provision.
+func (p Permission) TakesENIs(provision Provision) bool {
+	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
+	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
+}
+
 // permissions checks the key requests.
 func (v *validation) permissions(all []Permission) {
 	for i, p := range all {
@@ -96,6 +103,9 @@ type Choice struct {
 func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
+
+// names reports whether the pod has chosen an address or an ENI: only EC2 knows whether it is to be had.
+func (c Choice) names() bool { return c.ENI != "" || len(c.Addrs) > 0 }
 
 // Addr returns the address of a family that the pod has chosen, if it has.
 func (c Choice) Addr(f Family) (netip.Addr, bool) {
