@@ -115,24 +115,27 @@ func (w *world) called(t *testing.T, a netip.Addr, node bool) {
 // tool runs the tool on the node, and returns what it prints.
 func (w *world) tool(t *testing.T, args ...string) string {
 	t.Helper()
+	out, err := w.tries(args...)
+	if err != nil {
+		t.Errorf("%v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// tries runs the tool on the node, which may fail.
+func (w *world) tries(args ...string) (string, error) {
 	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
 	c.Env = append(os.Environ(), w.node.Env()...)
 	var out []byte
 	err := w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err })
-	if err != nil {
-		t.Errorf("%v: %v\n%s", args, err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
-// diff returns what status --diff finds about ENIs. It also sees the namespaces of other instances.
+// diff returns what status --diff finds about ENIs. It fails because it also sees the namespaces of other instances.
 func (w *world) diff(t *testing.T) string {
 	t.Helper()
-	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), "status", "--diff")
-	c.Env = append(os.Environ(), w.node.Env()...)
-	var out []byte
-	_ = w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err }) // it fails because of them
-	found, _, _ := strings.Cut(string(out), "ip  ")
+	out, _ := w.tries("status", "--diff")
+	found, _, _ := strings.Cut(out, "ip  ")
 	return found
 }
 
@@ -197,6 +200,9 @@ func TestExclusive(t *testing.T) {
 	w.tool(t, "registry-gc", "--free-after=1ns")
 	if out := w.tool(t, "status", "--output=json"); strings.Count(out, `"exclusive"`) != 2 {
 		t.Errorf("status:\n%s", out)
+	}
+	if out := w.tool(t, "metrics"); !strings.Contains(out, `cni_ipvlan_vpc_enis{pool="default/exclusive",state="exclusive"} 2`) {
+		t.Errorf("metrics:\n%s", out)
 	}
 	if out := w.diff(t); strings.Contains(out, "eni-") {
 		t.Errorf("status --diff:\n%s", out)

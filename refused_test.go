@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -138,5 +139,78 @@ func (w *world) bare(t *testing.T, pod string) {
 		if r.From != (netip.Prefix{}) {
 			t.Errorf("%s has the rule %v, %v", pod, r, err)
 		}
+	}
+}
+
+// TestGivenUntouched: no command deletes or changes an ENI that somebody has created for pods: no collection, also with a new
+// registry, no eni-gc, no remove-interface. The node attaches and detaches it. If somebody has moved it to another instance
+// meanwhile, it stays there.
+func TestGivenUntouched(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables")
+	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fabric, host := exampleVPC(t)
+	w := launched(t, fabric, host, example{kubernetes: "vm-1"})
+	was := w.given(t, "subnet-1", map[string]string{"SecurityGroupId.1": "sg-9"})
+	untouched := func(what, instance string) {
+		t.Helper()
+		all := fabric.EC2.ENIs()
+		i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == was.ID })
+		if i < 0 {
+			t.Fatalf("%s: the ENI is deleted", what)
+		}
+		if e := all[i]; e.Instance != instance || e.DeleteOnTermination || !maps.Equal(e.Tags, was.Tags) || !slices.Equal(e.Addrs, was.Addrs) ||
+			!slices.Equal(e.SecurityGroups, was.SecurityGroups) || e.Description != was.Description {
+			t.Errorf("%s: the ENI was %+v\nand is %+v: want it on %q", what, was, e, instance)
+		}
+	}
+	w.asks(fmt.Sprintf(`[{"eni": %q}]`, was.ID))
+	config := "--config=conflist-examples/requests.conflist"
+	remove := func() {
+		t.Helper()
+		if out, err := w.tries("remove-interface", config, was.ID); err == nil || !strings.Contains(out, "remove "+was.ID+": ") {
+			t.Errorf("remove-interface: %v\n%s", err, out)
+		}
+	}
+	addrs, _ := w.added(t, list, "pod")
+	w.called(t, addrs[0], true)
+	for range 2 {
+		w.tool(t, "registry-gc", "--free-after=1ns", config)
+		w.tool(t, "eni-gc", "--grace=0s")
+		untouched("while a pod uses it", w.node.ID)
+		remove()
+		if err := os.RemoveAll(w.node.StateDir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.called(t, addrs[0], true)
+	w.verb(t, list, "DEL", "pod")
+	remove()
+	untouched("after DEL", w.node.ID)
+	w.tool(t, "warm", config)
+	untouched("after warm", "")
+	remove()
+	w.tool(t, "eni-gc", "--grace=0s")
+	untouched("after eni-gc", "")
+
+	w.added(t, list, "pod")
+	untouched("with another pod", w.node.ID)
+	w.verb(t, list, "DEL", "pod")
+	all := fabric.EC2.ENIs()
+	at := all[slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == was.ID })].Attachment
+	err = errors.Join(fabric.EC2.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": at}),
+		fabric.EC2.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID, "InstanceId": host.ID, "DeviceIndex": "1"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.tool(t, "registry-gc", "--free-after=1ns", config)
+		w.tool(t, "warm", config)
+	}
+	untouched("moved by somebody", host.ID)
+	if out := w.tool(t, "status", "--output=json"); strings.Contains(out, was.ID) {
+		t.Errorf("the node still knows the ENI:\n%s", out)
 	}
 }
