@@ -39,7 +39,8 @@ func TestRequestsRefused(t *testing.T) {
 	fabric, host := exampleVPC(t)
 	w := launched(t, fabric, host, example{kubernetes: "vm-1"})
 	w.pod(t, "beside")
-	w.asks(`[{"subnet": "subnet-1", "ip": "192.168.0.50"}]`)
+	const beside = `[{"subnet": "subnet-1", "ip": "192.168.0.50"}]`
+	w.asks(beside)
 	besides, _ := w.added(t, list, "beside")
 
 	free, spare, far, elsewhere := w.give(t), w.given(t, "subnet-1", nil), w.given(t, "subnet-far", nil), w.given(t, "subnet-else", nil)
@@ -111,6 +112,8 @@ func TestRequestsRefused(t *testing.T) {
 			t.Errorf("EC2 has changed something: %v", c)
 		}
 	}
+	w.kubernetes = "vm-1"
+	w.asks(beside)
 	w.verb(t, list, "CHECK", "beside")
 }
 
