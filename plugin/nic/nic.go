@@ -49,31 +49,42 @@ func (r Request) Asks() bool {
 
 // An Asked is the part of a network configuration with requests.
 type Asked struct {
-	RuntimeConfig struct {
-		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+	RuntimeConfig Capabilities `json:"runtimeConfig"`
+	Args          Args         `json:"args"` // CNI conventions, "args in network config"
+}
 
-		// The capabilities of these names (CNI conventions, "Dynamic Plugin specific fields").
-		IPs      []string `json:"ips"`
-		MAC      string   `json:"mac"`
-		DeviceID string   `json:"deviceID"`
-	} `json:"runtimeConfig"`
+// Capabilities are what the runtime fills in for capabilities of a plugin.
+type Capabilities struct {
+	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
 
-	Args struct {
-		CNI json.RawMessage `json:"cni"`
-	} `json:"args"` // CNI conventions, "args in network config"
+	// The capabilities of these names (CNI conventions, "Dynamic Plugin specific fields").
+	IPs      []string `json:"ips"`
+	MAC      string   `json:"mac"`
+	DeviceID string   `json:"deviceID"`
+}
+
+// Args are what the caller of a plugin fills in.
+type Args struct {
+	CNI json.RawMessage `json:"cni"`
 }
 
 // Members describes the JSON, as the struct tags do.
 func (a *Asked) Members(j *codec.Codec) {
-	codec.Within(j, "runtimeConfig", func() {
-		codec.Table(j, "io.kubernetes.cri.pod-annotations", &a.RuntimeConfig.Annotations, codec.ByName, codec.Text)
-		codec.List(j, "ips", &a.RuntimeConfig.IPs, codec.Text)
-		codec.Field(j, "mac", &a.RuntimeConfig.MAC, codec.Text)
-		codec.Field(j, "deviceID", &a.RuntimeConfig.DeviceID, codec.Text)
+	codec.Field(j, "runtimeConfig", &a.RuntimeConfig, (*Capabilities).describe)
+	codec.Field(j, "args", &a.Args, (*Args).describe)
+}
+
+func (c *Capabilities) describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.Annotations, codec.ByName, codec.Text)
+		codec.List(j, "ips", &c.IPs, codec.Text)
+		codec.Field(j, "mac", &c.MAC, codec.Text)
+		codec.Field(j, "deviceID", &c.DeviceID, codec.Text)
 	})
-	codec.Within(j, "args", func() {
-		codec.Field(j, "cni", &a.Args.CNI, codec.Raw)
-	})
+}
+
+func (a *Args) describe(j *codec.Codec) {
+	j.Object(func() { codec.Field(j, "cni", &a.CNI, codec.Raw) })
 }
 
 // Requests returns what is asked for the interfaces of an ADD: first for the interface with
