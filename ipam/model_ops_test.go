@@ -145,7 +145,7 @@ func (m *model) acquire(p *modelPod) error {
 		f = m.fate()
 	}
 	m.logf("%s ADD %s pool %q, %d interfaces%v", m.clock(), p.ContainerID, policies[0].Pool, len(policies), f)
-	var all []lease.Allocation
+	all := make([]lease.Allocation, len(policies))
 	p.busy = true
 	err := m.run(policies[0], f, policies[0].Timeout, func(ctx context.Context, pool *Pool) error {
 		take := pool.Acquire
@@ -154,7 +154,7 @@ func (m *model) acquire(p *modelPod) error {
 		}
 		_, err := pool.Each(ctx, p.Owner, policies, func(ctx context.Context, o lease.Owner) (bool, error) {
 			got, err := m.obtain(ctx, pool, o, take)
-			all = append(all, got)
+			all[o.NIC] = got
 			return got.Fresh, err
 		})
 		return err
