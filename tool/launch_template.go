@@ -166,10 +166,6 @@ func planOf(c *cli.Context) (plan, error) {
 	if p.except = c.Int("except-enis"); p.except < 0 {
 		return p, cli.Misuse(c, "--except-enis: %d: want a number of ENIs", p.except)
 	}
-	takes := func(r lease.Permission) bool { return r.TakesENIs(p.Policy.Provision) }
-	if !c.IsSet("except-enis") && slices.ContainsFunc(config.Permissions, takes) {
-		p.except = 1
-	}
 	if p.eni.Groups = p.SecurityGroups; len(p.eni.Groups) == 0 {
 		return p, errors.New("secGroupIds: the configuration names no security group, and a launch template needs one")
 	}
@@ -183,6 +179,10 @@ func planOf(c *cli.Context) (plan, error) {
 	}
 	if p.limits, err = cloud.Limits(c.Context, p.kind); err != nil {
 		return p, err
+	}
+	takes := func(r lease.Permission) bool { return r.TakesENIs(p.Policy.Provision) }
+	if !c.IsSet("except-enis") && slices.ContainsFunc(config.Permissions, takes) && p.podENIs() > 1 {
+		p.except = 1
 	}
 	if err := p.fillENI(c); err != nil {
 		return p, err
@@ -238,6 +238,14 @@ func (p *plan) pods() int {
 	return 1 + p.eni.Secondary + size*p.eni.Prefixes
 }
 
+// podENIs returns how many ENIs for pods an instance can have.
+func (p *plan) podENIs() int {
+	if p.MaxENIs > 0 {
+		return min(p.limits.PodENIs(), p.MaxENIs-1)
+	}
+	return p.limits.PodENIs()
+}
+
 // slots returns the network cards and device indices of the ENIs for pods. It fills all cards
 // evenly, because the ENIs of a card share its bandwidth.
 func (p *plan) slots() ([][2]int, error) {
@@ -252,13 +260,10 @@ func (p *plan) slots() ([][2]int, error) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b [2]int) int { return cmp.Compare(a[1], b[1]) })
-	most := p.limits.PodENIs()
-	if p.MaxENIs > 0 {
-		if p.MaxENIs > p.limits.ENIs {
-			return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
-		}
-		most = min(most, p.MaxENIs-1)
+	if p.MaxENIs > p.limits.ENIs {
+		return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
 	}
+	most := p.podENIs()
 	if p.except > 0 && p.except >= most {
 		return nil, fmt.Errorf("--except-enis: %d: %s can have %d ENIs for pods, so none would be in the template", p.except, p.kind, most)
 	}
