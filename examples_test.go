@@ -133,13 +133,16 @@ func exampleVPC(t *testing.T) (*vpcsim.Fabric, *vpcsim.Instance) {
 	f, err := vpcsim.New(ec2sim.Config{
 		VPCs: []ec2sim.VPC{{
 			ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16"), cidr("192.168.0.0/24")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")},
-		}},
+		}, {ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.9.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
 			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:101::/64"),
 				Tags: map[string]string{"kubernetes_kubelet": "true"}},
 			{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("192.168.0.0/24")},
+			{ID: "subnet-far", VPC: "vpc-1", Zone: "us-east-1b", CIDR: cidr("100.64.16.0/24")},
+			{ID: "subnet-else", VPC: "vpc-2", Zone: "us-east-1a", CIDR: cidr("10.9.0.0/24")},
 		},
+		GroupVPCs: map[string]string{"sg-else": "vpc-2"},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -115,24 +115,27 @@ func (w *world) called(t *testing.T, a netip.Addr, node bool) {
 // tool runs the tool on the node, and returns what it prints.
 func (w *world) tool(t *testing.T, args ...string) string {
 	t.Helper()
+	out, err := w.tries(args...)
+	if err != nil {
+		t.Errorf("%v: %v\n%s", args, err, out)
+	}
+	return out
+}
+
+// tries runs the tool on the node, which may fail.
+func (w *world) tries(args ...string) (string, error) {
 	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), args...)
 	c.Env = append(os.Environ(), w.node.Env()...)
 	var out []byte
 	err := w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err })
-	if err != nil {
-		t.Errorf("%v: %v\n%s", args, err, out)
-	}
-	return string(out)
+	return string(out), err
 }
 
-// diff returns what status --diff finds about ENIs. It also sees the namespaces of other instances.
+// diff returns what status --diff finds about ENIs. It fails because it also sees the namespaces of other instances.
 func (w *world) diff(t *testing.T) string {
 	t.Helper()
-	c := exec.Command(filepath.Join(w.path, "cni-ipvlan-vpc-k8s-tool"), "status", "--diff")
-	c.Env = append(os.Environ(), w.node.Env()...)
-	var out []byte
-	_ = w.node.Do(func() (err error) { out, err = c.CombinedOutput(); return err }) // it fails because of them
-	found, _, _ := strings.Cut(string(out), "ip  ")
+	out, _ := w.tries("status", "--diff")
+	found, _, _ := strings.Cut(out, "ip  ")
 	return found
 }
 
@@ -145,6 +148,17 @@ func (w *world) returns(t *testing.T, mac string) {
 		t.Fatal(err)
 	}
 }
+
+// back wants the link of an ENI on the node again: down, and with a name.
+func (w *world) back(t *testing.T, e ec2sim.ENI, name string) {
+	t.Helper()
+	if l, err := w.node.FindMAC(e.MAC); err != nil || l.Up || l.Group != 0 || l.Name != name {
+		t.Errorf("%s is back, and its link is %+v, %v: want %s", e.ID, l, err, name)
+	}
+}
+
+// before is the name that the link of an ENI has on the node before a pod gets it.
+func before(e ec2sim.ENI) string { return fmt.Sprint("eth", e.Index) }
 
 // TestExclusive: two pods get whole ENIs, and a third a second interface with one. Nobody else has an address of these
 // ENIs. A collection, also with a new registry, leaves them alone while their pods run, even if a pod has removed its
@@ -187,6 +201,9 @@ func TestExclusive(t *testing.T) {
 	if out := w.tool(t, "status", "--output=json"); strings.Count(out, `"exclusive"`) != 2 {
 		t.Errorf("status:\n%s", out)
 	}
+	if out := w.tool(t, "metrics"); !strings.Contains(out, `cni_ipvlan_vpc_enis{pool="default/exclusive",state="exclusive"} 2`) {
+		t.Errorf("metrics:\n%s", out)
+	}
 	if out := w.diff(t); strings.Contains(out, "eni-") {
 		t.Errorf("status --diff:\n%s", out)
 	}
@@ -213,9 +230,7 @@ func TestExclusive(t *testing.T) {
 	for pod, e := range map[string]ec2sim.ENI{"pod": on[0], "second": onOther[0]} {
 		w.verb(t, list, "DEL", pod)
 		w.verb(t, list, "DEL", pod)
-		if !w.onNode(t, e.MAC) {
-			t.Errorf("after DEL of %s the node does not have the link of %s", pod, e.ID)
-		}
+		w.back(t, e, "enx"+strings.ReplaceAll(e.MAC, ":", "")) // the registry was lost, so nobody knows the name before
 	}
 	w.tool(t, "doctor", "--check=links", "--config=conflist-examples/requests.conflist") // a link that is back is down, and no fault
 	w.called(t, shared[0], true)
@@ -252,9 +267,7 @@ func TestExclusiveGiven(t *testing.T) {
 	}
 	w.returns(t, on[1].MAC)
 	w.verb(t, list, "DEL", "pod")
-	if l, err := w.node.FindMAC(on[1].MAC); err != nil || l.Group != 0 || l.Name == "data" {
-		t.Errorf("after DEL the link is %+v, %v", l, err)
-	}
+	w.back(t, on[1], before(on[1]))
 	w.asks(share)
 	if addrs, on := w.added(t, list, "other"); on[0].ID != given || !w.onNode(t, on[0].MAC) {
 		t.Errorf("%s is on %s", addrs[0], on[0].ID)
@@ -266,6 +279,66 @@ func TestExclusiveGiven(t *testing.T) {
 	if _, err := w.call(list, "ADD", "pod"); err == nil || !strings.Contains(err.Error(), "vm-1/other uses") {
 		t.Errorf("ADD for the whole ENI while a pod shares it: %v", err)
 	}
+}
+
+// TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that somebody has created. The links are
+// on the node then. The runtime ends the old pods, whose namespaces are gone, and makes new ones, which get such ENIs again. A pod
+// that does not ask for it has no address of them.
+func TestExclusiveReboot(t *testing.T) {
+	w, list := newExclusive(t, example{}, "")
+	given := w.give(t)
+	asks := map[string]string{"pod": `[{"exclusive": true}]`, "second": fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, given), "shared": `[{}]`}
+	order := []string{"pod", "second", "shared"}
+	w.pod(t, "second")
+	w.pod(t, "shared")
+	on := map[string]ec2sim.ENI{}
+	add := func(pod string) netip.Addr {
+		t.Helper()
+		w.asks(asks[pod])
+		addrs, enis := w.added(t, list, pod)
+		if was, again := on[pod]; again && enis[0].ID != was.ID {
+			t.Errorf("%s was on %s, and is on %s", pod, was.ID, enis[0].ID)
+		}
+		on[pod] = enis[0]
+		w.called(t, addrs[0], true)
+		if node := w.onNode(t, enis[0].MAC); node != (pod == "shared") {
+			t.Errorf("%s is on %s, and the node has the link: %v", pod, enis[0].ID, node)
+		}
+		return addrs[0]
+	}
+	for _, pod := range order {
+		add(pod)
+	}
+	for _, pod := range order {
+		if err := w.removePod(pod); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.node.Reboot(), os.RemoveAll(w.node.StateDir)); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range on {
+		w.returns(t, e.MAC)
+	}
+	for _, pod := range order { // of the sandboxes before the reboot
+		w.asks(asks[pod])
+		w.verb(t, list, "DEL", pod)
+	}
+	slices.Reverse(order) // the pod that shares comes first
+	for _, pod := range order {
+		w.pod(t, pod)
+		add(pod)
+	}
+	for _, pod := range order {
+		w.asks(asks[pod])
+		w.verb(t, list, "CHECK", pod)
+		w.verb(t, list, "DEL", pod)
+	}
+	if e := w.fabric.EC2.ENIs()[slices.IndexFunc(w.fabric.EC2.ENIs(), func(e ec2sim.ENI) bool { return e.ID == given })]; e.Tags["for"] != "pods" || len(e.Tags) != 1 || e.DeleteOnTermination {
+		t.Errorf("the ENI that somebody has created is %+v", e)
+	}
+	w.back(t, on["pod"], before(on["pod"]))
+	w.back(t, on["second"], before(on["second"]))
 }
 
 // TestExclusiveDualStack: a whole ENI has both families, limits of the bandwidth, and the block of the metadata service.
@@ -295,7 +368,5 @@ func TestExclusiveDualStack(t *testing.T) {
 	}
 	w.verb(t, list, "CHECK", "pod")
 	w.verb(t, list, "DEL", "pod")
-	if l, err := w.node.FindMAC(on[0].MAC); err != nil || l.Up || l.Group != 0 {
-		t.Errorf("after DEL the link is %+v, %v", l, err)
-	}
+	w.back(t, on[0], before(on[0]))
 }

@@ -4,7 +4,6 @@
 package vpc
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
@@ -161,41 +159,6 @@ func (w *world) tryInterface(t *testing.T, result *types100.Result, i int, given
 	}
 	if seen, err := w.host.Call("tcp", netip.AddrPortFrom(ip, examplePort)); err != nil {
 		t.Errorf("interface %d: the host, seen as %v, calls it: %v", i+1, seen, err)
-	}
-}
-
-// TestRequestsRefused: a pod that may not have what it asks for gets CNI's code 100, and nothing.
-func TestRequestsRefused(t *testing.T) {
-	nltest.Need(t, "root", "ipvlan", "nftables")
-	fabric, host := exampleVPC(t)
-	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := launched(t, fabric, host, example{})
-	given := w.give(t)
-	for _, tt := range []struct{ namespace, ask, want string }{
-		{"vm-1", `{}`, "pod vm-1/pod: annotation cni-ipvlan-vpc-k8s/nics: the value is not the JSON that is expected"},
-		{"vm-1", `[{"subnet": "subnet-2"}]`, "interface 1: subnet: subnet-2: allowed are subnet-1"},
-		{"vm-1", `[{}, {"securityGroups": ["sg-2"]}]`, "interface 2: securityGroups: sg-2: allowed are sg-1"},
-		{"vm-1", `[{"subnet": "subnet-1", "ip": "10.0.0.9"}]`, "the pod asks for the address 10.0.0.9, which is in none of the subnets"},
-		{"vm-1", `[{"subnet": "subnet-1"}, {"subnet": "subnet-1", "ip": "192.168.0.1"}]`, "interface 2: "},
-		{"vm-1", `[{"eni": "eni-1"}]`, "the pod asks for eni-1, but EC2 knows no such ENI"},
-		{"shop", fmt.Sprintf(`[{"eni": %q}]`, given), `requests does not allow the namespace "shop" to ask`},
-	} {
-		w.kubernetes = tt.namespace
-		w.asks(tt.ask)
-		_, err := w.call(list, "ADD", "pod")
-		cniError, ok := errors.AsType[*types.Error](err)
-		if !ok || cniError.Code != 100 || !strings.Contains(cniError.Msg, tt.want) || cniError.Details == "" {
-			t.Errorf("%s: got %+v\nwant code 100, a hint, and %s", tt.ask, err, tt.want)
-		}
-		if _, err := w.call(list, "DEL", "pod"); err != nil {
-			t.Error(err)
-		}
-	}
-	if n := len(w.node.ENIs()); n > 2 { // one of the pod whose second interface was refused
-		t.Errorf("the node has %d ENIs", n)
 	}
 }
 

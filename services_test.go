@@ -10,6 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/kubeproxy"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/paths"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 const redirect = "redirect" // the default
@@ -20,6 +21,14 @@ var loops = []mode{
 	{"redirect, keepCaller", keepCaller(withServices), paths.Options{Families: dual.Families, Kept: true}},
 	{"masquerade, keepCaller", keepCaller(loopBy("masquerade")), paths.Options{Families: dual.Families, Kept: true, Tracking: true}},
 	{"none", loopBy("none"), paths.Options{Families: dual.Families, Loopless: true}},
+	{"redirect, whole ENI", wholeENI, paths.Options{Families: dual.Families, Annotations: map[string]map[string]string{"cousins": {nic.Annotation: `[{"exclusive": true}]`}}}},
+}
+
+// wholeENI lets the pods that are alone on their ENI have the whole ENI: they call Services, and are backends of some.
+func wholeENI(ipam, ptp map[string]any) {
+	withServices(ipam, ptp)
+	ipam["requests"] = []map[string]any{{"namespaces": []string{"cousins"}, "exclusive": true}}
+	ipam["capabilities"] = map[string]bool{"io.kubernetes.cri.pod-annotations": true}
 }
 
 // withServices sends packets for Services to the node, because the IPv6 default route uses the ENI.
@@ -53,6 +62,7 @@ func TestServices(t *testing.T) {
 					m.columns = append(m.columns, column)
 					serve(t, s, proxy)
 					m.tryAll(t, s, dual, column)
+					cousinsApart(t, s, loop.Annotations != nil)
 					direct{s}.untouched(t, !loop.Tracking)
 					if loop.name == redirect && proxy == proxiesOf(i)[0] {
 						manyConnections(t, s)
@@ -67,6 +77,20 @@ func TestServices(t *testing.T) {
 		rows = append(rows, svc.Path)
 	}
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
+}
+
+// cousinsApart checks whether the pods that are alone on their ENI have its link.
+func cousinsApart(t *testing.T, s *paths.Scene, want bool) {
+	t.Helper()
+	for _, n := range s.Nodes {
+		for _, e := range n.ENIs() {
+			if on := n.On(e.Index); e.Index == 2 && len(on) == 1 {
+				if _, err := n.FindMAC(e.MAC); (err != nil) != want {
+					t.Errorf("%s: the node has the link of the ENI of %s: %v; want %v", n.Name, on[0].Name, err == nil, !want)
+				}
+			}
+		}
+	}
 }
 
 // proxiesOf are kube-proxy's modes for the nth way to Services: both for the default, then one in turn, or every.

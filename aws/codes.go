@@ -56,6 +56,11 @@ var meanings = []meaning{
 	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, hintGroups},
 	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, hintGroups},
 
+	// ansible/ansible-modules-core#347 quotes the first, philips-software/terraform-provider-hsdp#68 the code of the second.
+	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup, hintGroup},
+	// API.
+	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, hintGroup},
+
 	// aws/aws-k8s-tester#531 quotes it, of an instance with several network cards.
 	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull, ""},
 	// cilium/cilium pkg/aws/eni/node.go looks for this text, and the next one.
@@ -124,5 +129,6 @@ const (
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 create-subnet-cidr-reservation), " +
 		"or add a subnet"
+	hintGroup  = "use the IDs of security groups of this VPC (secGroupIds)"
 	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per network interface"
 )

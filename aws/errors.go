@@ -34,6 +34,7 @@ var (
 	ErrNotFound      = errors.New("not found")                                  // deleted, or so new that EC2 does not show it yet
 	ErrNotRunning    = errors.New("instance is not running")                    // it is stopping: give up
 	ErrTooManyGroups = errors.New("too many security groups")                   // a mistake in the configuration
+	ErrNoGroup       = errors.New("no such security group in this VPC")         // a mistake in the configuration, or in a pod's request
 	ErrTokenUsed     = errors.New("client token was used for other parameters") // begin again with a new token
 	ErrDenied        = errors.New("EC2 refuses")                                // until an operator changes something
 	ErrNoMetadata    = errors.New("EC2 metadata is not available")              // no answer at its address

@@ -16,7 +16,7 @@ import (
 
 var sentinels = []error{
 	aws.ErrThrottled, aws.ErrTransient, aws.ErrENIFull, aws.ErrInstanceFull, aws.ErrSubnetFull, aws.ErrQuota, aws.ErrIndexTaken, aws.ErrCardFull, aws.ErrInUse,
-	aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrTokenUsed, aws.ErrDenied, aws.ErrNoMetadata,
+	aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrNoGroup, aws.ErrTokenUsed, aws.ErrDenied, aws.ErrNoMetadata,
 }
 
 // TestErrorCodes checks the table of codes.go with EC2's answers: the sentinel of each, and
@@ -40,6 +40,8 @@ func TestErrorCodes(t *testing.T) {
 		{"NetworkInterfaceLimitExceeded", "", aws.ErrQuota, "quota"},
 		{"SecurityGroupsPerInterfaceLimitExceeded", "", aws.ErrTooManyGroups, "secGroupIds"},
 		{"InvalidParameterValue", "user 1 has exceeded limit 5 on the number of interface security group memberships", aws.ErrTooManyGroups, "secGroupIds"},
+		{"InvalidParameter", "Security group sg-1 and subnet subnet-1 belong to different networks.", aws.ErrNoGroup, "secGroupIds"},
+		{"InvalidGroup.NotFound", "You have specified two resources that belong to different networks.", aws.ErrNoGroup, "secGroupIds"},
 		{"InvalidParameterValue", "Instance 'i-1' already has an interface attached at device index '1'.", aws.ErrIndexTaken, ""},
 		{"InvalidParameterValue", "The specified number '2' for the device index exceeds the maximum number of network interfaces supported by the network card at network card index 2.", aws.ErrCardFull, ""},
 		{"InvalidParameterValue", "Instance 'i-1' is not 'running'.", aws.ErrNotRunning, "stopping"},

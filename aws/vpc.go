@@ -4,12 +4,12 @@
 package aws
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
+	"sort"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -90,7 +90,7 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(peers, func(a, b VPC) int { return cmp.Compare(a.ID, b.ID) })
+	sort.Slice(peers, func(i, j int) bool { return peers[i].ID < peers[j].ID }) // slices.SortFunc would make the program 14 kB larger
 	return peers, nil
 }
 

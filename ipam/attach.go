@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -46,8 +47,11 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 		SecurityGroups: p.Policy.SecurityGroups, ENITags: p.Policy.Tags, Tracking: p.Policy.Tracking, MinIndex: p.Policy.MinIndex, Managed: true,
 		Keep: p.Policy.Keep || p.Policy.Warm.Min > 0,
 	})
-	if errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s) {
+	switch groups := p.Policy.Choice.Groups; {
+	case errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s):
 		return nil
+	case errors.Is(err, aws.ErrNoGroup) && len(groups) > 0:
+		return plugin.Errorf(lease.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), vpcOf(s), err)
 	}
 	return err
 }

@@ -185,7 +185,7 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 	if a.Is6() {
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Addr
 	}
-	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni}), func(*registry.State, string) (func(*registry.State), error) {
+	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
 		return func(s *registry.State) { addAddrs(s, eni, []netip.Addr{a}, time.Time{}) }, do(ctx, eni, a)
 	})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
@@ -193,6 +193,16 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.corrected(ctx, eni, err)
+}
+
+// ownChosen gives the addresses that interrupted calls have assigned to an ENI to the pods that had
+// chosen them: no other pod of this node has had such an address, so these pods need not wait.
+func ownChosen(s *registry.State, eni string) {
+	for _, i := range s.Intents {
+		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {
+			s.Owners[i.Addr] = i.Pod
+		}
+	}
 }
 
 // addENIIn creates an ENI of the pool in a subnet.

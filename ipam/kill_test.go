@@ -77,6 +77,10 @@ var victims = []victim{
 		n.acquire(1, "old")
 		n.give()
 	}, addVictim},
+	{"ADD asks for two interfaces", func(n *node) {
+		n.acquire(1, "old")
+		n.asks(`[{}, {"securityGroups": ["sg-2"], "ip": "100.113.0.77"}]`)
+	}, addVictim},
 	{"registry-gc detach", func(n *node) {
 		n.acquire(1, "old")
 		n.give()
@@ -111,7 +115,7 @@ func names(prefix string, n int) (all []string) {
 
 // asks lets the pods that the plugin is called for ask for their interfaces.
 func (n *node) asks(annotation string) {
-	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"}, "enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true}}
+	n.conf["requests"] = []map[string]any{{"namespaces": []string{"*"}, "securityGroups": []string{"sg-2"}, "enis": map[string]string{"for": "request"}, "ips": true, "exclusive": true, "max": 2}}
 	n.conf["runtimeConfig"] = map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{nic.Annotation: annotation}}
 }
 
@@ -313,7 +317,7 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	}
 	n.age(time.Hour)
 	r.gc()
-	if n.given != "" { // an ADD may be about to use an ENI that a collection has just found: the next one detaches it
+	if n.given != "" { // a killed ADD waits until its deadline: the next collection detaches the ENI
 		n.age(time.Hour)
 		r.gc()
 	}

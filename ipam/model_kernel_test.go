@@ -108,8 +108,9 @@ func (k *kernel) start(t *testing.T, pod string) bool {
 
 // wire gives the addresses to the pod, and the node what leads to it, as the other plugins
 // do: a veth pair, a rule, routes, and what serves all pods. (The addresses are on lo, as
-// this kernel may not have ipvlan.) A pod of the original plugin bears none of our marks.
-func (k *kernel) wire(t *testing.T, pod string, addrs []netip.Addr, original bool) {
+// this kernel may not have ipvlan.) A pod of the original plugin bears none of our marks. So many
+// addresses are of the pod's first interface: the node has no routes to others.
+func (k *kernel) wire(t *testing.T, pod string, addrs []netip.Addr, ofFirst int, original bool) {
 	s, group, protocol := k.netSlot(pod), nl.OwnGroup, nl.RouteProtocol
 	if original {
 		group, protocol = 0, 0
@@ -123,9 +124,12 @@ func (k *kernel) wire(t *testing.T, pod string, addrs []netip.Addr, original boo
 		}
 		s.has = append(s.has, nl.Step{NS: k.host, Object: nl.Rule{Pref: 1024, IIF: s.veth.Name, Table: s.table, Protocol: protocol}})
 	}
-	for _, a := range addrs {
+	for i, a := range addrs {
 		host := netip.PrefixFrom(a, a.BitLen())
 		s.has = append(s.has, nl.Step{NS: s.ns, Object: nl.Addr{Prefix: host, Dev: "lo", NoDAD: a.Is6()}})
+		if i >= ofFirst {
+			continue
+		}
 		for _, table := range []uint32{0, s.table} {
 			s.has = append(s.has, nl.Step{NS: k.host, Object: nl.Route{Dst: host, Dev: s.veth.Name, Table: table, Protocol: protocol}})
 		}

@@ -140,25 +140,31 @@ func (m *model) add() {
 }
 
 func (m *model) acquire(p *modelPod) error {
-	policy, f, waits := m.policyOf(p), fate{}, m.locked("grow")
+	policies, f, waits := m.policiesOf(p), fate{}, m.locked("grow")
 	if !waits {
 		f = m.fate()
 	}
-	m.logf("%s ADD %s pool %q%v", m.clock(), p.ContainerID, policy.Pool, f)
-	var got lease.Allocation
+	m.logf("%s ADD %s pool %q, %d interfaces%v", m.clock(), p.ContainerID, policies[0].Pool, len(policies), f)
+	all := make([]lease.Allocation, len(policies))
 	p.busy = true
-	err := m.run(policy, f, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
+	err := m.run(policies[0], f, policies[0].Timeout, func(ctx context.Context, pool *Pool) error {
 		take := pool.Acquire
 		if waits {
 			take = pool.Take
 		}
-		got, err = m.obtain(ctx, pool, p.Owner, take)
+		_, err := pool.Each(ctx, p.Owner, policies, func(ctx context.Context, o lease.Owner) (bool, error) {
+			got, err := m.obtain(ctx, pool, o, take)
+			all[o.NIC] = got
+			return got.Fresh, err
+		})
 		return err
 	})
 	p.busy = false
-	m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
+	for _, got := range all {
+		m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
+	}
 	if err == nil {
-		m.answered(p, got)
+		m.answered(p, all...)
 	}
 	return err
 }
@@ -190,18 +196,28 @@ func (m *model) obtain(ctx context.Context, pool *Pool, o lease.Owner, take func
 		return got, err
 	})
 	if err != nil {
-		got = lease.Allocation{}
+		got = lease.Allocation{Fresh: got.Fresh}
 	}
 	return got, err
 }
 
-// answered takes over what an ADD has answered.
-func (m *model) answered(p *modelPod, got lease.Allocation) {
-	if len(got.Addrs) != len(m.policies[p.policy].Families) {
-		m.wrong("%s has %d addresses", p.ContainerID, len(got.Addrs))
+// answered takes over what an ADD has answered, for each interface.
+func (m *model) answered(p *modelPod, all ...lease.Allocation) {
+	var addrs []netip.Addr
+	excused := false
+	for i, got := range all {
+		if len(got.Addrs) != len(m.policies[p.policy].Families) {
+			m.wrong("%s has %d addresses", p.ContainerID, len(got.Addrs))
+		}
+		m.verifyAsked(p, m.policiesOf(p)[i].Choice, got)
+		m.verifyApart(p, i, all)
+		addrs = append(addrs, got.Addrs...)
+		excused = excused || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
 	}
-	m.verifyAsked(p, got)
-	for _, a := range got.Addrs {
+	for i, a := range addrs {
+		if slices.Contains(addrs[:i], a) {
+			m.wrong("%s has %s on two interfaces", p.ContainerID, a)
+		}
 		for _, other := range m.pods {
 			if other != p && other.alive && slices.Contains(other.addrs, a) {
 				m.wrong("%s has %s, which %s has", p.ContainerID, a, other.ContainerID)
@@ -209,13 +225,13 @@ func (m *model) answered(p *modelPod, got lease.Allocation) {
 			}
 		}
 	}
-	if p.alive && !p.forgot && !p.robbed && !slices.Equal(p.addrs, got.Addrs) {
-		m.wrong("%s had %v, and has %v after the same ADD", p.ContainerID, p.addrs, got.Addrs)
+	if p.alive && !p.forgot && !p.robbed && !slices.Equal(p.addrs, addrs) {
+		m.wrong("%s had %v, and has %v after the same ADD", p.ContainerID, p.addrs, addrs)
 	}
-	p.robbed = p.robbed && slices.Equal(p.addrs, got.Addrs) || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
-	if p.alive = true; !slices.Equal(p.addrs, got.Addrs) {
-		p.addrs, p.forgot = got.Addrs, false
-		m.kernel.wire(m.T, p.ContainerID, got.Addrs, false)
+	p.robbed = p.robbed && slices.Equal(p.addrs, addrs) || excused
+	if p.alive = true; !slices.Equal(p.addrs, addrs) {
+		p.addrs, p.forgot = addrs, false
+		m.kernel.wire(m.T, p.ContainerID, addrs, len(all[0].Addrs), false)
 	}
 }
 

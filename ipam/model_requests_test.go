@@ -9,21 +9,22 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// In some histories, pods ask for their interfaces: for security groups, for an address, for an
-// ENI that somebody has created, or for a whole ENI. What they get is what they have asked for. No
+// In some histories, pods ask for their interfaces, up to four of them: for security groups, for an
+// address, for an ENI that somebody has created, or for a whole ENI. What they get is what they have asked for. No
 // other pod has an address of a whole ENI. The ENI of somebody is attached or not, and else it is
 // as it was made. No pod gets its addresses without asking, and at the end it is detached.
 
 // requests makes ENIs for such pods, and a configuration that allows all.
 func (m *model) requests() {
 	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
-		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"}, IPs: true, Exclusive: true}}}
+		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"}, IPs: true, Exclusive: true, Max: 4}}}
 	var families []string
 	for _, f := range m.policies[0].Families {
 		families = append(families, f.String())
@@ -70,7 +71,14 @@ func (m *model) ask(p *modelPod) {
 		address = `"ip": ""`
 	}
 	eni := pick(m.rng, slices.Sorted(maps.Keys(m.given))...)
-	text := pick(m.rng, `[{"securityGroups": ["sg-2"]}]`, "[{"+address+"}]", `[{"securityGroups": ["sg-2"], `+address+`}]`, fmt.Sprintf(`[{"eni": %q}]`, eni), `[{"exclusive": true}]`, `[{"exclusive": true, "securityGroups": ["sg-2"]}]`)
+	asks := []string{`"securityGroups": ["sg-2"]`, address, `"securityGroups": ["sg-2"], ` + address, fmt.Sprintf(`"eni": %q`, eni), `"exclusive": true`, `"exclusive": true, "securityGroups": ["sg-2"]`}
+	text := "[{" + pick(m.rng, asks...) + "}]"
+	for m.chance(40) && strings.Count(text, "{") < 3 { // no two of its interfaces ask for the same address, or for the same ENI
+		text = text[:len(text)-1] + ", {" + pick(m.rng, "", asks[0], asks[4]) + "}]"
+		if m.chance(20) {
+			text = "[{}, " + text[1:]
+		}
+	}
 	if p.Pod.Namespace = m.policies[p.policy].Pool; p.Pod.Namespace == "" {
 		p.Pod.Namespace = "default"
 	}
@@ -78,22 +86,20 @@ func (m *model) ask(p *modelPod) {
 	c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: text}
 	policies, err := c.Interfaces("net", "eth0", p.Pod)
 	must(m.T, err)
-	p.asked = &policies[0]
+	p.asked = policies
 	m.logf("%s asks for %s", p.ContainerID, text)
 }
 
-// policyOf returns the policy of a pod.
-func (m *model) policyOf(p *modelPod) lease.Policy {
+// policiesOf returns the policy of each interface of a pod.
+func (m *model) policiesOf(p *modelPod) []lease.Policy {
 	if p.asked != nil {
-		return *p.asked
+		return p.asked
 	}
-	return m.policies[p.policy]
+	return m.policies[p.policy:][:1]
 }
 
-// verifyAsked checks that a pod has what it has asked for, and nothing that others ask for.
-func (m *model) verifyAsked(p *modelPod, got lease.Allocation) {
-	choice := m.policyOf(p).Choice
-	m.verifyApart(p, got)
+// verifyAsked checks that an interface of a pod is what the pod has asked for, and has nothing that others ask for.
+func (m *model) verifyAsked(p *modelPod, choice lease.Choice, got lease.Allocation) {
 	for _, a := range choice.Addrs {
 		if !slices.Contains(got.Addrs, a) {
 			m.wrong("%s has asked for %s, and has %v", p.ContainerID, a, got.Addrs)
@@ -104,18 +110,36 @@ func (m *model) verifyAsked(p *modelPod, got lease.Allocation) {
 	}
 }
 
-// verifyApart checks that no two pods have addresses of an ENI that one of them has for itself.
-func (m *model) verifyApart(p *modelPod, got lease.Allocation) {
-	e := m.find(got.ID)
+// verifyApart checks that nobody else has an address of the ENI of an interface, if one of the two has asked for the whole ENI.
+func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
+	id := all[nic].ID
+	own := m.policiesOf(p)
+	for i, other := range all {
+		if i != nic && other.ID == id && own[nic].Choice.Exclusive {
+			m.wrong("interfaces %d and %d of %s are on %s, and it has asked for the whole ENI", nic+1, i+1, p.ContainerID, id)
+		}
+	}
+	e := m.find(id)
 	if e == nil {
 		return
 	}
 	for _, o := range m.pods {
-		shares := slices.ContainsFunc(o.addrs, func(a netip.Addr) bool { return carriesAddr(*e, a) })
-		if o != p && o.alive && shares && (m.policyOf(p).Choice.Exclusive || m.policyOf(o).Choice.Exclusive) {
-			m.wrong("%s and %s have addresses of %s, and one of them has asked for the whole ENI", p.ContainerID, o.ContainerID, got.ID)
+		if o == p || !o.alive {
+			continue
+		}
+		for _, a := range o.addrs {
+			whole := own[nic].Choice.Exclusive || m.policyOf(o, a).Choice.Exclusive
+			if carriesAddr(*e, a) && whole {
+				m.wrong("%s and %s have addresses of %s, and one of them has asked for the whole ENI", p.ContainerID, o.ContainerID, id)
+			}
 		}
 	}
+}
+
+// policyOf returns the policy of the interface of a pod that has an address.
+func (m *model) policyOf(p *modelPod, a netip.Addr) lease.Policy {
+	of := m.policiesOf(p)
+	return of[slices.Index(p.addrs, a)/len(of[0].Families)%len(of)]
 }
 
 // carriesAddr reports whether an ENI of EC2 has an address, by itself or in a prefix.

@@ -168,14 +168,14 @@ type model struct {
 type modelPod struct {
 	lease.Owner
 	policy   int
-	asked    *lease.Policy // for what it asks; nil: it does not ask
-	addrs    []netip.Addr  // that the ADD has answered
-	alive    bool          // the ADD has answered, and no DEL has begun
-	valid    bool          // the runtime knows of it
-	original bool          // of the original plugin: no ADD of ours
-	forgot   bool          // the registry was lost since the ADD
-	robbed   bool          // an operator has taken its address from the node
-	busy     bool          // an ADD is under way: the runtime does nothing else to it
+	asked    []lease.Policy // for what it asks, for each of its interfaces; nil: it does not ask
+	addrs    []netip.Addr   // that the ADD has answered, those of the first interface first
+	alive    bool           // the ADD has answered, and no DEL has begun
+	valid    bool           // the runtime knows of it
+	original bool           // of the original plugin: no ADD of ours
+	forgot   bool           // the registry was lost since the ADD
+	robbed   bool           // an operator has taken its address from the node
+	busy     bool           // an ADD is under way: the runtime does nothing else to it
 }
 
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
@@ -299,7 +299,7 @@ func (m *model) originals() {
 		p := m.newPod()
 		p.original, p.addrs, p.alive = true, []netip.Addr{a}, true
 		m.kernel.start(m.T, p.ContainerID)
-		m.kernel.wire(m.T, p.ContainerID, p.addrs, true)
+		m.kernel.wire(m.T, p.ContainerID, p.addrs, len(p.addrs), true)
 		m.logf("%s is the original's, and has %s", p.ContainerID, a)
 	}
 }

@@ -105,12 +105,9 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		return refuse("ask for an ENI of this account and region", "EC2 knows no such ENI")
 	}
 	e, self := enis[0], s.Instance.ID
-	for _, k := range slices.Sorted(maps.Keys(p.Policy.Choice.Tags)) {
-		if want := p.Policy.Choice.Tags[k]; e.Tags[k] != want {
-			return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s=%s", k, want)
-		}
-	}
 	switch {
+	case !p.Policy.Choice.Allows(e.Tags):
+		return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
 	case foreign(e):
 		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", tagNoManage)
 	case forPods(e):
@@ -138,6 +135,15 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		}
 	}
 	return e, nil
+}
+
+// anyOf formats the tags of which an ENI must have one set.
+func anyOf(all []map[string]string) string {
+	var texts []string
+	for _, tags := range all {
+		texts = append(texts, tagText(tags))
+	}
+	return strings.Join(texts, ", or ")
 }
 
 // inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.
@@ -246,8 +252,7 @@ func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		idle = nil
 		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 			e := s.ENIs[id]
-			old := time.Since(e.Grown) > settled // otherwise an ADD may be about to lease from it
-			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Index > 0 && !e.Foreign && old && unused(s, id, used) {
+			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Index > 0 && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used) {
 				e.Draining, e.OnRequest = true, true // with OnRequest, nobody deletes it, whatever the configuration is later
 				s.ENIs[id] = e
 				idle = append(idle, id)
@@ -298,6 +303,12 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) err
 		if err != nil {
 			return err
 		}
+		if detached == "" && hidden(s, id, enis) {
+			if err := sleep(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
+				return err
+			}
+			continue
+		}
 		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
 			return p.forget(ctx, id)
 		}
@@ -321,4 +332,10 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) err
 			return err
 		}
 	}
+}
+
+// hidden reports whether EC2 may not show yet that this node has attached an ENI.
+func hidden(s *registry.State, id string, enis []aws.ENI) bool {
+	shown := len(enis) > 0 && enis[0].Instance != ""
+	return !shown && time.Since(s.ENIs[id].Grown) <= settled
 }

@@ -49,7 +49,7 @@ func TestMain(m *testing.M) {
 		program:       func() { gate(); count(); plugin.Main(program, ipam.Commands(os.Args[1:]...)) },
 		warmProgram:   func() { gate(); plugin.Main(warmProgram, warmCommands()) },
 		tool.Name:     tool.Main,
-		ipvlanProgram: func() { plugin.Main(ipvlanProgram, ipvlan.Commands()) },
+		ipvlanProgram: func() { plugin.Main(ipvlanProgram, ipvlan.Commands(nil)) },
 		ptpProgram:    func() { plugin.Main(ptpProgram, ptp.Commands()) },
 		chainProgram:  func() { gate(); plugin.Main(chainProgram, chain.Commands()) },
 	})

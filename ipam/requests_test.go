@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,10 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // A city is a world with more subnets: one for requests, one with both families, one in another
@@ -62,16 +62,19 @@ func (w *world) policies(n int, config, annotation string) ([]lease.Policy, erro
 func (w *world) ask(n int, config, annotation string) (all []lease.Allocation, err error) {
 	w.Helper()
 	policies, err := w.policies(n, config, annotation)
-	for i, policy := range policies {
-		policy.Timeout = 5 * time.Second
-		p, o := w.pool(), pod(n)
-		p.Policy, o.NIC = policy, i
-		a, err := p.Acquire(w.Context(), o)
-		if err != nil {
-			return all, err
-		}
-		all = append(all, a)
+	if err != nil {
+		return nil, err
 	}
+	for i := range policies {
+		policies[i].Timeout = 5 * time.Second
+	}
+	all = make([]lease.Allocation, len(policies))
+	p := w.pool()
+	_, err = p.Each(w.Context(), pod(n), policies, func(ctx context.Context, o lease.Owner) (bool, error) {
+		a, err := p.Acquire(ctx, o)
+		all[o.NIC] = a
+		return a.Fresh, err
+	})
 	return all, err
 }
 
@@ -198,6 +201,28 @@ func TestRequestAgain(t *testing.T) {
 	w.consistent()
 }
 
+// TestRequestInterrupted: a process is killed while EC2 assigns the address for which it asks, or its answers are lost. The pod
+// that has asked for the address gets it with its next ADD. Another pod does not get it meanwhile.
+func TestRequestInterrupted(t *testing.T) {
+	w := newCity(t, "m5.large")
+	at := w.mustAsk(0, "")[0].ID
+	const ask = `[{"ip": "10.177.1.77"}]`
+	asked := netip.MustParseAddr("10.177.1.77")
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		s.Intents["killed"] = registry.Intent{Action: "AssignPrivateIpAddresses", ENI: at, Since: time.Now(), Addr: asked,
+			Pod: registry.Pod{Network: "net", Namespace: "default", Name: pod(1).Pod.Name}}
+	}))
+	w.asks("AssignPrivateIpAddresses", "NetworkInterfaceId", at, "PrivateIpAddress.1", asked.String())
+	_, err := w.ask(2, allowAll, ask)
+	wantRefusal(t, err, "the address 10.177.1.77, which is free since ")
+	if a := w.mustAsk(1, ask)[0]; a.Addrs[0] != asked {
+		t.Errorf("got %v", a.Addrs)
+	}
+	w.sim.Script("AssignPrivateIpAddresses", ec2sim.DoneLost, ec2sim.UndoneLost, ec2sim.UndoneLost)
+	w.mustAsk(3, `[{"ip": "10.177.1.88"}]`)
+	w.consistent()
+}
+
 // A pod asks for an ENI that somebody has created. It is attached for the first pod and detached
 // after the last one. Nothing else about it changes.
 func TestRequestENI(t *testing.T) {
@@ -235,6 +260,24 @@ func TestRequestENI(t *testing.T) {
 	}
 	w.mustAsk(4, ask)
 	w.consistent()
+}
+
+// TestRequestENISoon: an ENI is detached as soon as its last pod has ended, however short the pod's life was. It stays while an
+// ADD waits for it.
+func TestRequestENISoon(t *testing.T) {
+	w := newCity(t, "m5.large")
+	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	first := w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))[0]
+	waits := registry.Waiter{Pool: "default/" + e.ID + "=10.177.2.9", Since: time.Now(), Until: time.Now().Add(time.Hour)}
+	w.end(1)
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Waiters["net/other/eth0"] = waits }))
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 {
+		t.Errorf("while an ADD waits for it: detached %v, %v", done, err)
+	}
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { clear(s.Waiters) }))
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{first.ID}) || w.eni(e.ID).Instance != "" {
+		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
+	}
 }
 
 // The registry is lost while a pod uses the ENI: it keeps the ENI, and no other pod gets it.
@@ -310,6 +353,10 @@ func TestRequestRefused(t *testing.T) {
 		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
 		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but requests allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID), "but the ENI does not have the address 10.177.2.250"},
+		{`[{}, {"ip": "10.177.1.3"}]`, "interface 2: the pod asks for the address 10.177.1.3, which AWS reserves"},
+		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: the pod asks for " + bare.ID + ", but requests allows only ENIs with the tag for=pods"},
+		{`[{}, {"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "interface 2: pod default/pod050 asks for the address 10.177.2.88, which default/pod001 has"},
+		{`[{"securityGroups": ["sg-2"]}, {"securityGroups": ["sg-3"]}]`, "pod default/pod050 asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 3"},
 		{fmt.Sprintf(`[{"eni": %q}]`, good.ID), "attach " + good.ID + ", for which the pod asks: instance is full"}, // an m5.large has 3 ENIs
 	} {
 		_, err := w.ask(50, allowAll, tt.ask)
@@ -329,6 +376,73 @@ func TestRequestRefused(t *testing.T) {
 	w.consistent()
 }
 
+// TestRequestMax: max is for all ADDs of a pod together, as Multus makes them. An ADD that asks for nothing is never refused,
+// nor is one that is repeated. Of several entries that allow a request, the largest max counts.
+func TestRequestMax(t *testing.T) {
+	w := newCity(t, "m5.4xlarge")
+	entries := strings.Replace(allowAll, `"requests": [`, `"requests": [{"namespaces": ["*"], "subnets": ["subnet-db"], "ips": true, "max": 2}, `, 1)
+	add := func(n int, ifName, asked string) error {
+		w.Helper()
+		var c lease.Config
+		must(t, json.Unmarshal([]byte(entries), &c))
+		if c.Args.CNI = json.RawMessage(asked); ifName == "eth0" {
+			c.Args.CNI, c.RuntimeConfig.Annotations = nil, map[string]string{nic.Annotation: asked}
+		}
+		must(t, c.Validate())
+		policies, err := c.Interfaces("net", ifName, pod(n).Pod)
+		if err != nil {
+			return err
+		}
+		p, o := w.pool(), pod(n)
+		o.IfName = ifName
+		_, err = p.Each(t.Context(), o, policies, func(ctx context.Context, o lease.Owner) (bool, error) {
+			a, err := p.Acquire(ctx, o)
+			return a.Fresh, err
+		})
+		return err
+	}
+	const db = `{"subnet": "subnet-db"}`
+	must(t, add(1, "eth0", `[{}, `+db+`]`))
+	for range 2 {
+		must(t, add(1, "net1", db))
+	}
+	had := fmt.Sprint(w.sim.ENIs())
+	for _, again := range []string{db, `{"ips": ["10.177.2.99"]}`} {
+		wantRefusal(t, add(1, "net2", again), "pod default/pod001 asks for interface net2, and would have 4 interfaces: max is 3")
+	}
+	if now := fmt.Sprint(w.sim.ENIs()); now != had {
+		t.Errorf("ENIs were %s\nand are %s", had, now)
+	}
+	must(t, add(1, "net3", `{}`))
+	must(t, add(2, "net2", db)) // of another pod
+	key := pod(1).Key
+	for _, name := range []string{"net1", "net3"} {
+		key.IfName = name
+		must(t, w.pool().End(t.Context(), key))
+	}
+	must(t, add(1, "net2", db))
+	wantRefusal(t, add(3, "eth0", `[{}, {}, {}, {}]`), "4 interfaces: max is ")
+	w.consistent()
+}
+
+// TestRequestEntries: each entry of requests has ENIs of its own, by their tags.
+func TestRequestEntries(t *testing.T) {
+	w := newCity(t, "m5.4xlarge")
+	entries := strings.Replace(allowAll, `"requests": [`, `"requests": [{"namespaces": ["def*"], "enis": {"for": "databases", "team": "a"}}, {"namespaces": ["other"], "enis": {"for": "others"}}, `, 1)
+	for n, tags := range []map[string]string{{"for": "databases", "team": "a"}, {"for": "pods"}} {
+		e := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: tags})
+		all, err := w.ask(n, entries, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+		if err != nil || all[0].ID != e.ID {
+			t.Errorf("an ENI with the tags %v: %+v, %v", tags, all, err)
+		}
+	}
+	for n, tags := range []map[string]string{{"for": "databases", "team": "b"}, {"for": "others"}} {
+		e := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: tags})
+		_, err := w.ask(9+n, entries, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+		wantRefusal(t, err, "but requests allows only ENIs with the tag for=databases, team=a, or for=pods")
+	}
+}
+
 func wantRefusal(t *testing.T, err error, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
@@ -336,124 +450,5 @@ func wantRefusal(t *testing.T, err error, text string) {
 	}
 	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Hint == "" {
 		t.Errorf("%v: no hint", err)
-	}
-}
-
-// TestExclusivePool: each pod that asks for a whole ENI has its own, in a pool of its own, and no other pod has an address
-// of it. When such a pod has ended, another one gets its ENI. A full instance refuses, and says so.
-func TestExclusivePool(t *testing.T) {
-	w := newCity(t, "m5.large") // three ENIs
-	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
-	whole := func(n int, ask string) (lease.Allocation, error) {
-		all, err := w.ask(n, allow, ask)
-		if err != nil {
-			return lease.Allocation{}, err
-		}
-		return all[0], nil
-	}
-	first, err := whole(1, `[{"exclusive": true}]`)
-	must(t, err)
-	second, err := whole(2, `[{"exclusive": true, "subnet": "subnet-db"}]`)
-	must(t, err)
-	if again, err := whole(1, `[{"exclusive": true}]`); err != nil || again.ID != first.ID || again.Addrs[0] != first.Addrs[0] {
-		t.Errorf("a repeated ADD has %v of %s, %v: want %v of %s", again.Addrs, again.ID, err, first.Addrs, first.ID)
-	}
-	for id, want := range map[string]string{first.ID: "default/exclusive subnet-pods 1", second.ID: "default/exclusive/subnet-db subnet-db 1"} {
-		if e := w.eni(id); fmt.Sprint(e.Tags[TagPool], " ", e.Subnet, " ", len(e.Addrs)) != want {
-			t.Errorf("%s is %+v, want %s", id, e, want)
-		}
-	}
-	for n, ask := range map[int]string{3: `[{"exclusive": true}]`, 4: "", 5: `[{"exclusive": true, "securityGroups": ["sg-2"]}]`} {
-		if a, err := whole(n, ask); !errors.Is(err, aws.ErrInstanceFull) {
-			t.Errorf("%s on a full instance: %v of %s, %v", ask, a.Addrs, a.ID, err)
-		}
-	}
-	w.end(1)
-	w.age(time.Hour)
-	if third, err := whole(3, `[{"exclusive": true}]`); err != nil || third.ID != first.ID {
-		t.Errorf("a pod after the first has %v of %s, %v: want %s", third.Addrs, third.ID, err, first.ID)
-	}
-	w.end(3)
-	w.age(time.Hour)
-	w.collect()
-	if _, attached := w.state().ENIs[first.ID]; attached {
-		t.Errorf("%s is still attached, and no pod uses it", first.ID)
-	}
-	w.consistent()
-}
-
-// TestExclusiveENI: an ENI that somebody has created is for one pod alone if that pod, or another, wants all of it. The
-// refusal changes nothing.
-func TestExclusiveENI(t *testing.T) {
-	w := newCity(t, "m5.large")
-	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
-	e := w.given(aws.ENISpec{Subnet: "subnet-db", Secondary: 3})
-	share, whole := fmt.Sprintf(`[{"eni": %q}]`, e.ID), fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, e.ID)
-	for i, order := range [][]string{{share, whole}, {whole, share}, {whole, whole}} {
-		first, second := 2*i, 2*i+1
-		_, err := w.ask(first, allow, order[0])
-		must(t, err)
-		w.sim.ResetCalls()
-		_, err = w.ask(second, allow, order[1])
-		wantRefusal(t, err, "the pod asks for "+e.ID+", which default/pod00"+fmt.Sprint(first)+" uses: one of the two wants the whole ENI")
-		w.wantWrites(nil)
-		w.end(first)
-		w.age(time.Hour)
-	}
-}
-
-// TestLinkInPod: the registry knows no pod of an ENI, and EC2 and the addresses show none. But a pod has the ENI's link. So
-// nobody releases the ENI, neither one of ours nor one that somebody has created for pods.
-func TestLinkInPod(t *testing.T) {
-	w := newCity(t, "m5.large")
-	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
-	ours := w.mustAsk(1, "")[0].ID
-	w.mustAsk(2, fmt.Sprintf(`[{"eni": %q}]`, given.ID))
-	pod, _ := nltest.NS(t, "pod")
-	var cards []nl.MovedLink
-	for i, id := range []string{ours, given.ID} {
-		c := nl.MovedLink{Name: fmt.Sprint("eth", i), MAC: w.eni(id).MAC, NS: pod}
-		must(t, c.Add(w.host))
-		cards = append(cards, c)
-		w.end(i + 1)
-	}
-	for range 2 {
-		w.age(2 * time.Hour)
-		if c := w.collect(); len(c.Deleted)+len(c.Detached) > 0 {
-			t.Errorf("the collection has deleted %v and detached %v", c.Deleted, c.Detached)
-		}
-	}
-	if err := w.pool().Remove(t.Context(), ours); err == nil || !strings.Contains(err.Error(), "its link is in the namespace of a pod") {
-		t.Errorf("remove %s: %v", ours, err)
-	}
-	for _, c := range cards {
-		must(t, c.Del(w.host))
-	}
-	w.age(2 * time.Hour)
-	if c := w.collect(); !slices.Equal(c.Deleted, []string{ours}) || !slices.Equal(c.Detached, []string{given.ID}) {
-		t.Errorf("when the links are back, the collection has deleted %v and detached %v", c.Deleted, c.Detached)
-	}
-}
-
-// TestExclusiveDetached: somebody detaches an ENI that a pod has for itself. Its slot is free for another ENI, although the
-// pod has not ended. Its link says nothing, because it is not on the node.
-func TestExclusiveDetached(t *testing.T) {
-	w := newCity(t, "m5.large") // three ENIs
-	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
-	pod, _ := nltest.NS(t, "pod")
-	for n := range 2 {
-		all, err := w.ask(n, allow, `[{"exclusive": true}]`)
-		must(t, err)
-		must(t, nl.MovedLink{Name: fmt.Sprint("eth", n), MAC: w.eni(all[0].ID).MAC, NS: pod}.Add(w.host))
-	}
-	if _, err := w.ask(2, allow, ""); !errors.Is(err, aws.ErrInstanceFull) {
-		t.Errorf("ADD on a full instance: %v", err)
-	}
-	w.asks("DetachNetworkInterface", "AttachmentId", w.sim.ENIs()[1].Attachment)
-	w.age(time.Hour)
-	all, err := w.ask(3, allow, "")
-	must(t, err)
-	if e := w.eni(all[0].ID); e.Instance == "" || e.Tags[TagPool] != "default" {
-		t.Errorf("the pod is on %+v", e)
 	}
 }

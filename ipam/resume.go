@@ -262,6 +262,7 @@ func (p *Pool) adoptAttached(ctx context.Context, e aws.ENI) error {
 		record(s, e, was.Managed)
 		s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
 		addAll(s, e, used)
+		ownChosen(s, e.ID)
 		if !known {
 			serve(s, e.ID, poolOf(e))
 		}

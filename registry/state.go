@@ -100,6 +100,10 @@ type Intent struct {
 	ENI    string    `json:"eni,omitempty"`
 	Since  time.Time `json:"since"`
 	Wanted           // for CreateNetworkInterface
+
+	// For the address that a pod has chosen: if EC2 has assigned it, that pod need not wait for it.
+	Addr netip.Addr `json:"addr,omitzero"`
+	Pod  Pod        `json:"pod,omitzero"`
 }
 
 // Wanted is the ENI that a creation asks for. EC2 creates one ENI for one client token and

@@ -31,7 +31,8 @@ func launchTemplate() *cli.Command {
             --config 10-pods.conflist --instance-type m5.large --subnet subnet-1)"
 
 It has the boot ENI, and further ENIs from interfaceIndex of the configuration on:
-as many as maxPods needs, else as maxENIs allows, else as the type can have. Each
+as many as maxPods needs, else as maxENIs allows, else as the type can have, but
+for --except-enis: the node attaches ENIs there for pods that ask for them. Each
 has the security groups, the timeouts of connectionTracking and, by default, as
 many prefixes or addresses as fit. Add to it what a template has besides: image,
 instance type, user data. A template serves the zone of its subnets. On an instance, its type is the
@@ -53,6 +54,7 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
 			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit", Usage: "give each ENI `N` /28 prefixes"},
 			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit", Usage: "give each ENI `N` addresses beside its primary one"},
+			&cli.IntFlag{Name: "except-enis", DefaultText: "1 if requests allows to ask for ENIs, else 0", Usage: "leave room for `N` ENIs"},
 			&cli.BoolFlag{Name: "ipv6", DefaultText: "if ipFamilies has IPv6", Usage: "give each ENI an IPv6 prefix, /80"},
 		},
 		Action: func(c *cli.Context) error {
@@ -115,6 +117,7 @@ type plan struct {
 	kind   string // the instance type
 	limits aws.Limits
 	eni    launchENI // each for pods
+	except int       // so many ENIs are for pods that ask for them
 }
 
 // templateFor creates the template for the command line.
@@ -160,6 +163,9 @@ func planOf(c *cli.Context) (plan, error) {
 	}
 	p.Policy = config.Policies()[i]
 	p.eni.Tracking = launchTracking(p.Policy.Tracking)
+	if p.except = c.Int("except-enis"); p.except < 0 {
+		return p, cli.Misuse(c, "--except-enis: %d: want a number of ENIs", p.except)
+	}
 	if p.eni.Groups = p.SecurityGroups; len(p.eni.Groups) == 0 {
 		return p, errors.New("secGroupIds: the configuration names no security group, and a launch template needs one")
 	}
@@ -173,6 +179,10 @@ func planOf(c *cli.Context) (plan, error) {
 	}
 	if p.limits, err = cloud.Limits(c.Context, p.kind); err != nil {
 		return p, err
+	}
+	takes := func(r lease.Permission) bool { return r.TakesENIs(p.Policy.Provision) }
+	if !c.IsSet("except-enis") && slices.ContainsFunc(config.Permissions, takes) && p.podENIs() > 1 {
+		p.except = 1
 	}
 	if err := p.fillENI(c); err != nil {
 		return p, err
@@ -228,6 +238,14 @@ func (p *plan) pods() int {
 	return 1 + p.eni.Secondary + size*p.eni.Prefixes
 }
 
+// podENIs returns how many ENIs for pods an instance can have.
+func (p *plan) podENIs() int {
+	if p.MaxENIs > 0 {
+		return min(p.limits.PodENIs(), p.MaxENIs-1)
+	}
+	return p.limits.PodENIs()
+}
+
 // slots returns the network cards and device indices of the ENIs for pods. It fills all cards
 // evenly, because the ENIs of a card share its bandwidth.
 func (p *plan) slots() ([][2]int, error) {
@@ -242,13 +260,14 @@ func (p *plan) slots() ([][2]int, error) {
 		}
 	}
 	slices.SortStableFunc(all, func(a, b [2]int) int { return cmp.Compare(a[1], b[1]) })
-	most := p.limits.PodENIs()
-	if p.MaxENIs > 0 {
-		if p.MaxENIs > p.limits.ENIs {
-			return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
-		}
-		most = min(most, p.MaxENIs-1)
+	if p.MaxENIs > p.limits.ENIs {
+		return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
 	}
+	most := p.podENIs()
+	if p.except > 0 && p.except >= most {
+		return nil, fmt.Errorf("--except-enis: %d: %s can have %d ENIs for pods, so none would be in the template", p.except, p.kind, most)
+	}
+	most -= p.except
 	if pods := p.MaxPods; pods > 0 {
 		if p.MinIndex == 0 {
 			pods -= p.pods() - 1 // the boot ENI's; its primary address is the node's

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"io"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 func removeInterface() *cli.Command {
@@ -19,13 +19,17 @@ func removeInterface() *cli.Command {
 ENI stays whose addresses pods of this node have, those of its prefixes too, as
 the registry or the kernel shows: drain the node first. So does one that is
 attached to another instance, or was made for one, and one with the tag
-` + tagNoManage + `=true.` + cli.JSON("removed"),
+` + tagNoManage + `=true. So does an ENI for which pods may ask (requests in
+the configuration): somebody else has created it.` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",
+		Flags:     []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			p, err := cli.OpenPool(lease.Policy{})
+			policy := policyOf(c) // it says for which ENIs pods may ask: others have created these
+			policy.Provision = "" // whatever the plugins may do: an operator asks
+			p, err := cli.OpenPool(policy)
 			if err != nil {
 				return err
 			}

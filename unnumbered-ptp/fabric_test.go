@@ -190,7 +190,7 @@ func (f *fabric) connect(p *pod, group uint32) {
 // slave calls the ipvlan plugin.
 func (f *fabric) slave(p *pod) (res *types100.Result) {
 	r := plugin.Request[ipvlan.Config]{Network: "net", Attachment: p.request.Attachment, NetNS: p.request.NetNS, Prev: p.request.Prev}
-	if err := f.node.Do(func() (err error) { res, err = ipvlan.Commands().Add(f.t.Context(), &r); return err }); err != nil {
+	if err := f.node.Do(func() (err error) { res, err = ipvlan.Commands(nil).Add(f.t.Context(), &r); return err }); err != nil {
 		f.t.Fatal(err)
 	}
 	return res

@@ -82,7 +82,7 @@ func (f *fabric) unslave(p *pod) {
 func (f *fabric) ipvlan(p *pod, prev *types100.Result, command func(plugin.Commands[ipvlan.Config], *plugin.Request[ipvlan.Config]) error) error {
 	r := plugin.Request[ipvlan.Config]{Network: p.request.Network, Attachment: p.request.Attachment, NetNS: p.request.NetNS, Prev: prev}
 	must(f.t, r.Config.Validate())
-	return f.node.Do(func() error { return command(ipvlan.Commands(), &r) })
+	return f.node.Do(func() error { return command(ipvlan.Commands(nil), &r) })
 }
 
 // delete is the DEL of both plugins, twice, with the result or without.

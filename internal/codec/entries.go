@@ -50,7 +50,10 @@ func (one *entry[V]) before(r uint64, k netip.Addr) bool {
 // Entered is a Table that is stored as Entries.
 func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *Codec)) {
 	const length = 256 // about that of an entry: a guess avoids growing ten times
-	Field(c, name, e, func(e *Entries[V], c *Codec) {
+	if !c.begins(name) {
+		return
+	}
+	value(c, e, func(e *Entries[V], c *Codec) {
 		if c.Writes() {
 			c.Object(func() { e.write(c, kind) })
 			return

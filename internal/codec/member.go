@@ -13,13 +13,30 @@ import (
 
 // Field is a member of an object with a value of the kind.
 func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
-	if c.Writes() {
-		c.comma()
-		c.out = append(append(append(c.out, '"'), name...), '"', ':')
-		kind(v, c)
-	} else if c.named(name) {
-		member(c, v, kind)
+	if c.begins(name) {
+		value(c, v, kind)
 	}
+}
+
+// begins writes the key of a member. Or it reads the key, if it is the next one, and reports whether it
+// was. Most members that are described are not the next one. So what makes a closure for its kind
+// asks first: the closure would be an allocation for each of them.
+func (c *Codec) begins(name string) bool {
+	if !c.Writes() {
+		return c.named(name)
+	}
+	c.comma()
+	c.out = append(append(append(c.out, '"'), name...), '"', ':')
+	return true
+}
+
+// value is the value of a member that has begun.
+func value[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+	if c.Writes() {
+		kind(v, c)
+		return
+	}
+	member(c, v, kind)
 }
 
 // member reads the value of a member, and up to the next one.
@@ -41,7 +58,10 @@ func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) 
 
 // List is a member that is a list of values of one kind.
 func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
-	Field(c, name, v, func(v *[]T, c *Codec) {
+	if !c.begins(name) {
+		return
+	}
+	value(c, v, func(v *[]T, c *Codec) {
 		if c.Writes() {
 			c.out = append(c.out, '[')
 			for i := range *v {
@@ -81,7 +101,10 @@ var (
 
 // Table is a member that is a map to values of one kind.
 func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
-	Field(c, name, m, func(m *map[K]V, c *Codec) {
+	if !c.begins(name) {
+		return
+	}
+	value(c, m, func(m *map[K]V, c *Codec) {
 		if c.Writes() {
 			c.Object(func() { writeTable(c, *m, keys, kind) })
 			return
@@ -134,5 +157,7 @@ func OptionalTable[K comparable, V any](c *Codec, name string, m *map[K]V, keys 
 
 // Within is a member that is an object without a type of its own.
 func Within(c *Codec, name string, members func()) {
-	Field(c, name, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })
+	if c.begins(name) {
+		value(c, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })
+	}
 }

@@ -17,23 +17,50 @@ import (
 // Add answers an ADD. If no address is free, it gets one from the source. fresh reports whether
 // the attachment had no address before. It is set even if Add fails.
 func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *types100.Result, fresh bool, err error) {
-	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) error {
-		for nic, policy := range policies {
-			p.Policy = policy
-			one, isNew, err := p.add(ctx, ownerOf(r, nic), from)
-			fresh = fresh || isNew && nic == 0
-			if err != nil {
-				return errors.Join(inWords(nic, policies, err), p.undo(ctx, r, nic, fresh))
-			}
-			if res == nil {
-				res = one
-				continue
-			}
-			join(res, one)
+	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) (err error) {
+		all := make([]*types100.Result, len(policies))
+		fresh, err = p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, o Owner) (isNew bool, err error) {
+			all[o.NIC], isNew, err = p.add(ctx, o, from)
+			return isNew, err
+		})
+		if err != nil {
+			return err
+		}
+		res = all[0]
+		for _, further := range all[1:] {
+			join(res, further)
 		}
 		return nil
 	})
 	return res, fresh, err
+}
+
+// Each calls add for each interface of an attachment, by the policy of the interface. An interface
+// whose address or ENI the pod has chosen comes first: EC2 may show that the pod cannot have it, and
+// nothing is changed for the others by then. If add fails, the interfaces lose their addresses,
+// unless the attachment had addresses before. fresh reports that it had none.
+func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(context.Context, Owner) (fresh bool, err error)) (fresh bool, err error) {
+	if len(policies) > 1 {
+		if err := p.refusesAny(o, policies); err != nil {
+			return false, err
+		}
+	}
+	done := 0
+	for _, first := range []bool{true, false} {
+		for nic, policy := range policies {
+			if policy.Choice.names() != first {
+				continue
+			}
+			p.Policy, o.NIC = policy, nic
+			isNew, err := add(ctx, o)
+			fresh = fresh || isNew && done == 0
+			if err != nil {
+				return fresh, errors.Join(inWords(nic, policies, err), p.undo(ctx, o, policies, fresh))
+			}
+			done++
+		}
+	}
+	return fresh, nil
 }
 
 // add leases addresses for one interface, and returns its part of the result.
@@ -54,14 +81,14 @@ func inWords(nic int, policies []Policy, err error) error {
 	return fmt.Errorf("interface %d: %w", nic+1, err)
 }
 
-// undo makes the addresses of the first interfaces free again, because a later one got none. No
-// pod has had them meanwhile. If the attachment had addresses before, it keeps all.
-func (p *Pool) undo(ctx context.Context, r *plugin.Request[Config], nics int, fresh bool) (failed error) {
-	if !fresh {
+// undo makes the addresses of all interfaces free again, because one got none. No pod has had them
+// meanwhile. If the attachment had addresses before, it keeps all.
+func (p *Pool) undo(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
+	if !fresh || len(policies) == 1 {
 		return nil
 	}
-	for nic := range nics {
-		failed = errors.Join(failed, p.putBack(context.WithoutCancel(ctx), ownerOf(r, nic)))
+	for o.NIC = range policies {
+		failed = errors.Join(failed, p.putBack(context.WithoutCancel(ctx), o))
 	}
 	return failed
 }

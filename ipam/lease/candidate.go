@@ -29,7 +29,7 @@ func (policy Policy) Serves(e registry.ENI) bool {
 // takes reports whether pods of the policy's pool can get addresses of an ENI.
 func (policy Policy) takes(id string, e registry.ENI) bool {
 	if wanted := policy.Choice.ENI; wanted != "" {
-		return id == wanted && (e.Index > 0 || e.Card > 0) && !e.Draining && !e.Foreign && !e.Managed && hasAll(e.Tags, policy.Choice.Tags)
+		return id == wanted && (e.Index > 0 || e.Card > 0) && !e.Draining && !e.Foreign && !e.Managed && policy.Choice.Allows(e.Tags)
 	}
 	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && policy.Misfit(e) == ""
 }

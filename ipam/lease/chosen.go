@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -42,13 +43,78 @@ func (c Choice) owns(s *registry.State, a netip.Addr) bool {
 	return ok && owner == c.Pod
 }
 
-// refuses returns why the pod cannot have an address that it has chosen, as far as the registry
-// knows. What the registry does not know, EC2 knows.
+// refuses returns why the pod cannot have what it has chosen, as far as the registry knows. What
+// the registry does not know, EC2 knows.
 func (p *Pool) refuses(s *registry.State, o Owner, now time.Time) error {
+	if err := p.Policy.Choice.tooMany(s, o); err != nil {
+		return err
+	}
 	for _, a := range p.Policy.Choice.Addrs {
 		if err := p.refusesAddr(s, o, a, now); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// refusesAny returns why a pod cannot have all of its interfaces, as far as the registry knows. Nothing
+// is changed for any of them then.
+func (p *Pool) refusesAny(o Owner, policies []Policy) error {
+	s, err := p.Registry.View()
+	if err != nil || len(s.Held(o.Key)) > 0 {
+		return err
+	}
+	now := time.Now()
+	for nic, policy := range policies {
+		p.Policy, o.NIC = policy, nic
+		if err := p.refuses(s, o, now); err != nil {
+			return inWords(nic, policies, err)
+		}
+	}
+	has, most := s.Attached(), s.Instance.ENIs
+	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most { // for one ENI, EC2 is asked first who has the slots
+		return plugin.Errorf(plugin.CodeTryAgain, "ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
+			"%s asks for %d interfaces that need %d more ENIs, and %s, which can have %d, has %d", o.name(), len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
+	}
+	return nil
+}
+
+// newENIs counts the ENIs that the node does not have and needs for these interfaces.
+func newENIs(s *registry.State, policies []Policy, now time.Time) int {
+	var ids, pools []string // ENIs of interfaces that have one to themselves, and pools without an ENI
+	alone := 0
+	for _, policy := range policies {
+		places := Places(s, policy, now)
+		i := slices.IndexFunc(places, func(at Place) bool { return !slices.Contains(ids, at.ID) })
+		switch {
+		case i >= 0 && policy.Choice.Exclusive:
+			ids = append(ids, places[i].ID)
+		case i >= 0:
+		case policy.Choice.Exclusive && policy.Choice.ENI == "":
+			alone++
+		case !slices.Contains(pools, policy.Pool):
+			pools = append(pools, policy.Pool)
+		}
+	}
+	return alone + len(pools)
+}
+
+// tooMany returns an error if the pod would have more interfaces than it may, with those that its
+// other ADDs have made. Multus makes an ADD for each network of a pod, all of them for the same
+// container, which is the sandbox of the pod.
+func (c Choice) tooMany(s *registry.State, o Owner) error {
+	if c.Max == 0 {
+		return nil
+	}
+	others := map[string]bool{} // an interface of both families has two leases
+	for _, l := range s.Leases.Naming(o.ContainerID) {
+		if l.ContainerID == o.ContainerID && l.Key != o.Key {
+			others[Owner{Key: l.Key, NIC: l.NIC}.waiter()] = true
+		}
+	}
+	if n := len(others) + c.Together; n > c.Max {
+		return plugin.Errorf(CodeRefused, "ask for fewer interfaces; an administrator of the node allows more by the key requests of the network configuration",
+			"%s asks for interface %s, and would have %d interfaces: max is %d", o.name(), o.IfName, n, c.Max)
 	}
 	return nil
 }
@@ -99,6 +165,17 @@ func (policy Policy) other(id string, e registry.ENI) string {
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
 		if e.OnRequest && !anyOn(s, id) {
+			return true
+		}
+	}
+	return false
+}
+
+// Awaited reports whether an ADD waits for an address of an ENI that its pod has chosen.
+func Awaited(s *registry.State, eni string, now time.Time) bool {
+	for _, w := range s.Waiters {
+		pool, _, _ := strings.Cut(w.Pool, ofAddr)
+		if now.Before(w.Until) && slices.Contains(strings.Split(pool, ofRequest), eni) {
 			return true
 		}
 	}

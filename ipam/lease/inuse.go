@@ -57,3 +57,22 @@ func inUse(ctx context.Context, k registry.Key) error {
 	}
 	return failed
 }
+
+// LinkName returns the name that the link of an ENI had on the node, by its MAC address, or "" if the
+// registry does not know it. A pod that has the whole ENI has its link.
+func LinkName(mac string) string {
+	r, err := openRegistry()
+	if err != nil {
+		return ""
+	}
+	s, err := r.View()
+	if err != nil {
+		return ""
+	}
+	for _, e := range s.ENIs {
+		if e.MAC == mac {
+			return e.Link
+		}
+	}
+	return ""
+}

@@ -46,6 +46,13 @@ func (p *Permission) Describe(j *codec.Codec) {
 	})
 }
 
+// TakesENIs reports whether pods that may ask for this can need ENIs besides those of the pools, on
+// a node with such a provision.
+func (p Permission) TakesENIs(provision Provision) bool {
+	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
+	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
+}
+
 // permissions checks the key requests.
 func (v *validation) permissions(all []Permission) {
 	for i, p := range all {
@@ -76,19 +83,29 @@ func (v *validation) ids(key, prefix string, ids []string) {
 // A Choice is what a pod has chosen for one of its interfaces. The zero Choice leaves all to the
 // policy.
 type Choice struct {
-	Subnet string            // ID of the subnet of its ENI; empty: any with the tags of the policy
-	Addrs  []netip.Addr      // its addresses, at most one of each family; those of other families are any
-	ENI    string            // ID of its ENI, which somebody else has created
-	Tags   map[string]string // that this ENI must have
-	Pod    registry.Pod      // who asks
+	Subnet string       // ID of the subnet of its ENI; empty: any with the tags of the policy
+	Addrs  []netip.Addr // its addresses, at most one of each family; those of other families are any
+	ENI    string       // ID of its ENI, which somebody else has created
+	Groups []string     // IDs of the security groups of its ENI; none: those of the policy
+	Pod    registry.Pod // who asks
+
+	// Tags are what this ENI must have: all tags of one of the maps.
+	Tags []map[string]string
 
 	Exclusive bool // it gets a whole ENI, of which no other pod has an address
+
+	// Together is the number of interfaces that this ADD makes, and Max how many the pod may have by
+	// all of its ADDs. 0: it has asked for nothing that needs a permission.
+	Together, Max int
 }
 
 // Chooses reports whether the pod has chosen anything.
 func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
+
+// names reports whether the pod has chosen an address or an ENI: only EC2 knows whether it is to be had.
+func (c Choice) names() bool { return c.ENI != "" || len(c.Addrs) > 0 }
 
 // Addr returns the address of a family that the pod has chosen, if it has.
 func (c Choice) Addr(f Family) (netip.Addr, bool) {
@@ -114,13 +131,14 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	if len(asked) == 0 {
 		return []Policy{base}, nil
 	}
-	permission, err := c.permits(pod, asked)
+	granted, err := c.permits(pod, asked)
 	if err != nil {
 		return nil, err
 	}
 	var all []Policy
 	for _, r := range asked {
-		p := base.derive(r, permission)
+		p := base.derive(r, granted.tags)
+		p.Choice.Together, p.Choice.Max = len(asked), granted.max
 		p.Choice.Pod = registry.Pod{Network: network, Namespace: pod.Namespace, Name: pod.Name}
 		if err := p.answers(r); err != nil {
 			return nil, plugin.Errorf(CodeRefused, "ask for something else, or change the network configuration of the node", "pod %s: %w", pod, err)
@@ -130,28 +148,40 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	return all, nil
 }
 
-// permits returns the permission that allows all that a pod asks for. The error is about the
-// permission that allows the most.
-func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (Permission, error) {
+// A grant is what the permissions that allow a request allow.
+type grant struct {
+	max  int                 // interfaces of the pod; 0: it asks for nothing
+	tags []map[string]string // of ENIs that the pod may have
+}
+
+// permits returns what the permissions grant that allow all that a pod asks for. The error is
+// about the first permission of its namespace.
+func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
 	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
-		return Permission{}, nil
+		return grant{}, nil
 	}
 	var nearest error
 	for _, p := range c.Permissions {
 		if !slices.Contains(p.Namespaces, "*") && !plugin.Namespaces(p.Namespaces).Has(pod.Namespace) {
 			continue
 		}
-		err := p.allows(asked)
-		if err == nil {
-			return p, nil
+		if err := p.allows(asked); err != nil {
+			nearest = cmp.Or(nearest, err)
+			continue
 		}
-		nearest = cmp.Or(nearest, err)
+		all.max = max(all.max, p.Max, 1)
+		if len(p.ENIs) > 0 { // no tags would mean any ENI
+			all.tags = append(all.tags, p.ENIs)
+		}
 	}
 	const hint = "an administrator of the node allows it by the key requests of the network configuration"
-	if nearest == nil {
-		return Permission{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
+	switch {
+	case all.max > 0:
+		return all, nil
+	case nearest == nil:
+		return grant{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
 	}
-	return Permission{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
+	return grant{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
 }
 
 // allows returns an error with the first key and value that a permission does not allow.
@@ -190,7 +220,7 @@ func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "n
 
 // derive returns the policy for a request, from that of the pod's own pool. Only an operator can
 // keep addresses ready for requests: nobody knows which will come.
-func (policy Policy) derive(r nic.Request, p Permission) Policy {
+func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
 		return policy
@@ -198,31 +228,34 @@ func (policy Policy) derive(r nic.Request, p Permission) Policy {
 	policy.Warm, policy.Batch = registry.Warm{}, 1
 	policy.Pool = derivedName(policy.Pool, r)
 	if r.ENI != "" {
-		policy.Choice.Tags = p.ENIs
+		policy.Choice.Tags = tags
 		return policy
 	}
 	if r.Subnet != "" {
 		policy.SubnetTags = nil // who names a subnet need not describe it
 	}
 	if len(r.SecurityGroups) > 0 {
-		policy.SecurityGroups = r.SecurityGroups
+		policy.SecurityGroups, policy.Choice.Groups = r.SecurityGroups, r.SecurityGroups
 	}
 	return policy
 }
+
+// ofRequest is between the parts of the name of a derived pool. No pool of a configuration has it.
+const ofRequest = "/"
 
 // derivedName returns the name of a derived pool: the pool's own name, then the IDs. Exclusive ENIs
 // have pools of their own, so no other pod gets their addresses, also when the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
-		pool = cmp.Or(pool, DefaultPool) + "/exclusive"
+		pool = cmp.Or(pool, DefaultPool) + ofRequest + "exclusive"
 	}
 	ids := slices.DeleteFunc([]string{r.Subnet, r.ENI}, func(id string) bool { return id == "" })
-	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), "/")
+	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), ofRequest)
 }
 
 // Derived returns the pool from which a pool is derived, if it is.
 func Derived(pool string) (from string, ok bool) {
-	from, _, ok = strings.Cut(pool, "/")
+	from, _, ok = strings.Cut(pool, ofRequest)
 	return from, ok
 }
 
@@ -243,12 +276,20 @@ func (policy Policy) answers(r nic.Request) error {
 // Requestable reports whether pods may ask for an ENI with these tags, which others have created.
 // No other pod gets its addresses.
 func (policy Policy) Requestable(tags map[string]string) bool {
-	return slices.ContainsFunc(policy.requests, func(wanted map[string]string) bool { return hasAll(tags, wanted) })
+	return hasOne(tags, policy.requests)
 }
 
 // Common returns the part of a policy that is the same for all pools: what a collection needs.
 func (policy Policy) Common() Policy {
 	return Policy{Provision: policy.Provision, Peers: policy.Peers, requests: policy.requests}
+}
+
+// Allows reports whether the pod may have the ENI with these tags that it has chosen.
+func (c Choice) Allows(tags map[string]string) bool { return hasOne(tags, c.Tags) }
+
+// hasOne reports whether there are all tags of one of the maps.
+func hasOne(tags map[string]string, of []map[string]string) bool {
+	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return hasAll(tags, wanted) })
 }
 
 // hasAll reports whether there are all of the wanted tags.

@@ -28,12 +28,15 @@ func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Waiters, o.waiter()) })
 }
 
+// ofAddr is between the pool and the address in the name of what an ADD waits for.
+const ofAddr = "="
+
 // Waits is where an ADD waits: for addresses of its pool, or for the address that its pod has
 // chosen, which nobody else asks EC2 for.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {
-		name += "=" + a.String()
+		name += ofAddr + a.String()
 	}
 	return name
 }

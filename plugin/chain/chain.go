@@ -33,7 +33,7 @@ import (
 // all has the plugins, in the order of an ADD.
 var all = []plugin.Commands[Config]{
 	as(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // its Add is not used, see address
-	as(lease.NotesUse(ipvlan.Commands()), func(c Config) ipvlan.Config { return c.ipvlan }),
+	as(lease.NotesUse(ipvlan.Commands(lease.LinkName)), func(c Config) ipvlan.Config { return c.ipvlan }),
 	as(ptp.Commands(), func(c Config) ptp.Config { return c.ptp }),
 	as(egress.Commands(), func(c Config) egress.Config { return c.egress }),
 }

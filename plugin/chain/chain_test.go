@@ -166,7 +166,7 @@ func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err err
 		if step.Prev, _, err = lease.Add(ctx, part(&step, r.Config.ipam), lease.Program(ctx, &step)); err != nil {
 			return err
 		}
-		if step.Prev, err = ipvlan.Commands().Add(ctx, part(&step, r.Config.ipvlan)); err != nil {
+		if step.Prev, err = ipvlan.Commands(nil).Add(ctx, part(&step, r.Config.ipvlan)); err != nil {
 			return err
 		}
 		result, err = ptp.Commands().Add(ctx, part(&step, r.Config.ptp))

@@ -208,7 +208,7 @@ func TestSeveralInUse(t *testing.T) {
 		step := part(hidden, hidden.Config.ipvlan)
 		step.Prev = &types100.Result{Interfaces: []*types100.Interface{{Name: "ens6"}},
 			IPs: []*types100.IPConfig{{Interface: new(0), Address: net.IPNet{IP: net.IPv4(10, 0, 1, 22), Mask: net.CIDRMask(24, 32)}}}}
-		_, err := ipvlan.Commands().Add(n.Context(), step)
+		_, err := ipvlan.Commands(nil).Add(n.Context(), step)
 		return err
 	}))
 	pod, path := nltest.NS(t, "pod")

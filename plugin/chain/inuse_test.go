@@ -72,7 +72,7 @@ func TestAddressInUseByThree(t *testing.T) {
 	add := func() (res *types100.Result, err error) {
 		err = n.ns.Do(func() error {
 			if slave.Prev, _, err = lease.Add(t.Context(), ipam, lease.Program(t.Context(), all)); err == nil {
-				res, err = lease.NotesUse(ipvlan.Commands()).Add(t.Context(), &slave)
+				res, err = lease.NotesUse(ipvlan.Commands(nil)).Add(t.Context(), &slave)
 			}
 			return err
 		})

@@ -19,6 +19,18 @@ import (
 // [nl.MovedLink]. It has the addresses, the routes and the rules that a slave would have. DEL
 // moves it to the node. If the namespace ends before, the kernel has moved it.
 
+// A Home returns the name that the link of an ENI had on the node, by its MAC address, or "" if nobody
+// knows it. Only the registry knows it: what is in the pod's namespace, the pod can change.
+type Home func(mac string) string
+
+// bring moves a card to the node, with its name there.
+func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
+	if home != nil {
+		c.Home = home(c.MAC)
+	}
+	return c.Del(node)
+}
+
 // mayHaveCard reports whether an attachment may have a card, and returns what its pod asks for.
 // With a result, the request says so. Most attachments have none, and nobody need look.
 func mayHaveCard(r *plugin.Request[Config]) (asked []nic.Request, may bool) {
@@ -28,7 +40,7 @@ func mayHaveCard(r *plugin.Request[Config]) (asked []nic.Request, may bool) {
 
 // bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,
 // and by the result of the ADD if the pod has changed the groups.
-func bringBack(r *plugin.Request[Config], node, pod *nl.NS) error {
+func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	asked, may := mayHaveCard(r)
 	if !may {
 		return nil
@@ -46,7 +58,7 @@ func bringBack(r *plugin.Request[Config], node, pod *nl.NS) error {
 	}
 	for _, c := range cards {
 		c.NS = pod
-		if err := c.Del(node); !errors.Is(err, fs.ErrNotExist) {
+		if err := home.bring(c, node); !errors.Is(err, fs.ErrNotExist) {
 			failed = errors.Join(failed, err)
 		}
 	}
@@ -56,7 +68,7 @@ func bringBack(r *plugin.Request[Config], node, pod *nl.NS) error {
 // cameBack cleans up the cards that have come back to the node because the pod's namespace has
 // ended. A card that comes later keeps the name that the kernel has given it. Nothing depends on
 // that name, so a failure is only logged.
-func cameBack(ctx context.Context, r *plugin.Request[Config]) error {
+func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	if _, may := mayHaveCard(r); !may {
 		return nil
 	}
@@ -67,7 +79,7 @@ func cameBack(ctx context.Context, r *plugin.Request[Config]) error {
 	defer node.Close()
 	cards, failed := node.Cards(nl.PodGroup(r.Digest()))
 	for _, c := range cards {
-		failed = errors.Join(failed, c.Del(node))
+		failed = errors.Join(failed, home.bring(c, node))
 	}
 	if failed != nil {
 		slog.Warn("an ENI has come back from a pod, and keeps the name that it had there or that the kernel has given it", "error", failed)

@@ -36,9 +36,10 @@ import (
 )
 
 // Commands are the commands of the ipvlan plugin. GC has nothing to do: a slave
-// ends with its namespace.
-func Commands() plugin.Commands[Config] {
-	return plugin.Commands[Config]{Add: add, Del: del, Check: check, Status: status}
+// ends with its namespace. home is for whole ENIs, and nil if nobody knows it.
+func Commands(home Home) plugin.Commands[Config] {
+	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
+		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}
 }
 
 // inPod calls f with the node's namespace and the pod's.
@@ -129,15 +130,15 @@ func all(slaves []slave, such func(slave) bool) bool {
 //
 // What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have
 // caused the failure, and its DEL would then fail for ever.
-func del(ctx context.Context, r *plugin.Request[Config]) error {
+func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := inPod(ctx, r, func(node, pod *nl.NS) error {
-		if err := errors.Join(bringBack(r, node, pod), remove(r, pod)); err != nil {
+		if err := errors.Join(bringBack(r, home, node, pod), remove(r, pod)); err != nil {
 			slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
 		}
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) { // the namespace is gone
-		return cameBack(ctx, r)
+		return cameBack(ctx, r, home)
 	}
 	return err
 }

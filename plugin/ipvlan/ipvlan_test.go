@@ -58,12 +58,12 @@ func (b bench) pod(config string, addrs ...[2]string) (*plugin.Request[Config], 
 }
 
 func (b bench) ADD(r *plugin.Request[Config]) (res *types100.Result, err error) {
-	err = b.node.Do(func() (err error) { res, err = Commands().Add(b.Context(), r); return err })
+	err = b.node.Do(func() (err error) { res, err = Commands(nil).Add(b.Context(), r); return err })
 	return res, err
 }
 
 func (b bench) run(command func(plugin.Commands[Config]) error) error {
-	return b.node.Do(func() error { return command(Commands()) })
+	return b.node.Do(func() error { return command(Commands(nil)) })
 }
 
 func (b bench) DEL(r *plugin.Request[Config]) error {

@@ -24,7 +24,7 @@ import (
 func init() {
 	if os.Getenv("CNI_COMMAND") != "" {
 		plugin.Unhurried = true
-		plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", Commands())
+		plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", Commands(nil))
 	}
 }
 

@@ -10,11 +10,9 @@
 package nic
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"slices"
@@ -51,31 +49,42 @@ func (r Request) Asks() bool {
 
 // An Asked is the part of a network configuration with requests.
 type Asked struct {
-	RuntimeConfig struct {
-		Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
+	RuntimeConfig Capabilities `json:"runtimeConfig"`
+	Args          Args         `json:"args"` // CNI conventions, "args in network config"
+}
 
-		// The capabilities of these names (CNI conventions, "Dynamic Plugin specific fields").
-		IPs      []string `json:"ips"`
-		MAC      string   `json:"mac"`
-		DeviceID string   `json:"deviceID"`
-	} `json:"runtimeConfig"`
+// Capabilities are what the runtime fills in for capabilities of a plugin.
+type Capabilities struct {
+	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
 
-	Args struct {
-		CNI json.RawMessage `json:"cni"`
-	} `json:"args"` // CNI conventions, "args in network config"
+	// The capabilities of these names (CNI conventions, "Dynamic Plugin specific fields").
+	IPs      []string `json:"ips"`
+	MAC      string   `json:"mac"`
+	DeviceID string   `json:"deviceID"`
+}
+
+// Args are what the caller of a plugin fills in.
+type Args struct {
+	CNI json.RawMessage `json:"cni"`
 }
 
 // Members describes the JSON, as the struct tags do.
 func (a *Asked) Members(j *codec.Codec) {
-	codec.Within(j, "runtimeConfig", func() {
-		codec.Table(j, "io.kubernetes.cri.pod-annotations", &a.RuntimeConfig.Annotations, codec.ByName, codec.Text)
-		codec.List(j, "ips", &a.RuntimeConfig.IPs, codec.Text)
-		codec.Field(j, "mac", &a.RuntimeConfig.MAC, codec.Text)
-		codec.Field(j, "deviceID", &a.RuntimeConfig.DeviceID, codec.Text)
+	codec.Field(j, "runtimeConfig", &a.RuntimeConfig, (*Capabilities).describe)
+	codec.Field(j, "args", &a.Args, (*Args).describe)
+}
+
+func (c *Capabilities) describe(j *codec.Codec) {
+	j.Object(func() {
+		codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.Annotations, codec.ByName, codec.Text)
+		codec.List(j, "ips", &c.IPs, codec.Text)
+		codec.Field(j, "mac", &c.MAC, codec.Text)
+		codec.Field(j, "deviceID", &c.DeviceID, codec.Text)
 	})
-	codec.Within(j, "args", func() {
-		codec.Field(j, "cni", &a.Args.CNI, codec.Raw)
-	})
+}
+
+func (a *Args) describe(j *codec.Codec) {
+	j.Object(func() { codec.Field(j, "cni", &a.CNI, codec.Raw) })
 }
 
 // Requests returns what is asked for the interfaces of an ADD: first for the interface with
@@ -111,18 +120,12 @@ func (a *Asked) single() bool {
 	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")
 }
 
-// An object is the JSON of a Request.
+// An object holds the values of a Request as the JSON has them.
 type object struct {
-	Name           string   `json:"name"`
-	Subnet         string   `json:"subnet"`
-	IP             string   `json:"ip"`
-	SecurityGroups []string `json:"securityGroups"`
-	ENI            string   `json:"eni"`
-	Exclusive      bool     `json:"exclusive"`
+	Name, Subnet, IP, ENI string
+	SecurityGroups        []string
+	Exclusive             bool
 }
-
-// keys are the names of an object's members.
-var keys = []string{"name", "subnet", "ip", "securityGroups", "eni", "exclusive"}
 
 // parse reads the value of the annotation.
 func parse(text string) ([]Request, error) {
@@ -247,15 +250,14 @@ func isID(text, prefix string) bool {
 func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	var wrong []error
 	mistake := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
-	for _, key := range slices.Sorted(maps.Keys(entry)) {
-		if !slices.Contains(keys, key) {
-			mistake("%q: there is no such key: want some of %s", key, strings.Join(keys, ", "))
-		}
-	}
 	var o object
-	for key, into := range map[string]any{"name": &o.Name, "subnet": &o.Subnet, "ip": &o.IP, "securityGroups": &o.SecurityGroups, "eni": &o.ENI, "exclusive": &o.Exclusive} {
-		if text, ok := entry[key]; ok && decode(text, into) != nil {
-			mistake("%s: %s: want %s", key, text, kindOf(key))
+	for _, key := range slices.Sorted(maps.Keys(entry)) {
+		into, kind := o.member(key)
+		switch {
+		case into == nil:
+			mistake("%q: there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive", key)
+		case decode(entry[key], into) != nil:
+			mistake("%s: %s: want %s", key, entry[key], kind)
 		}
 	}
 	if fault := ifname.Fault(o.Name); o.Name != "" && fault != "" || o.Name == "lo" {
@@ -288,16 +290,25 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	return r, errors.Join(wrong...)
 }
 
-// kindOf returns the kind of JSON value that a key wants. It is no map, because every command of
-// a plugin would make the map when it starts.
-func kindOf(key string) string {
+// member returns where the value of a key is read into, and the kind of JSON value that it must be.
+// into is nil if there is no such key. It is no map, because every command of a plugin would make
+// the map when it starts.
+func (o *object) member(key string) (into any, kind string) {
 	switch key {
+	case "name":
+		return &o.Name, "a string"
+	case "subnet":
+		return &o.Subnet, "a string"
+	case "ip":
+		return &o.IP, "a string"
 	case "securityGroups":
-		return "a list of strings"
+		return &o.SecurityGroups, "a list of strings"
+	case "eni":
+		return &o.ENI, "a string"
 	case "exclusive":
-		return "true or false"
+		return &o.Exclusive, "true or false"
 	}
-	return "a string"
+	return nil, ""
 }
 
 // addrs reads addresses, at most one of each family. Some callers write the prefix of the
@@ -321,12 +332,8 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 
 // decode reads one JSON value and nothing behind it.
 func decode(text []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(text))
-	if err := d.Decode(into); err != nil {
+	if err := json.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("the value is not the JSON that is expected: %w", err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("there is something behind the JSON value")
 	}
 	return nil
 }

@@ -66,8 +66,8 @@ func TestMistakes(t *testing.T) {
 	const asked = "annotation cni-ipvlan-vpc-k8s/nics: "
 	for _, tt := range []struct{ annotation, members, want string }{
 		{`{"subnet": "subnet-1"}`, ``, asked + `the value is not the JSON that is expected: json: cannot unmarshal object into Go value of type []map[string]json.RawMessage: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
-		{`[{"subnet": "subnet-1"}`, ``, asked + `the value is not the JSON that is expected: unexpected EOF: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
-		{`[{}] []`, ``, asked + `there is something behind the JSON value: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
+		{`[{"subnet": "subnet-1"}`, ``, asked + `the value is not the JSON that is expected: unexpected end of JSON input: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
+		{`[{}] []`, ``, asked + `the value is not the JSON that is expected: invalid character '[' after top-level value: want a list with an object for each interface, [{"subnet": "subnet-1"}] for example`},
 		{`[]`, ``, asked + `the list is empty: want an object for each interface, or no annotation`},
 		{`[{"subnets": "subnet-1", "vpc": 1}]`, ``, asked + "interface 1: \"subnets\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive\n\"vpc\": there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive"},
 		{`[{}, {"subnet": "10.0.1.0/24"}]`, ``, asked + `interface 2: subnet: "10.0.1.0/24": want the ID of a subnet, subnet-0123456789abcdef0 for example`},

@@ -77,7 +77,7 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.groups(in.SecurityGroupIDs)
+	groups, err := s.groupsIn(sub, in.SecurityGroupIDs)
 	if err != nil {
 		return nil, err
 	}

@@ -60,13 +60,14 @@ import (
 
 // A Config describes the world before the first call.
 type Config struct {
-	Region         string         // "us-east-1" if empty
-	Account        string         // twelve digits; "123456789012", the account of AWS's own examples, if empty
-	VPCs           []VPC          // at least one
-	Subnets        []Subnet       // of those VPCs
-	Peerings       []Peering      // between one of those VPCs and any other
-	SecurityGroups []string       // the groups that exist; if empty, all groups do
-	InstanceTypes  []InstanceType // types in addition to the built-in ones; they replace those of the same name
+	Region         string            // "us-east-1" if empty
+	Account        string            // twelve digits; "123456789012", the account of AWS's own examples, if empty
+	VPCs           []VPC             // at least one
+	Subnets        []Subnet          // of those VPCs
+	Peerings       []Peering         // between one of those VPCs and any other
+	SecurityGroups []string          // the groups that exist; if empty, all groups do
+	GroupVPCs      map[string]string // the VPCs of groups; a group without one is in each VPC
+	InstanceTypes  []InstanceType    // types in addition to the built-in ones; they replace those of the same name
 
 	Denied []string // actions that are refused with UnauthorizedOperation, as if no IAM policy allowed them
 

@@ -33,6 +33,16 @@ func (s *Sim) subnet(id string) (*subnet, error) {
 	return nil, notFound("InvalidSubnetID", "subnet ID", id)
 }
 
+// groupsIn checks the security groups of a new ENI in a subnet (ansible/ansible-modules-core#347 quotes the answer).
+func (s *Sim) groupsIn(sub *subnet, ids []string) ([]string, error) {
+	for _, id := range ids {
+		if vpc, ok := s.cfg.GroupVPCs[id]; ok && vpc != sub.VPC {
+			return nil, refuse("InvalidParameter", "Security group %s and subnet %s belong to different networks.", id, sub.ID)
+		}
+	}
+	return s.groups(ids)
+}
+
 // groups checks security groups. Without any, it returns the default one.
 func (s *Sim) groups(ids []string) ([]string, error) {
 	if len(ids) == 0 {

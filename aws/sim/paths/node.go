@@ -31,7 +31,8 @@ type Pod struct {
 	*vpcsim.Namespace
 	Addrs []netip.Addr
 
-	kubernetes string // the Kubernetes namespace
+	kubernetes  string // the Kubernetes namespace
+	annotations map[string]string
 }
 
 // Addr is the pod's address of a family; zero if it has none.
@@ -62,7 +63,7 @@ func (n *Node) Add(ctx context.Context, kubernetes, name string) (*Pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pod{Namespace: ns, kubernetes: kubernetes}
+	p := &Pod{Namespace: ns, kubernetes: kubernetes, annotations: n.scene.options.Annotations[kubernetes]}
 	r, err := n.cni.AddNetworkList(ctx, n.scene.list, p.runtimeConf())
 	if err != nil {
 		return nil, fmt.Errorf("ADD %s: %w", name, err)
@@ -102,7 +103,8 @@ func (n *Node) Del(ctx context.Context, p *Pod) error {
 func (p *Pod) runtimeConf() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
 		ContainerID: "container-of-" + p.Name, NetNS: p.Path, IfName: "eth0",
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.kubernetes}, {"K8S_POD_NAME", p.Name}},
+		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": p.annotations},
+		Args:           [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.kubernetes}, {"K8S_POD_NAME", p.Name}},
 	}
 }
 

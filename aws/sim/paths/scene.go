@@ -74,6 +74,9 @@ type Options struct {
 	Kept     bool     // a pod sees the caller's own address at a NodePort where the Service says so: keepCaller
 	Tracking bool     // pods track their connections: their serviceLoop is masquerade
 	Loopless bool     // pods have no service loop, so Services see the node: their serviceLoop is none
+
+	// Annotations are those of the pods, by their Kubernetes namespace. The configuration must have the capability for them.
+	Annotations map[string]map[string]string
 }
 
 // A Scene has the ends of the paths.

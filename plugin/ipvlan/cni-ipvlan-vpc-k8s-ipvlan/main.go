@@ -11,4 +11,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 )
 
-func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", lease.NotesUse(ipvlan.Commands())) }
+func main() {
+	plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", lease.NotesUse(ipvlan.Commands(lease.LinkName)))
+}

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// TestExclusivePool: each pod that asks for a whole ENI has its own, in a pool of its own, and no other pod has an address
+// of it. When such a pod has ended, another one gets its ENI. A full instance refuses, and says so.
+func TestExclusivePool(t *testing.T) {
+	w := newCity(t, "m5.large") // three ENIs
+	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
+	whole := func(n int, ask string) (lease.Allocation, error) {
+		all, err := w.ask(n, allow, ask)
+		if err != nil {
+			return lease.Allocation{}, err
+		}
+		return all[0], nil
+	}
+	first, err := whole(1, `[{"exclusive": true}]`)
+	must(t, err)
+	second, err := whole(2, `[{"exclusive": true, "subnet": "subnet-db"}]`)
+	must(t, err)
+	if again, err := whole(1, `[{"exclusive": true}]`); err != nil || again.ID != first.ID || again.Addrs[0] != first.Addrs[0] {
+		t.Errorf("a repeated ADD has %v of %s, %v: want %v of %s", again.Addrs, again.ID, err, first.Addrs, first.ID)
+	}
+	for id, want := range map[string]string{first.ID: "default/exclusive subnet-pods 1", second.ID: "default/exclusive/subnet-db subnet-db 1"} {
+		if e := w.eni(id); fmt.Sprint(e.Tags[TagPool], " ", e.Subnet, " ", len(e.Addrs)) != want {
+			t.Errorf("%s is %+v, want %s", id, e, want)
+		}
+	}
+	for n, ask := range map[int]string{3: `[{"exclusive": true}]`, 4: "", 5: `[{"exclusive": true, "securityGroups": ["sg-2"]}]`} {
+		if a, err := whole(n, ask); !errors.Is(err, aws.ErrInstanceFull) {
+			t.Errorf("%s on a full instance: %v of %s, %v", ask, a.Addrs, a.ID, err)
+		}
+	}
+	w.end(1)
+	w.age(time.Hour)
+	if third, err := whole(3, `[{"exclusive": true}]`); err != nil || third.ID != first.ID {
+		t.Errorf("a pod after the first has %v of %s, %v: want %s", third.Addrs, third.ID, err, first.ID)
+	}
+	w.end(3)
+	w.age(time.Hour)
+	w.collect()
+	if _, attached := w.state().ENIs[first.ID]; attached {
+		t.Errorf("%s is still attached, and no pod uses it", first.ID)
+	}
+	w.consistent()
+}
+
+// TestExclusiveENI: an ENI that somebody has created is for one pod alone if that pod, or another, wants all of it. The
+// refusal changes nothing.
+func TestExclusiveENI(t *testing.T) {
+	w := newCity(t, "m5.large")
+	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
+	e := w.given(aws.ENISpec{Subnet: "subnet-db", Secondary: 3})
+	share, whole := fmt.Sprintf(`[{"eni": %q}]`, e.ID), fmt.Sprintf(`[{"eni": %q, "exclusive": true}]`, e.ID)
+	for i, order := range [][]string{{share, whole}, {whole, share}, {whole, whole}} {
+		first, second := 2*i, 2*i+1
+		_, err := w.ask(first, allow, order[0])
+		must(t, err)
+		w.sim.ResetCalls()
+		_, err = w.ask(second, allow, order[1])
+		wantRefusal(t, err, "the pod asks for "+e.ID+", which default/pod00"+fmt.Sprint(first)+" uses: one of the two wants the whole ENI")
+		w.wantWrites(nil)
+		w.end(first)
+		w.age(time.Hour)
+	}
+}
+
+// TestLinkInPod: the registry knows no pod of an ENI, and EC2 and the addresses show none. But a pod has the ENI's link. So
+// nobody releases the ENI, neither one of ours nor one that somebody has created for pods.
+func TestLinkInPod(t *testing.T) {
+	w := newCity(t, "m5.large")
+	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	ours := w.mustAsk(1, "")[0].ID
+	w.mustAsk(2, fmt.Sprintf(`[{"eni": %q}]`, given.ID))
+	pod, _ := nltest.NS(t, "pod")
+	var cards []nl.MovedLink
+	for i, id := range []string{ours, given.ID} {
+		c := nl.MovedLink{Name: fmt.Sprint("eth", i), MAC: w.eni(id).MAC, NS: pod}
+		must(t, c.Add(w.host))
+		cards = append(cards, c)
+		w.end(i + 1)
+	}
+	for range 2 {
+		w.age(2 * time.Hour)
+		if c := w.collect(); len(c.Deleted)+len(c.Detached) > 0 {
+			t.Errorf("the collection has deleted %v and detached %v", c.Deleted, c.Detached)
+		}
+	}
+	if err := w.pool().Remove(t.Context(), ours); err == nil || !strings.Contains(err.Error(), "its link is in the namespace of a pod") {
+		t.Errorf("remove %s: %v", ours, err)
+	}
+	for _, c := range cards {
+		must(t, c.Del(w.host))
+	}
+	w.age(2 * time.Hour)
+	if c := w.collect(); !slices.Equal(c.Deleted, []string{ours}) || !slices.Equal(c.Detached, []string{given.ID}) {
+		t.Errorf("when the links are back, the collection has deleted %v and detached %v", c.Deleted, c.Detached)
+	}
+}
+
+// TestExclusiveDetached: somebody detaches an ENI that a pod has for itself. Its slot is free for another ENI, although the
+// pod has not ended. Its link says nothing, because it is not on the node.
+func TestExclusiveDetached(t *testing.T) {
+	w := newCity(t, "m5.large") // three ENIs
+	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
+	pod, _ := nltest.NS(t, "pod")
+	for n := range 2 {
+		all, err := w.ask(n, allow, `[{"exclusive": true}]`)
+		must(t, err)
+		must(t, nl.MovedLink{Name: fmt.Sprint("eth", n), MAC: w.eni(all[0].ID).MAC, NS: pod}.Add(w.host))
+	}
+	if _, err := w.ask(2, allow, ""); !errors.Is(err, aws.ErrInstanceFull) {
+		t.Errorf("ADD on a full instance: %v", err)
+	}
+	w.asks("DetachNetworkInterface", "AttachmentId", w.sim.ENIs()[1].Attachment)
+	w.age(time.Hour)
+	all, err := w.ask(3, allow, "")
+	must(t, err)
+	if e := w.eni(all[0].ID); e.Instance == "" || e.Tags[TagPool] != "default" {
+		t.Errorf("the pod is on %+v", e)
+	}
+}
