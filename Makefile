@@ -174,6 +174,10 @@ uninstall:
 package:
 	packaging/package amd64 arm64
 
+# A container image for both architectures, as an OCI layout: dist/image.
+image:
+	packaging/package -i amd64 arm64
+
 # Both architectures, built and packed twice: the same bytes; installed into a root directory, and removed.
 package-check:
 	CNI_TEST_PACKAGE=all go test -count=1 -run TestPackage -v ./packaging
@@ -181,4 +185,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-check plot demo sim install files uninstall programs package package-check clean
+.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-check plot demo sim install files uninstall programs package image package-check clean
