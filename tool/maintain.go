@@ -181,15 +181,18 @@ func (m *maintenance) measure(ctx context.Context) []commandRow {
 
 // run runs a command of this tool in a process of its own, so that the death or the memory of one work is not that of all.
 func (m *maintenance) run(ctx context.Context, command string, args ...string) commandRow {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c := exec.CommandContext(ctx, "/proc/self/exe", append([]string{command}, args...)...)
+	c := exec.CommandContext(limited, "/proc/self/exe", append([]string{command}, args...)...)
 	c.Args[0] = Name
 	c.Stdout, c.Stderr = os.Stderr, os.Stderr // a log
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = 10 * time.Second
-	if err := c.Run(); err != nil {
+	err := c.Run()
+	if err != nil && ctx.Err() == nil { // at the end of the loop, it was told to end
 		slog.Warn("a command has failed, and is tried again at its time", "command", command, "error", err)
+	}
+	if err != nil {
 		return commandRow{command, err.Error()}
 	}
 	return commandRow{Command: command}
