@@ -178,9 +178,9 @@ package:
 image:
 	packaging/package -i amd64 arm64
 
-# Both architectures, built and packed twice: the same bytes; installed into a root directory, and removed.
+# Both architectures and the image, built and packed twice: the same bytes; installed into a root directory, and removed.
 package-check:
-	CNI_TEST_PACKAGE=all go test -count=1 -run TestPackage -v ./packaging
+	CNI_TEST_PACKAGE=all go test -count=1 -run 'TestPackage|TestImage$$' -v ./packaging
 
 clean:
 	rm -rf bin dist .cache
