@@ -62,6 +62,7 @@ test-kubernetes:
 
 test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	$(VM)/setup iptables nftables procps $(AGNHOST)
+	packaging/package -i -b bin -o $(CLUSTER) $$(go env GOARCH)
 	$(MAKE) -j2 --no-print-directory --keep-going test-cluster-nftables test-cluster-iptables; status=$$?; \
 	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
 test-cluster-%:

@@ -35,6 +35,7 @@ func TestImage(t *testing.T) {
 	if d := cmp.Diff(read(t, one+"/image/index.json"), read(t, two+"/image/index.json")); d != "" {
 		t.Errorf("the second time another image (-1 +2):\n%s", d)
 	}
+	t.Run("containerd", func(t *testing.T) { imported(t, one+"/image", versionOf(t, one+"/image")) })
 	layer := layerOf(t, one+"/image")
 	if fi, err := os.Stat(layer); err != nil || fi.Size() >= 20e6 {
 		t.Errorf("the layer: %v, %v", fi, err)
@@ -81,6 +82,18 @@ func installedFiles(t *testing.T) []string {
 // own returns the files that are not of before, without the state in /run.
 func own(all, before []string) []string {
 	return slices.DeleteFunc(all, func(f string) bool { return slices.Contains(before, f) || strings.HasPrefix(f, "/run/") })
+}
+
+// versionOf returns the name of the only image in a layout.
+func versionOf(t *testing.T, layout string) string {
+	t.Helper()
+	var index struct {
+		Manifests []struct{ Annotations map[string]string }
+	}
+	if err := json.Unmarshal([]byte(read(t, filepath.Join(layout, "index.json"))), &index); err != nil {
+		t.Fatal(err)
+	}
+	return index.Manifests[0].Annotations["org.opencontainers.image.ref.name"]
 }
 
 // layerOf returns the layer of this machine's image in a layout (OCI image specification, "Image Layout").

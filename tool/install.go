@@ -170,7 +170,7 @@ func place(c *cli.Context) (install.Place, error) {
 		return p, cli.Misuse(c, "--systemd: %q: want auto, yes or no", s)
 	}
 	if p.Systemd && p.ToolDir == "" {
-		return p, cli.Misuse(c, "--systemd: units call the tool, which platform %s has no directory for: give --tool-dir", p.Platform)
+		return p, cli.Misuse(c, "--systemd: units call the tool, and --tool-dir is empty: name a directory")
 	}
 	return p, nil
 }

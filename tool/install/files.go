@@ -55,10 +55,14 @@ func (i *Installation) files() ([]file, error) {
 	return append(all, units...), err
 }
 
-// toolFiles are the tool, its short name, and the script of cni-links.service.
+// toolFiles are the tool, its short name, and, with units, the script of cni-links.service.
 func (i *Installation) toolFiles() []file {
 	tool := file{path: filepath.Join(i.ToolDir, cli.Name), from: path.Join(fromTool, cli.Name), mode: 0o755}
-	return []file{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Name}, i.script()}
+	files := []file{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Name}}
+	if i.Systemd {
+		files = append(files, i.script())
+	}
+	return files
 }
 
 // put puts a file in place, unless it is there as it should be.

@@ -34,12 +34,13 @@ type platform struct {
 // k3s: https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir.
 // Talos: /opt and /etc/cni are overlays on a read-only system (https://docs.siderolabs.com/talos), and there is no systemd.
 // Bottlerocket: /opt/cni and /etc/cni are writable, all else of / and /usr is not; /etc is empty after a boot. Its systemd is not for others.
+// On both, the tool is beside the plugins, for a debugger of the node (kubectl debug node/NODE).
 // Flatcar: /usr is read-only, and /opt/bin is for the administrator.
 // CRI-O: crio.conf(5), plugin_dirs and network_dir. EKS: the AMI's containerd has the directories of all others.
 var platforms = []platform{
 	{Place{"k3s", "/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/agent/etc/cni/net.d", local, true}, has("/var/lib/rancher/k3s/agent")},
-	{Place{"talos", binDir, confDir, "", false}, runs("talos")},
-	{Place{"bottlerocket", binDir, confDir, "", false}, runs("bottlerocket")},
+	{Place{"talos", binDir, confDir, binDir, false}, runs("talos")},
+	{Place{"bottlerocket", binDir, confDir, binDir, false}, runs("bottlerocket")},
 	{Place{"flatcar", binDir, confDir, "/opt/bin", true}, runs("flatcar")},
 	{Place{"eks", binDir, confDir, local, true}, has("/etc/eks")},
 	{Place{"cri-o", binDir, confDir, local, true}, has("/etc/crio")},
