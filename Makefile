@@ -62,6 +62,7 @@ test-kubernetes:
 
 test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	$(VM)/setup iptables nftables procps $(AGNHOST)
+	packaging/package -i -b bin -o $(CLUSTER) $$(go env GOARCH)
 	$(MAKE) -j2 --no-print-directory --keep-going test-cluster-nftables test-cluster-iptables; status=$$?; \
 	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
 test-cluster-%:
@@ -174,11 +175,15 @@ uninstall:
 package:
 	packaging/package amd64 arm64
 
-# Both architectures, built and packed twice: the same bytes; installed into a root directory, and removed.
+# A container image for both architectures, as an OCI layout: dist/image.
+image:
+	packaging/package -i amd64 arm64
+
+# Both architectures and the image, built and packed twice: the same bytes; installed into a root directory, and removed.
 package-check:
-	CNI_TEST_PACKAGE=all go test -count=1 -run TestPackage -v ./packaging
+	CNI_TEST_PACKAGE=all go test -count=1 -run 'TestPackage|TestImage$$' -v ./packaging
 
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-check plot demo sim install files uninstall programs package package-check clean
+.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-check plot demo sim install files uninstall programs package image package-check clean

@@ -20,7 +20,7 @@
 //	tool/view/      registry, kernel, metadata and EC2 side by side
 //	tool/repair/    put back what a node has lost
 //	tool/doctor/    what breaks the pods' network: a file per check
-//	tool/iam/       what the role of a node must be allowed
+//	tool/iam/       what the role of a node must be allowed; tool/install/ puts the suite on a node from its image
 //
 // They use four packages. The first three of these do not import each other:
 //
@@ -48,7 +48,7 @@
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //
-//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam ipam ipam/lease aws nl registry
+//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam tool/install ipam ipam/lease aws nl registry
 //	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
 //	tool/repair -> tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry
 //	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
@@ -61,7 +61,7 @@
 //	unnumbered-ptp/legacy -> nl
 //	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl internal/codec
 //	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
-//	aws, tool -> internal/release                   plugin/nic -> nl/ifname internal/codec
+//	aws, tool -> internal/release   plugin/nic -> nl/ifname internal/codec   tool/install -> tool/cli tool/conf nl registry
 //	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
 //	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //

@@ -48,7 +48,7 @@ func isOwnTable(name string) bool {
 // finds the pair, or the ADD finds what was removed. If both happen at once, a pair may be
 // there afterwards. Then the error is [ErrPods], and the caller must repair what was removed.
 func (n *NS) RemoveShared() (removed bool, err error) {
-	if err := n.vacant(); err != nil {
+	if err := n.Vacant(); err != nil {
 		if errors.Is(err, ErrPods) {
 			err = nil
 		}
@@ -61,15 +61,15 @@ func (n *NS) RemoveShared() (removed bool, err error) {
 	if err := errors.Join(shared.Del(), unpin()); err != nil {
 		return len(shared) > 0, err
 	}
-	return len(shared) > 0, n.vacant()
+	return len(shared) > 0, n.Vacant()
 }
 
 // ErrPods reports that the node has pods: links or routes of ours lead to them.
 var ErrPods = errors.New("there are pods on the node")
 
-// vacant is nil if the kernel shows that there is no pod. A list that the kernel could not
+// Vacant is nil if the kernel shows that there is no pod. A list that the kernel could not
 // complete proves nothing.
-func (n *NS) vacant() error {
+func (n *NS) Vacant() error {
 	links, err := n.exactLinks()
 	if err != nil {
 		return err

@@ -7,6 +7,11 @@
 //	package          builds .deb, .rpm and .tar.gz, an SBOM, and checksums: make package
 //	nfpm.yaml        the contents of a .deb and an .rpm
 //	*.sh             the scripts that run at installation and removal
+//	image            the program that makes a container image: make image
+//	chart            a Helm chart, whose DaemonSet installs by that image
+//	kubernetes       what the chart is with two files of values, for kubectl apply
+//	render           the program that renders the chart, and the tests of all YAML here
+//	platforms        user data and configurations for EKS, Karpenter, kOps, k3s, Talos and others
 //	cloud-init.yaml  an example of user data that makes an instance a node
 //	alerts.yaml      rules for Prometheus over the output of cni-ipvlan-vpc-k8s-tool metrics
 //	dashboard.json   a Grafana dashboard over the same output

@@ -11,6 +11,8 @@
 //	registry-gc               release what has been free for long (cni-gc.timer)
 //	repair                    put back what the node has lost (cni-gc.timer, nftables.service)
 //	warm                      get what a pool wants to have free (cni-warm.path)
+//	install                   put the suite on a node, from its container image, or remove it
+//	maintain                  run these at their intervals, where no systemd does it
 //	eni-gc                    delete what instances that are gone have left behind
 //
 //	status                    who has which address, and, with --diff, who disagrees
@@ -75,11 +77,14 @@ func New(stdout io.Writer) *cli.App {
 		freeIPs(), eniif(), addr(), subnets(), limits(), maxPods(),
 		bugs(), vpcCIDR(), vpcPeerCIDR(), registryList(), registryGC(),
 		status(), warm(), repairNode(), validate(), eniGC(), metrics(),
-		doctorCommand(), iamPolicy(), launchTemplate(), egressCommand(), mend(),
+		doctorCommand(), iamPolicy(), launchTemplate(), egressCommand(), installNode(), mend(),
 	}
 	for _, c := range commands {
 		cli.Complete(c)
 	}
+	endless := maintain()
+	cli.CompleteEndless(endless)
+	commands = append(commands, endless)
 	return &cli.App{
 		Name:                 Name,
 		Usage:                "Interface with ENI adapters and CNI bindings for those",

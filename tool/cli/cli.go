@@ -33,9 +33,14 @@ type (
 	StringFlag = urfave.StringFlag
 	// StringSliceFlag takes words, and may be given again.
 	StringSliceFlag = urfave.StringSliceFlag
+	// StringSlice is the value of a StringSliceFlag.
+	StringSlice = urfave.StringSlice
 	// DurationFlag takes a time such as 15m.
 	DurationFlag = urfave.DurationFlag
 )
+
+// NewStringSlice returns the default of a StringSliceFlag.
+func NewStringSlice(words ...string) *StringSlice { return urfave.NewStringSlice(words...) }
 
 // Name is the name under which the program is installed.
 const Name = "cni-ipvlan-vpc-k8s-tool"
@@ -47,6 +52,18 @@ const patience = 2 * time.Minute
 // Complete gives a command what all of them have: the output flag, a limit of time,
 // and a look at its arguments, of which it takes none unless it has an ArgsUsage.
 func Complete(c *Command) {
+	CompleteEndless(c)
+	action := c.Action
+	c.Action = func(c *Context) error {
+		ctx, cancel := context.WithTimeout(c.Context, patience)
+		defer cancel()
+		c.Context = ctx
+		return action(c)
+	}
+}
+
+// CompleteEndless is Complete for a command that works until it is told to end.
+func CompleteEndless(c *Command) {
 	c.HideHelpCommand = true
 	c.OnUsageError = Misused
 	c.Description = strings.TrimSpace(c.Description)
@@ -57,9 +74,6 @@ func Complete(c *Command) {
 		if err := checkArgs(c); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(c.Context, patience)
-		defer cancel()
-		c.Context = ctx
 		return action(c)
 	}
 }

@@ -259,6 +259,9 @@ func (r *review) programs(dir string) {
 			continue // chain has found that
 		}
 		for _, name := range m.programs() {
+			if slices.Contains(r.coming, name) {
+				continue
+			}
 			r.program(i, filepath.Join(dir, name))
 		}
 	}
@@ -284,7 +287,7 @@ func (r *review) program(i int, path string) {
 // compare the file with the one that it will replace.
 func (r *review) neighbours(dir string) error {
 	files, err := Files(dir)
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	mine, has := pairOf(r.List)

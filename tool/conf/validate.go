@@ -48,6 +48,7 @@ func (m Mistake) position() int {
 type review struct {
 	List
 	file     string
+	coming   []string // programs that will be installed before the file
 	mistakes []Mistake
 }
 
@@ -61,7 +62,12 @@ func Mistakes(file, binDir string) ([]Mistake, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &review{file: file}
+	return MistakesIn(file, b, binDir)
+}
+
+// MistakesIn is Mistakes for the text of a file that is not there yet. Programs that are coming will be in binDir before it.
+func MistakesIn(file string, b []byte, binDir string, coming ...string) ([]Mistake, error) {
+	r := &review{file: file, coming: coming}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(b, &object); err != nil {
 		r.wrong("", "%s", place(b, err))

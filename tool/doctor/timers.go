@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
@@ -29,7 +30,7 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		}
 		a := Finding{Severity: severe, About: unit, Means: "it is not enabled, or not active: " + why[unit], Do: "systemctl enable --now " + unit, fix: p.enable(unit)}
 		if !installed {
-			a.Means, a.Do, a.fix = "it is not installed: "+why[unit], "install the package; or without systemd, run what the unit runs every 5 minutes", nil
+			a.Means, a.Do, a.fix = "it is not installed: "+why[unit], "install the package; or without systemd, run "+cli.Name+" maintain", nil
 		}
 		found = append(found, a)
 	}

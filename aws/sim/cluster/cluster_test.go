@@ -47,6 +47,7 @@ var scenarios = []scenario{
 	{"exhaustion", false, (*world).exhaustion},
 	{"reboot", false, (*world).reboot},
 	{"joins with provision none", false, (*world).preProvisioned},
+	{"installs itself", false, (*world).installsItself},
 	{"dual stack and prefixes", false, (*world).dualStack},
 	{"upgrade", false, (*world).upgrade},
 	{"NodePort with keepCaller", false, (*world).keepCaller},

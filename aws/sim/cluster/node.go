@@ -44,6 +44,7 @@ type NodeOptions struct {
 	IPv6     int            // number of IPv6 addresses of the boot ENI
 	LogLevel string         // of containerd; info by default
 	Template LaunchTemplate // further ENIs
+	Bare     bool           // it has nothing of ours, and is not ready; MaxPods is to be given
 }
 
 // ours is the name of the plugin that is all three in one process, and how the other programs' names begin.
@@ -95,7 +96,11 @@ func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
 
 // start installs the plugins and starts the node's programs.
 func (n *Node) start(ctx context.Context) error {
-	if err := errors.Join(n.install(), n.Configure(ctx, n.options.Conflist), n.startContainerd(ctx), n.importImages(ctx)); err != nil {
+	err := n.installOthers()
+	if !n.options.Bare {
+		err = errors.Join(err, n.install(), n.Configure(ctx, n.options.Conflist))
+	}
+	if err := errors.Join(err, n.startContainerd(ctx), n.importImages(ctx)); err != nil {
 		return err
 	}
 	return n.startKubelet(ctx)
@@ -127,22 +132,49 @@ func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	return os.Rename(n.File(installed+".new"), n.File(installed))
 }
 
-// install puts the plugins, the tool and our units in place.
+// installOthers puts the plugins of others in place.
+func (n *Node) installOthers() error {
+	peers := n.cluster.options.Peers
+	return n.installPlugins(map[string]string{"portmap": peers, "ptp": peers, "host-local": peers, "loopback": n.cluster.options.Runtime})
+}
+
+// install puts our plugins, the tool and our units in place.
 func (n *Node) install() error {
-	files := map[string]string{"portmap": n.cluster.options.Peers, "ptp": n.cluster.options.Peers, "host-local": n.cluster.options.Peers, "loopback": n.cluster.options.Runtime}
+	files := map[string]string{}
 	for _, p := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
 		files[ours+p] = n.cluster.options.Plugins
 	}
+	return errors.Join(n.installPlugins(files), machine.InstallUnits(n.File("/"), n.cluster.options.Units, "cni-gc.timer"),
+		os.Symlink(filepath.Join(n.cluster.options.Plugins, ours+"-tool"), n.File("/usr/local/bin/cni-tool")))
+}
+
+// installPlugins copies programs from directories of this machine.
+func (n *Node) installPlugins(from map[string]string) error {
 	var errs []error
-	for name, dir := range files {
+	for name, dir := range from {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		errs = append(errs, err)
 		if err == nil {
 			errs = append(errs, n.WriteFile("/opt/cni/bin/"+name, content, 0o755))
 		}
 	}
-	return errors.Join(append(errs, machine.InstallUnits(n.File("/"), n.cluster.options.Units, "cni-gc.timer"),
-		os.Symlink(filepath.Join(n.cluster.options.Plugins, ours+"-tool"), n.File("/usr/local/bin/cni-tool")))...)
+	return errors.Join(errs...)
+}
+
+// ImportLayout imports the images of an OCI layout, whose names begin with this one.
+func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
+	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
+	archive, err := tar.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := tar.Start(); err != nil {
+		return err
+	}
+	c := n.ctr(ctx, "image", "import", "--base-name="+name, "-")
+	c.Stdin = archive
+	_, err = machine.Output(n.Name, c)
+	return errors.Join(err, tar.Wait())
 }
 
 // startContainerd starts it and waits until it answers.

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	release   = "cni-ipvlan-vpc-k8s"
+	namespace = "kube-system"
+)
+
+// rendered returns the objects of the chart.
+func rendered(t *testing.T, values string) string {
+	t.Helper()
+	text, err := render("../chart", release, namespace, values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// valuesOf writes values to a file. They are added to those of the shipped manifest.
+func valuesOf(t *testing.T, more string) string {
+	t.Helper()
+	var all map[string]any
+	for _, text := range []string{read(t, "../kubernetes/values.yaml"), more} {
+		if err := yaml.Unmarshal([]byte(text), &all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := yaml.Marshal(all)
+	file := filepath.Join(t.TempDir(), "values.yaml")
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// documents returns the documents of a YAML file as JSON, whose order of keys is always the same.
+func documents(t *testing.T, text string) (all []string) {
+	t.Helper()
+	for doc := range strings.SplitSeq("\n"+text, "\n---\n") {
+		b, err := yaml.YAMLToJSONStrict([]byte(doc))
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, doc)
+		}
+		if string(b) != "null" {
+			all = append(all, string(b))
+		}
+	}
+	return all
+}
+
+// TestManifests wants the shipped manifests to be the objects of the chart with the shipped values. With UPDATE it writes them.
+func TestManifests(t *testing.T) {
+	for manifest, values := range map[string]string{"systemd.yaml": "values.yaml", "maintain.yaml": "values-maintain.yaml"} {
+		text := "# kubectl apply -f. Change the words in CAPITALS, the subnet tag and the security groups. After a change of the conflist: kubectl -n kube-system\n" +
+			"# rollout restart daemonset cni-ipvlan-vpc-k8s. It is the chart with " + values + " of this directory; a test compares them.\n" + rendered(t, "../kubernetes/"+values)
+		file := "../kubernetes/" + manifest
+		if os.Getenv("UPDATE") != "" {
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, got := documents(t, text), documents(t, read(t, file))
+		if len(want) != 2 || !slices.Equal(want, got) {
+			t.Errorf("%s is not the chart: run the test with UPDATE=1\n%s\n%s", file, want, got)
+		}
+	}
+}
+
+// objects returns the objects of the chart, decoded into Kubernetes' own types, which have no unknown field.
+func objects(t *testing.T, values string) (c core.ConfigMap, d apps.DaemonSet) {
+	t.Helper()
+	docs := documents(t, rendered(t, values))
+	if len(docs) != 2 {
+		t.Fatalf("%d objects", len(docs))
+	}
+	for i, into := range []any{&c, &d} {
+		decoder := json.NewDecoder(strings.NewReader(docs[i]))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(into); err != nil {
+			t.Fatalf("%v: %s", err, docs[i])
+		}
+	}
+	if c.Kind != "ConfigMap" || d.Kind != "DaemonSet" || d.Spec.Template.Spec.Volumes[1].ConfigMap.Name != c.Name {
+		t.Errorf("%s %s, %s %s", c.Kind, c.Name, d.Kind, d.Name)
+	}
+	for key, label := range d.Spec.Selector.MatchLabels {
+		if d.Spec.Template.Labels[key] != label {
+			t.Errorf("no pod of it has the label %s=%s", key, label)
+		}
+	}
+	return c, d
+}
+
+// validate has the tool look at a conflist.
+func validate(t *testing.T, name, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("../../bin/cni-ipvlan-vpc-k8s-tool", "validate", "--bin-dir=", file).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s\n%s", err, out, text)
+	}
+}
+
+// TestChart looks at the objects for some values.
+func TestChart(t *testing.T) {
+	for name, test := range map[string]struct {
+		values     string
+		args       []string // of install
+		containers []string
+		keys       []string // what the conflist contains
+		not        string   // and what it does not
+	}{
+		"defaults": {
+			"", []string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--enable=cni-gc.timer", "--enable=cni-warm.path", "--systemd=auto"},
+			[]string{"pause"}, []string{`"hostInterface": "auto"`, `"kubernetes_kubelet": "true"`, `"sg-5678"`, `"interfaceIndex": 1,`}, "portmap",
+		},
+		"keys": {
+			`{plugin: {hostInterface: ens5, subnetTags: null, routeToVpcPeers: null, warm: {min: 4, max: 24}, interfaceIndex: 0, nodePortMark: 16384},
+			  chained: [{type: portmap, capabilities: {portMappings: true}, markMasqBit: 12}], conflist: {file: 05-x.conflist, name: x}}`,
+			[]string{"install", "--root=/host", "--conflist=/config/05-x.conflist", "--enable=cni-gc.timer", "--enable=cni-warm.path", "--systemd=auto"},
+			[]string{"pause"}, []string{`"hostInterface": "ens5"`, `"min": 4`, `"portmap"`, `"nodePortMark": 16384`, `"name": "x"`}, "routeToVpcPeers",
+		},
+		"maintain": {
+			`{systemd: "no", units: [], platform: talos, binDir: /b, confDir: /c, maintain: {enabled: true, every: 1m, metrics: /m/x.prom}}`,
+			[]string{"install", "--root=/host", "--conflist=/config/10-cni-ipvlan-vpc-k8s.conflist", "--platform=talos", "--bin-dir=/b", "--conf-dir=/c", "--systemd=no"},
+			[]string{"pause", "maintain --root=/host --every=1m --free-after=15m --config=/c --metrics=/m/x.prom"}, nil, "portmap",
+		},
+		"uninstall": {
+			`{uninstall: true, maintain: {enabled: true}}`, []string{"install", "--root=/host", "--uninstall", "--systemd=auto"}, []string{"pause"}, nil, "portmap",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, d := objects(t, valuesOf(t, test.values))
+			pod := d.Spec.Template.Spec
+			if init := pod.InitContainers; len(init) != 1 || !slices.Equal(init[0].Args, test.args) || len(init[0].Command) > 0 {
+				t.Errorf("init containers: %+v", init)
+			}
+			var containers []string
+			for _, c := range pod.Containers {
+				containers = append(containers, strings.Join(append([]string{c.Name}, c.Args[min(1, len(c.Args)):]...), " "))
+			}
+			if !slices.Equal(containers, test.containers) {
+				t.Errorf("containers: %q", containers)
+			}
+			if !pod.HostNetwork || pod.PriorityClassName != "system-node-critical" || pod.Tolerations[0].Operator != core.TolerationOpExists || pod.Tolerations[0].Key != "" {
+				t.Errorf("the pod would not run on a node without a network: %+v", pod)
+			}
+			for file, text := range c.Data {
+				validate(t, file, text)
+				for _, key := range test.keys {
+					if !strings.Contains(text, key) {
+						t.Errorf("the conflist has no %s:\n%s", key, text)
+					}
+				}
+				if strings.Contains(text, test.not) {
+					t.Errorf("the conflist has %s:\n%s", test.not, text)
+				}
+			}
+		})
+	}
+}
+
+// TestNewConflistMakesNewPods wants another annotation of the pods for another conflist, and the same for the same.
+func TestNewConflistMakesNewPods(t *testing.T) {
+	sum := func(values string) string {
+		_, d := objects(t, valuesOf(t, values))
+		return d.Spec.Template.Annotations["checksum/conflist"]
+	}
+	if one, two := sum(`{plugin: {mtu: 1500}}`), sum(`{plugin: {mtu: 9001}}`); one == two || one != sum(`{plugin: {mtu: 1500}, maxUnavailable: 1}`) {
+		t.Error(one, two)
+	}
+}
+
+// TestBadValues wants an error that names the value.
+func TestBadValues(t *testing.T) {
+	for want, values := range map[string]string{
+		"where have you pushed the image": `{image: {repository: ""}}`,
+		"which release":                   `{image: {repository: r, tag: ""}}`,
+		"plugins":                         `{plugins: {}}`,
+		"enable":                          `{maintain: {enable: true}}`,
+		"systemd":                         `{systemd: maybe}`,
+	} {
+		if _, err := render("../chart", release, namespace, valuesOf(t, values)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", values, err, want)
+		}
+	}
+}
+
+// conflists returns the conflists in a text.
+func conflists(text string) (all []string) {
+	for {
+		at := strings.Index(text, `"cniVersion"`)
+		if at < 0 {
+			return all
+		}
+		start := strings.LastIndex(text[:at], "{")
+		var list json.RawMessage
+		if start >= 0 && json.NewDecoder(strings.NewReader(text[start:])).Decode(&list) == nil && bytes.Contains(list, []byte(`"plugins"`)) {
+			all = append(all, string(list))
+			at = start + len(list)
+		}
+		text = text[at+1:]
+	}
+}

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/install"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+func installNode() *cli.Command {
+	return &cli.Command{
+		Name:  "install",
+		Usage: "Install the plugins, the units and the conflist on a node; with --uninstall, remove them",
+		Description: `For an init container of the image, which has / of the node at /host:
+
+    ` + Name + ` install --conflist /config/10-cni-ipvlan-vpc-k8s.conflist
+
+It installs programs first, then units where there is systemd, and the conflist
+last: the node is then ready. Each file is replaced by a rename. What is right
+stays as it is, so it may run at each boot, beside another run, and while pods
+start. After a kill, the next run does what is left. A conflist with mistakes is
+refused before anything is changed. "hostInterface": "auto" in the conflist becomes
+the name of the boot ENI's link.
+
+It finds out which platform the node is, and so which directories the runtime
+uses: ` + strings.Join(install.Platforms(), ", ") + `.
+Give --bin-dir and --conf-dir if your runtime has others.
+
+It answers what it has changed.` + cli.JSON("[] change path"),
+		Flags: []cli.Flag{
+			rootFlag(),
+			&cli.StringFlag{Name: "from", Value: "/", Usage: "install the files of `DIR`, which is like the root of the container image"},
+			&cli.StringFlag{Name: "conflist", Usage: "install the conflist `FILE`, under its name; without it none is installed"},
+			&cli.BoolFlag{Name: "check", Usage: "change nothing, and answer what would be changed"},
+			&cli.BoolFlag{Name: "uninstall", Usage: "remove everything, and all conflists with our plugins; refused while pods have addresses"},
+			&cli.BoolFlag{Name: "force", Usage: "with --uninstall: remove also while pods have addresses, whose DEL then fails"},
+			&cli.StringFlag{Name: "platform", DefaultText: "found out", Usage: "take the directories of `PLATFORM`"},
+			&cli.StringFlag{Name: "bin-dir", DefaultText: "that of the platform", Usage: "install the plugins in `DIR` of the node"},
+			&cli.StringFlag{Name: "conf-dir", DefaultText: "that of the platform", Usage: "install the conflist in `DIR` of the node"},
+			&cli.StringFlag{Name: "tool-dir", DefaultText: "that of the platform", Usage: "install the tool in `DIR` of the node; empty: install no tool, and no units"},
+			&cli.StringFlag{Name: "systemd", Value: "auto", Usage: "install units: auto, if the node has systemd, or `yes or no`"},
+			&cli.StringSliceFlag{Name: "enable", Value: defaultUnits(), Usage: "enable and start `UNIT`; may be given again"},
+		},
+		Action: func(c *cli.Context) error {
+			if err := cli.NeedRoot(); err != nil {
+				return err
+			}
+			if c.Bool("force") && !c.Bool("uninstall") {
+				return cli.Misuse(c, "--force: it is for --uninstall")
+			}
+			host, err := nl.Node()
+			if err != nil {
+				return err
+			}
+			defer host.Close()
+			i, err := installation(c)
+			if err != nil {
+				return err
+			}
+			defer i.Source.Close()
+			changes, err := installOrRemove(c, i, host)
+			return errors.Join(err, cli.Answer(c, cli.List(changes), func(w io.Writer) {
+				for _, change := range changes {
+					fmt.Fprintf(w, "%-8s %s\n", change.Change, change.Path)
+				}
+			}))
+		},
+	}
+}
+
+// rootFlag says where the node's root directory is.
+func rootFlag() cli.Flag {
+	return &cli.StringFlag{Name: "root", Value: "/host", Usage: "the root directory of the node is `DIR`; / on the node itself"}
+}
+
+func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]install.Change, error) {
+	if !c.Bool("uninstall") {
+		return i.Install(c.Context)
+	}
+	if !c.Bool("force") {
+		if err := install.InUse(host); err != nil {
+			return nil, err
+		}
+	}
+	return i.Uninstall(c.Context)
+}
+
+// installation reads what is to be installed, enters the node's root directory, and finds out where things belong there.
+func installation(c *cli.Context) (*install.Installation, error) {
+	root, from := filepath.Clean(c.String("root")), filepath.Clean(c.String("from"))
+	if root == from {
+		return nil, cli.Misuse(c, "--root and --from are both %s: want the node's root directory, and that of the files to install", root)
+	}
+	source, err := os.OpenRoot(from)
+	if err != nil {
+		return nil, fmt.Errorf("--from: %w", err)
+	}
+	i := &install.Installation{Source: source, Check: c.Bool("check"), Enable: c.StringSlice("enable")}
+	if c.Bool("uninstall") {
+		i.Enable = nil
+	}
+	if file := c.String("conflist"); file != "" {
+		if i.Conflist, err = install.ReadConflist(file); err != nil {
+			return nil, err
+		}
+	}
+	if err := nameHostInterface(c, i.Conflist); err != nil {
+		return nil, err
+	}
+	if err := install.EnterRoot(root); err != nil {
+		return nil, err
+	}
+	i.Place, err = place(c)
+	return i, err
+}
+
+// nameHostInterface asks metadata for the boot ENI if the conflist leaves its link open.
+func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
+	if conflist == nil || c.Bool("uninstall") || !conflist.WantsHostInterface() {
+		return nil
+	}
+	enis, err := aws.New(aws.Options{}).ENIs(c.Context)
+	if err != nil {
+		return fmt.Errorf(`hostInterface "auto": %w`, err)
+	}
+	names, err := view.LinkNames()
+	if err != nil {
+		return err
+	}
+	for _, e := range enis {
+		if link := names[e.MAC]; e.Index == 0 && e.Card == 0 && link != "" {
+			conflist.SetHostInterface(link)
+			return nil
+		}
+	}
+	return cli.Hint(errors.New(`hostInterface "auto": no link of this network namespace is the boot ENI`), "run it on the host network, or name the link")
+}
+
+// place returns where things belong on the node, as the flags say and else as the platform does.
+func place(c *cli.Context) (install.Place, error) {
+	p, err := install.PlaceOf(c.String("platform"))
+	if err != nil {
+		return p, cli.Misuse(c, "%w", err)
+	}
+	for flag, dir := range map[string]*string{"bin-dir": &p.BinDir, "conf-dir": &p.ConfDir, "tool-dir": &p.ToolDir} {
+		if !c.IsSet(flag) {
+			continue
+		}
+		if *dir = c.String(flag); !filepath.IsAbs(*dir) && (*dir != "" || flag != "tool-dir") {
+			return p, cli.Misuse(c, "--%s: %q: want a path of the node that begins with /", flag, *dir)
+		}
+	}
+	switch s := c.String("systemd"); s {
+	case "auto":
+		p.Systemd = p.Systemd && p.ToolDir != ""
+	case "yes", "no":
+		p.Systemd = s == "yes"
+	default:
+		return p, cli.Misuse(c, "--systemd: %q: want auto, yes or no", s)
+	}
+	if p.Systemd && p.ToolDir == "" {
+		return p, cli.Misuse(c, "--systemd: units call the tool, and --tool-dir is empty: name a directory")
+	}
+	return p, nil
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// A Conflist is the configuration that a node gets.
+type Conflist struct {
+	Name string // of the file
+	Text []byte
+}
+
+// ReadConflist reads a conflist from a file.
+func ReadConflist(file string) (*Conflist, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("the conflist to install: %w", err)
+	}
+	return &Conflist{filepath.Base(file), text}, nil
+}
+
+// auto is the hostInterface of a conflist that is for nodes whose boot ENI has different names. No link can have this name
+// and be the boot ENI: udev and Linux name links by their kind or place.
+var auto = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
+
+// WantsHostInterface reports whether the conflist leaves the name of the boot ENI's link open.
+func (c *Conflist) WantsHostInterface() bool { return auto.Match(c.Text) }
+
+// SetHostInterface puts the name of the boot ENI's link into the conflist.
+func (c *Conflist) SetHostInterface(link string) {
+	c.Text = auto.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
+}
+
+// refuse returns an error with all mistakes of the conflist.
+func (c *Conflist) refuse(p Place) error {
+	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, plugins...)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	var mistakes error
+	for _, m := range found {
+		mistakes = errors.Join(mistakes, errors.New(m.String()))
+	}
+	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed: it has %s. The node keeps what it has", mistakes, cli.Count(len(found), "mistake")),
+		"correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine")
+}
+
+// putConflist puts the conflist in place, or warns if there is none.
+func (i *Installation) putConflist() error {
+	if i.Conflist == nil {
+		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
+			slog.Warn("the node has no conflist of ours, so the runtime does not use the plugins: copy one last", "directory", i.ConfDir)
+		}
+		return nil
+	}
+	target := filepath.Join(i.ConfDir, i.Conflist.Name)
+	if err := i.put(file{path: target, text: i.Conflist.Text, mode: 0o644}); err != nil {
+		return err
+	}
+	files, err := conf.Files(i.ConfDir)
+	if first := slices.DeleteFunc(files, func(f string) bool { return f >= target }); err == nil && len(first) > 0 {
+		slog.Warn("the runtime uses another configuration, because its name comes before ours: remove it, or give ours an earlier name",
+			"used", first[0], "ours", target)
+	}
+	return nil
+}
+
+// conflists returns the conflists that have a plugin of ours.
+func (i *Installation) conflists() (ours []string, err error) {
+	files, err := conf.Files(i.ConfDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	for _, f := range files {
+		if list, err := conf.Read(f); err == nil && slices.ContainsFunc(conf.Types, list.Chains) {
+			ours = append(ours, f)
+		}
+	}
+	return ours, err
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package install
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// Where the files are in the image, as in a package.
+const (
+	fromBin     = "opt/cni/bin"
+	fromTool    = "usr/bin"
+	fromSystemd = "usr/lib/systemd"
+	toSystemd   = "/etc/systemd"
+	alias       = "cni-tool"
+)
+
+// A file is one that is to be on the node: a copy of a file of the image, a text, or a symbolic link.
+type file struct {
+	path string
+	mode fs.FileMode
+	from string // in the image; "": text
+	text []byte
+	link string // what it leads to
+}
+
+// files returns all files but the conflist, in the order in which they are installed.
+func (i *Installation) files() ([]file, error) {
+	var all []file
+	for _, p := range plugins {
+		all = append(all, file{path: filepath.Join(i.BinDir, p), from: path.Join(fromBin, p), mode: 0o755})
+	}
+	if i.ToolDir != "" {
+		all = append(all, i.toolFiles()...)
+	}
+	for _, f := range all {
+		if _, err := i.Source.Stat(f.from); f.from != "" && err != nil {
+			return nil, cli.Hint(fmt.Errorf("the files to install: %w", err), "--from names a directory like the root of the container image")
+		}
+	}
+	if !i.Systemd {
+		return all, nil
+	}
+	units, err := i.unitFiles()
+	return append(all, units...), err
+}
+
+// toolFiles are the tool, its short name, and, with units, the script of cni-links.service.
+func (i *Installation) toolFiles() []file {
+	tool := file{path: filepath.Join(i.ToolDir, cli.Name), from: path.Join(fromTool, cli.Name), mode: 0o755}
+	files := []file{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Name}}
+	if i.Systemd {
+		files = append(files, i.script())
+	}
+	return files
+}
+
+// put puts a file in place, unless it is there as it should be.
+func (i *Installation) put(f file) error {
+	if f.from != "" {
+		text, err := i.Source.ReadFile(f.from)
+		if err != nil {
+			return err
+		}
+		f.text = text
+	}
+	change, err := f.change()
+	if err != nil || change == "" {
+		return err
+	}
+	i.changes = append(i.changes, Change{change, f.path})
+	if i.Check {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o755); err != nil {
+		return err
+	}
+	if f.link != "" {
+		return f.putLink()
+	}
+	return cli.ReplaceFile(f.path, f.text, f.mode)
+}
+
+// change returns what has to be done to have the file: create, replace, or "" for nothing.
+func (f file) change() (string, error) {
+	fi, err := os.Lstat(f.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "create", nil
+	case err != nil:
+		return "", err
+	case fi.IsDir():
+		return "", fmt.Errorf("%s is a directory: remove it", f.path)
+	case f.link != "":
+		if to, err := os.Readlink(f.path); err == nil && to == f.link {
+			return "", nil
+		}
+		return "replace", nil
+	case !fi.Mode().IsRegular() || fi.Mode().Perm() != f.mode || fi.Size() != int64(len(f.text)):
+		return "replace", nil
+	}
+	has, err := os.ReadFile(f.path)
+	if err != nil || bytes.Equal(has, f.text) {
+		return "", err
+	}
+	return "replace", nil
+}
+
+// putLink replaces the file by a symbolic link.
+func (f file) putLink() error {
+	next := f.path + unfinished
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(f.link, next); err != nil {
+		return err
+	}
+	return os.Rename(next, f.path)
+}
+
+// unfinished ends the name of a file that is about to replace another (package atomicfile). A killed run leaves it, and the
+// next run replaces it.
+const unfinished = ".new"
+
+// remove removes a file, and what a killed run has left of it.
+func (i *Installation) remove(path string) error {
+	for _, p := range []string{path, path + unfinished} {
+		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		i.changes = append(i.changes, Change{"remove", p})
+		if i.Check {
+			continue
+		}
+		if err := os.Remove(p); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// tidy removes a directory of ours if it is empty: one for drop-ins, or for links to units that a target wants.
+func (i *Installation) tidy(dir string) {
+	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
+		_ = os.Remove(dir) // others have files there
+	}
+}

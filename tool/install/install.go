@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package install puts the suite on a node, from the files of its container image or of any directory like it, and removes
+// it again.
+//
+// The order is that of a careful administrator: programs, then units, then the conflist. When the conflist is there, the
+// runtime reports the node as ready. A removal has the reverse order. Each file is replaced by a rename, so a runtime that
+// starts a program meanwhile has the old one or the new one. Each step looks first whether it is done. So a run that was
+// killed needs no repair: the next run does what is left. Two runs at once wait for each other.
+//
+// All paths are those of the node: the process enters the node's root directory (chroot(2)) after it has opened the files of
+// the image. So a symbolic link of the node means what it means there.
+package install
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// name begins the names of all our programs. It is also the name of the plugin that is all three in one.
+const name = "cni-ipvlan-vpc-k8s"
+
+// plugins are our plugins in the order in which they are installed: the one that executes another comes last.
+var plugins = []string{conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeAll}
+
+// A Change is what was done to a file, or what would be done.
+type Change struct {
+	Change string `json:"change"` // create, replace or remove
+	Path   string `json:"path"`   // on the node
+}
+
+// An Installation is what is to be on a node.
+type Installation struct {
+	Place
+	Source   *os.Root  // has the files as they are in the image
+	Conflist *Conflist // nil: somebody else copies one
+	Enable   []string  // units that run
+	Check    bool      // change nothing
+	changes  []Change
+}
+
+// EnterRoot makes a directory the root directory of this process. Its paths are then those of the node.
+func EnterRoot(dir string) error {
+	if dir == "/" {
+		return nil
+	}
+	fi, err := os.Stat(dir)
+	if err == nil && !fi.IsDir() {
+		err = &fs.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR}
+	}
+	if err != nil {
+		return cli.Hint(fmt.Errorf("the node's root directory: %w", err), "mount / of the node there, or name it with --root")
+	}
+	if err := syscall.Chroot(dir); err != nil {
+		return fmt.Errorf("enter the node's root directory: chroot %s: %w", dir, err)
+	}
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
+	// The PATH of a container says nothing about the node.
+	return os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+}
+
+// Install installs, and returns what it has changed, also after an error.
+func (i *Installation) Install(ctx context.Context) ([]Change, error) {
+	files, err := i.files()
+	if err != nil {
+		return nil, err
+	}
+	if i.Conflist != nil {
+		if err := i.Conflist.refuse(i.Place); err != nil { // before anything is changed
+			return nil, err
+		}
+	}
+	return i.run(ctx, func() error {
+		for _, f := range files {
+			if err := i.put(f); err != nil {
+				return err
+			}
+		}
+		if err := i.startUnits(ctx); err != nil {
+			return err
+		}
+		return i.putConflist()
+	})
+}
+
+// run runs the steps while no other process installs.
+func (i *Installation) run(ctx context.Context, steps func() error) ([]Change, error) {
+	if !i.Check {
+		r, err := registry.Open(registry.Dir())
+		if err != nil {
+			return nil, err
+		}
+		unlock, err := r.Lock(ctx, "install")
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+	}
+	err := steps()
+	return i.changes, err
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package install
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// A Place says where the parts are on a node.
+type Place struct {
+	Platform string // one of Platforms
+	BinDir   string // of plugins; the runtime's bin_dir
+	ConfDir  string // of conflists; the runtime's conf_dir
+	ToolDir  string // of the tool; "": it is not installed
+	Systemd  bool   // units are installed
+}
+
+// local is where administrators put programs (hier(7)).
+const local = "/usr/local/bin"
+
+// A platform is a place, and how to recognize it.
+type platform struct {
+	Place
+	here func() bool
+}
+
+// platforms are all platforms. The first one that is recognized counts. The last is the default.
+//
+// k3s: https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir.
+// Talos: /opt and /etc/cni are overlays on a read-only system (https://docs.siderolabs.com/talos), and there is no systemd.
+// Bottlerocket: /opt/cni and /etc/cni are writable, all else of / and /usr is not; /etc is empty after a boot. Its systemd is not for others.
+// On both, the tool is beside the plugins, for a debugger of the node (kubectl debug node/NODE).
+// Flatcar: /usr is read-only, and /opt/bin is for the administrator.
+// CRI-O: crio.conf(5), plugin_dirs and network_dir. EKS: the AMI's containerd has the directories of all others.
+var platforms = []platform{
+	{Place{"k3s", "/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/agent/etc/cni/net.d", local, true}, has("/var/lib/rancher/k3s/agent")},
+	{Place{"talos", binDir, confDir, binDir, false}, runs("talos")},
+	{Place{"bottlerocket", binDir, confDir, binDir, false}, runs("bottlerocket")},
+	{Place{"flatcar", binDir, confDir, "/opt/bin", true}, runs("flatcar")},
+	{Place{"eks", binDir, confDir, local, true}, has("/etc/eks")},
+	{Place{"cri-o", binDir, confDir, local, true}, has("/etc/crio")},
+	{Place{"containerd", binDir, confDir, local, true}, func() bool { return true }},
+}
+
+// The directories of most runtimes.
+const (
+	binDir  = "/opt/cni/bin"
+	confDir = "/etc/cni/net.d"
+)
+
+// Platforms are the names of all platforms.
+func Platforms() []string {
+	var names []string
+	for _, p := range platforms {
+		names = append(names, p.Platform)
+	}
+	return names
+}
+
+// PlaceOf returns the place of a platform by its name, or of this node if the name is empty. Units are for a node with systemd.
+func PlaceOf(name string) (Place, error) {
+	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.here() })
+	if i < 0 {
+		return Place{}, fmt.Errorf("--platform: %q: want one of %s", name, strings.Join(Platforms(), ", "))
+	}
+	place := platforms[i].Place
+	place.Systemd = place.Systemd && (has("/usr/lib/systemd/systemd")() || has("/lib/systemd/systemd")())
+	return place, nil
+}
+
+// has recognizes a platform by a path.
+func has(path string) func() bool {
+	return func() bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+}
+
+// runs recognizes an operating system by its ID (os-release(5)).
+func runs(id string) func() bool {
+	return func() bool {
+		for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
+			if f, err := os.Open(file); err == nil {
+				defer f.Close()
+				return idOf(f) == id
+			}
+		}
+		return false
+	}
+}
+
+// idOf returns the ID in an os-release file.
+func idOf(f *os.File) string {
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if id, ok := strings.CutPrefix(s.Text(), "ID="); ok {
+			return strings.Trim(id, `"'`)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package install
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// ErrInUse means that pods of the node have addresses of ours. They need the plugins for their DEL.
+var ErrInUse = errors.New("the node has pods of this network")
+
+// Uninstall removes all that Install can have installed, the conflist first, and all conflists that have a plugin of ours. It
+// returns what it has removed, also after an error. It leaves the state in /run, which the next boot removes.
+func (i *Installation) Uninstall(ctx context.Context) ([]Change, error) {
+	files, err := i.files()
+	if err != nil {
+		return nil, err
+	}
+	slices.Reverse(files)
+	return i.run(ctx, func() error {
+		if err := i.removeConflists(); err != nil {
+			return err
+		}
+		if err := i.stopUnits(ctx, files); err != nil {
+			return err
+		}
+		for _, f := range append(i.links(files), files...) {
+			if err := i.remove(f.path); err != nil {
+				return err
+			}
+			i.tidy(path.Dir(f.path))
+		}
+		if i.Systemd && !i.Check && booted() {
+			return systemctl(ctx, "daemon-reload")
+		}
+		return nil
+	})
+}
+
+// removeConflists removes the conflists, and what a killed run has left of one.
+func (i *Installation) removeConflists() error {
+	ours, err := i.conflists()
+	if i.Conflist != nil {
+		ours = append(ours, filepath.Join(i.ConfDir, i.Conflist.Name))
+	}
+	for _, f := range ours {
+		err = errors.Join(err, i.remove(f))
+	}
+	return err
+}
+
+// links returns the links by which targets want units of ours, whoever has enabled them.
+func (i *Installation) links(units []file) (links []file) {
+	for _, unit := range enableable(units) {
+		found, err := filepath.Glob(path.Join(system, "*.wants", unit))
+		if err != nil {
+			panic(err) // the pattern is ours
+		}
+		for _, f := range found {
+			links = append(links, file{path: f})
+		}
+	}
+	return links
+}
+
+// InUse returns ErrInUse if pods of the node have addresses, as the registry or the kernel shows. What cannot be read is no
+// proof of the contrary. The namespace is the node's, which is opened before EnterRoot: /proc may not be there afterwards.
+func InUse(host *nl.NS) error {
+	s, err := cli.ViewRegistry()
+	if err != nil {
+		return err
+	}
+	if s.Leases.Len() > 0 {
+		var pods []string
+		for a, l := range s.Leases.All() {
+			pods = append(pods, fmt.Sprintf("%s has %s", cmp.Or(l.PodOf(), l.Key.String()), a))
+		}
+		slices.Sort(pods)
+		return inUse(strings.Join(pods, ", "))
+	}
+	if err = host.Vacant(); errors.Is(err, nl.ErrPods) {
+		return inUse(err.Error())
+	}
+	return err
+}
+
+func inUse(why string) error {
+	return cli.Hint(fmt.Errorf("nothing is removed: %w, and the end of a pod needs the plugins: %s", ErrInUse, why),
+		"drain the node, run "+cli.Name+" registry-gc, and try again; --force removes all the same")
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// system is where an administrator's units are (systemd.unit(5)).
+const system = toSystemd + "/system"
+
+// searched are the directories in which systemd looks for a program that a unit names without one (systemd.exec(5), ExecSearchPath=).
+var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
+
+// unitFiles returns the units, the drop-ins, and the links that enable units.
+func (i *Installation) unitFiles() ([]file, error) {
+	var all []file
+	err := fs.WalkDir(i.Source.FS(), fromSystemd, func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		text, err := i.Source.ReadFile(p)
+		all = append(all, file{path: path.Join(toSystemd, strings.TrimPrefix(p, fromSystemd)), mode: 0o644, text: i.absolute(text)})
+		return err
+	})
+	if err != nil {
+		return nil, cli.Hint(fmt.Errorf("the units to install: %w", err), "--from names a directory like the root of the container image")
+	}
+	for _, unit := range i.Enable {
+		link, err := enabling(all, unit)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, link...)
+	}
+	return all, nil
+}
+
+// calls finds where a unit or a script names a program of ours without its directory.
+var calls = regexp.MustCompile(`(=-?|\$\()(` + name + `-(tool|links) |` + name + `-links\n)`)
+
+// absolute gives the programs that a text names their directory, where systemd would not find them.
+func (i *Installation) absolute(text []byte) []byte {
+	if slices.Contains(searched, i.ToolDir) {
+		return text
+	}
+	return calls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
+}
+
+// script is the script of cni-links.service.
+func (i *Installation) script() file {
+	const script = name + "-links"
+	f := file{path: filepath.Join(i.ToolDir, script), from: path.Join(fromTool, script), mode: 0o755}
+	if text, err := i.Source.ReadFile(f.from); err == nil && !slices.Contains(searched, i.ToolDir) {
+		return file{path: f.path, text: i.absolute(text), mode: f.mode}
+	}
+	return f
+}
+
+var wantedBy = regexp.MustCompile(`(?m)^WantedBy=(.+)$`)
+
+// enabling returns the links that enable a unit, as systemctl enable makes them.
+func enabling(units []file, unit string) ([]file, error) {
+	at := slices.IndexFunc(units, func(f file) bool { return f.path == path.Join(system, unit) })
+	if at < 0 {
+		return nil, fmt.Errorf("--enable: %q: want one of %s", unit, strings.Join(enableable(units), ", "))
+	}
+	var links []file
+	for _, m := range wantedBy.FindAllSubmatch(units[at].text, -1) {
+		for _, target := range strings.Fields(string(m[1])) {
+			links = append(links, file{path: path.Join(system, target+".wants", unit), link: units[at].path})
+		}
+	}
+	if len(links) == 0 {
+		return nil, fmt.Errorf("--enable: %q: another unit starts it: want one of %s", unit, strings.Join(enableable(units), ", "))
+	}
+	return links, nil
+}
+
+// enableable returns the names of the units that can be enabled.
+func enableable(units []file) (names []string) {
+	for _, u := range units {
+		if wantedBy.Match(u.text) {
+			names = append(names, path.Base(u.path))
+		}
+	}
+	return names
+}
+
+// booted reports whether systemd runs the node, which is not so while an image is made (sd_booted(3)).
+func booted() bool { return has("/run/systemd/system")() }
+
+// startUnits lets systemd read the units, and start those that are enabled. It always does: a run may have been killed
+// between the files and this.
+func (i *Installation) startUnits(ctx context.Context) error {
+	if !i.Systemd || i.Check || !booted() {
+		return nil
+	}
+	err := systemctl(ctx, "daemon-reload")
+	if err == nil && len(i.Enable) > 0 {
+		err = systemctl(ctx, append([]string{"start"}, i.Enable...)...)
+	}
+	return err
+}
+
+// stopUnits stops all units of ours that can be enabled.
+func (i *Installation) stopUnits(ctx context.Context, units []file) error {
+	if !i.Systemd || i.Check || !booted() {
+		return nil
+	}
+	var installed []string
+	for _, unit := range enableable(units) {
+		if has(path.Join(system, unit))() {
+			installed = append(installed, unit)
+		}
+	}
+	if len(installed) == 0 {
+		return nil
+	}
+	return systemctl(ctx, append([]string{"stop"}, installed...)...)
+}
+
+// systemctl runs the node's. It would ignore commands of a process that has changed its root directory, unless it is told.
+func systemctl(ctx context.Context, args ...string) error {
+	c := exec.CommandContext(ctx, "systemctl", args...)
+	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")
+	out, err := c.CombinedOutput()
+	if err == nil {
+		return nil
+	}
+	err = fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	if errors.Is(err, exec.ErrNotFound) {
+		return cli.Hint(err, "--systemd=no installs no units; then the command maintain does their work")
+	}
+	return cli.Hint(err, "run this on the node to see why; or --systemd=no installs no units, and the command maintain does their work")
+}

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/install"
+)
+
+func maintain() *cli.Command {
+	return &cli.Command{
+		Name:  "maintain",
+		Usage: "Run collections, repairs, refills and metrics at their intervals, where no systemd does it",
+		Description: `For a container on a node without systemd. It does what cni-gc.timer,
+cni-warm.path and cni-metrics.timer do elsewhere: each work is a command of this
+tool in a process of its own. No pod waits for it. While it does not run, nothing
+is collected, and nobody refills the pools in advance; that is all.
+
+It needs the privileges of these commands, the host network, and / of the node
+with the mounts that come later (mountPropagation: HostToContainer). It ends with
+SIGTERM. With --once it runs each command once, and answers how each has ended.` + cli.JSON("[] command error"),
+		Flags: []cli.Flag{
+			rootFlag(),
+			&cli.StringFlag{Name: "config", DefaultText: "that of the platform", Usage: "our conflist is the file `PATH`, or in this directory of the node"},
+			&cli.DurationFlag{Name: "every", Value: 5 * time.Minute, Usage: "repair and collect at this `INTERVAL`; up to 15 % is added"},
+			&cli.DurationFlag{Name: "free-after", Value: 15 * time.Minute, Usage: "as for registry-gc: `TIME` after which unused addresses are released"},
+			&cli.StringFlag{Name: "metrics", Usage: "write metrics to `FILE` of the node each minute; without it none are written"},
+			&cli.BoolFlag{Name: "once", Usage: "run each command once, and end"},
+		},
+		Action: func(c *cli.Context) error {
+			if err := cli.NeedRoot(); err != nil {
+				return err
+			}
+			if c.Duration("every") <= 0 || c.Duration("free-after") <= 0 {
+				return cli.Misuse(c, "--every and --free-after must be more than 0")
+			}
+			if err := install.EnterRoot(filepath.Clean(c.String("root"))); err != nil {
+				return err
+			}
+			m, err := maintenanceOf(c)
+			if err != nil {
+				return err
+			}
+			if c.Bool("once") {
+				return m.once(c)
+			}
+			m.loop(c.Context)
+			return nil
+		},
+	}
+}
+
+// A maintenance is what the loop does.
+type maintenance struct {
+	config    string        // where the conflist is
+	every     time.Duration // between two collections
+	freeAfter time.Duration
+	metrics   string // the file; "": none
+}
+
+func maintenanceOf(c *cli.Context) (*maintenance, error) {
+	m := &maintenance{c.String("config"), c.Duration("every"), c.Duration("free-after"), c.String("metrics")}
+	if m.config == "" {
+		place, err := install.PlaceOf("")
+		if err != nil {
+			return nil, err
+		}
+		m.config = place.ConfDir
+	}
+	if m.metrics != "" && !filepath.IsAbs(m.metrics) {
+		return nil, cli.Misuse(c, "--metrics: %q: want a path of the node that begins with /", m.metrics)
+	}
+	return m, nil
+}
+
+// patience is how long a command may take before it is killed, as TimeoutStartSec= of the units.
+const patience = 3 * time.Minute
+
+// Intervals of what is cheap. The mark is a file on tmpfs.
+const (
+	lookForMark  = time.Second
+	measureEvery = time.Minute
+)
+
+// loop works until the context is done. At a boot many nodes begin at once, so the first collection comes at a random time.
+func (m *maintenance) loop(ctx context.Context) {
+	m.warm(ctx)
+	collect, measure := time.After(m.every/5+jitter(m.every)), time.After(0)
+	look := time.NewTicker(lookForMark)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+			if _, err := os.Stat(filepath.Join(registry.Dir(), lease.Refill)); err == nil {
+				m.warm(ctx)
+			}
+		case <-collect:
+			m.collect(ctx)
+			collect = time.After(m.every + jitter(m.every))
+		case <-measure:
+			m.measure(ctx)
+			measure = time.After(measureEvery)
+		}
+	}
+}
+
+// A commandRow is how a command has ended.
+type commandRow struct {
+	Command string `json:"command"`
+	Error   string `json:"error"` // "" after a success
+}
+
+// once does everything once.
+func (m *maintenance) once(c *cli.Context) error {
+	rows := append(m.warm(c.Context), m.collect(c.Context)...)
+	rows = append(rows, m.measure(c.Context)...)
+	var failed error
+	for _, r := range rows {
+		if r.Error != "" {
+			failed = errors.New("a command has failed: its messages are above")
+		}
+	}
+	return errors.Join(failed, cli.Answer(c, rows, func(w io.Writer) {
+		for _, r := range rows {
+			fmt.Fprintf(w, "%-12s %s\n", r.Command, orOK(r.Error))
+		}
+	}))
+}
+
+func orOK(text string) string {
+	if text == "" {
+		return "ok"
+	}
+	return text
+}
+
+// warm refills the pools. The command removes the mark before it works; if it cannot even read the conflist, the mark would
+// start it again each second.
+func (m *maintenance) warm(ctx context.Context) []commandRow {
+	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // as ExecStartPre= of cni-warm.service
+	return []commandRow{m.run(ctx, "warm", "--config", m.config)}
+}
+
+// collect does what cni-gc.service does, in this order.
+func (m *maintenance) collect(ctx context.Context) []commandRow {
+	if err := removeOldPins(bpffs, time.Now().Add(-pinsUnused)); err != nil {
+		slog.Warn("programs of pods that nobody uses stay in the kernel", "error", err)
+	}
+	return []commandRow{
+		m.run(ctx, "repair", "--config", m.config),
+		m.run(ctx, "registry-gc", "--config", m.config, "--free-after", m.freeAfter.String()),
+	}
+}
+
+func (m *maintenance) measure(ctx context.Context) []commandRow {
+	if m.metrics == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(m.metrics), 0o755); err != nil {
+		return []commandRow{{"metrics", err.Error()}}
+	}
+	return []commandRow{m.run(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
+}
+
+// run runs a command of this tool in a process of its own, so that the death or the memory of one work is not that of all.
+func (m *maintenance) run(ctx context.Context, command string, args ...string) commandRow {
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	c := exec.CommandContext(limited, "/proc/self/exe", append([]string{command}, args...)...)
+	c.Args[0] = Name
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr // a log
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.WaitDelay = 10 * time.Second
+	err := c.Run()
+	if err != nil && ctx.Err() == nil { // at the end of the loop, it was told to end
+		slog.Warn("a command has failed, and is tried again at its time", "command", command, "error", err)
+	}
+	if err != nil {
+		return commandRow{command, err.Error()}
+	}
+	return commandRow{Command: command}
+}
+
+// Programs that pods share stay in the kernel until the node boots, because others may use them. What no ADD has opened for
+// a week goes: whoever has opened one has it (cni-gc.service does the same).
+const (
+	bpffs      = "/sys/fs/bpf"
+	pins       = "cni_ipvlan_vpc_k8s:*"
+	pinsUnused = 7 * 24 * time.Hour
+)
+
+// removeOldPins removes the programs in a directory that nobody has opened since then.
+func removeOldPins(dir string, since time.Time) error {
+	found, err := filepath.Glob(filepath.Join(dir, pins))
+	for _, pin := range found {
+		fi, err2 := os.Stat(pin)
+		if err2 == nil && opened(fi).Before(since) {
+			err2 = os.Remove(pin)
+		}
+		if !errors.Is(err2, fs.ErrNotExist) {
+			err = errors.Join(err, err2)
+		}
+	}
+	return err
+}
+
+// opened returns the time of a file's last access.
+func opened(fi fs.FileInfo) time.Time {
+	s, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fi.ModTime()
+	}
+	return time.Unix(s.Atim.Unix())
+}
+
+// defaultUnits are the units that every node needs.
+func defaultUnits() *cli.StringSlice { return cli.NewStringSlice("cni-gc.timer", "cni-warm.path") }
