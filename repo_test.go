@@ -44,11 +44,12 @@ var arrows = map[string]string{
 	"ipam/lease":               "plugin plugin/nic nl registry internal/codec", // and not aws: it is the warm path
 	"ipam":                     "ipam/lease plugin aws nl registry",
 	"plugin/chain":             "plugin plugin/ipvlan unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
-	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam ipam ipam/lease aws nl registry",
+	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam ipam ipam/lease aws nl registry",
 	"tool/cli":                 "internal/atomicfile ipam ipam/lease aws registry",
 	"tool/conf":                "tool/cli ipam/lease registry plugin/chain plugin/ipvlan unnumbered-ptp", // the plugins for their configurations: validate
 	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease aws nl registry",
 	"tool/iam":                 "ipam ipam/lease",
+	"tool/history":             "registry",
 	"tool/repair":              "tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry", // the ADD of the plugin, again
 	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/lease plugin/ipvlan unnumbered-ptp aws nl registry",
 	"aws/sim/ec2sim":           "",
@@ -98,10 +99,10 @@ var forbidden = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.5,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.7,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.2,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.3,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     16,
 }
 
