@@ -20,7 +20,8 @@
 //	tool/view/      registry, kernel, metadata and EC2 side by side
 //	tool/repair/    put back what a node has lost
 //	tool/doctor/    what breaks the pods' network: a file per check
-//	tool/iam/       what the role of a node must be allowed; tool/install/ puts the suite on a node from its image
+//	tool/iam/       what the role of a node must be allowed; tool/install/ puts the suite on a node
+//	tool/history/   which pod had which address: the lease log
 //
 // They use four packages. The first three of these do not import each other:
 //
@@ -48,12 +49,12 @@
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //
-//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam tool/install ipam ipam/lease aws nl registry
+//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/lease aws nl registry
 //	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
 //	tool/repair -> tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry
 //	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
 //	tool/conf -> tool/cli ipam/lease registry, and the plugins for their configurations
-//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease
+//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease   tool/history -> registry
 //	ipam -> ipam/lease plugin aws nl registry
 //	ipam/lease -> plugin plugin/nic nl registry internal/codec   not aws: it is the warm path
 //	plugin/ipvlan -> plugin plugin/nic nl nl/ifname internal/codec   (its program: ipam/lease, too)

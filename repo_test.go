@@ -45,12 +45,13 @@ var arrows = map[string]string{
 	"ipam/lease":               "plugin plugin/nic nl registry internal/codec", // and not aws: it is the warm path
 	"ipam":                     "ipam/lease plugin aws nl registry",
 	"plugin/chain":             "plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
-	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/iam tool/install ipam ipam/lease plugin/egress aws nl registry",
+	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/lease plugin/egress aws nl registry",
 	"tool/install":             "tool/cli tool/conf nl registry",
 	"tool/cli":                 "internal/atomicfile ipam ipam/lease aws registry",
 	"tool/conf":                "tool/cli ipam/lease registry plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate
 	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease plugin/egress aws nl registry",
 	"tool/iam":                 "ipam ipam/lease",
+	"tool/history":             "registry",
 	"tool/repair":              "tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry", // the ADD of the plugin, again
 	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws nl registry",
 	"aws/sim/ec2sim":           "",

@@ -28,6 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
 // A victim is a command that is killed, everywhere.
@@ -93,6 +94,8 @@ var victims = []victim{
 		n.lost("gone1", "gone2")
 		return n.cni("GC", "", map[string]any{"cni.dev/valid-attachments": []map[string]string{{"containerID": "old", "ifname": "eth0"}}})
 	}},
+	{"ADD with a lease log", func(n *node) { n.acquire(4, "old"); n.logs() }, addVictim},
+	{"DEL with a lease log", func(n *node) { n.acquire(4, "old", "victim"); n.logs(); n.add("other") }, func(n *node) *exec.Cmd { return n.cni("DEL", "victim", nil) }},
 	{"registry-gc unassign", func(n *node) {
 		n.acquire(1, "old")
 		n.acquire(5, names("gone", 5)...)
@@ -111,6 +114,36 @@ func names(prefix string, n int) (all []string) {
 		all = append(all, fmt.Sprint(prefix, i))
 	}
 	return all
+}
+
+// logs has the node write a lease log.
+func (n *node) logs() {
+	n.conf["leaseLog"] = map[string]any{"file": n.logFile()}
+}
+
+// logFile is where a kill before each system call is looked at, too.
+func (n *node) logFile() string { return filepath.Join(n.dir, "log", "leases.log") }
+
+// logged wants the lease log to say what the registry does.
+func (n *node) logged() {
+	n.Helper()
+	s := n.state()
+	if s.Log.File == "" {
+		return
+	}
+	h, _, err := history.Read(n.logFile())
+	noErr(n, err)
+	now := time.Now()
+	for a, l := range s.Leases.All() {
+		if got := h.At(a, now); got == nil || got.Container != l.ContainerID {
+			n.Errorf("%s is leased by %s, and the log says %+v", a, l.Key, got)
+		}
+	}
+	for a := range s.Free.Keys() {
+		if got := h.At(a, now); got != nil {
+			n.Errorf("%s is free, and the log says %+v", a, got)
+		}
+	}
 }
 
 // asks lets the pods that the plugin is called for ask for their interfaces.
@@ -292,6 +325,9 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 			return
 		}
 		t.Logf("busy %v", e)
+		if text, err := os.ReadFile(n.logFile()); err == nil {
+			t.Logf("the lease log:\n%s", text)
+		}
 		if tr != nil {
 			t.Logf("killed at the last of\n%s", strings.Join(tr.Seen, "\n"))
 		}
@@ -299,7 +335,7 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 	n.unlocked()
 	n.state()
 	r := n.runtime()
-	if strings.HasPrefix(v.name, "ADD") || v.name == "DEL" {
+	if strings.HasPrefix(v.name, "ADD") || strings.HasPrefix(v.name, "DEL") {
 		r.del("victim") // a runtime has had no answer to either
 		n.lost("victim")
 	}
@@ -419,6 +455,7 @@ func (n *node) intact() {
 	}
 	n.unlocked()
 	n.tidy()
+	n.logged()
 	s, attached := n.state(), map[string]ec2sim.ENI{}
 	for _, e := range n.sim.ENIs() {
 		switch {
@@ -496,7 +533,7 @@ func (n *node) tidy() {
 		n.Fatal(err)
 	}
 	for _, f := range files {
-		if name := f.Name(); name != "registry.json" && name != lease.Refill && name != "collected" && name != "gave-back" && !strings.HasSuffix(name, ".lock") {
+		if name := f.Name(); name != "registry.json" && name != lease.Refill && name != "collected" && name != "gave-back" && name != "log" && !strings.HasSuffix(name, ".lock") {
 			n.Errorf("%s is left over", name)
 		}
 	}

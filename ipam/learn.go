@@ -273,8 +273,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	switch {
 	case l.Leases.Has(a):
 	case netns != "":
-		l.Free.Delete(a)
-		l.Leases.Set(a, registry.Lease{NetNS: netns, ENI: eni, Bound: true, Exclusive: l.used.Cards[l.ENIs[eni].MAC], Since: l.now})
+		l.Found(a, registry.Lease{NetNS: netns, ENI: eni, Bound: true, Exclusive: l.used.Cards[l.ENIs[eni].MAC], Since: l.now})
 	case l.Free.Has(a) || l.used.Partial:
 	case l.first:
 		l.Free.Set(a, time.Time{})

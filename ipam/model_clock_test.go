@@ -14,7 +14,7 @@ import (
 
 // clockSteps is a step of the node's clock.
 func (m *model) clockSteps() {
-	if m.damaged || m.locked("grow") && m.locked("collect") {
+	if m.depth > 0 && m.keeps || m.damaged || m.locked("grow") && m.locked("collect") {
 		return
 	}
 	m.skew(pick(m.rng, -24*time.Hour, -time.Hour, time.Hour, 24*time.Hour))

@@ -356,7 +356,7 @@ func (m *model) forget() {
 }
 
 func (m *model) lose() {
-	if m.locked("grow") && m.locked("collect") {
+	if m.depth > 0 && m.keeps || m.locked("grow") && m.locked("collect") {
 		return // the collection would wait for the growth
 	}
 	m.logf("%s the registry is lost", m.clock())
@@ -368,7 +368,7 @@ func (m *model) lose() {
 }
 
 func (m *model) corrupt() {
-	if m.locked("grow") && m.locked("collect") {
+	if m.depth > 0 && m.keeps || m.locked("grow") && m.locked("collect") {
 		return
 	}
 	m.logf("%s the registry is damaged", m.clock())

@@ -161,6 +161,7 @@ type model struct {
 	common lease.Policy          // that collections find in it
 	given  map[string]ec2sim.ENI // ENIs for which pods ask, as somebody has made them
 
+	keeps   bool // nobody removes the registry or sets the clock while a process waits
 	meddled bool // an operator or a clock has changed what the node knows
 }
 

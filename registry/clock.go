@@ -74,6 +74,7 @@ func (s *State) setClock(now, booted time.Time) {
 	if same || s.booted.IsZero() {
 		step = 0
 	}
+	s.stepped = step != 0
 	s.eachTime(func(t time.Time, ahead time.Duration) time.Time {
 		moved, latest := t.Add(step), now.Add(ahead)
 		if moved.After(latest) || moved.Year() < 1 {
@@ -129,6 +130,10 @@ func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
 	}
 	for action, t := range s.NotBefore {
 		s.NotBefore[action] = until(t, MostBackoff)
+	}
+	for i, l := range s.LogLines {
+		l.Time, l.Since, l.Missing, l.Booted = since(l.Time), since(l.Since), since(l.Missing), since(l.Booted)
+		s.LogLines[i] = l
 	}
 	s.Rebuilt.Since = since(s.Rebuilt.Since)
 	s.Instance.QuotaUntil = until(s.Instance.QuotaUntil, MostQuota)

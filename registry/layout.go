@@ -30,6 +30,8 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.OptionalTable(c, "not_before", &s.NotBefore, codec.ByName, codec.Time)
 		codec.Optional(c, "rebuilt", &s.Rebuilt, (*Rebuilt).describe)
 		codec.Field(c, "instance", &s.Instance, (*Instance).describe)
+		codec.Optional(c, "leaseLog", &s.Log, (*Logging).describe)
+		codec.OptionalList(c, "logLines", &s.LogLines, (*Line).describe)
 		codec.Optional(c, "booted", &s.booted, codec.Time)
 		codec.Optional(c, "sum", new(string), codec.Text) // encode writes it, and parse has checked it
 	}, s.unknown)

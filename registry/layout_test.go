@@ -37,6 +37,8 @@ type file struct {
 	NotBefore     map[string]time.Time     `json:"not_before,omitempty"`
 	Rebuilt       Rebuilt                  `json:"rebuilt,omitzero"`
 	Instance      Instance                 `json:"instance"`
+	Log           Logging                  `json:"leaseLog,omitzero"`
+	LogLines      []Line                   `json:"logLines,omitempty"`
 }
 
 type free struct {

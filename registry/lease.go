@@ -73,10 +73,24 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
 		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
 	}
+	if !s.Leases.Has(a) {
+		s.note(Begin, a, l, l.Since)
+	}
 	s.Free.Delete(a)
 	delete(s.Owners, a)
 	s.Leases.Set(a, l)
 	return nil
+}
+
+// Found gives a lease without a key to an address that is in use, nobody knows by whom. It
+// replaces another lease.
+func (s *State) Found(a netip.Addr, l Lease) {
+	if old, ok := s.Leases.At(a); ok {
+		s.note(End, a, old, l.Since)
+	}
+	s.note(Begin, a, l, l.Since)
+	s.Free.Delete(a)
+	s.Leases.Set(a, l)
 }
 
 // EndWhere ends the leases that match, and returns their addresses.
@@ -112,7 +126,10 @@ func (s *State) EndWaiters(k Key) {
 
 // End ends a lease. Its address is free since then, unless it has left its ENI meanwhile.
 func (s *State) End(a netip.Addr, since time.Time) {
-	l, _ := s.Leases.At(a)
+	l, ok := s.Leases.At(a)
+	if ok {
+		s.note(End, a, l, since)
+	}
 	s.Leases.Delete(a)
 	if id, _ := s.ENIOf(a); id != "" {
 		s.Free.Set(a, since)

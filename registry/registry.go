@@ -96,13 +96,16 @@ func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	if err := f(s); err != nil {
 		return err
 	}
+	log := s.prepareLog()
 	b, err := s.encode()
 	if err == nil {
 		err = d.replace(b)
 	}
 	if err != nil {
+		log.drop()
 		return fmt.Errorf("write registry: %w", err)
 	}
+	log.append()
 	return nil
 }
 

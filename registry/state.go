@@ -37,12 +37,20 @@ type State struct {
 	Warm      map[string]Warm          // by pool: what the configuration wants
 	Rebuilt   Rebuilt
 	Instance  Instance
+	Log       Logging
+	LogLines  []Line // of the last change: the log has them if it has the size of Log
 
 	// From the file that was read.
 	unknown map[string]string // top-level fields of a later release, unparsed
 	size    int
 	ours    bool      // we have written it
 	booted  time.Time // boot time of the machine, by the clock of these times; zero if the file did not have it
+	stepped bool      // somebody has set the clock since
+
+	// For the log, of this change.
+	events   []Line
+	left     LeaseLog // the log that the change has switched off
+	checkLog bool
 }
 
 // An Attachment is CNI's key of one interface of one container.

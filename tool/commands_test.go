@@ -32,8 +32,8 @@ import (
 // TestTranscripts wants a transcript of every command in testdata, in which it has good
 // input and bad, as text and as JSON, without root, without EC2, and while EC2 throttles.
 func TestTranscripts(t *testing.T) {
-	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress"} // they ask nobody
-	noCalls := append([]string{"eniif", "free-ips", "install"}, noEC2...)                    // they ask metadata alone
+	noEC2 := []string{"addr", "registry-list", "repair", "validate", "iam-policy", "egress", "whois"} // they ask nobody
+	noCalls := append([]string{"eniif", "free-ips", "install"}, noEC2...)                             // they ask metadata alone
 	for _, c := range visible() {
 		b := transcripts(t, c.Name)
 		want := []string{

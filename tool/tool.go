@@ -22,6 +22,7 @@
 //	doctor                    what on this node works against the pods, and --fix
 //	iam-policy                what the role of the node must be allowed
 //	launch-template           ENIs and addresses that come with the instance
+//	whois                     which pod had an address earlier, and in flow logs
 //	registry-list             the free addresses
 //	free-ips                  the addresses that nobody has, as metadata and the kernel say
 //	addr                      the addresses that somebody has, on the node and in its pods
@@ -77,7 +78,7 @@ func New(stdout io.Writer) *cli.App {
 		freeIPs(), eniif(), addr(), subnets(), limits(), maxPods(),
 		bugs(), vpcCIDR(), vpcPeerCIDR(), registryList(), registryGC(),
 		status(), warm(), repairNode(), validate(), eniGC(), metrics(),
-		doctorCommand(), iamPolicy(), launchTemplate(), egressCommand(), installNode(), mend(),
+		doctorCommand(), iamPolicy(), launchTemplate(), egressCommand(), installNode(), whois(), mend(),
 	}
 	for _, c := range commands {
 		cli.Complete(c)

@@ -32,6 +32,7 @@ type Config struct {
 	MaxENIs    int                   `json:"maxENIs"`    // ENIs of the instance at most, the boot ENI included; 0: as many as it can have
 	MaxPods    int                   `json:"maxPods"`    // pods of the node at most, beyond which no address is kept ready; 0: no such limit
 	AddTimeout *int                  `json:"addTimeout"` // seconds that an ADD may take; 60
+	LeaseLog   *registry.LeaseLog    `json:"leaseLog"`   // a file with the beginning and the end of each lease; none
 
 	Permissions []Permission `json:"requests"` // which pods may ask for which interfaces; without it, no pod may
 
@@ -71,6 +72,7 @@ func (c *Config) Describe(j *codec.Codec) {
 		codec.Field(j, "maxENIs", &c.MaxENIs, codec.Number)
 		codec.Field(j, "maxPods", &c.MaxPods, codec.Number)
 		codec.Field(j, "addTimeout", &c.AddTimeout, codec.Pointer(codec.Number))
+		codec.Field(j, "leaseLog", &c.LeaseLog, codec.Pointer((*registry.LeaseLog).Describe))
 		codec.List(j, "requests", &c.Permissions, (*Permission).Describe)
 		c.Asked.Members(j)
 	})
@@ -131,6 +133,7 @@ type Policy struct {
 	Warm           registry.Warm
 	Tracking       registry.Tracking
 	Timeout        time.Duration
+	Log            registry.LeaseLog
 	Choice         Choice // of the pod for which the policy is
 
 	namespaces, selectable []string
@@ -173,6 +176,7 @@ func (c *Config) Validate() error {
 		MaxENIs:   v.atLeast("maxENIs", &c.MaxENIs, 0, 0),
 		MaxPods:   v.atLeast("maxPods", &c.MaxPods, 0, 0),
 		Timeout:   time.Duration(v.between("addTimeout", c.AddTimeout, 60, 1, maxTimeout)) * time.Second,
+		Log:       v.leaseLog(c.LeaseLog),
 	}
 	for _, p := range c.Permissions {
 		if len(p.ENIs) > 0 {

@@ -160,6 +160,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		now := time.Now()
 		prune(s, p.Policy, now)
 		p.Note(s)
+		s.UseLog(o.Network, p.Policy.Log)
 		waiter := s.Waiters[o.waiter()]
 		delete(s.Waiters, o.waiter())
 		id, addrs := held(s, o)
@@ -288,7 +289,7 @@ func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen str
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
 			if l, _ := s.Leases.At(a); slices.Contains(taken, a) {
-				s.Leases.Set(a, registry.Lease{NetNS: seen, ENI: l.ENI, Bound: true, Since: time.Now()})
+				s.Found(a, registry.Lease{NetNS: seen, ENI: l.ENI, Bound: true, Since: time.Now()})
 			} else {
 				s.End(a, time.Time{})
 			}

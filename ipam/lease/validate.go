@@ -4,8 +4,10 @@
 package lease
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -110,6 +112,21 @@ func (v *validation) tracking(t *registry.Tracking) registry.Tracking {
 	within("udpStreamTimeout", t.UDPStream, 60, 180)
 	within("udpTimeout", t.UDP, 30, 60)
 	return *t
+}
+
+// leaseLog checks where the lease log is, and how large it may become.
+func (v *validation) leaseLog(l *registry.LeaseLog) registry.LeaseLog {
+	const maxMiB, maxFiles = 1024, 100
+	if l == nil || *l == (registry.LeaseLog{}) {
+		return registry.LeaseLog{}
+	}
+	log := registry.LeaseLog{File: l.File, MaxSize: cmp.Or(l.MaxSize, 10), MaxFiles: cmp.Or(l.MaxFiles, 5)}
+	if !filepath.IsAbs(l.File) || filepath.Clean(l.File) != l.File {
+		v.wrong("leaseLog: file: %q: want the whole path of a file, for example /var/log/cni-ipvlan-vpc-k8s/leases.log", l.File)
+	}
+	v.between("leaseLog: maxSize", &log.MaxSize, 0, 1, maxMiB)
+	v.between("leaseLog: maxFiles", &log.MaxFiles, 0, 1, maxFiles)
+	return log
 }
 
 // globs checks names of namespaces. A star is allowed only at the end: otherwise it would not

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	past "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
+)
+
+// Random histories of a node, with all that the model has: kills, reboots, lost registries, clock
+// steps, requests. Between two events, the test notes who has which address. In the end, the lease
+// log must say the same of all these times.
+func TestLeaseLog(t *testing.T) {
+	n, want := 250, 10000
+	if testing.Short() {
+		n, want = 40, 1000
+	}
+	if *histories > 0 {
+		n = *histories
+	}
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "us-east-1")
+	machine := registry.Uptime
+	t.Cleanup(func() { registry.Uptime = machine })
+	tried := map[string]*atomic.Int32{}
+	for _, what := range []string{"of a pod", "of nobody", "cut", "rotated", "reboots", "clock steps"} {
+		tried[what] = new(atomic.Int32)
+	}
+	playAll(t, *firstSeed, n, 1, func(t *testing.T, k *kernel, seed uint64) {
+		dir := memory(t)
+		synctest.Test(t, func(t *testing.T) {
+			defer k.end(t)
+			l := &logged{model: newModel(t, k, filepath.Join(dir, "state"), seed, false), tried: tried, booted: time.Now().Add(-time.Minute)}
+			registry.Uptime = func() time.Duration { return time.Since(l.booted) }
+			l.file = filepath.Join(dir, "log", "leases.log")
+			l.play()
+		})
+	})
+	for what, n := range tried {
+		t.Logf("%-12s %6d", what, n.Load())
+		if n.Load() == 0 {
+			t.Errorf("no history had %s", what)
+		}
+	}
+	if got := int(tried["of a pod"].Load() + tried["of nobody"].Load()); got < want {
+		t.Errorf("the histories have %d records, want %d", got, want)
+	}
+}
+
+// A logged is a model whose node has a lease log.
+type logged struct {
+	*model
+	file    string
+	booted  time.Time
+	before  int             // so many lines are from before the last boot
+	last    []registry.Line // of the change that was cut
+	packets []packet
+	tried   map[string]*atomic.Int32
+}
+
+// A packet is one from or to an address, as flow logs record it.
+type packet struct {
+	at   time.Time
+	addr netip.Addr
+	pod  string // that had it: its container; empty: nobody
+}
+
+func (l *logged) play() {
+	defer func() {
+		if len(l.bad) > 0 {
+			l.Errorf("%s\n\nthe history:\n%s", strings.Join(l.bad, "\n"), strings.Join(l.log, "\n"))
+		}
+	}()
+	l.keeps = true
+	l.others()
+	if l.chance(30) {
+		l.requests()
+	}
+	size := pick(l.rng, 0, 1) // 0: each change begins another file
+	if l.conf != nil {
+		l.conf.LeaseLog = &registry.LeaseLog{File: l.file, MaxSize: 1, MaxFiles: 100}
+		must(l.T, l.conf.Validate())
+		l.policies = l.conf.Policies()
+	}
+	for i := 0; i < len(l.policies) && l.conf == nil; i++ {
+		l.policies[i].Log = registry.LeaseLog{File: l.file, MaxSize: size, MaxFiles: 100000}
+	}
+	for range 2 * l.steps {
+		l.event()
+		l.note()
+		if len(l.bad) > 0 {
+			return
+		}
+	}
+	l.heal()
+	if _, err := os.Stat(l.file + ".1"); err == nil {
+		l.tried["rotated"].Add(1)
+	}
+	l.check()
+}
+
+// event is one of the model's, or one of its own.
+func (l *logged) event() {
+	switch n := l.rng.IntN(100); {
+	case n < 4:
+		l.heal()
+		l.reboot()
+		l.booted = time.Now().Add(-30 * time.Second)
+		l.before = len(l.lines())
+		l.tried["reboots"].Add(1)
+	case n < 8:
+		l.heal()
+		l.lose()
+	case n < 13:
+		l.heal()
+		l.setClock()
+	case n < 50:
+		l.add()
+	case n < 75:
+		l.del()
+	case n < 80:
+		l.die()
+	case n < 90:
+		l.collect()
+	default:
+		l.tick()
+	}
+	if l.chance(30) {
+		l.cut()
+	}
+}
+
+// setClock sets the clock. The lines since the boot were by the other clock.
+func (l *logged) setClock() {
+	path := filepath.Join(l.dir, "registry.json")
+	text, err := os.ReadFile(path)
+	var all any
+	s, failed := l.view()
+	if err != nil || failed != nil || s.Log.File == "" || json.Unmarshal(text, &all) != nil {
+		return // after the registry was lost, nobody knows of a step until the next ADD
+	}
+	d := pick(l.rng, -24*time.Hour, -time.Hour, time.Hour, 24*time.Hour)
+	l.logf("%s the clock steps by %v", l.clock(), d)
+	text, err = json.Marshal(shifted(all, -d))
+	must(l.T, err)
+	must(l.T, os.WriteFile(path, text, 0o600))
+	skip := l.before
+	for _, file := range l.files() {
+		lines := linesOf(l.T, file)
+		for i, line := range lines {
+			if skip--; skip < 0 && json.Unmarshal(line, &all) == nil {
+				lines[i] = shiftedLine(l.T, line, -d)
+			}
+		}
+		must(l.T, os.WriteFile(file, bytes.Join(lines, nil), 0o640))
+	}
+	l.tried["clock steps"].Add(1)
+	l.heal()
+}
+
+// shiftedLine is a line of the log in which each time is later by d.
+func shiftedLine(t *testing.T, line []byte, d time.Duration) []byte {
+	times := regexp.MustCompile(`"\d{4}-\d\d-\d\dT[0-9:.]+Z"`)
+	return times.ReplaceAllFunc(line, func(text []byte) []byte {
+		at, err := time.Parse(`"`+time.RFC3339Nano+`"`, string(text))
+		must(t, err)
+		return []byte(at.Add(d).Format(`"` + time.RFC3339Nano + `"`))
+	})
+}
+
+// files are those of the log, the oldest first.
+func (l *logged) files() (files []string) {
+	for n := 0; ; n++ {
+		name := l.file
+		if n > 0 {
+			name = fmt.Sprintf("%s.%d", l.file, n)
+		}
+		if _, err := os.Stat(name); err != nil {
+			slices.Reverse(files)
+			return files
+		}
+		files = append(files, name)
+	}
+}
+
+// lines are those of the log.
+func (l *logged) lines() (lines [][]byte) {
+	for _, file := range l.files() {
+		lines = append(lines, linesOf(l.T, file)...)
+	}
+	return lines
+}
+
+func linesOf(t *testing.T, file string) (lines [][]byte) {
+	text, err := os.ReadFile(file)
+	must(t, err)
+	for line := range bytes.Lines(text) {
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// cut makes the log as it is if the process of the last change was killed before it had appended
+// its lines, or while it did.
+func (l *logged) cut() {
+	s, err := l.view()
+	fi, failed := os.Stat(l.file)
+	if err != nil || failed != nil || s.Log.Size != int(fi.Size()) || len(s.LogLines) == 0 || slices.Equal(s.LogLines, l.last) {
+		return
+	}
+	l.last = s.LogLines
+	size := 0
+	for _, line := range s.LogLines {
+		text, err := json.Marshal(line)
+		must(l.T, err)
+		size += len(text) + 1
+	}
+	to := s.Log.Size - 1 - l.rng.IntN(size)
+	if l.chance(50) {
+		to = s.Log.Size - size
+	}
+	l.logf("%s the log is cut from %d to %d bytes", l.clock(), fi.Size(), to)
+	must(l.T, os.Truncate(l.file, int64(to)))
+	l.tried["cut"].Add(1)
+}
+
+// heal is a collection, as before events after which the registry cannot know what is missing.
+func (l *logged) heal() {
+	l.confess()
+	if err := l.collectNow(&Collection{FreeAfter: 24 * time.Hour, Max: 1}, fate{}); err != nil {
+		l.logf("  %v", err)
+	}
+	l.damaged = false
+}
+
+// note notes who has which address now, until the next event.
+func (l *logged) note() {
+	s, err := l.view()
+	if err != nil || s.Log.File == "" {
+		return // the registry was lost: until the next ADD, nobody writes when leases end
+	}
+	owner := map[netip.Addr]string{}
+	for a := range s.Free.Keys() {
+		owner[a] = ""
+	}
+	for a, lease := range s.Leases.All() {
+		if owner[a] = lease.ContainerID; lease.Key == (registry.Key{}) {
+			delete(owner, a) // somebody has it
+		}
+	}
+	for _, p := range l.pods {
+		for _, a := range p.addrs {
+			switch {
+			case p.alive && (p.original || p.robbed || p.forgot && !s.Leases.Has(a)):
+				delete(owner, a) // the node cannot know it, or not yet
+			case p.alive:
+				owner[a] = p.ContainerID
+			}
+		}
+	}
+	time.Sleep(time.Second)
+	for a, pod := range owner {
+		l.packets = append(l.packets, packet{time.Now(), a, pod})
+	}
+	time.Sleep(time.Second)
+}
+
+// check compares the log with the records.
+func (l *logged) check() {
+	if len(l.files()) == 0 {
+		return
+	}
+	h, _, err := past.Read(filepath.Dir(l.file))
+	must(l.T, err)
+	for _, r := range l.packets {
+		got, what := "", "of nobody"
+		if lease := h.At(r.addr, r.at); lease != nil {
+			got = lease.Container
+		}
+		if r.pod != "" {
+			what = "of a pod"
+		}
+		l.tried[what].Add(1)
+		if got != r.pod {
+			l.wrong("at %v %s was that of %q, and the log says %q\n%s", r.at.Sub(l.began), r.addr, r.pod, got, l.about(r.addr))
+			return
+		}
+	}
+}
+
+// about are the lines of the log that concern an address.
+func (l *logged) about(a netip.Addr) (text string) {
+	for _, line := range l.lines() {
+		if !bytes.Contains(line, []byte(`"address"`)) || bytes.Contains(line, []byte(`"`+a.String()+`"`)) {
+			text += string(line)
+		}
+	}
+	return text
+}

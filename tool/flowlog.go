@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
+)
+
+// defaultFormat is EC2's default format of flow logs, version 2 (VPC user guide, "Flow log
+// records").
+var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets bytes start end action log-status")
+
+// A flowFormat says where a record has what. An index is -1 if the record does not have it.
+type flowFormat struct {
+	names                []string
+	src, dst, start, end int
+}
+
+// newFlowFormat finds the fields. EC2 writes the primary address of an ENI in srcaddr and dstaddr
+// where the packet has another one of it; the packet's own are in pkt-srcaddr and pkt-dstaddr.
+func newFlowFormat(names []string) (f flowFormat, err error) {
+	find := func(wanted ...string) int {
+		for _, w := range wanted {
+			if i := slices.Index(names, w); i >= 0 {
+				return i
+			}
+		}
+		err = fmt.Errorf("the flow log has no field %s: its fields are %q", strings.Join(wanted, " or "), names)
+		return -1
+	}
+	f = flowFormat{names: names, src: find("pkt-srcaddr", "srcaddr"), dst: find("pkt-dstaddr", "dstaddr"), start: find("start"), end: find("end")}
+	return f, err
+}
+
+// pods returns the pods of a record's addresses, "-" for none.
+func (f flowFormat) pods(h *history.History, record []string) (src, dst string) {
+	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
+	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)
+	if errStart != nil || errEnd != nil {
+		return "-", "-"
+	}
+	pods := func(text string) string {
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			return "-" // a record without data has "-" itself
+		}
+		var names []string
+		for _, l := range h.Between(a, time.Unix(start, 0), time.Unix(max(start, end)+1, 0)) {
+			if name := who(l); !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		if len(names) == 0 {
+			return "-"
+		}
+		return strings.Join(names, ",")
+	}
+	return pods(record[f.src]), pods(record[f.dst])
+}
+
+// annotate writes the records of a flow log with their pods.
+func annotate(c *cli.Context, h *history.History, path string) error {
+	var in io.ReadCloser = os.Stdin
+	if path != "-" {
+		var err error
+		if in, err = history.Open(path); err != nil {
+			return cli.Rooted(err)
+		}
+		defer in.Close()
+	}
+	out := bufio.NewWriter(c.App.Writer)
+	a := annotator{history: h, out: out, json: c.String("output") == "json"}
+	lines := bufio.NewScanner(in)
+	for n := 1; lines.Scan(); n++ {
+		if err := a.line(strings.Fields(lines.Text())); err != nil {
+			return fmt.Errorf("%s: line %d: %w", path, n, err)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	a.finish()
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// An annotator adds pods to one record after the other: a flow log may be larger than the memory.
+type annotator struct {
+	history *history.History
+	out     *bufio.Writer
+	json    bool
+	format  *flowFormat
+	written int
+}
+
+func (a *annotator) line(fields []string) error {
+	if len(fields) == 0 {
+		return nil
+	}
+	if a.format == nil {
+		header, err := a.begin(fields)
+		if header || err != nil {
+			return err
+		}
+	}
+	if slices.Equal(fields, a.format.names) {
+		return nil // the header again: files were put together
+	}
+	if len(fields) != len(a.format.names) {
+		return fmt.Errorf("the record has %d fields, and the format %d: %q", len(fields), len(a.format.names), fields)
+	}
+	src, dst := a.format.pods(a.history, fields)
+	return a.write(fields, src, dst)
+}
+
+// begin finds the format, and reports whether the line is the header.
+func (a *annotator) begin(fields []string) (header bool, err error) {
+	header = slices.ContainsFunc(fields, func(name string) bool { return name == "srcaddr" || name == "pkt-srcaddr" || name == "version" })
+	names := defaultFormat
+	switch {
+	case header:
+		names = fields
+	case len(fields) != len(defaultFormat):
+		return false, cli.Hint(fmt.Errorf("the record has %d fields, and EC2's default format %d", len(fields), len(defaultFormat)),
+			"put the names of the fields into the first line, as EC2 does in files in S3")
+	}
+	f, err := newFlowFormat(names)
+	if err != nil {
+		return header, err
+	}
+	a.format = &f
+	if !slices.Contains(names, "pkt-dstaddr") || !slices.Contains(names, "pkt-srcaddr") {
+		slog.Warn("the flow log has no pkt-srcaddr and pkt-dstaddr: EC2 has written the primary address of an ENI where a packet had another address of it, so some pods may be wrong", "hint", "create the flow log with these fields")
+	}
+	if header && !a.json {
+		return header, a.write(fields, "src-pod", "dst-pod")
+	}
+	return header, nil
+}
+
+func (a *annotator) write(fields []string, src, dst string) error {
+	if !a.json {
+		_, err := fmt.Fprintln(a.out, strings.Join(fields, " "), src, dst)
+		return err
+	}
+	record := map[string]string{"src_pod": src, "dst_pod": dst}
+	for i, name := range a.format.names {
+		record[strings.ReplaceAll(name, "-", "_")] = fields[i]
+	}
+	b, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	separator := ",\n"
+	if a.written == 0 {
+		separator = "[\n"
+	}
+	a.written++
+	_, err = fmt.Fprint(a.out, separator, string(b))
+	return err
+}
+
+// finish ends the list of records.
+func (a *annotator) finish() {
+	switch {
+	case a.json && a.written > 0:
+		fmt.Fprint(a.out, "\n]\n")
+	case a.json:
+		fmt.Fprint(a.out, "[]\n")
+	}
+}

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package tool
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+func whois() *cli.Command {
+	return &cli.Command{
+		Name:      "whois",
+		Usage:     "Say which pod had an address, now or earlier; with --flow-log, for each record",
+		ArgsUsage: "[ADDRESS] [LOG...]",
+		Description: `From the lease logs that the configuration key leaseLog makes nodes write:
+
+    ` + Name + ` whois 10.0.97.30
+    ` + Name + ` whois --at "2026-11-24 14:03" 10.0.97.30 /var/log/nodes
+    ` + Name + ` whois --flow-log flow.log.gz /var/log/nodes
+
+A LOG is a file, or a directory with the logs of one or many nodes. Without any, it
+is the log of this node. gzip may have compressed them. A TIME is one of RFC 3339, or
+seconds since 1970, or as above in the time zone of this machine; a time of day alone
+is today's. Without --at, all leases of the address are listed.
+
+A flow log has EC2's default format, or a header line that names its fields. Each record is
+written with two more fields, src-pod and dst-pod: namespace/name, or "-" if no pod
+had the address. Pods that had it one after the other are joined by commas. The fields
+pkt-srcaddr and pkt-dstaddr count if the log has them: without them, EC2 writes the
+primary address of an ENI where a packet went to another one.` +
+			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni instance found_in missing (null: it ended by a DEL)") +
+			`; with --flow-log: [] the fields of the record, src_pod and dst_pod`,
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "at", Usage: "say who had the address at this `TIME`"},
+			&cli.StringFlag{Name: "flow-log", Usage: "add the pods to the records of this `FILE`; -: standard input"},
+		},
+		Action: func(c *cli.Context) error {
+			args := c.Args().Slice()
+			if file := c.String("flow-log"); file != "" {
+				if c.String("at") != "" {
+					return cli.Misuse(c, "--at: a flow log has the times itself")
+				}
+				h, err := readHistory(args)
+				if err != nil {
+					return err
+				}
+				return annotate(c, h, file)
+			}
+			if len(args) == 0 {
+				return cli.Misuse(c, "want an address, or --flow-log")
+			}
+			a, err := netip.ParseAddr(args[0])
+			if err != nil {
+				return cli.Misuse(c, "%q: want an address, for example 10.0.97.30", args[0])
+			}
+			at, err := parseTime(c.String("at"), time.Now())
+			if err != nil {
+				return cli.Misuse(c, "--at: %w", err)
+			}
+			h, err := readHistory(args[1:])
+			if err != nil {
+				return err
+			}
+			return answerWhois(c, h, a, at)
+		},
+	}
+}
+
+// readHistory reads the logs at these paths, or that of this node.
+func readHistory(paths []string) (*history.History, error) {
+	if len(paths) == 0 {
+		s, err := cli.ViewRegistry()
+		if err != nil {
+			return nil, err
+		}
+		if s.Log.File == "" {
+			return nil, cli.Hint(fmt.Errorf("this node writes no lease log"), "name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")
+		}
+		for _, name := range []string{s.Log.File, s.Log.File + ".*"} {
+			files, _ := filepath.Glob(name)
+			paths = append(paths, files...)
+		}
+	}
+	h, unread, err := history.Read(paths...)
+	if err != nil {
+		return nil, cli.Rooted(err)
+	}
+	if unread > 0 {
+		slog.Warn("some lines of the lease logs are no lines of a lease log, and were ignored", "lines", unread)
+	}
+	return h, nil
+}
+
+// parseTime reads a time that a person has typed. Nothing is the zero time.
+func parseTime(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return time.Unix(n, 0), nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil {
+		return t, nil
+	}
+	for _, layout := range []string{"2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02T15:04:05", "2006-01-02T15:04"} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	for _, layout := range []string{"15:04:05", "15:04"} {
+		if t, err := time.ParseInLocation("2006-01-02 "+layout, now.Format("2006-01-02 ")+text, time.Local); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf(`%q: want a time, for example 2026-11-24T14:03:00Z, "2026-11-24 14:03" or 14:03`, text)
+}
+
+// A tenure is the time for which a pod had an address.
+type tenure struct {
+	Addr      netip.Addr `json:"address" head:"-"`
+	Begin     string     `json:"begin"`
+	End       *string    `json:"end" head:"-"` // nil: none known
+	Until     string     `json:"-" head:"end"`
+	Who       string     `json:"-" head:"pod"`
+	Namespace string     `json:"namespace" head:"-"`
+	Pod       string     `json:"pod" head:"-"`
+	Container string     `json:"container" head:"-"`
+	Interface string     `json:"interface"`
+	NIC       int        `json:"nic" head:"-"`
+	Network   string     `json:"network" head:"-"`
+	ENI       string     `json:"eni"`
+	Instance  string     `json:"instance"`
+	FoundIn   string     `json:"found_in" head:"-"` // a namespace, or a route of the node
+	Missing   *time.Time `json:"missing" head:"-"`  // nil: the pod ended by a DEL
+}
+
+func tenureOf(l *history.Lease) tenure {
+	t := tenure{Addr: l.Address, Begin: written(l.Begin), Until: "-", Who: who(l), Namespace: l.Namespace, Pod: l.Pod, Container: l.Container,
+		Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance, FoundIn: l.NetNS, Missing: view.Moment(l.Missing)}
+	if !l.End.IsZero() {
+		t.Until = written(l.End)
+		t.End = &t.Until
+	}
+	return t
+}
+
+func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// who is the pod that had a lease. Outside Kubernetes it is a container. Of some addresses, the
+// node knows only that they were in use.
+func who(l *history.Lease) string {
+	switch {
+	case l.Pod != "":
+		return l.Namespace + "/" + l.Pod
+	case l.Container != "":
+		return "container/" + l.Container
+	}
+	return "unknown"
+}
+
+// answerWhois answers who had an address at a time, or all who had it if the time is zero.
+func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time) error {
+	rows := []tenure{}
+	if l := h.At(a, at); l != nil && !at.IsZero() {
+		rows = append(rows, tenureOf(l))
+	}
+	var before, after *history.Lease
+	for _, l := range h.Of(a) {
+		switch {
+		case at.IsZero():
+			rows = append(rows, tenureOf(l))
+		case l.Begin.After(at):
+			after = cmp.Or(after, l)
+		default:
+			before = l
+		}
+	}
+	return cli.Answer(c, rows, func(w io.Writer) {
+		if len(rows) > 0 {
+			cli.Tabulate(w, rows)
+			return
+		}
+		if at.IsZero() {
+			fmt.Fprintf(w, "no pod had %s, as far as these logs go\n", a)
+			return
+		}
+		fmt.Fprintf(w, "no pod had %s at %s\n", a, written(at))
+		if before != nil {
+			fmt.Fprintf(w, "before: %s, until %s\n", who(before), written(before.End))
+		}
+		if after != nil {
+			fmt.Fprintf(w, "after: %s, from %s\n", who(after), written(after.Begin))
+		}
+	})
+}
