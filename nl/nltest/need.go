@@ -5,6 +5,7 @@ package nltest
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"sync"
@@ -41,7 +42,7 @@ var probes = map[string]func() error{
 	"ipvlan":   sync.OnceValue(func() error { return nl.Scratch(nl.IPVlan{}.Supported) }),
 	"nftables": sync.OnceValue(func() error { return nl.Scratch(nftables) }),
 	"police":   sync.OnceValue(func() error { return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
-	"fou":      sync.OnceValue(func() error { return nl.Scratch(nl.FOU{}.Supported) }),
+	"fou":      sync.OnceValue(func() error { return nl.Scratch(tunnels) }),
 	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),       // takes the kernel its part
 	"owner":    sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }), // Linux 5.12
 }
@@ -58,6 +59,17 @@ func nftables(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{{nl.CTState("new"), nl.Masquerade()}}},
 	}}.Add(n)
+}
+
+// tunnels makes tunnels of both families. From then on each new namespace has the links tunl0 and ip6tnl0, where they are
+// in modules.
+func tunnels(n *nl.NS) error {
+	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
+	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+		w = append(w, nl.Step{NS: n, Object: nl.FOU{Local: local, Port: 5555}},
+			nl.Step{NS: n, Object: nl.Tunnel{Name: "probe" + fmt.Sprint(nl.FamilyOf(local)), Local: local, Port: 5555, MTU: 1280}})
+	}
+	return w.Add()
 }
 
 // run asks a program.
