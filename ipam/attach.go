@@ -51,7 +51,7 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	case errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s):
 		return nil
 	case errors.Is(err, aws.ErrNoGroup) && len(groups) > 0:
-		return plugin.Errorf(lease.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), vpcOf(s), err)
+		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), vpcOf(s), err)
 	}
 	return err
 }
@@ -221,7 +221,7 @@ func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws
 	}
 	i := slices.IndexFunc(all, func(n aws.Subnet) bool { return n.ID == spec.Subnet })
 	if i < 0 {
-		return nil, plugin.Errorf(lease.CodeRefused, "ask for a subnet of this zone, or let the pod run in the zone of that subnet",
+		return nil, plugin.Errorf(plugin.CodeRefused, "ask for a subnet of this zone, or let the pod run in the zone of that subnet",
 			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet, vpcOf(s), s.Instance.Zone, subnetText(all))
 	}
 	return Fit(all[i:i+1], vpcOf(s), s.Instance.Zone, nil, spec.Families)

@@ -101,13 +101,13 @@ func (p *Pool) subnetFor(ctx context.Context, s *registry.State, id string) (aws
 		return !slices.ContainsFunc(chosen, func(a netip.Addr) bool { return !n.CIDR.Contains(a) && !n.IPv6CIDR.Contains(a) })
 	})
 	if i < 0 {
-		return aws.Subnet{}, plugin.Errorf(lease.CodeRefused, "ask for an address of these subnets, or for a subnet that has it",
+		return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "ask for an address of these subnets, or for a subnet that has it",
 			"the pod asks for the address %s, which is in none of the subnets in which it can have one: %s", addrText(chosen), subnetText(fit))
 	}
 	for _, a := range chosen {
 		for _, cidr := range []netip.Prefix{fit[i].CIDR, fit[i].IPv6CIDR} {
 			if cidr.Contains(a) && keeps(cidr, netip.PrefixFrom(a, a.BitLen())) {
-				return aws.Subnet{}, plugin.Errorf(lease.CodeRefused, "AWS reserves the first four addresses of a subnet and the last: ask for another address",
+				return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "AWS reserves the first four addresses of a subnet and the last: ask for another address",
 					"the pod asks for the address %s, which AWS reserves in %s (%s)", a, fit[i].ID, cidr)
 			}
 		}
@@ -156,7 +156,7 @@ func takenBy(e aws.ENI, a netip.Addr) error {
 	if !slices.Contains(e.Addrs, a) && !slices.Contains(e.IPv6Addrs, a) {
 		how = " in a prefix"
 	}
-	return plugin.Errorf(lease.CodeRefused, "ask for another address; this node never takes an address from another ENI",
+	return plugin.Errorf(plugin.CodeRefused, "ask for another address; this node never takes an address from another ENI",
 		"the pod asks for the address %s, which %s has%s: it is %s, with the description %.80q", a, e.ID, how, where, e.Description)
 }
 
@@ -189,7 +189,7 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 		return func(s *registry.State) { addAddrs(s, eni, []netip.Addr{a}, time.Time{}) }, do(ctx, eni, a)
 	})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
-		return plugin.Errorf(lease.CodeRefused, "ask for another address; this node never takes an address from another ENI",
+		return plugin.Errorf(plugin.CodeRefused, "ask for another address; this node never takes an address from another ENI",
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.corrected(ctx, eni, err)

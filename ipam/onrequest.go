@@ -95,7 +95,7 @@ func (p *Pool) notAttached(ctx context.Context, token string, err error) error {
 // describeChosen asks EC2 for the ENI, and refuses one that this pod cannot have on this node.
 func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
-		return aws.ENI{}, plugin.Errorf(lease.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
+		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
 	}
 	enis, err := p.describeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {
@@ -154,7 +154,7 @@ func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (a
 	}
 	i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet })
 	if i < 0 {
-		return e, plugin.Errorf(lease.CodeRefused, "ask for an ENI of this zone, or let the pod run in the ENI's zone",
+		return e, plugin.Errorf(plugin.CodeRefused, "ask for an ENI of this zone, or let the pod run in the ENI's zone",
 			"the pod asks for %s, but its subnet %s is not in the zone of this node, %s", e.ID, e.Subnet, s.Instance.Zone)
 	}
 	e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR

@@ -113,7 +113,7 @@ func (c Choice) tooMany(s *registry.State, o Owner) error {
 		}
 	}
 	if n := len(others) + c.Together; n > c.Max {
-		return plugin.Errorf(CodeRefused, "ask for fewer interfaces; an administrator of the node allows more by the key requests of the network configuration",
+		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces; an administrator of the node allows more by the key requests of the network configuration",
 			"%s asks for interface %s, and would have %d interfaces: max is %d", o.name(), o.IfName, n, c.Max)
 	}
 	return nil
@@ -133,12 +133,12 @@ func (p *Pool) refusesAddr(s *registry.State, o Owner, a netip.Addr, now time.Ti
 		return plugin.Errorf(plugin.CodeTryAgain, "wait", "%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.name(), a, id)
 	}
 	if !p.Policy.takes(id, e) {
-		return plugin.Errorf(CodeRefused, "ask for another address, or for the pool, subnet, security groups or ENI that has it",
+		return plugin.Errorf(plugin.CodeRefused, "ask for another address, or for the pool, subnet, security groups or ENI that has it",
 			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, p.Policy.other(id, e))
 	}
 	since, free := s.Free.At(a)
 	if !free && !leased && slices.Contains(e.Addrs, a) {
-		return plugin.Errorf(CodeRefused, "ask for another address", "%s asks for the address %s, which the node itself has", o.name(), a)
+		return plugin.Errorf(plugin.CodeRefused, "ask for another address", "%s asks for the address %s, which the node itself has", o.name(), a)
 	}
 	if cools := p.Policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !p.Policy.Choice.owns(s, a) {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait", "%s asks for the address %s, which is free since %s: it cools for %v more",

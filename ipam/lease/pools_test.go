@@ -60,7 +60,7 @@ func TestChoosePool(t *testing.T) {
 			p, err := c.Choose(plugin.Pod{Namespace: tt.namespace, Name: "pod"})
 			if tt.refused != "" {
 				e, ok := errors.AsType[*plugin.Error](err)
-				if !ok || e.Code != CodeRefused || !strings.Contains(err.Error(), tt.refused) || e.Hint == "" {
+				if !ok || e.Code != plugin.CodeRefused || !strings.Contains(err.Error(), tt.refused) || e.Hint == "" {
 					t.Errorf("got %v, want it refused: %s", err, tt.refused)
 				}
 				return

@@ -126,7 +126,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	}
 	asked, err := c.Asked.Requests(ifName)
 	if err != nil {
-		return nil, plugin.Errorf(CodeRefused, "correct the request of the pod: the configuration reference of the plugins describes it", "pod %s: %w", pod, err)
+		return nil, plugin.Errorf(plugin.CodeRefused, "correct the request of the pod: the configuration reference of the plugins describes it", "pod %s: %w", pod, err)
 	}
 	if len(asked) == 0 {
 		return []Policy{base}, nil
@@ -141,7 +141,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 		p.Choice.Together, p.Choice.Max = len(asked), granted.max
 		p.Choice.Pod = registry.Pod{Network: network, Namespace: pod.Namespace, Name: pod.Name}
 		if err := p.answers(r); err != nil {
-			return nil, plugin.Errorf(CodeRefused, "ask for something else, or change the network configuration of the node", "pod %s: %w", pod, err)
+			return nil, plugin.Errorf(plugin.CodeRefused, "ask for something else, or change the network configuration of the node", "pod %s: %w", pod, err)
 		}
 		all = append(all, p)
 	}
@@ -179,9 +179,9 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 	case all.max > 0:
 		return all, nil
 	case nearest == nil:
-		return grant{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
+		return grant{}, plugin.Errorf(plugin.CodeRefused, hint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
 	}
-	return grant{}, plugin.Errorf(CodeRefused, hint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
+	return grant{}, plugin.Errorf(plugin.CodeRefused, hint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
 }
 
 // allows returns an error with the first key and value that a permission does not allow.
