@@ -112,7 +112,7 @@ func parseFOU(m []byte) (f FOU) {
 	return f
 }
 
-// fou sends a command of the family fou of generic netlink. The kernel loads the module for it.
+// fou sends a command of the family fou of generic netlink, and has the kernel load the module for it.
 func (n *NS) fou(command uint8, flags int, data ...nl.NetlinkRequestData) ([][]byte, error) {
 	family, err := n.fouFamily()
 	if err != nil {
@@ -124,6 +124,10 @@ func (n *NS) fou(command uint8, flags int, data ...nl.NetlinkRequestData) ([][]b
 
 func (n *NS) fouFamily() (int, error) {
 	family, err := n.genericFamily("fou")
+	if errors.Is(err, fs.ErrNotExist) {
+		n.loadModule("fou")
+		family, err = n.genericFamily("fou")
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		err = ErrNoFOU // not an absence: nothing can be made
 	}
@@ -147,7 +151,7 @@ func (n *NS) genericFamily(name string) (int, error) {
 	return 0, fmt.Errorf("the kernel names no number of the generic netlink family %s", name)
 }
 
-// Supported returns [ErrNoFOU] if the kernel has no FOU. The kernel loads the module for that.
+// Supported returns [ErrNoFOU] if the kernel has no FOU. It has the kernel load the module for that.
 func (FOU) Supported(n *NS) error {
 	_, err := n.fouFamily()
 	return err

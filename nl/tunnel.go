@@ -94,8 +94,15 @@ func (t Tunnel) Add(n *NS) error {
 	info.AddChild(data)
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
-	err := n.change(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
-		attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), info)
+	create := func() error {
+		return n.change(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
+			attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), info)
+	}
+	err := create()
+	if t.Local.Is6() && errors.Is(err, unix.EINVAL) { // fou6 may be missing
+		n.loadModule("fou6")
+		err = create()
+	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", ErrNoTunnel, err)
 	}
