@@ -27,10 +27,16 @@ var budgets = []budget{
 	{loopless, sameNode, bare, 1.02},
 }
 
+// egressBudgets leave the same room: our tunnels cost what tunnels with far ends cost.
+var egressBudgets = []budget{
+	{tunnelled, "router, other node", coilOne, 1.1},
+	{tunnelled, "router, same node", coilOne, 1.1},
+}
+
 // kept fails if a budget is exceeded.
 func (fs *flows) kept() error {
 	var errs []error
-	for _, b := range budgets {
+	for _, b := range fs.budgets {
 		mine := quantile(fs.took(b.layout, b.route, loads[0]), 0.5)
 		its := quantile(fs.took(b.than, b.route, loads[0]), 0.5)
 		if mine == 0 || its == 0 {
