@@ -27,12 +27,6 @@ var budgets = []budget{
 	{loopless, sameNode, bare, 1.02},
 }
 
-// egressBudgets leave the same room: our tunnels cost what tunnels with far ends cost.
-var egressBudgets = []budget{
-	{tunnelled, "router, other node", coilOne, 1.1},
-	{tunnelled, "router, same node", coilOne, 1.1},
-}
-
 // kept fails if a budget is exceeded.
 func (fs *flows) kept() error {
 	var errs []error

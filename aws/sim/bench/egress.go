@@ -64,7 +64,7 @@ var (
 
 // egress measures the cost of packets to the host outside, by layout, and prints it.
 func egress(ctx context.Context, o options, w io.Writer) error {
-	fs := &flows{reference: masqueraded, referenceRoute: byNode, budgets: egressBudgets, further: "links of a router"}
+	fs := &flows{reference: masqueraded, referenceRoute: byNode, further: "links of a router"}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
 		for i, l := range egressLayouts {
 			p, err := l.build(f, i, o.bin)
