@@ -142,6 +142,13 @@ bench-traffic: build
 	VM=always $(VM)/setup
 	@mkdir -p .cache && $(PACKED) $(VM)/icount $(BENCH) -traffic -icount -rounds 5 >.cache/$(TRAFFIC) && mv .cache/$(TRAFFIC) docs/ && cat docs/$(TRAFFIC)
 	$(MAKE) -s plot
+	$(MAKE) -s bench-egress
+
+# The way outside: by the node, by our tunnels, and by tunnels as others lay them, which take ip(8).
+EGRESS   = bench-egress$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
+bench-egress: build
+	VM=always $(VM)/setup iproute2 nftables
+	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*) /sbin/ip" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
 
 plot:
 	go run ./aws/sim/bench/plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg.new && mv docs/speed.svg.new docs/speed.svg
@@ -186,4 +193,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-check plot demo sim install files uninstall programs package image package-check clean
+.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot demo sim install files uninstall programs package image package-check clean

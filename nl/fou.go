@@ -134,24 +134,6 @@ func (n *NS) fouFamily() (int, error) {
 	return family, err
 }
 
-// loadModule has the kernel load a module that nothing else would load: fou and fou6 have no alias.
-// Root that asks for a link of an unknown name makes the kernel load the module of that name
-// (dev_load, which needs CAP_SYS_MODULE). So no program need be executed.
-func (n *NS) loadModule(name string) {
-	_ = n.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		ifr, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		return unix.IoctlIfreq(fd, unix.SIOCGIFINDEX, ifr) // there is no such link: what is missing is reported later
-	})
-}
-
 // genericFamily returns the number of a family of generic netlink.
 func (n *NS) genericFamily(name string) (int, error) {
 	answers, err := n.request(unix.NETLINK_GENERIC, unix.GENL_ID_CTRL, 0, 0,

@@ -92,7 +92,7 @@ func TestCandidates(t *testing.T) {
 func TestBudgets(t *testing.T) {
 	cost := map[string]time.Duration{bare: 1000, ours: 1015, loopless: 1003, routedVeth: 1400}
 	measured := func() *flows {
-		fs := &flows{}
+		fs := &flows{budgets: budgets}
 		for name, d := range cost {
 			for _, r := range routes {
 				fs.all = append(fs.all, &flow{pair: &pair{layout: layout{name: name}}, route: r, load: loads[0], took: []time.Duration{2 * d, d / 2, d}})

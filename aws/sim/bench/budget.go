@@ -30,7 +30,7 @@ var budgets = []budget{
 // kept fails if a budget is exceeded.
 func (fs *flows) kept() error {
 	var errs []error
-	for _, b := range budgets {
+	for _, b := range fs.budgets {
 		mine := quantile(fs.took(b.layout, b.route, loads[0]), 0.5)
 		its := quantile(fs.took(b.than, b.route, loads[0]), 0.5)
 		if mine == 0 || its == 0 {

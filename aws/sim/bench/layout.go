@@ -21,6 +21,7 @@ type layout struct {
 	connect func(*host, *guest) error // connects a pod of the host
 	finish  func(*host) error         // completes the host after its pods; nil for nothing
 	service bool                      // pods use Services: the host has kube-proxy's translation, so it tracks connections
+	tunnel  func(*pair) error         // completes tunnels between pods a and b, and a and c; nil for no tunnels
 }
 
 // The layouts of the budgets, besides ours.
@@ -32,8 +33,8 @@ const (
 
 var layouts = []layout{
 	{name: bare, connect: ipvlan},
-	{name: ours, connect: chained(""), service: true},
-	{name: loopless, connect: chained("none"), finish: routeByNode, service: true},
+	{name: ours, connect: chained(nil), service: true},
+	{name: loopless, connect: chained(map[string]any{"serviceLoop": "none"}), finish: routeByNode, service: true},
 	{name: "bridge on the ENI", connect: bridged},
 	{name: routedVeth, connect: routed},
 	{name: "veth, routed, conntrack", connect: routed, finish: track, service: true},
@@ -55,13 +56,15 @@ type host struct {
 	*vpcsim.Namespace
 	name   string
 	eni    netip.Addr
-	bin    string // directory of our plugins
+	boot   netip.Addr // of eth0
+	bin    string     // directory of our plugins
 	guests []*guest
 }
 
 type guest struct {
 	*vpcsim.Namespace
 	name string
+	pod  string // a, b or c
 	addr netip.Addr
 }
 
@@ -70,6 +73,8 @@ type pair struct {
 	layout
 	a, b, c *guest
 	hosts   [2]*host
+	vpc     *guest // the subnet's router
+	note    string // for the table
 }
 
 // build creates the hosts and their pods.
@@ -82,9 +87,9 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 	if err := bridge(vpc.NS, "br0", router); err != nil {
 		return nil, err
 	}
-	p := &pair{layout: l}
+	p := &pair{layout: l, vpc: &guest{Namespace: vpc, name: name("vpc"), addr: router}}
 	for i := range p.hosts {
-		h := &host{name: name(fmt.Sprint("host", i+1)), eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}), bin: bin}
+		h := &host{name: name(fmt.Sprint("host", i+1)), eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}), boot: netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), bin: bin}
 		p.hosts[i] = h
 		if h.Namespace, err = f.NewNamespace(h.name); err != nil {
 			return nil, err
@@ -94,7 +99,7 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 		}
 	}
 	add := func(h *host, n string, last byte) (g *guest, err error) {
-		g = &guest{name: name(n), addr: netip.AddrFrom4([4]byte{10, 0, 0, last})}
+		g = &guest{name: name(n), pod: n, addr: netip.AddrFrom4([4]byte{10, 0, 0, last})}
 		if g.Namespace, err = f.NewNamespace(g.name); err == nil {
 			h.guests = append(h.guests, g)
 			err = l.connect(h, g)
@@ -128,17 +133,26 @@ func (p *pair) finishHosts() error {
 			return err
 		}
 	}
+	if p.tunnel != nil {
+		return p.tunnel(p)
+	}
 	return nil
 }
 
-// proxy is the effect of kube-proxy's rules for a Service with one backend.
+// proxy is the effect of kube-proxy's rules for Services with one backend: what the pods serve, and routers.
 func (p *pair) proxy() nl.Table {
-	rule := func(port uint16, g *guest) nl.NFRule {
-		return nl.NFRule{nl.DAddr(single(cluster)), nl.DPort("tcp", port, port), nl.DNAT(netip.AddrPortFrom(g.addr, loadPort))}
+	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
+		return nl.NFRule{nl.DAddr(single(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
+	}
+	var rules []nl.NFRule
+	for i, g := range []*guest{p.b, p.c} {
+		rules = append(rules, rule("tcp", cluster, clusterPort+uint16(i), netip.AddrPortFrom(g.addr, loadPort)))
+		if p.tunnel != nil {
+			rules = append(rules, rule("udp", gateways[i], tunnelPort, netip.AddrPortFrom(g.addr, tunnelPort)))
+		}
 	}
 	return nl.Table{Family: "ip", Name: "kube-proxy", Chains: []nl.Chain{{
-		Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100,
-		Rules: []nl.NFRule{rule(clusterPort, p.b), rule(clusterPort+1, p.c)},
+		Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: rules,
 	}}}
 }
 
@@ -150,7 +164,7 @@ func (h *host) plug(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}}, // eth1 must not answer ARP for the address of eth0
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number), PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
-		{NS: h.NS, Object: nl.Addr{Prefix: single(netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + number)})), Dev: "eth0"}},
+		{NS: h.NS, Object: nl.Addr{Prefix: single(h.boot), Dev: "eth0"}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number), PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
 	}
 	if err := w.Add(); err != nil {

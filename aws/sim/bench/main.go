@@ -3,7 +3,7 @@
 
 // Command bench measures the cost of ADD and DEL of whole chains, ours and upstream's. They are real processes,
 // executed by libcni, on an instance of vpcsim. With -traffic it measures the cost of the pods' packets instead: ours,
-// and those of pods that are connected as other plugins do it.
+// and those of pods that are connected as other plugins do it. With -egress it measures packets to a host outside.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. Compare the ratios to ptp +
 // host-local, which neither masquerades nor routes by policy. The shipped conflist is only changed in reuseIPWait and
@@ -35,7 +35,7 @@ type options struct {
 	pods   int
 	icount bool
 
-	traffic bool
+	traffic, egress bool
 }
 
 // concurrencies are the numbers of calls at once to measure, one after the other.
@@ -68,6 +68,7 @@ func parse(args []string) (options, error) {
 	f.Var(&o.c, "c", "how many calls at once, a `list`")
 	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")
 	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
+	f.BoolVar(&o.egress, "egress", false, "instead: what the traffic of pods to a host outside costs, with an egress and without")
 	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
 	f.StringVar(&o.baseline, "baseline", "", "fail if our chain is 10 % worse than in this `file`, an earlier output")
 	_ = f.Parse(args) // it exits on an error
@@ -119,6 +120,9 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	}
 	if o.traffic {
 		return traffic(ctx, o, w)
+	}
+	if o.egress {
+		return egress(ctx, o, w)
 	}
 	r := &report{icount: o.icount, rounds: o.rounds}
 	measure := bench

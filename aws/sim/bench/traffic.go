@@ -8,14 +8,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,9 +51,37 @@ type flow struct {
 	took  []time.Duration
 }
 
-// traffic measures the cost of the pods' packets, by layout, and prints it. With counted instructions it fails if a
-// budget is exceeded. Measured times vary too much for that.
-func traffic(ctx context.Context, o options, w io.Writer) (err error) {
+// traffic measures the cost of the pods' packets, by layout, and prints it.
+func traffic(ctx context.Context, o options, w io.Writer) error {
+	fs := &flows{reference: ours, budgets: budgets}
+	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
+		for i, l := range layouts {
+			p, err := l.build(f, i, o.bin)
+			if err == nil {
+				err = fs.add(ctx, p, routes, p.b, p.c)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// flows are what one run measures.
+type flows struct {
+	all     []*flow
+	servers []func() // wait for the servers to end
+
+	reference      string // the layout that the ratios refer to
+	referenceRoute string // and its route; empty for the same route
+	budgets        []budget
+	further        string // the name of a column with the pairs' notes; empty for none
+}
+
+// run measures the flows of the layouts that build has made, and prints their cost. With counted instructions it fails if
+// a budget is exceeded. Measured times vary too much for that.
+func (fs *flows) run(ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error) (err error) {
 	f, err := vpcsim.New(ec2sim.Config{
 		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: subnet}},
@@ -64,7 +90,6 @@ func traffic(ctx context.Context, o options, w io.Writer) (err error) {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	fs := &flows{}
 	defer func() {
 		stop() // stops the servers
 		for _, wait := range fs.servers {
@@ -72,14 +97,8 @@ func traffic(ctx context.Context, o options, w io.Writer) (err error) {
 		}
 		err = errors.Join(err, f.Close())
 	}()
-	for i, l := range layouts {
-		p, err := l.build(f, i, o.bin)
-		if err == nil {
-			err = fs.add(ctx, p)
-		}
-		if err != nil {
-			return fmt.Errorf("%s: %w", l.name, err)
-		}
+	if err := build(ctx, f); err != nil {
+		return err
 	}
 	if err := fs.measure(ctx, o.rounds); err != nil {
 		return err
@@ -88,20 +107,15 @@ func traffic(ctx context.Context, o options, w io.Writer) (err error) {
 	if o.icount {
 		unit = instructions
 	}
-	if _, err := fmt.Fprintf(w, "%s\n%s", title(unit, o.rounds, ours), fs.table()); err != nil || !o.icount {
+	if _, err := fmt.Fprintf(w, "%s\n%s", title(unit, o.rounds, fs.reference), fs.table()); err != nil || !o.icount {
 		return err
 	}
 	return fs.kept()
 }
 
-type flows struct {
-	all     []*flow
-	servers []func() // wait for the servers to end
-}
-
-// add starts the servers of a layout and lists its flows.
-func (fs *flows) add(ctx context.Context, p *pair) error {
-	for _, g := range []*guest{p.b, p.c} {
+// add starts servers of a layout and lists its flows.
+func (fs *flows) add(ctx context.Context, p *pair, routes []route, servers ...*guest) error {
+	for _, g := range servers {
 		wait, err := g.serve(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", g.name, err)
@@ -188,45 +202,12 @@ func (g *guest) serve(ctx context.Context) (wait func(), err error) {
 	return wait, err
 }
 
-// chained creates our pods with a service loop: by our plugins, without ipam, which needs EC2.
-func chained(loop string) func(*host, *guest) error {
-	return func(h *host, g *guest) error { return execChain(h, g, loop) }
-}
-
-func execChain(h *host, g *guest, loop string) error {
-	conf := map[string]any{
-		"cniVersion": "1.0.0", "name": "traffic", "master": "eth1",
-		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "serviceLoop": loop,
-		"prevResult": map[string]any{
-			"cniVersion": "1.0.0",
-			"interfaces": []any{map[string]any{"name": "eth1"}},
-			"ips":        []any{map[string]any{"address": inSubnet(g.addr).String(), "gateway": router.String(), "interface": 0}},
-			"routes":     []any{map[string]any{"dst": "10.0.0.0/16", "gw": router.String()}},
-		},
-	}
-	for _, plugin := range []string{"cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"} {
-		stdin, err := json.Marshal(conf)
-		if err != nil {
-			return err
-		}
-		var out bytes.Buffer
-		err = h.Do(func() error {
-			c := exec.Command(filepath.Join(h.bin, plugin))
-			c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+g.name, "CNI_NETNS="+g.Path, "CNI_IFNAME=eth0", "CNI_PATH="+h.bin)
-			c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &out, os.Stderr
-			return c.Run()
-		})
-		if err != nil {
-			return fmt.Errorf("%s: %w: %s", plugin, err, out.Bytes())
-		}
-		conf["prevResult"] = json.RawMessage(out.Bytes())
-	}
-	return nil
-}
-
-// table has a row for each layout and route, with the cost of each load and its ratio to our chain.
+// table has a row for each layout and route, with the cost of each load and its ratio to the reference.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
+	if fs.further != "" {
+		t[0] = append(t[0], fs.further)
+	}
 	for _, l := range loads {
 		t[0] = append(t[0], l.name, "spread", "x")
 	}
@@ -235,10 +216,13 @@ func (fs *flows) table() table.Table {
 			continue // one row has all loads of a route
 		}
 		row := []string{fl.pair.name, fl.route.name}
+		if fs.further != "" {
+			row = append(row, fl.pair.note)
+		}
 		for _, l := range loads {
-			took, ours := fs.took(fl.pair.name, fl.route.name, l), fs.took(ours, fl.route.name, l)
+			took, than := fs.took(fl.pair.name, fl.route.name, l), fs.took(fs.reference, cmp.Or(fs.referenceRoute, fl.route.name), l)
 			spread := float64(took[len(took)-1]-took[0]) / float64(cmp.Or(quantile(took, 0.5), 1))
-			row = append(row, fine(quantile(took, 0.5)), fmt.Sprintf("%.1f%%", 100*spread), ratio(quantile(took, 0.5), quantile(ours, 0.5)))
+			row = append(row, fine(quantile(took, 0.5)), fmt.Sprintf("%.1f%%", 100*spread), ratio(quantile(took, 0.5), quantile(than, 0.5)))
 		}
 		t = append(t, row)
 	}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// chained creates our pods with these keys in the configuration: by our plugins, without ipam, which needs EC2.
+func chained(keys map[string]any) func(*host, *guest) error {
+	return func(h *host, g *guest) error {
+		conf := g.conf()
+		maps.Copy(conf, keys)
+		return execChain(h, g, conf)
+	}
+}
+
+// conf is the configuration of our plugins for a pod, with the result of ipam.
+func (g *guest) conf() map[string]any {
+	return map[string]any{
+		"cniVersion": "1.0.0", "name": "traffic", "master": "eth1",
+		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true,
+		"prevResult": map[string]any{
+			"cniVersion": "1.0.0",
+			"interfaces": []any{map[string]any{"name": "eth1"}},
+			"ips":        []any{map[string]any{"address": inSubnet(g.addr).String(), "gateway": router.String(), "interface": 0}},
+			"routes":     []any{map[string]any{"dst": "10.0.0.0/16", "gw": router.String()}},
+		},
+	}
+}
+
+// execChain adds a pod. Its Kubernetes namespace has the pod's own name.
+func execChain(h *host, g *guest, conf map[string]any) error {
+	plugins := []string{"cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}
+	if conf["egress"] != nil {
+		plugins = append(plugins, "cni-ipvlan-vpc-k8s-egress")
+	}
+	for _, plugin := range plugins {
+		stdin, err := json.Marshal(conf)
+		if err != nil {
+			return err
+		}
+		var out bytes.Buffer
+		err = h.Do(func() error {
+			c := exec.Command(filepath.Join(h.bin, plugin))
+			c.Env = append(os.Environ(), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+g.name, "CNI_NETNS="+g.Path, "CNI_IFNAME=eth0", "CNI_PATH="+h.bin,
+				"CNI_ARGS=K8S_POD_NAMESPACE="+g.pod+";K8S_POD_NAME="+g.pod)
+			c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &out, os.Stderr
+			return c.Run()
+		})
+		if err != nil {
+			return fmt.Errorf("%s: %w: %s", plugin, err, out.Bytes())
+		}
+		conf["prevResult"] = json.RawMessage(out.Bytes())
+	}
+	return nil
+}
