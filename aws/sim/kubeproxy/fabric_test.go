@@ -61,6 +61,7 @@ func newFabric(t *testing.T) fabric {
 		}
 		answer(t, h, n, 8080)
 		answer(t, h, n, 53)
+		answer(t, h, n, 5555)
 	}
 	// A packet from the node to a ClusterIP needs a route, and a source from it, before the translation.
 	add(t, nl.Wiring{
