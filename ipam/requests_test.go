@@ -353,8 +353,8 @@ func TestRequestRefused(t *testing.T) {
 		{fmt.Sprintf(`[{"eni": %q}]`, elsewhere.ID), "but it is in vpc-2, and this node is in vpc-1"},
 		{fmt.Sprintf(`[{"eni": %q}]`, pools), "but requests allows only ENIs with the tag for=pods"},
 		{fmt.Sprintf(`[{"eni": %q, "ip": "10.177.2.250"}]`, good.ID), "but the ENI does not have the address 10.177.2.250"},
-		{`[{}, {"ip": "10.177.1.3"}]`, "interface 2: the pod asks for the address 10.177.1.3, which AWS reserves"},
-		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: the pod asks for " + bare.ID + ", but requests allows only ENIs with the tag for=pods"},
+		{`[{}, {"ip": "10.177.1.3"}]`, "interface 2: no address is free: the pod asks for the address 10.177.1.3, which AWS reserves"},
+		{fmt.Sprintf(`[{}, {"eni": %q}]`, bare.ID), "interface 2: no address is free: the pod asks for " + bare.ID + ", but requests allows only ENIs with the tag for=pods"},
 		{`[{}, {"subnet": "subnet-db", "ip": "10.177.2.88"}]`, "interface 2: pod default/pod050 asks for the address 10.177.2.88, which default/pod001 has"},
 		{`[{"securityGroups": ["sg-2"]}, {"securityGroups": ["sg-3"]}]`, "pod default/pod050 asks for 2 interfaces that need 2 more ENIs, and m5.large, which can have 3, has 3"},
 		{fmt.Sprintf(`[{"eni": %q}]`, good.ID), "attach " + good.ID + ", for which the pod asks: instance is full"}, // an m5.large has 3 ENIs

@@ -133,9 +133,12 @@ func read(t *testing.T, file string) string {
 // command runs a program that must succeed, and returns its output.
 func command(t *testing.T, name string, arg ...string) string {
 	t.Helper()
-	out, err := exec.Command(name, arg...).CombinedOutput()
+	var stderr strings.Builder // warnings are not output
+	c := exec.Command(name, arg...)
+	c.Stderr = &stderr
+	out, err := c.Output()
 	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(arg, " "), err, out)
+		t.Fatalf("%s %s: %v\n%s%s", name, strings.Join(arg, " "), err, out, &stderr)
 	}
 	return string(out)
 }

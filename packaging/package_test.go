@@ -154,7 +154,7 @@ func tarball(t *testing.T, file string) {
 	}
 }
 
-// sbom checks that the bill has the five programs and their modules.
+// sbom checks that the bill has the six programs and their modules.
 func sbom(t *testing.T, file string) {
 	var bom struct {
 		BomFormat, SpecVersion string
@@ -170,7 +170,7 @@ func sbom(t *testing.T, file string) {
 			t.Errorf("%s: version %q, package URL %q", c.Name, c.Version, c.PURL)
 		}
 	}
-	if got := len(kinds["application"]); got != 5 || bom.BomFormat != "CycloneDX" || bom.SpecVersion != "1.6" {
+	if got := len(kinds["application"]); got != 6 || bom.BomFormat != "CycloneDX" || bom.SpecVersion != "1.6" {
 		t.Errorf("%d programs, %s %s", got, bom.BomFormat, bom.SpecVersion)
 	}
 	for _, name := range []string{"stdlib", "github.com/containernetworking/cni", "github.com/vishvananda/netlink", "github.com/aws/aws-sdk-go-v2"} {

@@ -25,11 +25,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// name begins the names of all our programs. It is also the name of the plugin that is all three in one.
+// name begins the names of all our programs. It is also the name of the plugin that is all in one.
 const name = "cni-ipvlan-vpc-k8s"
 
 // plugins are our plugins in the order in which they are installed: the one that executes another comes last.
-var plugins = []string{conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeAll}
+var plugins = []string{conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
 
 // A Change is what was done to a file, or what would be done.
 type Change struct {
