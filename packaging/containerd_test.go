@@ -35,7 +35,7 @@ func imported(t *testing.T, layout, version string) {
 	}
 	root := roots[0]
 	out := command(t, filepath.Join(root, "usr/bin/cni-tool"), "install", "--check", "--root", t.TempDir(), "--from", root)
-	if !strings.Contains(out, "\ncreate   /opt/cni/bin/cni-ipvlan-vpc-k8s-ipam\n") {
+	if !strings.Contains(out, "create   /opt/cni/bin/cni-ipvlan-vpc-k8s-ipam\n") {
 		t.Errorf("it would install\n%s", out)
 	}
 }
