@@ -487,15 +487,17 @@ func (n *node) intact() {
 		}
 	}
 	for a, l := range s.Leases.All() {
-		if n.pods[l.ContainerID] != a {
-			n.Errorf("%s is leased by %s, which has %s", a, l.Key, n.pods[l.ContainerID])
+		if _, lives := n.pods[l.ContainerID]; !lives || !slices.Contains(n.addrs(l.ContainerID), a) {
+			n.Errorf("%s is leased by %s, which has %s", a, l.Key, n.addrs(l.ContainerID))
 		}
 	}
-	for pod, a := range n.pods {
-		l, _ := s.Leases.At(a)
-		e := attached[l.ENI]
-		if l.Key != podKey(pod) || !slices.Contains(e.Addrs, a) && !delegated(e, a) {
-			n.Errorf("%s has %s, which is leased by %q, and %s has %v", pod, a, l.Key, e.ID, e.Addrs)
+	for pod := range n.pods {
+		for _, a := range n.addrs(pod) {
+			l, _ := s.Leases.At(a)
+			e := attached[l.ENI]
+			if l.Key != podKey(pod) || !slices.Contains(e.Addrs, a) && !delegated(e, a) {
+				n.Errorf("%s has %s, which is leased by %q, and %s has %v", pod, a, l.Key, e.ID, e.Addrs)
+			}
 		}
 	}
 	for id := range s.ENIs {

@@ -90,11 +90,12 @@ type node struct {
 	aws  aws.Options // for this process
 	via  func(service string, h http.Handler) http.Handler
 
-	mu     sync.Mutex
-	failed error                 // in plugging links
-	pods   map[string]netip.Addr // what live pods have
-	cpu    time.Duration         // that processes of bursts have taken
-	given  string                // an ENI that somebody has created for pods that ask for it; empty: none
+	mu      sync.Mutex
+	failed  error                   // in plugging links
+	pods    map[string]netip.Addr   // what live pods have
+	further map[string][]netip.Addr // what pods with several interfaces have in addition, while they are in pods
+	cpu     time.Duration           // that processes of bursts have taken
+	given   string                  // an ENI that somebody has created for pods that ask for it; empty: none
 
 	kind  kind              // of plugins
 	ns    map[string]*nl.NS // of pods; nil if a path is enough for the plugins
@@ -120,7 +121,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &node{TB: t, kind: alone, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{}, via: via,
+	n := &node{TB: t, kind: alone, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{}, further: map[string][]netip.Addr{}, via: via,
 		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1, "secGroupIds": []string{}, "subnetTags": subnetTags}}
 	n.host, _ = nltest.NS(t, "node")
 	sim.OnChange(n.plug)
@@ -294,25 +295,36 @@ func (n *node) add(pod string) {
 func (n *node) got(pod string, cmd *exec.Cmd) {
 	n.Helper()
 	var result types100.Result
-	if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &result); err != nil || len(result.IPs) != 1 {
+	if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &result); err != nil || len(result.IPs) == 0 || len(result.IPs) > 1 && n.conf["runtimeConfig"] == nil {
 		n.Errorf("ADD of %s: %v: %s", pod, err, cmd.Stdout)
 		return
 	}
-	a, _ := netip.AddrFromSlice(result.IPs[0].Address.IP.To4())
-	n.has(pod, a)
+	var addrs []netip.Addr
+	for _, ip := range result.IPs {
+		a, _ := netip.AddrFromSlice(ip.Address.IP.To4())
+		addrs = append(addrs, a)
+	}
+	n.has(pod, addrs...)
 }
 
-// has notes the address that a pod has got.
-func (n *node) has(pod string, a netip.Addr) {
+// has notes the addresses that a pod has got, one for each interface.
+func (n *node) has(pod string, addrs ...netip.Addr) {
 	n.Helper()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for other, has := range n.pods {
-		if other != pod && has == a {
-			n.Errorf("%s and %s have %s", other, pod, a)
+	for other := range n.pods {
+		for _, a := range addrs {
+			if other != pod && slices.Contains(n.addrs(other), a) {
+				n.Errorf("%s and %s have %s", other, pod, a)
+			}
 		}
 	}
-	n.pods[pod] = a
+	n.pods[pod], n.further[pod] = addrs[0], addrs[1:]
+}
+
+// addrs are all addresses of a live pod.
+func (n *node) addrs(pod string) []netip.Addr {
+	return append([]netip.Addr{n.pods[pod]}, n.further[pod]...)
 }
 
 // age makes everything in the registry d older.
