@@ -34,7 +34,7 @@ func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
 	synctest.Test(t, func(t *testing.T) {
 		cidr := netip.MustParsePrefix
 		tags := map[string]string{"for": "pods"}
-		sim, err := ec2sim.New(ec2sim.Config{
+		sim, err := NewSim(ec2sim.Config{
 			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}}},
 			Subnets: []ec2sim.Subnet{
 				{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},

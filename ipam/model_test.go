@@ -187,7 +187,7 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		given: map[string]ec2sim.ENI{}}
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
 	c := m.config()
-	sim, err := ec2sim.New(c)
+	sim, err := NewSim(c)
 	must(t, err)
 	m.sim = sim
 	sim.OnChange(m.plug)

@@ -74,7 +74,7 @@ func buildWorld(t *testing.T, instanceType string, config ec2sim.Config) *world 
 	t.Helper()
 	nltest.Need(t, "root", "netns")
 	host, _ := nltest.NS(t, "node")
-	sim, err := ec2sim.New(config)
+	sim, err := NewSim(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,14 +56,11 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// quiet runs the tests without the log of what they run in this process. They do not look at
-// the namespaces of other processes: tests that run beside them have links with the same MAC
-// addresses, since each simulation counts from 1.
+// quiet runs the tests without the log of what they run in this process.
 type quiet struct{ *testing.M }
 
 func (q quiet) Run() int {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
-	lease.Shelves = slices.DeleteFunc(lease.Shelves, func(s lease.Shelf) bool { return s.Dir == "/proc" })
 	return q.M.Run()
 }
 
@@ -117,7 +114,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 		{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.213.0.0/24")},
 		{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.113.0.0/20"), Tags: subnetTags},
 	}
-	sim, err := ec2sim.New(c)
+	sim, err := ipam.NewSim(c)
 	if err != nil {
 		t.Fatal(err)
 	}

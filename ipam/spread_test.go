@@ -42,7 +42,7 @@ func TestThousandNodes(t *testing.T) {
 		}
 		config.Subnets = append(config.Subnets, s)
 	}
-	sim, err := ec2sim.New(config)
+	sim, err := NewSim(config)
 	if err != nil {
 		t.Fatal(err)
 	}

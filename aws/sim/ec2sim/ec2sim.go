@@ -68,6 +68,7 @@ type Config struct {
 	SecurityGroups []string          // the groups that exist; if empty, all groups do
 	GroupVPCs      map[string]string // the VPCs of groups; a group without one is in each VPC
 	InstanceTypes  []InstanceType    // types in addition to the built-in ones; they replace those of the same name
+	MACs           uint16            // the second and the third byte of all MAC addresses, so that links of several simulations on a machine differ
 
 	Denied []string // actions that are refused with UnauthorizedOperation, as if no IAM policy allowed them
 
