@@ -98,16 +98,7 @@ func newEgress(t *testing.T, m mode) *egressScene {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Bin, m.Conflist, m.Further = programs(t), conflist, true
-	s, err := paths.New(m.Options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s := m.open(t, conflist)
 	for _, p := range []struct {
 		node             int
 		kubernetes, name string

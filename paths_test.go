@@ -91,6 +91,17 @@ func (m mode) scene(t *testing.T) *paths.Scene {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s := m.open(t, conflist)
+	addPod(t, s.Nodes[0], "default", "pod1")
+	addPod(t, s.Nodes[0], "default", "sibling")
+	addPod(t, s.Nodes[0], "cousins", "cousin")
+	addPod(t, s.Nodes[1], "default", "remote")
+	return s
+}
+
+// open makes two nodes without pods, which call the plugins of the conflist.
+func (m mode) open(t *testing.T, conflist []byte) *paths.Scene {
+	t.Helper()
 	m.Bin, m.Conflist, m.Further = programs(t), conflist, true
 	s, err := paths.New(m.Options)
 	if err != nil {
@@ -101,10 +112,6 @@ func (m mode) scene(t *testing.T) *paths.Scene {
 			t.Error(err)
 		}
 	})
-	addPod(t, s.Nodes[0], "default", "pod1")
-	addPod(t, s.Nodes[0], "default", "sibling")
-	addPod(t, s.Nodes[0], "cousins", "cousin")
-	addPod(t, s.Nodes[1], "default", "remote")
 	return s
 }
 

@@ -53,3 +53,18 @@ func NodeOf(ctx context.Context) (*NS, error) {
 	}
 	return k.node, nil
 }
+
+// InPod calls f with the node's namespace and that of a pod, which is at the path.
+func InPod(ctx context.Context, path string, f func(node, pod *NS) error) error {
+	node, err := NodeOf(ctx)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	pod, err := node.OpenOther("pod", path)
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	return f(node, pod)
+}

@@ -44,21 +44,6 @@ func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Del: del, Check: check, Status: status}
 }
 
-// inPod calls f in the namespace of the pod of a request.
-func inPod(ctx context.Context, r *plugin.Request[Config], f func(node, pod *nl.NS) error) error {
-	node, err := nl.NodeOf(ctx)
-	if err != nil {
-		return err
-	}
-	defer node.Close()
-	pod, err := node.OpenOther("pod", r.NetNS)
-	if err != nil {
-		return err
-	}
-	defer pod.Close()
-	return f(node, pod)
-}
-
 func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
 	role, err := r.Config.role(r.Pod)
 	if err != nil {
@@ -70,7 +55,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 	if role.none() {
 		return r.Prev, nil
 	}
-	return r.Prev, inPod(ctx, r, func(_, pod *nl.NS) error {
+	return r.Prev, nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		w, err := wiring(r, role, pod)
 		if err == nil {
 			err = w.Add()
@@ -94,7 +79,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	if err != nil || role.none() || r.Prev == nil {
 		return err
 	}
-	return inPod(ctx, r, func(_, pod *nl.NS) error {
+	return nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		w, err := wiring(r, role, pod)
 		if err != nil {
 			return err
@@ -138,7 +123,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if role, err := r.Config.role(r.Pod); err != nil || role.none() {
 		return nil // a pod that was refused has nothing
 	}
-	err := inPod(ctx, r, func(_, pod *nl.NS) error {
+	err := nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		if err := remains(pod, nl.PodGroup(r.Digest())).Del(); err != nil {
 			slog.Warn("DEL could not remove the pod's egress: it ends with the pod's namespace", "error", err)
 		}

@@ -22,7 +22,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	if err := hasInterface(r); err != nil {
 		return err
 	}
-	return inPod(ctx, r, func(node, pod *nl.NS) error {
+	return nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		own := nl.PodGroup(r.Digest())
 		asked, err := r.Config.Requests(r.IfName)
 		if err != nil {

@@ -42,21 +42,6 @@ func Commands(home Home) plugin.Commands[Config] {
 		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}
 }
 
-// inPod calls f with the node's namespace and the pod's.
-func inPod(ctx context.Context, r *plugin.Request[Config], f func(node, pod *nl.NS) error) error {
-	node, err := nl.NodeOf(ctx)
-	if err != nil {
-		return err
-	}
-	defer node.Close()
-	pod, err := node.OpenOther("pod", r.NetNS)
-	if err != nil {
-		return err
-	}
-	defer pod.Close()
-	return f(node, pod)
-}
-
 func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -66,7 +51,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, 
 	if err != nil {
 		return nil, err
 	}
-	err = inPod(ctx, r, func(node, pod *nl.NS) error {
+	err = nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		res, err = connect(r, asked, masters, node, pod)
 		return err
 	})
@@ -131,7 +116,7 @@ func all(slaves []slave, such func(slave) bool) bool {
 // What cannot be deleted does not fail DEL, because it ends with the namespace. The pod may have
 // caused the failure, and its DEL would then fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
-	err := inPod(ctx, r, func(node, pod *nl.NS) error {
+	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(bringBack(r, home, node, pod), remove(r, pod)); err != nil {
 			slog.Warn("DEL could not remove everything in the pod: the rest ends with its namespace", "error", err)
 		}
