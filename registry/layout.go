@@ -45,11 +45,16 @@ func cooling(since *time.Time, c *codec.Codec) {
 	})
 }
 
+// describe has the first members of a lease.
+func (k *Key) describe(c *codec.Codec) {
+	codec.Field(c, "network", &k.Network, codec.Text)
+	codec.Field(c, "containerID", &k.ContainerID, codec.Text)
+	codec.Field(c, "ifname", &k.IfName, codec.Text)
+}
+
 func (l *Lease) describe(c *codec.Codec) {
 	c.Object(func() {
-		codec.Field(c, "network", &l.Network, codec.Text)
-		codec.Field(c, "containerID", &l.ContainerID, codec.Text)
-		codec.Field(c, "ifname", &l.IfName, codec.Text)
+		l.Key.describe(c)
 		codec.Optional(c, "podNamespace", &l.PodNamespace, codec.Text)
 		codec.Optional(c, "podName", &l.PodName, codec.Text)
 		codec.Optional(c, "netns", &l.NetNS, codec.Text)

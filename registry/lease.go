@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
 // A Lease gives an address to an attachment.
@@ -45,10 +47,17 @@ func (l Lease) PodOf() string {
 	return l.PodNamespace + "/" + l.PodName
 }
 
+// begin returns how the text of a lease of the attachment begins: a process need not parse
+// the leases of all others.
+func (k Key) begin() string {
+	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.describe(c) }) }) // it writes only texts, which cannot fail
+	return strings.TrimSuffix(string(b), "}")
+}
+
 // Held lists the addresses of an attachment, in order.
 func (s *State) Held(k Key) []netip.Addr {
 	var held []netip.Addr
-	for a, l := range s.Leases.Naming(k.ContainerID) {
+	for a, l := range s.Leases.Beginning(k.begin()) {
 		if l.Key == k {
 			held = append(held, a)
 		}
@@ -59,7 +68,7 @@ func (s *State) Held(k Key) []netip.Addr {
 // HeldBy lists the addresses of one interface of an attachment, in order.
 func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	var held []netip.Addr
-	for a, l := range s.Leases.Naming(k.ContainerID) {
+	for a, l := range s.Leases.Beginning(k.begin()) {
 		if l.Key == k && l.NIC == nic {
 			held = append(held, a)
 		}

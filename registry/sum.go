@@ -19,7 +19,7 @@ import (
 // could write the sum, too.
 
 // layout is the initial value of all sums. A release whose leases earlier releases cannot
-// read needs another value. To earlier releases its sums are then wrong, so they parse the
+// read, or whose leases do not begin with their key, needs another value. To earlier releases its sums are then wrong, so they parse the
 // whole file.
 const layout = 0x2545f4914f6cdd1d
 

@@ -23,6 +23,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"unsafe"
 )
 
 // A Codec is what a description reads from or writes to. After the first error it reads
@@ -34,6 +35,7 @@ type Codec struct {
 	err error
 
 	late  bool // values of Entries are parsed when they are used
+	slash int  // if late: where the next backslash is, or any place before at if that is not known
 	exact bool
 	seen  []string // names of the members read so far, of this object and of those around it
 	own   int      // where the names of this object begin
@@ -56,9 +58,10 @@ func Read(in []byte, value func(*Codec)) error {
 }
 
 // ReadLate is Read for a text that Write has written, byte for byte; the caller must be
-// sure of that. The values of [Entries] are parsed when they are used.
+// sure of that, and must not change the text any more. The values of [Entries] are parsed
+// when they are used.
 func ReadLate(in []byte, value func(*Codec)) error {
-	c := Codec{in: string(in), late: true}
+	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), late: true, slash: -1} // a copy of a large text costs a page fault for each page
 	return c.read(value)
 }
 

@@ -5,9 +5,12 @@ package codec
 
 import (
 	"encoding/binary"
+	"fmt"
 	"iter"
 	"net/netip"
 	"slices"
+	"sort"
+	"strings"
 )
 
 // Entries are a map by address that is read from a text and written again. A process uses
@@ -28,8 +31,9 @@ type Entries[V comparable] struct {
 type entry[V comparable] struct {
 	key             netip.Addr
 	rank            uint64
-	from, value, to int // offsets of the entry, its value and its end; to is 0 if the text is outdated
-	known           *V  // nil: not parsed yet
+	from, value, to int  // offsets of the entry, its value and its end; to is 0 if the text is outdated
+	known           *V   // nil: not parsed yet
+	odd             bool // not parsed, and its text may have escapes
 }
 
 // rank orders addresses as netip does, except IPv6 addresses that are close together.
@@ -66,10 +70,14 @@ func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *
 // read reads an entry. It is appended, unless a person has changed the order in the file.
 func (e *Entries[V]) read(c *Codec) {
 	one := entry[V]{from: c.at}
-	one.key = key(c, ByAddr)
+	if c.late {
+		one.key = c.lateKey()
+	} else {
+		one.key = key(c, ByAddr)
+	}
 	one.rank, one.value = rank(one.key), c.at
 	if c.late {
-		c.skip()
+		one.odd = !c.skipLate()
 		c.member(false)
 	} else {
 		one.known = new(V)
@@ -78,6 +86,40 @@ func (e *Entries[V]) read(c *Codec) {
 	if one.to = c.at - 1; c.err == nil { // without the comma, or the brace that ends the table
 		e.put(one)
 	}
+}
+
+// lateKey reads a key that Write has written. What is none makes the text unreadable.
+func (c *Codec) lateKey() netip.Addr {
+	name := c.in[min(c.at+1, len(c.in)):]
+	n := max(strings.IndexByte(name, '"'), 0)
+	a, err := parseAddr(name[:n])
+	if err != nil {
+		return key(c, ByAddr) // a zone may have escapes
+	}
+	if c.at += 1 + n + 1; !c.next(':') {
+		c.Fail(fmt.Errorf("want a colon after %q", name[:n]))
+	}
+	return a
+}
+
+// skipLate skips a value that Write has written. Without escapes, a string has no quotes. So if
+// the first brace is in a string and not the end of the object, the text from there on cannot
+// be read as members, and reading fails. It reports whether the value was as simple as that.
+func (c *Codec) skipLate() (simple bool) {
+	end := c.at + strings.IndexByte(c.in[c.at:], '}') + 1
+	if c.slash < c.at {
+		c.slash = len(c.in)
+		if n := strings.IndexByte(c.in[c.at:], '\\'); n >= 0 {
+			c.slash = c.at + n
+		}
+	}
+	simple = end > c.at && end < c.slash && end < len(c.in) && (c.in[end] == ',' || c.in[end] == '}')
+	if simple {
+		c.at = end
+	} else {
+		c.skip()
+	}
+	return simple
 }
 
 // write writes the entries. Unchanged neighbours are copied together.
@@ -179,13 +221,21 @@ func (e *Entries[V]) each(i int, f func(i int, k netip.Addr) bool) {
 		if !f(i, k) {
 			return
 		}
-		if i >= len(e.all) || e.all[i].key != k { // f has deleted it, or has set or deleted an entry before it
-			i, _ = e.find(k)
-		}
-		if i < len(e.all) && e.all[i].key == k {
-			i++
-		}
+		i = e.at(i, k) + 1
 	}
+}
+
+// at returns the index of the entry that was at i, or that of the one before its place. A loop
+// may have deleted it, or have set or deleted an entry before it.
+func (e *Entries[V]) at(i int, k netip.Addr) int {
+	if i < len(e.all) && e.all[i].key == k {
+		return i
+	}
+	i, found := e.find(k)
+	if !found {
+		i--
+	}
+	return i
 }
 
 // Keys iterates over the keys, in order.
@@ -203,6 +253,13 @@ func (e *Entries[V]) Within(b netip.Prefix) iter.Seq[netip.Addr] {
 	}
 }
 
+// Count counts the entries in a block.
+func (e *Entries[V]) Count(b netip.Prefix) int {
+	from, _ := e.find(b.Masked().Addr())
+	to := sort.Search(len(e.all)-from, func(i int) bool { return !b.Contains(e.all[from+i].key.WithZone("")) })
+	return to
+}
+
 // All iterates over the entries, in order.
 func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
@@ -210,15 +267,20 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Naming iterates, in order, over the entries with a string that contains the text, and
-// over some others. It parses as few other entries as possible.
-func (e *Entries[V]) Naming(text string) iter.Seq2[netip.Addr, V] {
+// Beginning iterates, in order, over the entries whose value begins with the text, as Write
+// writes it, and over some others. It parses as few other entries as possible.
+func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
-		n := newNeedle(text)
-		e.each(0, func(i int, k netip.Addr) bool {
+		for i := 0; i < len(e.all); i++ {
 			one := &e.all[i]
-			may := one.known != nil || n.mayBeIn(e.in[one.value:one.to])
-			return !may || yield(k, e.ask(i))
-		})
+			if one.known == nil && !one.odd && !strings.HasPrefix(e.in[one.value:one.to], text) {
+				continue
+			}
+			k := one.key
+			if !yield(k, e.ask(i)) {
+				return
+			}
+			i = e.at(i, k)
+		}
 	}
 }

@@ -89,11 +89,7 @@ func leased(s *registry.State, e registry.ENI) int {
 
 // load counts the addresses of a prefix that are leased.
 func load(s *registry.State, b netip.Prefix) int {
-	n := 0
-	for range s.Leases.Within(b) {
-		n++
-	}
-	return n
+	return s.Leases.Count(b)
 }
 
 // Candidates chooses the addresses to lease next, one of each family. All are on the same
@@ -155,17 +151,25 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 
 // delegated chooses an address of the ENI's fullest prefix that has a free one.
 func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
-	var blocks []netip.Prefix
+	type block struct {
+		netip.Prefix
+		load int
+	}
+	var blocks []block
 	for _, b := range p.Prefixes {
 		if nl.FamilyOf(b.CIDR.Addr()) == f {
-			blocks = append(blocks, b.CIDR)
+			blocks = append(blocks, block{b.CIDR, load(s, b.CIDR)})
 		}
 	}
-	slices.SortFunc(blocks, func(a, b netip.Prefix) int {
-		return cmp.Or(load(s, b)-load(s, a), a.Addr().Compare(b.Addr()))
+	slices.SortFunc(blocks, func(a, b block) int {
+		return cmp.Or(b.load-a.load, a.Addr().Compare(b.Addr()))
 	})
 	for _, b := range blocks {
-		if a := within(s, b, before); a.IsValid() {
+		full := b.load == 1<<(b.Addr().BitLen()-b.Bits()) // an IPv6 prefix never is
+		if full {
+			continue
+		}
+		if a := within(s, b.Prefix, before); a.IsValid() {
 			return a
 		}
 	}

@@ -107,7 +107,7 @@ func (c Choice) tooMany(s *registry.State, o Owner) error {
 		return nil
 	}
 	others := map[string]bool{} // an interface of both families has two leases
-	for _, l := range s.Leases.Naming(o.ContainerID) {
+	for _, l := range s.Leases.All() {
 		if l.ContainerID == o.ContainerID && l.Key != o.Key {
 			others[Owner{Key: l.Key, NIC: l.NIC}.waiter()] = true
 		}
