@@ -22,8 +22,10 @@ package aws
 import (
 	"cmp"
 	"context"
+	"math/rand/v2"
 	"net/http"
 	"sync"
+	"time"
 
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -57,6 +59,10 @@ type Options struct {
 	// make the other processes of the node wait, too. A process that repeats by itself only
 	// takes tokens from the others.
 	Attempts int
+
+	// Jitter returns a random time of less than d, for the wait before another attempt. If it
+	// is nil, that is rand.N. A simulation of many nodes gives each its own, from a seed.
+	Jitter func(d time.Duration) time.Duration
 }
 
 // An HTTPClient makes HTTP requests, as *http.Client does.
@@ -79,10 +85,16 @@ type Client struct {
 // environment has an invalid value, each call that needs it fails.
 func New(o Options) *Client {
 	o.Attempts = cmp.Or(o.Attempts, 2)
+	if o.Jitter == nil {
+		o.Jitter = rand.N[time.Duration]
+	}
 	m := newMetadata(o)
 	s, err := sdkOptions(o, m)
 	return &Client{options: o, metadata: m, ec2: ec2.New(s), invalid: err}
 }
+
+// Jitter returns a random time of less than d: see [Options].
+func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
 // sdkOptions returns all options except the region, which a call determines when it needs
 // it.

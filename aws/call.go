@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -48,7 +47,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	}
 	var made attempts
 	out, err := f(ctx, in, func(o *ec2.Options) {
-		o.Region, o.Retryer = region, retryer(ctx, action, c.options.Attempts)
+		o.Region, o.Retryer = region, c.retryer(ctx, action)
 		made.watch(o)
 	})
 	if err != nil {
@@ -67,9 +66,9 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 //
 // If the next attempt would begin after the deadline of ctx, the call ends at once. Its
 // error then says that EC2 throttles, which is more useful than a timeout.
-func retryer(ctx context.Context, action string, attempts int) sdk.Retryer {
+func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
-		o.MaxAttempts = attempts
+		o.MaxAttempts = c.options.Attempts
 		o.RateLimiter = ratelimit.None // its budget is meant for long-lived processes
 		if slices.Contains(untokened, action) {
 			o.Retryables = []retry.IsErrorRetryable{
@@ -78,7 +77,7 @@ func retryer(ctx context.Context, action string, attempts int) sdk.Retryer {
 			}
 		}
 		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, err error) (time.Duration, error) {
-			d := rand.N(time.Second / 2 << min(attempt, 4)) // full jitter
+			d := c.Jitter(time.Second / 2 << min(attempt, 4)) // full jitter
 			if t, ok := ctx.Deadline(); ok && time.Until(t) < d {
 				return 0, err
 			}

@@ -302,7 +302,7 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
-			return p.notBefore(ctx, modify, backoff(3))
+			return p.notBefore(ctx, modify, p.backoff(3))
 		}
 		return nil
 	}

@@ -58,7 +58,7 @@ func (p *Pool) call(ctx context.Context, action string, begin begin, do do) erro
 		}
 		var record func(*registry.State)
 		record, err = do(s, token)
-		again := time.Now().Add(backoff(attempt))
+		again := time.Now().Add(p.backoff(attempt))
 		e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 			if errors.Is(err, aws.ErrThrottled) {
 				s.NotBefore[action] = again

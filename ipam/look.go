@@ -33,7 +33,7 @@ func look[T any](ctx context.Context, p *Pool, action string, ask func(context.C
 		if !errors.Is(err, aws.ErrThrottled) {
 			return answer, err
 		}
-		if e := p.notBefore(ctx, action, backoff(attempt)); e != nil {
+		if e := p.notBefore(ctx, action, p.backoff(attempt)); e != nil {
 			return answer, errors.Join(err, e)
 		}
 		throttled = err

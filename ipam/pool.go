@@ -51,7 +51,7 @@ const rounds = 4
 func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= rounds {
-			if err := sleep(ctx, backoff(well-rounds), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+			if err := sleep(ctx, p.backoff(well-rounds), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
 				return lease.Allocation{}, lacking(why, err)
 			}
 		}
@@ -91,7 +91,7 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 	if e := p.fail(ctx, o, err, began); e != nil {
 		return true, errors.Join(err, e)
 	}
-	if !again || sleep(ctx, backoff(attempt), "") != nil {
+	if !again || sleep(ctx, p.backoff(attempt), "") != nil {
 		return true, err
 	}
 	return true, nil

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -42,7 +41,7 @@ func (p *Pool) noteQuota(ctx context.Context, err error) error {
 	if !errors.Is(err, aws.ErrQuota) {
 		return err
 	}
-	until := time.Now().Add(quotaWait/3 + rand.N(quotaWait*2/3))
+	until := time.Now().Add(quotaWait/3 + p.Cloud.Jitter(quotaWait*2/3))
 	if e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.Instance.QuotaUntil = until }); e != nil {
 		return fmt.Errorf("%w: %w", err, e)
 	}

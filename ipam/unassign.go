@@ -233,7 +233,7 @@ func (p *Pool) unassign(ctx context.Context, id string, x releasable) (gone rele
 		// Withdraw again: if the registry was lost meanwhile, another process may have learned x again.
 		withdraw(s, id, gone)
 		if errors.Is(err, aws.ErrThrottled) {
-			s.NotBefore[unassign] = time.Now().Add(backoff(0))
+			s.NotBefore[unassign] = time.Now().Add(p.backoff(0))
 		}
 		if aws.Undone(err) && !isPartial(err) {
 			restore(s, id, rest)

@@ -43,7 +43,7 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 			had, idle = has, 0
 		}
 		if idle >= rounds {
-			err = sleep(ctx, backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
+			err = sleep(ctx, p.backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
 		}
 		if err == nil {
 			err = p.grow(ctx)
