@@ -42,9 +42,11 @@ func (seen attached) tracking() registry.Tracking {
 }
 
 // attachAnywhere attaches the ENI at a free slot. It needs to know which ENIs are attached,
-// and asks EC2 if seen is too old. Another program may take the slot before the attach call.
+// and asks EC2 if seen is too old. Another program may take the slot before the attach call:
+// then EC2 refuses. So seen may be from before EC2 has throttled the calls since. In a large
+// cluster, describes are throttled, too.
 func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen attached) (attachment string, at slot, err error) {
-	const lately = 5 * time.Second
+	const lately = time.Minute
 	if err := p.turn(ctx, attachAction); err != nil {
 		return "", at, err
 	}
@@ -115,7 +117,7 @@ func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (att
 		if !errors.Is(err, aws.ErrNotFound) || time.Since(start) > young {
 			return attachment, err
 		}
-		if e := sleep(ctx, backoff(0), "attach "+eni); e != nil {
+		if e := sleep(ctx, p.backoff(0), "attach "+eni); e != nil {
 			return "", errors.Join(err, e)
 		}
 	}

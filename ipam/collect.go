@@ -59,7 +59,7 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	}
 	defer unlock()
 	p.Look(ctx)
-	seen, err := p.learn(ctx)
+	seen, err := p.learn(ctx, true)
 	if err == nil {
 		err = p.correct(ctx, seen)
 	}

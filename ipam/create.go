@@ -118,7 +118,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 // secondary returns how many addresses a new ENI needs besides its primary one.
 func (p *Pool) secondary(s *registry.State, spec ENISpec) int {
 	if spec.Managed {
-		return p.want(s) - 1
+		return p.wantNew(s) - 1
 	}
 	return max(spec.Addrs-1, 0)
 }

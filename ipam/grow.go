@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -162,9 +161,10 @@ func sleep(ctx context.Context, d time.Duration, what string) error {
 }
 
 // backoff is the wait after the n-th throttled answer in a row: full jitter up to
-// 1, 2, 4, 8 seconds, so that nodes which were throttled together do not return together.
-func backoff(n int) time.Duration {
-	return rand.N(min(time.Second<<min(n, 10), registry.MostBackoff))
+// 1, 2, 4 ... 32 seconds, so that nodes which were throttled together do not return together.
+// With 2000 nodes, that is a hundred refused calls per second, for 5 that EC2 carries out.
+func (p *Pool) backoff(n int) time.Duration {
+	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
 // missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 repeats

@@ -24,13 +24,17 @@ import (
 // An address that is in use gets a lease without a key, if it has no lease. Any other address
 // that is new to the registry cools first. On a node on which no pod has an address yet, it
 // is free at once.
+//
+// If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs.
+// A collection does so later: the nodes of a cluster begin together, and collect in turns.
 func (p *Pool) Learn(ctx context.Context) error {
-	_, err := p.learn(ctx)
+	_, err := p.learn(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools)
 	return err
 }
 
-// learn is Learn, and also returns the ENIs that the metadata service shows.
-func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
+// learn is Learn, and also returns the ENIs that the metadata service shows. If ask is false,
+// it does not ask EC2.
+func (p *Pool) learn(ctx context.Context, ask bool) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance: %w", err)
@@ -39,9 +43,11 @@ func (p *Pool) learn(ctx context.Context) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance's ENIs: %w", err)
 	}
-	described, tagsUnknown, err := p.describeNew(ctx, instance.ID, enis)
-	if err != nil {
-		return nil, err
+	described, tagsUnknown := map[string]aws.ENI(nil), registry.NotAsked
+	if ask {
+		if described, tagsUnknown, err = p.describeNew(ctx, instance.ID, enis); err != nil {
+			return nil, err
+		}
 	}
 	used := p.Used()
 	// Metadata may not show the ENIs of pods that run yet, but their veth pairs are there.

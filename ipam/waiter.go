@@ -5,8 +5,10 @@ package ipam
 
 import (
 	"context"
+	"net/netip"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -29,6 +31,10 @@ func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
 // want returns how many addresses to ask for. That is one for each waiting ADD, and as many
 // as the pool wants to keep ready, but at least ipBatchSize. It is not more than maxPods
 // needs.
+//
+// If addresses cool, pods are being replaced, and more will be. So want doubles what cools.
+// With one address for each waiting ADD, a rolling update would cost as many calls as the
+// node has pods, of a rate limit that the whole account shares.
 func (p *Pool) want(s *registry.State) int {
 	if p.Policy.Choice.Exclusive {
 		return 1 // each pod needs an ENI of its own
@@ -37,8 +43,47 @@ func (p *Pool) want(s *registry.State) int {
 		return max(s.Instance.IPv4PerENI, 1)
 	}
 	waiting, _ := p.waiting(s)
-	n := min(max(waiting+p.Policy.Warm.Min, p.Policy.Batch), p.Policy.More(s))
+	n := min(max(waiting+p.Policy.Warm.Min, waiting+p.cooling(s), p.Policy.Batch), p.Policy.More(s))
 	return max(n, waiting, 1)
+}
+
+// cooling counts the addresses of the pool that cool.
+func (p *Pool) cooling(s *registry.State) (n int) {
+	after := time.Now().Add(-p.Policy.ReuseWait)
+	for a, since := range s.Free.All() {
+		if since.After(after) && p.serves(s, a) {
+			n++
+		}
+	}
+	return n
+}
+
+// pods counts the pods of the pool.
+func (p *Pool) pods(s *registry.State) (n int) {
+	for a := range s.Leases.Keys() {
+		if p.serves(s, a) {
+			n++
+		}
+	}
+	return n
+}
+
+// serves reports whether pods of the pool get addresses like a: of an ENI of the pool, and of
+// the family that each of its pods has.
+func (p *Pool) serves(s *registry.State, a netip.Addr) bool {
+	id, e := s.ENIOf(a)
+	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
+}
+
+// wantNew is want for a new ENI, which costs three changing calls. It has room for a quarter
+// more pods than the pool has then.
+func (p *Pool) wantNew(s *registry.State) int {
+	n := p.want(s)
+	if p.Policy.Choice.Exclusive {
+		return n
+	}
+	waiting, _ := p.waiting(s)
+	return max(n, min(waiting+(waiting+p.pods(s))/4, p.Policy.More(s)))
 }
 
 // gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes
