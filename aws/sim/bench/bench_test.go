@@ -60,11 +60,11 @@ func TestQuantile(t *testing.T) {
 
 // The benchmark must measure the shipped chains: their plugins are named, and libcni accepts them.
 func TestCandidates(t *testing.T) {
-	own, err := warm("../../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist")
+	own, err := warm("../../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", 1, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	chained, err := warm("../../../conflist-examples/three-plugins.conflist")
+	chained, err := warm("../../../conflist-examples/three-plugins.conflist", 1, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,9 +53,9 @@ func candidates(own, chained, dir string) []candidate {
 	}
 }
 
-// warm returns the conflist in file with two changes: an address may be used again at once, and EC2 is asked for as
-// many addresses as fit on an ENI. EC2 is asked before the measurement.
-func warm(file string) (string, error) {
+// warm returns the conflist in file with some changes: an address may be used again at once, and EC2 is asked for as
+// many addresses as fit on an ENI, or for prefixes. EC2 is asked before the measurement.
+func warm(file string, first int, prefixes bool) (string, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return "", err
@@ -71,7 +71,7 @@ func warm(file string) (string, error) {
 	}
 	for _, p := range list.Plugins {
 		if p["type"] == "cni-ipvlan-vpc-k8s" || p["type"] == "cni-ipvlan-vpc-k8s-ipam" {
-			p["reuseIPWait"], p["ipBatchSize"] = 0, 0
+			p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
 		}
 	}
 	b, err = json.Marshal(list)

@@ -33,6 +33,7 @@ type options struct {
 	rounds int
 	c      concurrencies
 	pods   int
+	prefix bool
 	icount bool
 
 	traffic, egress bool
@@ -67,6 +68,7 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.rounds, "rounds", 60, "how many calls of each chain")
 	f.Var(&o.c, "c", "how many calls at once, a `list`")
 	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")
+	f.BoolVar(&o.prefix, "prefixes", false, "the addresses are of delegated prefixes, of which each ENI gets as many as fit")
 	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
 	f.BoolVar(&o.egress, "egress", false, "instead: what the traffic of pods to a host outside costs, with an egress and without")
 	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
@@ -77,8 +79,8 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("%q: there are no arguments", f.Arg(0))
 	case o.rounds < 1:
 		return o, fmt.Errorf("-rounds %d: want 1 or more", o.rounds)
-	case o.pods < 0 || o.pods > maxPods:
-		return o, fmt.Errorf("-pods %d: want at most %d, for which an %s has room", o.pods, maxPods, instanceType)
+	case o.pods < 0 || o.pods > large.pods:
+		return o, fmt.Errorf("-pods %d: want at most %d, for which a %s has room", o.pods, large.pods, large.Name)
 	}
 	if o.icount {
 		o.c = concurrencies{1}

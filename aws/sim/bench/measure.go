@@ -31,7 +31,7 @@ type subject struct {
 
 // bench measures all candidates on one node.
 func bench(ctx context.Context, o options, r *report) error {
-	w, err := newWorld()
+	w, err := newWorld(sizeFor(o.pods))
 	if err != nil {
 		return err
 	}
@@ -73,11 +73,11 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 
 // chains returns the candidates that can be measured here.
 func (n *node) chains(o options, r *report) ([]*chain, error) {
-	own, err := warm(o.conflist)
+	own, err := warm(o.conflist, n.world.first, o.prefix)
 	if err != nil {
 		return nil, err
 	}
-	chained, err := warm(filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist"))
+	chained, err := warm(filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist"), n.world.first, o.prefix)
 	if err != nil {
 		return nil, err
 	}

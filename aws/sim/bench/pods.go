@@ -13,7 +13,7 @@ import (
 
 // flat measures chains on two nodes in turns: as the first pod of a node, and as the last of many.
 func flat(ctx context.Context, o options, r *report) error {
-	w, err := newWorld()
+	w, err := newWorld(sizeFor(o.pods))
 	if err != nil {
 		return err
 	}

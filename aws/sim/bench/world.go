@@ -15,23 +15,39 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 )
 
-// maxPods is how many pods fit on a node of a world: 7 ENIs with 29 addresses beside their primary, and the primaries
-// (EC2 user guide, "Maximum IP addresses per network interface").
-const (
-	instanceType   = "m5.4xlarge"
-	maxPods        = 7 * 30
-	maxConcurrency = 64
+// A size is an instance type of a node, and how many pods fit on it by single addresses. On the large one, the boot ENI
+// serves pods, too (EC2 user guide, "Maximum IP addresses per network interface").
+type size struct {
+	ec2sim.InstanceType
+	pods  int
+	first int // the key interfaceIndex
+}
+
+var (
+	small = size{ec2sim.InstanceType{Name: "m5.4xlarge", ENIs: 8, IPv4PerENI: 30, IPv6PerENI: 30}, 7 * 30, 1}
+	large = size{ec2sim.InstanceType{Name: "c8i.48xlarge", ENIs: 24, IPv4PerENI: 64, IPv6PerENI: 64}, 24*64 - 1, 0}
 )
+
+const maxConcurrency = 64
+
+// sizeFor returns the smaller size on which so many pods fit.
+func sizeFor(pods int) size {
+	if pods <= small.pods {
+		return small
+	}
+	return large
+}
 
 // A world is a simulated VPC, and a tmpfs for everything that is in /run and /var/lib on a real node, so that no chain
 // waits for the disk of this machine.
 type world struct {
 	*vpcsim.Fabric
+	size
 	dir   string
 	nodes []*node
 }
 
-func newWorld() (*world, error) {
+func newWorld(nodes size) (*world, error) {
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
 		return nil, err
@@ -39,9 +55,10 @@ func newWorld() (*world, error) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=700"); err != nil {
 		return nil, errors.Join(fmt.Errorf("mount a tmpfs on %s: %w", dir, err), os.Remove(dir))
 	}
-	w := &world{dir: dir}
+	w := &world{dir: dir, size: nodes}
 	w.Fabric, err = vpcsim.New(ec2sim.Config{
-		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
+		InstanceTypes: []ec2sim.InstanceType{small.InstanceType, large.InstanceType},
+		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")},
 			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.16.0/20"),
@@ -69,7 +86,7 @@ type node struct {
 }
 
 func (w *world) newNode(name string) (*node, error) {
-	i, err := w.RunInstance(name, ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-nodes"})
+	i, err := w.RunInstance(name, ec2sim.RunInstance{Type: w.Name, Subnet: "subnet-nodes"})
 	if err != nil {
 		return nil, err
 	}
