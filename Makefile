@@ -133,7 +133,9 @@ bench-icount: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
 	@$(PACKED) $(VM)/icount $(BENCH) -icount >.cache/bench-icount.txt
 	@echo >>.cache/bench-icount.txt
-	@$(PACKED) $(VM)/icount $(BENCH) -icount -pods 200 -rounds 20 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
+	@$(PACKED) $(VM)/icount $(BENCH) -icount -pods 200 -rounds 20 >>.cache/bench-icount.txt
+	@echo >>.cache/bench-icount.txt
+	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -prefixes -rounds 8 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 	$(MAKE) -s plot
 
 # With VM_KERNEL=trixie-backports on a newer kernel (see setup).
@@ -150,8 +152,16 @@ bench-egress: build
 	VM=always $(VM)/setup iproute2 nftables
 	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*) /sbin/ip" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
 
+# A large cluster against EC2's rate limits, on one core. FLEET has other nodes, ways or seeds: see aws/sim/fleet.
+FLEET   := -nodes 2000
+fleet:
+	rm -rf .cache/fleet
+	go test -count=1 -timeout 6h -run TestWhole -v ./aws/sim/fleet -args $(FLEET) -results $(CURDIR)/.cache/fleet -write $(CURDIR)/docs/fleet.md
+	$(MAKE) -s plot
+
 plot:
 	go run ./aws/sim/bench/plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg.new && mv docs/speed.svg.new docs/speed.svg
+	go run ./aws/sim/bench/plot docs/fleet.md >docs/fleet.svg.new && mv docs/fleet.svg.new docs/fleet.svg
 
 bench-check: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables
@@ -193,4 +203,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot demo sim install files uninstall programs package image package-check clean
+.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean

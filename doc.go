@@ -43,7 +43,7 @@
 //	aws/sim/cri/       containerd and CRI-O, called as kubelet calls them
 //	aws/sim/machine/   an instance with mounts, processes, a host name and cgroups of its own
 //	aws/sim/cluster/   Kubernetes on such machines; make test-cluster, and make cluster to play
-//	aws/sim/demo/      make demo; aws/sim/shell/ is make sim
+//	aws/sim/demo/      make demo; aws/sim/shell/ is make sim, and aws/sim/fleet/ make fleet: thousands of nodes share EC2's limits
 //	aws/sim/bench/     make bench, and its plots
 //	nl/nltest/         namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
 //

@@ -78,6 +78,7 @@ var arrows = map[string]string{
 	"aws/sim/cluster":                                  "aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim",
 	"aws/sim/cluster/play":                             "aws/sim/cluster aws/sim/machine",
 	"aws/sim/shell":                                    "aws/sim/machine aws/sim/vpcsim aws/sim/paths",
+	"aws/sim/fleet":                                    "",
 	"aws/sim/kubeproxy":                                "nl",
 	"aws/sim/cri":                                      "",
 }

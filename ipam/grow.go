@@ -161,8 +161,9 @@ func sleep(ctx context.Context, d time.Duration, what string) error {
 }
 
 // backoff is the wait after the n-th throttled answer in a row: full jitter up to
-// 1, 2, 4 ... 32 seconds, so that nodes which were throttled together do not return together.
-// With 2000 nodes, that is a hundred refused calls per second, for 5 that EC2 carries out.
+// 1, 2, 4, 8 seconds, so that nodes which were throttled together do not return together. Up to
+// 32 seconds, EC2 would refuse a third of the calls, but the last of 200 nodes would wait for
+// half as long again (docs/fleet.md).
 func (p *Pool) backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }

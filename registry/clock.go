@@ -22,7 +22,7 @@ import (
 
 // How far a deadline of a State can be in the future. Who sets a deadline keeps to it.
 const (
-	MostBackoff = 32 * time.Second // of NotBefore, for an action that EC2 throttles
+	MostBackoff = 8 * time.Second  // of NotBefore, for an action that EC2 throttles
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
 	MostFull    = 5 * time.Minute  // of FullUntil
 	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout

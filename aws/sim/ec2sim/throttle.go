@@ -4,7 +4,6 @@
 package ec2sim
 
 import (
-	"maps"
 	"strings"
 	"time"
 )
@@ -48,20 +47,42 @@ func newBuckets(c Config) map[string]*bucket {
 	if !c.Throttle {
 		return nil
 	}
-	all := map[string]Bucket{}
+	buckets := map[string]*bucket{Unfiltered: full(named[Unfiltered])}
 	for action := range actions {
-		all[action] = changing
-		if strings.HasPrefix(action, "Describe") {
-			all[action] = reading
-		}
+		buckets[action] = full(BucketOf(action))
 	}
-	maps.Copy(all, named)
-	maps.Copy(all, c.Buckets)
-	now, buckets := time.Now(), map[string]*bucket{}
-	for name, b := range all {
-		buckets[name] = &bucket{b, b.Size, now}
+	for name, b := range c.Buckets {
+		buckets[name] = full(b)
 	}
 	return buckets
+}
+
+// BucketOf returns EC2's default bucket of an action.
+func BucketOf(action string) Bucket {
+	if b, ok := named[action]; ok {
+		return b
+	}
+	if strings.HasPrefix(action, "Describe") {
+		return reading
+	}
+	return changing
+}
+
+func full(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
+
+// Tokens are the default buckets of an account in a region, without the rest of EC2. They are for models of programs of
+// which only the number of calls is known. The zero value is ready.
+type Tokens struct{ buckets map[string]*bucket }
+
+// Take takes a token for a call of the action, and reports whether there was one. Times come from package time.
+func (t *Tokens) Take(action string) bool {
+	if t.buckets == nil {
+		t.buckets = map[string]*bucket{}
+	}
+	if t.buckets[action] == nil {
+		t.buckets[action] = full(BucketOf(action))
+	}
+	return t.buckets[action].take(time.Now())
 }
 
 // isBucket reports whether there is a bucket of this name.

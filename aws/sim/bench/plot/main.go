@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command plot draws the committed output of the benchmarks as one SVG, which it prints. The charts show the cost of
-// starting a pod, and of reaching another pod.
+// Command plot draws committed tables as one SVG, which it prints. The charts of the benchmarks show the cost of starting
+// a pod, and of reaching another pod. Those of the fleet show how long the pods of a large cluster wait for EC2.
 //
 //	plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg
+//	plot docs/fleet.md >docs/fleet.svg
 //
 // Bars are rectangles, so a template is enough. A plotting library would add ten modules to those of the plugins.
 package main
@@ -15,15 +16,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/template"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/bench/table"
 )
 
-// A Chart shows the ratios of one column of a table.
+// A Chart shows the figures of one column of a table.
 type Chart struct {
 	Title  string
 	column string
+	ratios bool // to the figures of a reference, which the next column x has
 	Bars   []Bar
 
 	Index   int
@@ -35,14 +38,14 @@ type Bar struct {
 	Name   string
 	begins []string // its first cells
 	Own    bool
-	Ratio  float64
+	Figure float64
 }
 
 const otherNode = "pod, other node"
 
 func charts() []Chart {
 	return []Chart{
-		{Title: "Instructions of a pod's ADD and DEL", column: "CPU ADD+DEL", Bars: []Bar{
+		{Title: "Instructions of a pod's ADD and DEL", column: "CPU ADD+DEL", ratios: true, Bars: []Bar{
 			{Name: "this", begins: []string{"ours"}, Own: true},
 			{Name: "three Go programs that do nothing", begins: []string{"noop + noop + noop"}},
 			{Name: "ptp + host-local", begins: []string{"ptp + host-local"}},
@@ -50,13 +53,31 @@ func charts() []Chart {
 			{Name: "ptp, masquerade by iptables", begins: []string{"the same, ipMasq iptables"}},
 			{Name: "ptp, masquerade by nftables", begins: []string{"the same, ipMasq nftables"}},
 		}},
-		{Title: "Instructions of a request, pod to pod on two nodes", column: "rr", Bars: []Bar{
+		{Title: "Instructions of a request, pod to pod on two nodes", column: "rr", ratios: true, Bars: []Bar{
 			{Name: "bare ipvlan, without Services", begins: []string{"ipvlan, bare", otherNode}},
 			{Name: "this", begins: []string{"ours", otherNode}, Own: true},
 			{Name: "bridge on the ENI", begins: []string{"bridge on the ENI", otherNode}},
 			{Name: "routed veth pairs", begins: []string{"veth, routed", otherNode}},
 			{Name: "routed veth, connection tracking", begins: []string{"veth, routed, conntrack", otherNode}},
 		}},
+	}
+}
+
+// fleet has the charts of the table "all at once".
+func fleet() []Chart {
+	bars := func() []Bar {
+		return []Bar{
+			{Name: "provisioned", begins: []string{"provisioned"}, Own: true},
+			{Name: "prefixes", begins: []string{"prefixes"}, Own: true},
+			{Name: "prefixes, warm", begins: []string{"prefixes, warm"}, Own: true},
+			{Name: "defaults", begins: []string{"defaults"}, Own: true},
+			{Name: "amazon-vpc-cni-k8s, prefixes", begins: []string{"amazon-vpc-cni-k8s, prefixes"}},
+			{Name: "amazon-vpc-cni-k8s", begins: []string{"amazon-vpc-cni-k8s"}},
+		}
+	}
+	return []Chart{
+		{Title: "Seconds until the last pod runs, all nodes at once", column: "last pod", Bars: bars()},
+		{Title: "Calls that EC2 throttles meanwhile", column: "throttled", Bars: bars()},
 	}
 }
 
@@ -68,9 +89,14 @@ func main() {
 }
 
 func run(files []string, w io.Writer) error {
-	all := charts()
-	if len(files) != len(all) {
-		return errors.New("usage: plot BENCH-ICOUNT BENCH-TRAFFIC")
+	var all []Chart
+	switch len(files) {
+	case 1:
+		all, files = fleet(), slices.Repeat(files, 2)
+	case 2:
+		all = charts()
+	default:
+		return errors.New("usage: plot BENCH-ICOUNT BENCH-TRAFFIC, or plot FLEET")
 	}
 	for i, file := range files {
 		b, err := os.ReadFile(file)
@@ -85,22 +111,34 @@ func run(files []string, w io.Writer) error {
 	return drawing.Execute(w, all)
 }
 
-// fill reads the ratios from the table.
+// fill reads the figures from the table.
 func (c *Chart) fill(t table.Table) error {
+	read, least := t.Number, -1.0
+	if c.ratios {
+		read, least = t.Ratio, 0
+	}
 	for i := range c.Bars {
 		b := &c.Bars[i]
-		if b.Ratio = t.Ratio(c.column, b.begins...); b.Ratio == 0 {
-			return fmt.Errorf("there is no ratio of %s of %q", c.column, b.begins)
+		if b.Figure = read(c.column, b.begins...); b.Figure <= least || !t.Has(c.column, b.begins...) {
+			return fmt.Errorf("there is no figure of %s of %q", c.column, b.begins)
 		}
-		c.longest = max(c.longest, b.Ratio)
+		c.longest = max(c.longest, b.Figure)
 	}
 	return nil
+}
+
+// Text returns the figure of a bar.
+func (c Chart) Text(b Bar) string {
+	if c.ratios {
+		return fmt.Sprintf("%.2f", b.Figure)
+	}
+	return fmt.Sprintf("%.0f", b.Figure)
 }
 
 // Width returns the length of a bar in pixels.
 func (c Chart) Width(b Bar) float64 {
 	const most = 175
-	return most * b.Ratio / c.longest
+	return most * b.Figure / c.longest
 }
 
 //go:embed speed.svg.tmpl

@@ -12,18 +12,20 @@ import (
 
 const docs = "../../../../docs/"
 
-// TestPlot checks that the committed plot shows the committed figures. make plot draws it.
+// TestPlot checks that the committed plots show the committed figures. make plot draws them.
 func TestPlot(t *testing.T) {
-	var got bytes.Buffer
-	if err := run([]string{docs + "bench-icount.txt", docs + "bench-traffic.txt"}, &got); err != nil {
-		t.Fatal(err)
-	}
-	want, err := os.ReadFile(docs + "speed.svg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got.Bytes(), want) {
-		t.Errorf("docs/speed.svg does not show the figures of docs/bench-*.txt: run make plot")
+	for name, from := range map[string][]string{"speed.svg": {docs + "bench-icount.txt", docs + "bench-traffic.txt"}, "fleet.svg": {docs + "fleet.md"}} {
+		var got bytes.Buffer
+		if err := run(from, &got); err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(docs + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Bytes(), want) {
+			t.Errorf("docs/%s does not show the figures of %q: run make plot", name, from)
+		}
 	}
 }
 

@@ -75,6 +75,13 @@ func (t Table) Number(column string, begins ...string) float64 {
 	return t.cell(slices.Index(t[0], column), begins)
 }
 
+// Has reports whether there is a row that begins with these cells, and such a column.
+func (t Table) Has(column string, begins ...string) bool {
+	return len(t) > 0 && slices.Contains(t[0], column) && slices.ContainsFunc(t[1:], func(row []string) bool {
+		return len(row) >= len(begins) && slices.Equal(row[:len(begins)], begins)
+	})
+}
+
 // Ratio returns the figure in the next column to the right that is named x, which has ratios.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A node has pods. Its methods are processes of its plugin, and safe for concurrent use. An ADD or a DEL that fails is
+// repeated by the kubelet.
+type node interface {
+	launch() error                  // the instance runs
+	boot(ctx context.Context) error // what comes before the kubelet, or with it
+	add(ctx context.Context, pod string) error
+	del(ctx context.Context, pod string) error
+	collect(ctx context.Context) error // every five minutes
+	idle() (int, error)                // addresses that EC2 has given to the node and no pod has
+}
+
+// A kubelet starts and ends pods of its node.
+type kubelet struct {
+	node
+	*place
+	stats *stats
+	pods  []string // that run, or begin
+	count int
+	seed  uint64
+}
+
+// The kubelet repeats what has failed after 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod, and
+// pod_workers.go, workerBackOffPeriodJitterFactor).
+const again, againJitter = 10 * time.Second, 5 * time.Second
+
+// until repeats do until it succeeds or the phase has ended. It reports whether do has succeeded.
+func (k *kubelet) until(ctx context.Context, own *place, do func() error) bool {
+	for do() != nil {
+		k.stats.fails()
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(again + own.jitter(againJitter)):
+		}
+	}
+	return true
+}
+
+// start starts a pod. It reports whether the pod runs in time.
+func (k *kubelet) start(ctx context.Context, pod string, own *place) bool {
+	began := time.Now()
+	ok := k.until(ctx, own, func() error { return k.add(context.WithoutCancel(ctx), pod) })
+	if ok {
+		k.stats.runs(time.Since(began))
+	}
+	return ok
+}
+
+// next names a new pod. The pod has random times of its own: several may act at the same nanosecond.
+func (k *kubelet) next() (name string, own *place) {
+	k.count++
+	return fmt.Sprintf("n%d-p%d", k.index, k.count), newPlace(k.seed+uint64(k.count)<<32, k.index)
+}
+
+// startAll starts the node's pods, which come within a second. They run concurrently.
+func (k *kubelet) startAll(ctx context.Context, pods int) {
+	var wg sync.WaitGroup
+	for range pods {
+		pod, own := k.next()
+		k.pods = append(k.pods, pod)
+		wg.Go(func() {
+			time.Sleep(own.jitter(time.Second))
+			k.start(ctx, pod, own)
+		})
+	}
+	wg.Wait()
+}
+
+// replace replaces each pod by a new one, at most one each interval. The new one runs before the old one ends.
+func (k *kubelet) replace(ctx context.Context, every time.Duration) {
+	time.Sleep(k.jitter(every))
+	for i, old := range k.pods {
+		began := time.Now()
+		pod, own := k.next()
+		if !k.start(ctx, pod, own) {
+			return
+		}
+		k.pods[i] = pod
+		if !k.until(ctx, own, func() error { return k.del(context.WithoutCancel(ctx), old) }) {
+			return
+		}
+		if i < len(k.pods)-1 {
+			time.Sleep(max(every-time.Since(began), 0) + own.jitter(time.Millisecond))
+		}
+	}
+}
+
+// An experience is that of the pods of a phase.
+type experience struct {
+	waits  []time.Duration // of the pods that run, sorted
+	ends   []time.Duration // when each of them ran, since the phase began, sorted
+	failed int             // ADDs and DELs that the kubelet has repeated
+}
+
+// A stats collects the experience of all nodes.
+type stats struct {
+	mu    sync.Mutex
+	began time.Time
+	experience
+}
+
+func (s *stats) runs(wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waits, s.ends = append(s.waits, wait), append(s.ends, time.Since(s.began))
+}
+
+func (s *stats) fails() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed++
+}
+
+// cut returns what has happened since the last cut.
+func (s *stats) cut() experience {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	done := s.experience
+	slices.Sort(done.waits)
+	slices.Sort(done.ends)
+	s.experience, s.began = experience{}, time.Now()
+	return done
+}
+
+// quantile returns the q-th part of sorted times.
+func quantile(sorted []time.Duration, q float64) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}

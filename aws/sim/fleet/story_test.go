@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A plan is the size of a fleet, and what happens to it.
+type plan struct {
+	nodes, pods int // pods of each node
+	seed        uint64
+	ramp        bool          // nodes come as fast as RunInstances lets them; else all at once
+	replace     bool          // then pods are replaced, and EC2 refuses everything for an hour
+	churn       int           // how many pods per second are to be replaced
+	horizon     time.Duration // of each phase; what runs then has run
+	hour        time.Duration // how long EC2 refuses everything
+}
+
+// arrivals returns when each node arrives, in order.
+func (p plan) arrivals() []time.Duration {
+	at := make([]time.Duration, p.nodes)
+	if !p.ramp {
+		return at
+	}
+	// An autoscaler looks every 10 seconds (Cluster Autoscaler, --scan-interval). Each look gets as many nodes as the
+	// resource bucket of RunInstances has tokens: 1000 at first, and then 2 per second (EC2 developer guide, "Request
+	// throttling for the Amazon EC2 API").
+	const scan, size, refill = 10 * time.Second, 1000, 2
+	tokens := size
+	for i, now := 0, time.Duration(0); i < p.nodes; now += scan {
+		for ; tokens > 0 && i < p.nodes; i++ {
+			at[i], tokens = now, tokens-1
+		}
+		tokens = min(size, tokens+int(scan/time.Second)*refill)
+	}
+	return at
+}
+
+// A phase is a part of the story, as it went.
+type phase struct {
+	experience
+	bound         time.Duration
+	made, refused map[string]int
+	pods          int // that were to run
+}
+
+// A result is how a way fared.
+type result struct {
+	way
+	scale, roll, hour phase
+	idle              int      // addresses at the end
+	bad               []string // what must not be
+}
+
+// In a synctest bubble, the machine runs since the beginning of the bubble's time.
+func init() {
+	bubble, machine := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), registry.Uptime
+	registry.Uptime = func() time.Duration {
+		if since := time.Since(bubble); since < 10*365*24*time.Hour {
+			return since
+		}
+		return machine()
+	}
+}
+
+// A fleet is the nodes of one way.
+type fleet struct {
+	*testing.T
+	plan
+	way
+	*ledger
+	kubelets []*kubelet
+	stats    *stats
+	owners   *owners
+	region   *region // nil for a model
+	throttle func(bool)
+}
+
+// play tells the whole story of a way.
+func play(t *testing.T, p plan, w way) (r result) {
+	t.Helper()
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // there is much garbage, and memory enough
+	defer slog.SetDefault(slog.Default())
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "us-east-1")
+	dir := memory(t)
+	t.Run(w.name, func(outside *testing.T) {
+		synctest.Test(outside, func(t *testing.T) {
+			f := newFleet(t, outside, dir, p, w)
+			r = f.play()
+		})
+	})
+	return r
+}
+
+// memory is a directory on a tmpfs, as /run is.
+func memory(t *testing.T) string {
+	dir, err := os.MkdirTemp("/dev/shm", "fleet-*")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func newFleet(t, outside *testing.T, dir string, p plan, w way) *fleet {
+	f := &fleet{T: t, plan: p, way: w, stats: &stats{began: time.Now()}, owners: newOwners()}
+	var next func(*place) node
+	if w.model != nil {
+		a := newAccount()
+		f.ledger, f.throttle = a.ledger, func(on bool) { a.closed = on }
+		next = func(at *place) node { return w.model(a, at) }
+	} else {
+		r, err := newRegion(func(string) *host { return newHost(outside) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.region, f.ledger, f.throttle = r, r.ledger, r.throttle
+		next = func(at *place) node {
+			return &ours{place: at, region: r, way: w, dir: filepath.Join(dir, fmt.Sprint("n", at.index)), turn: make(chan struct{}, 1), owners: f.owners}
+		}
+	}
+	for i := range p.nodes {
+		at := newPlace(p.seed, i)
+		f.kubelets = append(f.kubelets, &kubelet{node: next(at), place: at, stats: f.stats, seed: p.seed})
+	}
+	return f
+}
+
+func (f *fleet) play() (r result) {
+	r.way = f.way
+	always, stop := context.WithCancel(context.Background())
+	defer stop()
+	arrivals := f.arrivals()
+	var timers sync.WaitGroup
+	r.scale = f.phase(bound(f.needs, arrivals), func(ctx context.Context, k *kubelet) {
+		time.Sleep(arrivals[k.index] + k.jitter(time.Second))
+		if err := k.launch(); err != nil {
+			f.Error(err)
+			return
+		}
+		timers.Go(func() { timer(always, k) })
+		if err := k.boot(always); err != nil {
+			f.Error(err)
+		}
+		k.startAll(ctx, f.pods)
+	})
+	if f.plan.replace {
+		f.replaceAll(&r)
+	}
+	stop()
+	timers.Wait()
+	for _, k := range f.kubelets {
+		idle, err := k.idle()
+		if err != nil {
+			f.Error(err)
+		}
+		r.idle += idle
+	}
+	r.bad = append(f.owners.bad, f.leaks()...)
+	return r
+}
+
+// replaceAll is a rolling replacement of all pods, and then an hour in which EC2 refuses all calls, while all pods are
+// replaced once more.
+func (f *fleet) replaceAll(r *result) {
+	time.Sleep(time.Minute)
+	every := time.Duration(f.nodes) * time.Second / time.Duration(f.churn)
+	least := max(bound(f.churns, make([]time.Duration, f.nodes)), every*time.Duration(f.pods))
+	r.roll = f.phase(least, func(ctx context.Context, k *kubelet) { k.replace(ctx, every) })
+	const rest = 20 * time.Minute // collections release what nobody uses
+	time.Sleep(rest)
+	f.throttle(true)
+	r.hour = f.phase(f.hour, func(ctx context.Context, k *kubelet) { k.replace(ctx, f.hour/time.Duration(f.pods+1)) })
+	f.throttle(false)
+	const finish = 15 * time.Minute // collections finish what the hour has interrupted
+	time.Sleep(finish)
+}
+
+// phase lets all nodes act, until they have done so or the horizon is reached.
+func (f *fleet) phase(least time.Duration, act func(context.Context, *kubelet)) phase {
+	f.stats.cut()
+	f.cut()
+	ctx, cancel := context.WithTimeout(context.Background(), f.horizon)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, k := range f.kubelets {
+		all.Go(func() { act(ctx, k) })
+	}
+	all.Wait()
+	done := phase{experience: f.stats.cut(), bound: least, pods: f.nodes * f.pods}
+	done.made, done.refused = f.cut()
+	return done
+}
+
+// timer is cni-gc.timer, or what a plugin repeats instead.
+func timer(ctx context.Context, k *kubelet) {
+	const every, random = 5 * time.Minute, 2 * time.Minute
+	own := newPlace(k.seed, k.index)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(every + own.jitter(random)):
+			_ = k.collect(context.WithoutCancel(ctx)) // EC2 may refuse: the next one continues
+		}
+	}
+}
+
+// leaks returns what the end of the story must not have left: an ENI that no instance has, a lease without a pod, an
+// address that only the registry knows, or only EC2.
+func (f *fleet) leaks() (bad []string) {
+	if f.region == nil {
+		return nil
+	}
+	for _, e := range f.region.sim.ENIs() {
+		if e.Instance == "" {
+			bad = append(bad, fmt.Sprintf("%s is attached nowhere", e.ID))
+		}
+	}
+	for _, k := range f.kubelets {
+		bad = append(bad, k.node.(*ours).leaks(len(k.pods))...)
+	}
+	return bad
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// A vpcCNI models a node of amazon-vpc-cni-k8s with its defaults, and with ENABLE_PREFIX_DELEGATION: WARM_ENI_TARGET=1, or
+// WARM_PREFIX_TARGET=1. The model is of these files:
+//
+//   - pkg/ipamd/ipamd.go: nodeInit describes, tags, and increases the pool once. StartNodeIPPoolManager looks at the pool every
+//     five seconds. increaseDatastorePool first asks for addresses on an ENI with room, and otherwise for an ENI. After a
+//     failure, it asks for one address.
+//   - pkg/ipamd/datastore/data_store.go: an address that a pod has had cools for 30 s, and counts as available.
+//   - pkg/ipamd/rpc_handler.go: an ADD that finds no address fails, and the kubelet repeats it.
+//   - pkg/awsutils/awsutils.go: AllocENI describes subnets, creates, describes the instance, attaches and modifies. If it
+//     cannot attach, it deletes.
+//   - pkg/awsutils/awssession/session.go: the SDK makes up to ten attempts, with its standard back-off and its budget.
+type vpcCNI struct {
+	*account
+	*place
+	per int // addresses in each slot of an ENI
+
+	mu     sync.Mutex
+	slots  []int // used of each ENI, the boot ENI first
+	leased int
+	cools  []time.Time // when each cooling address may be used again
+	budget int
+}
+
+const (
+	vpcCNIENIs  = 4
+	vpcCNISlots = 14 // beside the primary address
+	cooldown    = 30 * time.Second
+	poolLoop    = 5 * time.Second
+)
+
+func newVPCCNI(per int) func(*account, *place) node {
+	return func(a *account, at *place) node {
+		return &vpcCNI{account: a, place: at, per: per, slots: []int{0}, budget: 500}
+	}
+}
+
+func (v *vpcCNI) launch() error { return nil }
+
+// boot is nodeInit, after which the node is ready, and begins the loop.
+func (v *vpcCNI) boot(ctx context.Context) error {
+	for _, action := range []string{"DescribeNetworkInterfaces", "CreateTags"} {
+		for !v.try(action) {
+			time.Sleep(againAgent + v.jitter(time.Second)) // the agent ends, and is started again
+		}
+	}
+	v.increase()
+	go func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(poolLoop + v.jitter(time.Millisecond)):
+				v.increase()
+			}
+		}
+	}()
+	return nil
+}
+
+// againAgent is how long the kubelet waits until it starts a container again that has ended.
+const againAgent = 10 * time.Second
+
+// try makes a call with the retries of the SDK: ten attempts, a random part of 1, 2, 4 ... 20 seconds between them, and a
+// budget of 500, of which each repetition takes 5 and each success gives 1 (aws-sdk-go-v2, aws/retry/standard.go).
+func (v *vpcCNI) try(action string) bool {
+	for attempt := range 10 {
+		if attempt > 0 {
+			if v.budget < 5 {
+				return false
+			}
+			v.budget -= 5
+			v.sleep(time.Millisecond + v.jitter(min(time.Second<<(attempt-1), 20*time.Second)))
+		}
+		if v.call(v.place, action) {
+			if attempt > 0 {
+				v.budget = min(v.budget+5, 500)
+			} else {
+				v.budget = min(v.budget+1, 500)
+			}
+			return true
+		}
+	}
+	return false
+}
+
+func (v *vpcCNI) total() (n int) {
+	for _, s := range v.slots {
+		n += s * v.per
+	}
+	return n
+}
+
+// low reports whether the pool is too low: fewer are available than an ENI, or a prefix, has. Cooling ones count.
+func (v *vpcCNI) low() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	target := vpcCNISlots
+	if v.per > 1 {
+		target = v.per
+	}
+	return v.total()-v.leased < target
+}
+
+// increase is one look of the loop.
+func (v *vpcCNI) increase() {
+	if !v.low() {
+		return
+	}
+	want := vpcCNISlots
+	if v.per > 1 {
+		want = 1
+	}
+	for i, used := range v.slots {
+		if used >= vpcCNISlots {
+			continue
+		}
+		n := min(want, vpcCNISlots-used)
+		if !v.try("AssignPrivateIpAddresses") {
+			if n = 1; !v.try("AssignPrivateIpAddresses") {
+				return
+			}
+		}
+		v.mu.Lock()
+		v.slots[i] += n
+		v.mu.Unlock()
+		return
+	}
+	if len(v.slots) < vpcCNIENIs {
+		v.allocENI(want)
+	}
+}
+
+func (v *vpcCNI) allocENI(want int) {
+	_ = v.try("DescribeSubnets") // without an answer, it takes the subnet of the boot ENI
+	if !v.try("CreateNetworkInterface") {
+		return
+	}
+	if !v.try("DescribeInstances") || !v.try("AttachNetworkInterface") {
+		_ = v.try("DeleteNetworkInterface")
+		return
+	}
+	if !v.try("ModifyNetworkInterfaceAttribute") {
+		_ = v.try("DetachNetworkInterface") && v.try("DeleteNetworkInterface")
+		return
+	}
+	v.sleep(time.Second) // until the metadata service shows the ENI
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.slots = append(v.slots, want)
+}
+
+var errNoAddress = errors.New("no available address")
+
+func (v *vpcCNI) add(context.Context, string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for len(v.cools) > 0 && !time.Now().Before(v.cools[0]) {
+		v.cools = v.cools[1:]
+	}
+	if v.total()-v.leased-len(v.cools) <= 0 {
+		return errNoAddress
+	}
+	v.leased++
+	return nil
+}
+
+func (v *vpcCNI) del(context.Context, string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.leased--
+	v.cools = append(v.cools, time.Now().Add(cooldown))
+	return nil
+}
+
+func (v *vpcCNI) collect(context.Context) error { return nil }
+
+func (v *vpcCNI) idle() (int, error) { return v.total() - v.leased, nil }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A way is a configuration of all nodes, or another plugin.
+type way struct {
+	name     string
+	model    func(*account, *place) node // of another plugin; nil: the real code, with the policy
+	policy   lease.Policy
+	launched int // prefixes of the ENI that the launch template makes; 0: it makes none
+
+	// What the pods of a node need at least: the changing calls for all of them, and how many more for a replacement of all.
+	needs, churns map[string]int
+}
+
+// defaults is the policy of a configuration with the keys that it must have.
+func defaults() lease.Policy {
+	return lease.Policy{MinIndex: 1, Families: []lease.Family{lease.IPv4}, SubnetTags: subnetTags, Provision: lease.ProvisionFull,
+		ReuseWait: time.Minute, Batch: 1, Timeout: time.Minute}
+}
+
+// with returns a policy with changes.
+func with(change func(*lease.Policy)) lease.Policy {
+	p := defaults()
+	change(&p)
+	return p
+}
+
+// enis returns the calls that make so many ENIs.
+func enis(n int) map[string]int {
+	return map[string]int{"CreateNetworkInterface": n, "AttachNetworkInterface": n, "ModifyNetworkInterfaceAttribute": n}
+}
+
+// ways are those that the plan compares. An ENI has 15 addresses, or 14 prefixes. A replacement of all pods needs 15
+// addresses more: so many cool.
+var ways = []way{
+	{name: "defaults", policy: defaults(), needs: enis(2), churns: enis(1)},
+	{name: "ipBatchSize 0", policy: with(func(p *lease.Policy) { p.Batch = 0 }), needs: enis(2), churns: enis(1)},
+	{name: "prefixes", policy: with(func(p *lease.Policy) { p.Prefixes = true }), needs: enis(1), churns: map[string]int{"AssignPrivateIpAddresses": 1}},
+	{name: "prefixes, warm", policy: with(func(p *lease.Policy) { p.Prefixes, p.Warm = true, registry.Warm{Min: 16, Max: 32} }),
+		needs: enis(1)},
+	{name: "provisioned", launched: 3, policy: with(func(p *lease.Policy) { p.Prefixes, p.Provision, p.Keep = true, lease.ProvisionNone, true })},
+	{name: "the original", model: newOriginal, needs: map[string]int{"AssignPrivateIpAddresses": 28, "AttachNetworkInterface": 2},
+		churns: map[string]int{"AssignPrivateIpAddresses": 30}},
+	{name: "amazon-vpc-cni-k8s", model: newVPCCNI(1), needs: map[string]int{"AttachNetworkInterface": 2}},
+	{name: "amazon-vpc-cni-k8s, prefixes", model: newVPCCNI(16), needs: map[string]int{"AssignPrivateIpAddresses": 2}},
+}
