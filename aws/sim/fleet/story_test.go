@@ -165,6 +165,8 @@ func (f *fleet) play() (r result) {
 	}
 	stop()
 	timers.Wait()
+	const over = time.Hour // what runs in the background ends, too
+	time.Sleep(over)
 	for _, k := range f.kubelets {
 		idle, err := k.idle()
 		if err != nil {

@@ -48,7 +48,7 @@ var ways = []way{
 	{name: "prefixes, warm", policy: with(func(p *lease.Policy) { p.Prefixes, p.Warm = true, registry.Warm{Min: 16, Max: 32} }),
 		needs: enis(1)},
 	{name: "provisioned", launched: 3, policy: with(func(p *lease.Policy) { p.Prefixes, p.Provision, p.Keep = true, lease.ProvisionNone, true })},
-	{name: "the original", model: newOriginal, needs: map[string]int{"AssignPrivateIpAddresses": 28, "AttachNetworkInterface": 2},
+	{name: "the original", model: newOriginal, needs: map[string]int{"AssignPrivateIpAddresses": 27, "AttachNetworkInterface": 3},
 		churns: map[string]int{"AssignPrivateIpAddresses": 30}},
 	{name: "amazon-vpc-cni-k8s", model: newVPCCNI(1), needs: map[string]int{"AttachNetworkInterface": 2}},
 	{name: "amazon-vpc-cni-k8s, prefixes", model: newVPCCNI(16), needs: map[string]int{"AssignPrivateIpAddresses": 2}},

@@ -17,6 +17,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"text/template"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/bench/table"
@@ -63,22 +64,24 @@ func charts() []Chart {
 	}
 }
 
-// fleet has the charts of the table "all at once".
+// fleet has the charts of the table "all at once". Their bars are all rows of it.
 func fleet() []Chart {
-	bars := func() []Bar {
-		return []Bar{
-			{Name: "provisioned", begins: []string{"provisioned"}, Own: true},
-			{Name: "prefixes", begins: []string{"prefixes"}, Own: true},
-			{Name: "prefixes, warm", begins: []string{"prefixes, warm"}, Own: true},
-			{Name: "defaults", begins: []string{"defaults"}, Own: true},
-			{Name: "amazon-vpc-cni-k8s, prefixes", begins: []string{"amazon-vpc-cni-k8s, prefixes"}},
-			{Name: "amazon-vpc-cni-k8s", begins: []string{"amazon-vpc-cni-k8s"}},
-		}
-	}
 	return []Chart{
-		{Title: "Seconds until the last pod runs, all nodes at once", column: "last pod", Bars: bars()},
-		{Title: "Calls that EC2 throttles meanwhile", column: "throttled", Bars: bars()},
+		{Title: "Seconds until the last pod runs, all nodes at once", column: "last pod"},
+		{Title: "Calls that EC2 throttles meanwhile", column: "throttled"},
 	}
+}
+
+// rows returns a bar for each row of a table that has a figure in the column. A way in which not all pods run has none.
+func rows(t table.Table, column string) (bars []Bar) {
+	for _, row := range t[min(1, len(t)):] {
+		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {
+			continue
+		}
+		others := strings.HasPrefix(row[0], "amazon") || strings.HasPrefix(row[0], "the original")
+		bars = append(bars, Bar{Name: row[0], begins: row[:1], Own: !others})
+	}
+	return bars
 }
 
 func main() {
@@ -116,6 +119,12 @@ func (c *Chart) fill(t table.Table) error {
 	read, least := t.Number, -1.0
 	if c.ratios {
 		read, least = t.Ratio, 0
+	}
+	if c.Bars == nil {
+		c.Bars = rows(t, c.column)
+	}
+	if len(c.Bars) == 0 {
+		return errors.New("there is no table")
 	}
 	for i := range c.Bars {
 		b := &c.Bars[i]
