@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 
 	"github.com/vishvananda/netlink/nl"
@@ -18,13 +19,14 @@ import (
 // of its master, and addresses of its own.
 type IPVlan struct {
 	Name   string
-	Master string // in the namespace of the step
-	NS     *NS    // of the slave; nil if the namespace is gone, and the slave with it
-	Mode   string // l2, l3 or l3s; "" is l2
-	MTU    int    // 0: that of the master, which the slave then follows; Check accepts any
-	Group  uint32 // links to be deleted together; 0 is the default group
-	Down   bool   // leave it down: something must be set first, and then Up sets it up
-	Fresh  bool   // the caller has seen that NS has no link of this name: Add does not look
+	Master string       // in the namespace of the step
+	NS     *NS          // of the slave; nil if the namespace is gone, and the slave with it
+	Mode   string       // l2, l3 or l3s; "" is l2
+	MTU    int          // 0: that of the master, which the slave then follows; Check accepts any
+	Group  uint32       // links to be deleted together; 0 is the default group
+	Down   bool         // leave it down: something must be set first, and then Up sets it up
+	Only   []netip.Addr // if it is there already, it has no other addresses of pods than these; nil: any
+	Fresh  bool         // the caller has seen that NS has no link of this name: Add does not look
 }
 
 // modes in the order of IPVLAN_MODE_*, see linux/if_link.h.
@@ -177,5 +179,20 @@ func (v IPVlan) Check(n *NS) error {
 	case !l.Up && !v.Down:
 		return errors.New("the link is down")
 	}
-	return nil
+	return v.checkAddrs()
+}
+
+// checkAddrs finds an address of another ADD. Two ADDs of one attachment may run at once, and a DEL
+// in between: then they have different addresses.
+func (v IPVlan) checkAddrs() error {
+	if v.Only == nil {
+		return nil
+	}
+	addrs, err := v.NS.Addrs(v.Name)
+	for _, a := range addrs {
+		if own := a.Prefix.Addr(); !own.IsLinkLocalUnicast() && !slices.Contains(v.Only, own) {
+			return fmt.Errorf("%s has the address %s already, by another ADD", v.Name, own)
+		}
+	}
+	return err
 }

@@ -128,13 +128,19 @@ func (n *NS) setLink(name string, mtu int, alias string, more ...nl.NetlinkReque
 	return n.change(unix.RTM_SETLINK, 0, append(data, more...)...)
 }
 
-// delLink deletes a link by its name.
+// delLink deletes a link by its name. If its index is remembered, delLink does not delete a link that
+// somebody else has put in its place meanwhile.
 func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	delete(n.indices, name)
-	return n.change(unix.RTM_DELLINK, 0, linkMessage(), attrString(unix.IFLA_IFNAME, name))
+	msg := linkMessage()
+	if i, known := n.indices[name]; known {
+		delete(n.indices, name)
+		msg.Index = int32(i)
+		return n.change(unix.RTM_DELLINK, 0, msg)
+	}
+	return n.change(unix.RTM_DELLINK, 0, msg, attrString(unix.IFLA_IFNAME, name))
 }
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -43,6 +44,7 @@ func request[C any](c *call) (*Request[C], error) {
 		Attachment: Attachment{ContainerID: c.containerID, IfName: c.ifName},
 		NetNS:      c.netns,
 		Pod:        parseArgs(c.args),
+		Began:      time.Now(),
 		cniVersion: c.network.CNIVersion,
 		stdin:      c.stdin,
 	}

@@ -44,6 +44,11 @@ type Request[C any] struct {
 	Config     C                // the plugin's part of the configuration, validated
 	Prev       *types100.Result // prevResult; nil for the first plugin of a chain, and on a DEL after a failed ADD
 	Valid      []Attachment     // GC: the attachments that still exist
+	Began      time.Time        // when the command began; zero if the caller does not know
+
+	// Added lists attachments that an ADD has begun to add since this GC began, or that may have
+	// one under way. They exist, too. It is nil if the plugin cannot know.
+	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration
 	stdin      []byte

@@ -32,8 +32,9 @@ func add(r *request) (*types100.Result, error) {
 	if err == nil {
 		return result(r, p), nil
 	}
-	if made && !there {
-		// The last rule, and the last route without a link, may be there although the answer was lost.
+	if made && !there && errors.Is(err, nl.ErrUnanswered) {
+		// The last rule, and the last route without a link, may be there although the answer was lost. After
+		// another error, the pair of this name may be that of another ADD.
 		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name), steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, unavailable(err)

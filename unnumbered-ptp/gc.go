@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
@@ -18,8 +19,16 @@ func gc(r *request) error {
 	if err != nil {
 		return err
 	}
-	valid := make(map[string]bool, len(r.Valid))
-	for _, a := range r.Valid {
+	existing := r.Valid
+	if r.Added != nil { // the pairs were listed before: an ADD leases first
+		added, err := r.Added()
+		if err != nil {
+			return err
+		}
+		existing = append(slices.Clip(existing), added...)
+	}
+	valid := make(map[string]bool, len(existing))
+	for _, a := range existing {
 		valid[VethName(r.Network, a)] = true
 	}
 	var errs []error

@@ -4,6 +4,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,15 +15,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Add answers an ADD. If no address is free, it gets one from the source. fresh reports whether
-// the attachment had no address before. It is set even if Add fails.
-func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *types100.Result, fresh bool, err error) {
-	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) (err error) {
-		all := make([]*types100.Result, len(policies))
-		fresh, err = p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, o Owner) (isNew bool, err error) {
-			all[o.NIC], isNew, err = p.add(ctx, o, from)
-			return isNew, err
+// Add answers an ADD. If no address is free, it gets one from the source. since is when the last
+// lease began, or zero if the attachment had an address before. It is set even if Add fails.
+func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *types100.Result, since time.Time, err error) {
+	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) error {
+		all, last := make([]*types100.Result, len(policies)), time.Time{}
+		fresh, err := p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, o Owner) (bool, error) {
+			one, a, err := p.add(ctx, o, from)
+			all[o.NIC], last = one, cmp.Or(a.Since, time.Now())
+			return a.Fresh, err
 		})
+		if fresh {
+			since = last
+		}
 		if err != nil {
 			return err
 		}
@@ -32,7 +37,7 @@ func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *type
 		}
 		return nil
 	})
-	return res, fresh, err
+	return res, since, err
 }
 
 // Each calls add for each interface of an attachment, by the policy of the interface. An interface
@@ -64,13 +69,13 @@ func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(co
 }
 
 // add leases addresses for one interface, and returns its part of the result.
-func (p *Pool) add(ctx context.Context, o Owner, from Source) (res *types100.Result, fresh bool, err error) {
+func (p *Pool) add(ctx context.Context, o Owner, from Source) (*types100.Result, Allocation, error) {
 	take := func(ctx context.Context, o Owner) (Allocation, error) { return p.Acquire(ctx, o, from) }
 	a, link, err := p.Obtain(ctx, o, take)
 	if err != nil {
-		return nil, a.Fresh, fmt.Errorf("acquire an address: %w", err)
+		return nil, a, fmt.Errorf("acquire an address: %w", err)
 	}
-	return a.Result(link, p.Policy), a.Fresh, nil
+	return a.Result(link, p.Policy), a, nil
 }
 
 // inWords names the interface in an error, if the pod has several.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -30,7 +31,7 @@ func TestNoLongerThere(t *testing.T) {
 		err = r.Update(t.Context(), func(s *registry.State) error {
 			s.ENIs["eni-1"] = registry.ENI{Addrs: []netip.Addr{there}}
 			for _, a := range []netip.Addr{there, gone} {
-				if err := s.Reserve(a, o.lease("eni-1", Choice{}, a)); err != nil {
+				if err := s.Reserve(a, o.lease("eni-1", Choice{}, a, time.Now())); err != nil {
 					return err
 				}
 			}
@@ -55,7 +56,7 @@ func TestSeenSomewhere(t *testing.T) {
 	if err == nil {
 		err = r.Update(t.Context(), func(s *registry.State) error {
 			s.ENIs["eni-1"] = registry.ENI{Addrs: []netip.Addr{a}}
-			return s.Reserve(a, o.lease("eni-1", Choice{}, a))
+			return s.Reserve(a, o.lease("eni-1", Choice{}, a, time.Now()))
 		})
 	}
 	p := &Pool{Registry: r}

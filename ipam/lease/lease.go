@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -70,7 +71,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if err != nil {
 		return err
 	}
-	return (&Pool{Registry: reg}).End(ctx, key(r), hints(r.Prev)...)
+	return (&Pool{Registry: reg, Began: r.Began}).End(ctx, key(r), hints(r.Prev)...)
 }
 
 // check reports an error if the lease is not as the ADD left it. The plugins after this one
@@ -105,6 +106,7 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 		return err
 	}
 	defer p.Close()
+	p.Began = r.Began
 	return p.Retain(ctx, r.Network, r.Valid)
 }
 
@@ -122,8 +124,41 @@ func status(context.Context, *plugin.Request[Config]) error {
 	return nil
 }
 
-func key(r *plugin.Request[Config]) registry.Key {
+func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
+}
+
+// Superseded reports whether another ADD of the attachment has come since its leases began. What the
+// pod has is then that one's. If the registry cannot be read, Superseded reports true.
+func Superseded[C any](r *plugin.Request[C], since time.Time) bool {
+	s, err := view()
+	if err != nil {
+		return true
+	}
+	younger := func(a netip.Addr) bool { l, _ := s.Leases.At(a); return l.Since.After(since) }
+	return slices.ContainsFunc(s.Held(key(r)), younger)
+}
+
+// Added lists the attachments of a network whose leases have begun since the command did.
+func Added[C any](r *plugin.Request[C]) (all []plugin.Attachment, err error) {
+	s, err := view()
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range s.Leases.All() {
+		if l.Network == r.Network && (&Pool{Began: r.Began}).tooYoung(l) {
+			all = append(all, l.Attachment)
+		}
+	}
+	return all, nil
+}
+
+func view() (*registry.State, error) {
+	r, err := openRegistry()
+	if err != nil {
+		return nil, err
+	}
+	return r.View()
 }
 
 // hints returns the addresses of a previous result.

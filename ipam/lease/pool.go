@@ -26,6 +26,10 @@ type Pool struct {
 	Host     *nl.NS
 	Policy   Policy
 	Shelves  []Shelf // where pods' namespaces are; nil: where all runtimes have them
+
+	// Began is when the DEL or the GC began. A lease that is younger belongs to an ADD that has come
+	// since, and does not end. If it is zero, no lease is too young.
+	Began time.Time
 }
 
 // An Owner is the attachment that asks for addresses, with its pod and network namespace.
@@ -44,9 +48,9 @@ func (o Owner) name() string {
 	return "pod " + o.Pod.String()
 }
 
-func (o Owner) lease(eni string, c Choice, a netip.Addr) registry.Lease {
+func (o Owner) lease(eni string, c Choice, a netip.Addr, now time.Time) registry.Lease {
 	return registry.Lease{Key: o.Key, PodNamespace: o.Pod.Namespace, PodName: o.Pod.Name, NetNS: o.NetNS, ENI: eni, NIC: o.NIC,
-		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: time.Now()}
+		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: now}
 }
 
 // waiter is the key of the owner among the waiters. Several interfaces of an attachment may wait.
@@ -63,7 +67,8 @@ type Allocation struct {
 	ID    string       // the ID of the ENI that has them
 	ENI   registry.ENI
 	VPC   registry.VPC
-	Fresh bool // the attachment had no address before; also set if it gets none now
+	Fresh bool      // the attachment had no address before; also set if it gets none now
+	Since time.Time // when the leases began
 
 	seen *registry.State // the state that decided this
 }
@@ -107,10 +112,12 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 		// The registry may not know all pods: those of the original plugin have no lease.
 		// The node has a host route to each pod, so withRoute finds them. If the owner
 		// already had the lease, its ADD may have been killed before this check. Then the
-		// route is its own only if its namespace has the address.
+		// route is its own only if its namespace has the address. Another ADD of the attachment may
+		// have made the route since this one has the lease.
 		taken, err := p.withRoute(a.Addrs)
-		if err == nil && len(taken) > 0 && !a.Fresh {
+		if n := len(taken); err == nil && n > 0 {
 			taken, err = without(taken, o.NetNS)
+			a.Fresh = a.Fresh && len(taken) == n
 		}
 		if err != nil || len(taken) == 0 {
 			return a, err
@@ -177,10 +184,10 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			return nil
 		}
 		delete(s.Failures, p.Concern(o))
-		a = Allocation{addrs, id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, s}
+		a = Allocation{addrs, id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, now, s}
 		var failed error
 		for _, addr := range addrs {
-			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, p.Policy.Choice, addr)))
+			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, p.Policy.Choice, addr, now)))
 		}
 		p.use(s, id)
 		short = p.Short(s, now)
@@ -311,7 +318,11 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
 		s.EndWaiters(k)
-		s.EndOf(k, time.Now())
+		for _, a := range s.Held(k) {
+			if l, _ := s.Leases.At(a); !p.tooYoung(l) {
+				s.End(a, time.Now())
+			}
+		}
 		unused = AnyUnused(s)
 		for _, a := range hints {
 			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
@@ -331,8 +342,17 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), left...) })
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		for _, a := range left {
+			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
+				s.End(a, time.Now())
+			}
+		}
+	})
 }
+
+// tooYoung reports whether a lease has begun after the command.
+func (p *Pool) tooYoung(l registry.Lease) bool { return !p.Began.IsZero() && l.Since.After(p.Began) }
 
 // has reports whether the namespace in which an address was seen still has it, or the node has a
 // host route to it. If that cannot be read, has reports true. If the namespace is not known, has
@@ -366,7 +386,7 @@ func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attach
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
 			_, inUse := used.By[a]
-			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial
+			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial && !p.tooYoung(l)
 		})
 		return nil
 	})

@@ -19,6 +19,7 @@ import (
 	"errors"
 	"slices"
 	"syscall"
+	"time"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -61,8 +62,8 @@ func onNode(f func(context.Context, *plugin.Request[Config]) error) func(context
 }
 
 // add calls each plugin with the result of the one before. If a plugin fails, add deletes what the
-// earlier plugins have made. But if the attachment had an address before, add deletes nothing,
-// because an earlier ADD may have made it.
+// earlier plugins have made. But if the attachment had an address before, or if another ADD of it has
+// come since, add deletes nothing: that ADD may have made it.
 //
 // If the kernel reports the address as in use, add tries again. By then the registry has a lease
 // for that address, so each try gets another address.
@@ -79,7 +80,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Resul
 
 // addOnce is one try of add. inUse reports whether the kernel already has the address in use.
 func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result, inUse bool, _ error) {
-	result, fresh, err := address(ctx, r)
+	result, since, err := address(ctx, r)
 	made, step := 1, *r
 	for err == nil && made < len(all) {
 		step.Prev = result
@@ -88,15 +89,17 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 		}
 	}
 	inUse = made == 1 && errors.Is(err, syscall.EADDRINUSE)
-	if err != nil && fresh {
-		err = errors.Join(err, takeBack(context.WithoutCancel(ctx), r, made))
+	if err != nil && !since.IsZero() && !lease.Superseded(r, since) {
+		own := *r
+		own.Began = since // what has begun later is another command's
+		err = errors.Join(err, takeBack(context.WithoutCancel(ctx), &own, made))
 	}
 	return result, inUse, err
 }
 
-// address is the ADD of ipam. If no address is free, it executes ipam's program. fresh reports
-// whether the attachment had no address before.
-func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, fresh bool, err error) {
+// address is the ADD of ipam. If no address is free, it executes ipam's program. since is when the
+// last lease began, or zero if the attachment had an address before.
+func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, since time.Time, err error) {
 	return lease.Add(ctx, part(r, r.Config.ipam), lease.Program(ctx, r))
 }
 
@@ -122,8 +125,11 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
+// gc also keeps what an ADD makes meanwhile, although a runtime must not call both at once (CNI
+// specification, section 4).
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error
+	r.Added = func() ([]plugin.Attachment, error) { return lease.Added(r) }
 	for _, c := range all {
 		failed = errors.Join(failed, c.GC(ctx, r))
 	}

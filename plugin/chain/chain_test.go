@@ -31,6 +31,7 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("CNI_COMMAND") != "" { // the test binary is the plugin where it is called as one
 		plugin.Unhurried = true
+		asPart(os.Getenv(partOf))
 		plugin.Main("cni-ipvlan-vpc-k8s", Commands())
 	}
 	os.Exit(nltest.Guard{M: m}.Run())

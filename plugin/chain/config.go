@@ -62,7 +62,7 @@ func (c *Config) Validate() error {
 // part is the request with the configuration of one of the plugins.
 func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	return &plugin.Request[C]{
-		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev, Valid: r.Valid,
+		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev, Valid: r.Valid, Began: r.Began, Added: r.Added,
 	}
 }
 

@@ -38,6 +38,9 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	addrs := prefixes(s.ips)
 	v6 := slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Addr().Is6() })
 	s.link.Down = v6
+	for _, p := range addrs {
+		s.link.Only = append(s.link.Only, p.Addr())
+	}
 	w := nl.Wiring{{NS: node, Object: s.object()}}
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	if v6 {

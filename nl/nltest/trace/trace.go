@@ -8,6 +8,8 @@
 // which thread a goroutine runs on is different every time. Here the calls of all
 // threads are one sequence.
 //
+// It may also have the program wait there for what others do meanwhile: [Trace.Meets].
+//
 // It knows nothing of what the program is for: a test says which calls count.
 package trace
 
@@ -29,12 +31,14 @@ type Trace struct {
 	Every  bool              // those count too that every program makes often and that change nothing: slow
 	Kill   int               // the call at which the program is killed, from 1, of those that count; 0: none
 	After  bool              // it is killed when the call has been carried out, and not before
+	Meets  func()            // if it is not nil, the program is not killed: it waits at the call until this has ended, and goes on
 	Errno  syscall.Errno     // if it is not 0, the program goes on, but the call is not carried out, and fails so
 
 	Seen []string // the calls that count and were begun, in order
 
 	pid    int
 	killed bool
+	met    bool
 	failed error        // to have a call fail
 	begun  map[int]bool // the threads that have been seen
 	at     map[int]int  // the call that a thread is in, from 1; 0: one that does not count
@@ -170,10 +174,17 @@ func (t *Trace) call(tid int) {
 	case op == 0 || t.Kill == 0 || t.at[tid] != t.Kill:
 	case t.Errno != 0 && op != exit:
 		t.failed = errors.Join(t.failed, fail(tid, t.Errno))
-	case t.Errno == 0 && t.After == (op == exit):
+	case t.Errno != 0 || t.After != (op == exit) || t.met:
+	case t.Meets != nil:
+		t.met = true
+		t.Meets()
+	default:
 		syscall.Kill(t.pid, syscall.SIGKILL)
 	}
 }
+
+// Met reports whether the program has come to the call at which Meets is called.
+func (t *Trace) Met() bool { return t.met }
 
 // Again is the same execution once more. If errno is not 0 the call at which the program
 // is killed fails instead.

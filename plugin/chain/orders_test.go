@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package chain
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+var (
+	mostPoints = flag.Int("orders.points", 3, "at how many system calls of each command TestOrders stops it; 0: at all")
+	orderSeed  = flag.Uint64("orders.seed", 1, "which of them")
+)
+
+// partOf, in the environment of the test binary, is which of the three plugins it is.
+const partOf = "CHAIN_TEST_PART"
+
+// asPart is one of the three plugins, as a process.
+func asPart(part string) {
+	switch part {
+	case "ipam":
+		c := lease.Commands()
+		c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
+			result, _, err := lease.Add(ctx, r, lease.Program(ctx, r))
+			return result, err
+		}
+		plugin.Main(lease.IPAMProgram, c)
+	case "ipvlan":
+		plugin.Main("cni-ipvlan-vpc-k8s-ipvlan", lease.NotesUse(ipvlan.Commands(lease.LinkName)))
+	case "ptp":
+		plugin.Main("cni-ipvlan-vpc-k8s-unnumbered-ptp", ptp.Commands())
+	}
+}
+
+// kinds of configurations: the parts that a runtime calls, in the order of an ADD.
+var kinds = map[string][]string{"one plugin": {""}, "three plugins": {"ipam", "ipvlan", "ptp"}}
+
+// A pod is what a runtime knows of one.
+type pod struct {
+	name    string // of the Kubernetes pod, and of the container unless that is given
+	id      string
+	ns      *nl.NS
+	path    string
+	bare    string           // what the namespace had at first
+	result  *types100.Result // of its last ADD, if that has succeeded
+	running bool             // an ADD has succeeded, and no DEL has begun since
+	ended   int              // how many DELs have begun
+}
+
+func (p *pod) end() { p.running, p.ended = false, p.ended+1 }
+
+// A stage is a node with pods, on which commands meet.
+type stage struct {
+	node
+	parts []string
+	pods  []*pod
+}
+
+// An order is a command that waits at a system call while others run to their end.
+type order struct {
+	name    string
+	prepare func(*stage)
+	first   func(*stage) call
+	second  func(*stage)
+}
+
+// A call is a command about a pod, or a GC.
+type call struct {
+	verb  string
+	pod   *pod
+	valid []*pod // of a GC
+}
+
+var orders = []order{
+	{"ADD, DEL of it", nil, addOf("web"), func(s *stage) { s.del("web") }},
+	{"ADD, DEL of it, ADD of another", nil, addOf("web"), func(s *stage) { s.del("web"); s.add("other") }},
+	{"ADD, the same ADD", nil, addOf("web"), func(s *stage) { s.add("web") }},
+	{"ADD, ADD of another", nil, addOf("web"), func(s *stage) { s.add("other") }},
+	{"ADD, GC with it", nil, addOf("web"), func(s *stage) { s.gc("bystander", "web") }},
+	{"ADD, GC without it", nil, addOf("web"), func(s *stage) { s.gc("bystander"); s.pod("web").end() }},
+	{"DEL, ADD of the same name", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.again("web"); s.add("web") }},
+	{"DEL, the same DEL, ADD of another", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.del("web"); s.add("other") }},
+	{"DEL, ADD of the same attachment", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.add("web"); s.pod("web").end() }},
+	{"DEL, GC, ADD of another", func(s *stage) { s.add("web") }, delOf("web"), func(s *stage) { s.gc("bystander"); s.add("other") }},
+	{"GC, ADD", func(s *stage) { s.add("lost"); s.remove("lost") }, gcOf("bystander"), func(s *stage) { s.add("web") }},
+	{"GC, DEL, ADD of another", func(s *stage) { s.add("web") }, gcOf("bystander", "web"), func(s *stage) { s.del("web"); s.add("other") }},
+	{"GC, the same GC, ADD", func(s *stage) { s.add("lost"); s.remove("lost") }, gcOf("bystander"), func(s *stage) { s.gc("bystander"); s.add("web") }},
+}
+
+func addOf(name string) func(*stage) call {
+	return func(s *stage) call { return call{verb: "ADD", pod: s.pod(name)} }
+}
+func delOf(name string) func(*stage) call {
+	return func(s *stage) call { return call{verb: "DEL", pod: s.pod(name)} }
+}
+func gcOf(valid ...string) func(*stage) call {
+	return func(s *stage) call { return call{verb: "GC", valid: s.all(valid...)} }
+}
+
+// A runtime must not call GC beside ADD and DEL, nor two commands about one container (CNI specification,
+// section 4). After it was killed and started again, it does, because the first command goes on. Then the
+// later command decides: a pod that a GC does not name, or whose DEL goes on beside its ADD, may lose its
+// network. But nobody gets its address as long as it has it.
+//
+// TestOrders stops the first command of each order at its system calls, has the others run to
+// their end, or until they wait for a lock that the first one holds, and lets it go on. Then no
+// address has two pods, no pod has two addresses, and what runs is whole. What a DEL, or a GC
+// after the end of the namespace, leaves then is nothing.
+//
+// It stops at some of the calls that may leave something changed; with -args -orders.points 0 at all
+// of them.
+func TestOrders(t *testing.T) {
+	n := newNode(t)
+	table := []string{fmt.Sprintf("%-14s %-36s %6s %6s %10s", "configuration", "order", "calls", "points", "violations")}
+	for _, kind := range []string{"one plugin", "three plugins"} {
+		for _, o := range orders {
+			calls, points, bad := 0, 0, 0
+			t.Run(kind+"/"+o.name, func(t *testing.T) {
+				s := &stage{node: n.within(t), parts: kinds[kind]}
+				calls, points, bad = s.everywhere(o)
+			})
+			table = append(table, fmt.Sprintf("%-14s %-36s %6d %6d %10d", kind, o.name, calls, points, bad))
+		}
+	}
+	t.Logf("\n%s", strings.Join(table, "\n"))
+}
+
+// everywhere plays an order at each of the points.
+func (s *stage) everywhere(o order) (calls, points, bad int) {
+	t := s.T
+	t.Run("alone", func(t *testing.T) { calls = (&stage{node: s.node.within(t), parts: s.parts}).play(o, 0) })
+	at := rand.New(rand.NewPCG(*orderSeed, uint64(len(o.name)))).Perm(calls)
+	if *mostPoints > 0 {
+		at = at[:min(*mostPoints, calls)]
+	}
+	slices.Sort(at)
+	for _, i := range at {
+		points++
+		if !t.Run(fmt.Sprint(i+1), func(t *testing.T) {
+			(&stage{node: s.node.within(t), parts: s.parts}).play(o, i+1)
+		}) {
+			bad++
+		}
+	}
+	return calls, points, bad
+}
+
+// play plays an order once. The first command waits at this of its calls, from 1; 0: it does not
+// wait, and the others do not run. play returns how many calls the command has made.
+func (s *stage) play(o order, at int) (calls int) {
+	s.pods = nil
+	s.add("bystander")
+	base := nltest.Dump(s.T, s.ns)
+	if o.prepare != nil {
+		o.prepare(s)
+	}
+	first, met, done := o.first(s), false, make(chan struct{})
+	if first.verb == "DEL" {
+		first.pod.end()
+	}
+	ended := 0
+	if first.pod != nil {
+		ended = first.pod.ended
+	}
+	seen, result := s.run(first, at, func() {
+		met = true
+		go func() {
+			defer close(done)
+			o.second(s)
+		}()
+		if !s.locked() {
+			<-done
+		}
+	})
+	if met {
+		<-done // it may have waited for a lock
+	}
+	if result != nil && first.pod.ended == ended { // nobody has deleted the pod meanwhile
+		first.pod.result, first.pod.running = result, true
+	}
+	if first.verb == "GC" && len(s.parts) > 1 {
+		s.mayLose()
+	}
+	if s.whole(); s.Failed() && met {
+		s.Logf("the first command waited after the last of\n\t%s", strings.Join(seen[:at], "\n\t"))
+	}
+	s.leave(at%2 == 0)
+	s.clean(base)
+	return len(seen)
+}
+
+// mayLose lets pods lose their network that were added beside a GC of three plugins: that of unnumbered-ptp
+// does not know the registry.
+func (s *stage) mayLose() {
+	for _, p := range s.pods {
+		if p.name != "bystander" {
+			p.running = false
+		}
+	}
+}
+
+// locked reports whether the first command has a lock, for which others wait.
+func (s *stage) locked() bool {
+	for _, path := range []string{registry.Dir(), filepath.Join(registry.Dir(), "registry.lock")} {
+		f, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		f.Close()
+		if err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// pod is the pod with this name, which comes to be if there is none.
+func (s *stage) pod(name string) *pod {
+	i := slices.IndexFunc(s.pods, func(p *pod) bool { return p.name == name })
+	if i >= 0 {
+		return s.pods[i]
+	}
+	p := &pod{name: name, id: name}
+	s.begin(p)
+	return p
+}
+
+func (s *stage) begin(p *pod) {
+	p.ns, p.path = nltest.NS(s.T, p.name)
+	p.bare = nltest.Dump(s.T, p.ns)
+	s.pods = append([]*pod{p}, s.pods...)
+}
+
+func (s *stage) all(names ...string) (all []*pod) {
+	for _, name := range names {
+		all = append(all, s.pod(name))
+	}
+	return all
+}
+
+// again is a pod that is created again: it has the name of another one, and another container.
+func (s *stage) again(name string) {
+	s.begin(&pod{name: name, id: name + "-again"})
+}
+
+func (s *stage) requestOf(p *pod) *plugin.Request[Config] {
+	r := s.request(p.path, "")
+	r.ContainerID, r.Pod = p.id, plugin.Pod{Namespace: "default", Name: p.name}
+	return r
+}
+
+// add is an ADD by another process, at once. It may fail if another command about the pod runs.
+func (s *stage) add(name string) {
+	p := s.pod(name)
+	add := s.ADD
+	if len(s.parts) > 1 {
+		add = s.three
+	}
+	result, err := add(s.requestOf(p))
+	switch {
+	case err == nil:
+		p.result, p.running = result, true
+	case name == "web":
+		s.Logf("ADD: %v", err)
+	default:
+		s.Errorf("ADD of %s: %v", name, err)
+	}
+}
+
+func (s *stage) del(name string) {
+	p := s.pod(name)
+	p.end()
+	if err := s.delete(s.requestOf(p)); err != nil {
+		s.Errorf("DEL of %s: %v", name, err)
+	}
+}
+
+// delete is a DEL by another process, or by three, one after another.
+func (s *stage) delete(r *plugin.Request[Config]) error { return s.DEL(r) }
+
+// remove ends the namespace of a pod without a DEL.
+func (s *stage) remove(name string) {
+	p := s.pod(name)
+	nltest.Remove(s.T, p.path)
+	p.running, p.ns = false, nil
+}
+
+func (s *stage) gc(valid ...string) {
+	r := s.request("", "")
+	if err := s.GC(r, attachments(s.all(valid...))...); err != nil {
+		s.Errorf("GC: %v", err)
+	}
+}
+
+func attachments(pods []*pod) (all []plugin.Attachment) {
+	for _, p := range pods {
+		all = append(all, plugin.Attachment{ContainerID: p.id, IfName: "eth0"})
+	}
+	return all
+}
+
+// run runs the first command as a process, or as three of them. It returns their calls that may leave
+// something changed, and the result of an ADD. The command waits after one of the calls for meets.
+func (s *stage) run(c call, at int, meets func()) (seen []string, result *types100.Result) {
+	parts := slices.Clone(s.parts)
+	var prev json.RawMessage
+	if c.verb == "DEL" {
+		slices.Reverse(parts)
+		prev, _ = json.Marshal(c.pod.result)
+	}
+	for _, part := range parts {
+		tr := &trace.Trace{Counts: trace.Lasting, After: true}
+		if at > len(seen) {
+			tr.Kill, tr.Meets = at-len(seen), meets
+		}
+		out, status := s.exec(part, c, prev, tr)
+		seen = append(seen, tr.Seen...)
+		if status != 0 {
+			var e types.Error
+			if err := json.Unmarshal(out, &e); err != nil || c.verb != "ADD" {
+				s.Errorf("%s: status %x: %s", c.verb, status, out)
+			}
+			s.Logf("%s fails: %s", c.verb, e.Msg)
+			return seen, nil
+		}
+		if c.verb == "ADD" {
+			prev = out
+		}
+	}
+	if c.verb == "ADD" {
+		result = new(types100.Result)
+		s.must(json.Unmarshal(prev, result))
+	}
+	return seen, result
+}
+
+// exec runs a plugin as a process.
+func (s *stage) exec(part string, c call, prev json.RawMessage, tr *trace.Trace) ([]byte, syscall.WaitStatus) {
+	conf := map[string]any{}
+	s.must(json.Unmarshal([]byte(config("")), &conf))
+	if prev != nil {
+		conf["prevResult"] = prev
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), partOf+"="+part, "CNI_COMMAND="+c.verb, "CNI_PATH=/opt/cni/bin")
+	if c.pod != nil {
+		cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+c.pod.id, "CNI_IFNAME=eth0", "CNI_NETNS="+c.pod.path,
+			"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME="+c.pod.name)
+	} else {
+		conf["cni.dev/valid-attachments"] = attachments(c.valid)
+		conf["cniVersion"] = "1.1.0"
+	}
+	stdin, err := json.Marshal(conf)
+	s.must(err)
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stdout = bytes.NewReader(stdin), &out
+	var status syscall.WaitStatus
+	s.must(s.ns.Do(func() (err error) { status, err = tr.Run(cmd); return err }))
+	return out.Bytes(), status
+}
+
+// foreign is an address of a pod that another pod leases.
+func foreign(addrs []nl.Addr, p *pod, state *registry.State) netip.Addr {
+	for _, a := range addrs {
+		if l, ok := state.Leases.At(a.Prefix.Addr()); ok && l.ContainerID != "" && l.ContainerID != p.id {
+			return a.Prefix.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// pods is the subnet of pods' addresses.
+var pods = netip.MustParsePrefix("10.0.1.0/24")
+
+// whole wants each pod that runs to have its network, its lease, and an address of its own.
+func (s *stage) whole() {
+	state, err := s.registry().View()
+	s.must(err)
+	has := map[netip.Addr]string{}
+	for _, p := range s.pods {
+		if p.ns == nil {
+			continue
+		}
+		addrs, err := p.ns.Addrs("")
+		s.must(err)
+		n := 0
+		for _, a := range addrs {
+			if a := a.Prefix.Addr(); pods.Contains(a) {
+				if n++; has[a] != "" || n > 1 {
+					s.Errorf("%s has %s, which %s has; it has %d addresses", p.id, a, has[a], n)
+				}
+				has[a] = p.id
+			}
+		}
+		if state.Leases.Has(foreign(addrs, p, state)) {
+			s.Errorf("%s has an address that another pod leases", p.id)
+		}
+		if !p.running {
+			continue
+		}
+		if err := s.CHECK(s.requestOf(p), p.result); err != nil {
+			s.Errorf("%s is not whole: %v", p.id, err)
+		}
+		for _, ip := range p.result.IPs {
+			a, _ := plugin.Addr(ip.Address.IP)
+			if l, _ := state.Leases.At(a); l.ContainerID != p.id || has[a] != p.id {
+				s.Errorf("%s has %s, which is leased by %q, and %q has it in the kernel", p.id, a, l.ContainerID, has[a])
+			}
+		}
+	}
+}
+
+// leave ends all pods but one: by a DEL each, or by the ends of their namespaces and a GC.
+func (s *stage) leave(byDel bool) {
+	for _, p := range s.pods {
+		if p.name == "bystander" {
+			continue
+		}
+		if byDel {
+			r := s.requestOf(p)
+			if p.ns == nil {
+				r.NetNS = ""
+			}
+			s.must(s.delete(r))
+			s.must(s.delete(r))
+			if p.ns != nil {
+				s.same("DEL left something in "+p.id, p.bare, nltest.Dump(s.T, p.ns))
+			}
+		} else if p.ns != nil {
+			nltest.Remove(s.T, p.path)
+		}
+	}
+	if !byDel {
+		s.gc("bystander") // it deletes the pairs, and the kernel the routes to the pods
+		s.gc("bystander") // then nothing shows the addresses in use
+	}
+}
+
+// clean wants nothing of the other pods, on the node or in the registry. What was found in use, without a
+// lease of a pod, ends by a collection.
+func (s *stage) clean(base string) {
+	keeps := strings.Split(base, "\n")
+	for line := range strings.SplitSeq(nltest.Dump(s.T, s.ns), "\n") {
+		if !slices.Contains(keeps, line) {
+			s.Errorf("left: %s", line)
+		}
+	}
+	s.must(s.registry().Change(s.Context(), func(state *registry.State) {
+		for a, l := range state.Leases.All() {
+			if l.Key == (registry.Key{}) {
+				s.Logf("%s is left to a collection: it was found in %s", a, l.NetNS)
+				state.End(a, time.Time{})
+			} else if l.ContainerID != "bystander" {
+				s.Errorf("%s is still leased by %s", a, l.Key)
+				state.End(a, time.Time{})
+			}
+		}
+		if len(state.Waiters) > 0 || state.Free.Len() != 3 {
+			s.Errorf("waiters %v, %d free addresses", state.Waiters, state.Free.Len())
+		}
+	}))
+	by := s.pod("bystander")
+	if err := s.CHECK(s.requestOf(by), by.result); err != nil {
+		s.Errorf("the pod beside them is not whole: %v", err)
+	}
+	s.must(s.delete(s.requestOf(by)))
+}
