@@ -64,8 +64,26 @@ func blank() *State {
 	return s
 }
 
+// BegunAfter reports whether a lease has begun since the process took the time t by time.Now. If t
+// is zero, no lease has. Of a lease whose time was cut, nobody knows when it began: BegunAfter
+// reports false.
+func (s *State) BegunAfter(l Lease, t time.Time) bool {
+	return !t.IsZero() && l.Since.After(adjusted(t)) && l.Since.Before(s.read)
+}
+
+// adjusted returns a time of this process by the current clock, as the times of a State are.
+func adjusted(t time.Time) time.Time {
+	now := time.Now()
+	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t) // by the wall clock, and by one that nobody can set
+	if step.Abs() < tolerance {
+		return t
+	}
+	return t.Round(0).Add(step)
+}
+
 // setClock moves the times of a state from the clock of the file to the current one.
 func (s *State) setClock(now, booted time.Time) {
+	s.read = now
 	step := booted.Sub(s.booted)
 	same := step.Abs() < tolerance
 	if same && s.ours {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -232,5 +233,46 @@ func TestClockCreeps(t *testing.T) {
 	since, _ := view(t, r).Free.At(addr("10.0.0.10"))
 	if wrong := when.Add(7 * 400 * time.Millisecond).Sub(since); wrong.Abs() > tolerance+time.Second/4 {
 		t.Errorf("%v wrong", wrong)
+	}
+}
+
+// TestBegunAfter compares leases with a command that began between them. Of a lease whose time is cut to the
+// present, nobody knows when it began: a DEL must end it.
+func TestBegunAfter(t *testing.T) {
+	r := open(t)
+	lease := func(a, id string, since time.Time) {
+		update(t, r, func(s *State) { s.Leases.Set(addr(a), Lease{Key: key(id), ENI: "eni-1", Since: since}) })
+	}
+	lease("10.0.0.10", "before", time.Now())
+	command := time.Now()
+	lease("10.0.0.11", "after", time.Now())
+	lease("10.0.0.12", "cut", time.Now().Add(day))
+	s := view(t, r)
+	for a, want := range map[string]bool{"10.0.0.10": false, "10.0.0.11": true} {
+		l, _ := s.Leases.At(addr(a))
+		if got := s.BegunAfter(l, command); got != want {
+			t.Errorf("lease of %s begun after the command: %v", l.ContainerID, got)
+		}
+		if s.BegunAfter(l, time.Time{}) {
+			t.Errorf("lease of %s begun after no command", l.ContainerID)
+		}
+	}
+	b, err := os.ReadFile(r.file())
+	if err == nil {
+		err = os.WriteFile(r.file(), append(b, '\n'), 0o600) // as by somebody else
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = view(t, r)
+	if l, _ := s.Leases.At(addr("10.0.0.12")); s.BegunAfter(l, command) {
+		t.Errorf("a lease whose time is cut has begun after the command: %v", l.Since)
+	}
+	for _, id := range []string{"cut", "before", "after"} {
+		update(t, r, func(s *State) { s.EndOf(key(id), time.Now(), command) })
+	}
+	s = view(t, r)
+	if left := slices.Collect(s.Leases.Keys()); !slices.Equal(left, []netip.Addr{addr("10.0.0.11")}) {
+		t.Errorf("leases after the end of all that a command may end: %v", left)
 	}
 }

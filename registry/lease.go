@@ -114,11 +114,14 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 	return ended
 }
 
-// EndOf ends the leases of an attachment. The hints are addresses that it may have: of
-// these, leases without a key end, too.
-func (s *State) EndOf(k Key, now time.Time, hints ...netip.Addr) {
+// EndOf ends the leases of an attachment, but none that has begun after a command: see
+// [State.BegunAfter]. The hints are addresses that it may have: of these, leases without a
+// key end, too.
+func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
-		s.End(a, now)
+		if l, _ := s.Leases.At(a); !s.BegunAfter(l, command) {
+			s.End(a, now)
+		}
 	}
 	for _, a := range hints {
 		if l, ok := s.Leases.At(a); ok && l.Key == (Key{}) {

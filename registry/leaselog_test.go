@@ -68,7 +68,7 @@ func leaseTo(t *testing.T, r *Registry, address, id string) {
 
 func end(t *testing.T, r *Registry, id string) {
 	t.Helper()
-	update(t, r, func(s *State) { s.EndOf(key(id), time.Now()) })
+	update(t, r, func(s *State) { s.EndOf(key(id), time.Now(), time.Time{}) })
 }
 
 func TestLeaseLog(t *testing.T) {

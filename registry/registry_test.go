@@ -355,7 +355,7 @@ func TestEndOfWhatIsGone(t *testing.T) {
 		if err := s.Reserve(a, lease(a.String())); err != nil {
 			t.Fatal(err)
 		}
-		s.EndOf(lease(a.String()).Key, time.Now())
+		s.EndOf(lease(a.String()).Key, time.Now(), time.Time{})
 	}
 	if s.Leases.Len() > 0 || !s.Free.Has(there) || !s.Free.Has(prefixed) || s.Free.Has(gone) {
 		t.Errorf("leases %v, free %v", maps.Collect(s.Leases.All()), maps.Collect(s.Free.All()))

@@ -45,6 +45,7 @@ type State struct {
 	size    int
 	ours    bool      // we have written it
 	booted  time.Time // boot time of the machine, by the clock of these times; zero if the file did not have it
+	read    time.Time // when this process has read the file; zero if there was none
 	stepped bool      // somebody has set the clock since
 
 	// For the log, of this change.

@@ -82,7 +82,7 @@ func TestSumChangesNothing(t *testing.T) {
 func work(s *State) string {
 	k := Key{"", Attachment{ContainerID: "eni-1"}} // a random lease may have it
 	held := s.Held(k)
-	s.EndOf(k, time.Time{}, slices.Collect(s.Leases.Keys())...)
+	s.EndOf(k, time.Time{}, time.Time{}, slices.Collect(s.Leases.Keys())...)
 	err := s.Reserve(addr("10.0.0.2"), Lease{Key: k, ENI: "eni-1"})
 	b, bad := s.encode()
 	return fmt.Sprintf("%v %v %v %s", held, err, bad, b)
@@ -200,7 +200,7 @@ func TestOthersStayUnread(t *testing.T) {
 	if held := s.Held(own); len(held) != 1 || held[0] != free {
 		t.Errorf("held: %v", held)
 	}
-	s.EndOf(own, time.Now(), free, a)
+	s.EndOf(own, time.Now(), time.Time{}, free, a)
 	file = encoded(t, s)
 	// The lease of the hinted address is broken, so its owner is unknown. It has ended,
 	// too.

@@ -146,7 +146,7 @@ func Added[C any](r *plugin.Request[C]) (all []plugin.Attachment, err error) {
 		return nil, err
 	}
 	for _, l := range s.Leases.All() {
-		if l.Network == r.Network && (&Pool{Began: r.Began}).tooYoung(l) {
+		if l.Network == r.Network && s.BegunAfter(l, r.Began) {
 			all = append(all, l.Attachment)
 		}
 	}

@@ -318,11 +318,7 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
 		s.EndWaiters(k)
-		for _, a := range s.Held(k) {
-			if l, _ := s.Leases.At(a); !p.tooYoung(l) {
-				s.End(a, time.Now())
-			}
-		}
+		s.EndOf(k, time.Now(), p.Began)
 		unused = AnyUnused(s)
 		for _, a := range hints {
 			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
@@ -342,17 +338,8 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	return p.Registry.Change(ctx, func(s *registry.State) {
-		for _, a := range left {
-			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
-				s.End(a, time.Now())
-			}
-		}
-	})
+	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
-
-// tooYoung reports whether a lease has begun after the command.
-func (p *Pool) tooYoung(l registry.Lease) bool { return !p.Began.IsZero() && l.Since.After(p.Began) }
 
 // has reports whether the namespace in which an address was seen still has it, or the node has a
 // host route to it. If that cannot be read, has reports true. If the namespace is not known, has
@@ -386,7 +373,7 @@ func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attach
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
 			_, inUse := used.By[a]
-			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial && !p.tooYoung(l)
+			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial && !s.BegunAfter(l, p.Began)
 		})
 		return nil
 	})

@@ -121,7 +121,7 @@ func TestRepairIPv6(t *testing.T) {
 	}
 	d := newDual(t, "")
 	d.offAndOn()
-	want(t, d.registry.Update(t.Context(), func(s *registry.State) error { s.EndOf(d.owner.Key, time.Now()); return nil }))
+	want(t, d.registry.Update(t.Context(), func(s *registry.State) error { s.EndOf(d.owner.Key, time.Now(), time.Time{}); return nil }))
 	if did, err := d.repair(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "the registry has no lease with the address") {
 		t.Errorf("without a lease: %v, %v", did, err)
 	}
