@@ -139,6 +139,12 @@ func (spec ENISpec) wants(f lease.Family) bool {
 // NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have
 // the tags. It fails with [aws.ErrSubnetFull] if none of them has room.
 func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
+	id, err := p.newENI(ctx, spec)
+	p.forgetUnlessThrottled(err)
+	return id, err
+}
+
+func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
 	if err := cmp.Or(p.withinQuota(), p.turn(ctx, "CreateNetworkInterface")); err != nil {
 		return "", err
@@ -156,7 +162,7 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.seeAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
+	seen, _, err := p.lastAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
 	if err != nil {
 		return "", err
 	}
@@ -197,7 +203,7 @@ func vpcOf(s *registry.State) (vpc string) {
 // the order in which this node tries them. It fails if no subnet has the tags. If all subnets
 // with the tags are full, the list is empty and there is no error.
 func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
-	all, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	all, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
 	}

@@ -21,14 +21,21 @@ type attached struct {
 	asked time.Time // zero: EC2 was not asked
 }
 
-// seeAttached asks EC2 which ENIs are attached to this instance, and notes which are not.
-func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (seen attached, _ *registry.State, err error) {
-	seen.asked = time.Now()
-	if seen.enis, err = p.describeENIs(ctx, aws.ByInstance(s.Instance.ID)); err != nil {
+// lastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process
+// has kept, or by a new one. It notes which are not.
+func (p *Pool) lastAttached(ctx context.Context, s *registry.State) (seen attached, _ *registry.State, err error) {
+	began := time.Now()
+	if seen.enis, seen.asked, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.asked.Before(began) {
 		return seen, s, err
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) { noteAttached(now, seen.enis, seen.asked); s = now })
 	return seen, s, err
+}
+
+// seeAttached is lastAttached with a new answer.
+func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (attached, *registry.State, error) {
+	p.Registry.Drop(enisAnswer)
+	return p.lastAttached(ctx, s)
 }
 
 // tracking returns the timeouts of connection tracking that are set on the boot ENI.
@@ -47,6 +54,7 @@ func (seen attached) tracking() registry.Tracking {
 // cluster, describes are throttled, too.
 func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen attached) (attachment string, at slot, err error) {
 	const lately = time.Minute
+	began := time.Now()
 	if err := p.turn(ctx, attachAction); err != nil {
 		return "", at, err
 	}
@@ -54,9 +62,8 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen a
 	if err != nil {
 		return "", at, err
 	}
-	early := time.Since(seen.asked) < lately // the answer is good enough, and from before the ENI was created
-	if !early {
-		if seen, s, err = p.seeAttached(ctx, s); err != nil {
+	if time.Since(seen.asked) > lately {
+		if seen, s, err = p.lastAttached(ctx, s); err != nil {
 			return "", at, err
 		}
 	}
@@ -65,7 +72,7 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen a
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if early { // others may have attached an ENI since
+	if seen.asked.Before(began) { // others may have attached an ENI since
 		if again, now, e := p.seeAttached(ctx, s); e == nil {
 			seen, s = again, now
 		}

@@ -36,8 +36,7 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if s, err = p.Registry.View(); err != nil || len(s.Intents) == 0 && s.Rebuilt == (registry.Rebuilt{}) {
 		return false, err // the registry was lost while we waited
 	}
-	asked := time.Now()
-	enis, err := p.ours(ctx, s)
+	enis, asked, err := p.oursLately(ctx, s)
 	if aws.NotAllowed(err) && len(s.Intents) == 0 {
 		return p.confirmByMetadata(ctx)
 	}
@@ -60,6 +59,7 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	}
 	for _, e := range enis {
 		if err := p.adopt(ctx, s, e, stray); err != nil {
+			p.forgetUnlessThrottled(err)
 			return false, fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
 		}
 	}
@@ -228,7 +228,7 @@ func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 		}
 	}
 	if p.makesENIs() {
-		subnets, err := p.describeSubnets(ctx, e.VPC, s.Instance.Zone)
+		subnets, err := p.zoneSubnets(ctx, e.VPC, s.Instance.Zone)
 		for _, n := range subnets {
 			if of(n.ID, n.CIDR, n.IPv6CIDR) {
 				return e, true, nil

@@ -122,7 +122,7 @@ func TestWaitersWhileThrottled(t *testing.T) {
 	const action = "AssignPrivateIpAddresses"
 	dir := filepath.Join(memory(t), "state")
 	synctest.Test(t, func(t *testing.T) {
-		p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}}
+		p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}, Cloud: aws.New(aws.Options{})}
 		waits(t, p, 0)
 		var wanted []int
 		must(t, p.call(t.Context(), action, begins(registry.Intent{Action: action}), func(s *registry.State, _ string) (func(*registry.State), error) {

@@ -163,6 +163,8 @@ func (f *fleet) play() (r result) {
 	if f.plan.replace {
 		f.replaceAll(&r)
 	}
+	const finish = 25 * time.Minute // collections finish what was interrupted, and forget what never was: see intentLife
+	time.Sleep(finish)
 	stop()
 	timers.Wait()
 	const over = time.Hour // what runs in the background ends, too
@@ -190,8 +192,6 @@ func (f *fleet) replaceAll(r *result) {
 	f.throttle(true)
 	r.hour = f.phase(f.hour, func(ctx context.Context, k *kubelet) { k.replace(ctx, f.hour/time.Duration(f.pods+1)) })
 	f.throttle(false)
-	const finish = 15 * time.Minute // collections finish what the hour has interrupted
-	time.Sleep(finish)
 }
 
 // phase lets all nodes act, until they have done so or the horizon is reached.

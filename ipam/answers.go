@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD goes on. If each of them asked again which ENIs and
+// subnets there are, a large cluster would spend more time on describes than on the calls that change something. So
+// the answers are kept for the next process. They only prepare a changing call, which EC2 refuses if they are too old.
+
+// The files of answers, in the registry's directory.
+const (
+	subnetsAnswer = "ec2-subnets.json" // the subnets of the zone
+	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached here
+	oursAnswer    = "ec2-ours.json"    // these, and those that were created for this instance
+)
+
+const (
+	keptLife = 10 * time.Minute // how old a kept answer can be
+	justNow  = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
+)
+
+// A reply is what EC2 has said, and when it was asked.
+type reply[T any] struct {
+	Question string
+	Asked    time.Time
+	All      []T
+}
+
+// lately returns an answer of EC2. If EC2 throttles this node, that may be an answer that a process
+// has got since the time given, at most keptLife ago.
+func lately[T any](ctx context.Context, p *Pool, file, question string, since time.Time, ask func(context.Context) ([]T, error)) (a reply[T], err error) {
+	if a, ok := kept[T](p, file); ok && a.Question == question && a.Asked.After(since) {
+		return a, nil
+	}
+	a = reply[T]{Question: question, Asked: time.Now()}
+	if a.All, err = ask(ctx); err != nil {
+		return a, err
+	}
+	b, err := json.Marshal(a)
+	if err == nil {
+		err = p.Registry.Keep(file, b)
+	}
+	if err != nil {
+		slog.Warn("an answer of EC2 could not be kept: the next process asks EC2 again", "file", file, "error", err)
+	}
+	return a, nil
+}
+
+// kept returns an answer that serves instead of another question, if there is one.
+func kept[T any](p *Pool, file string) (a reply[T], ok bool) {
+	s, err := p.Registry.View()
+	if err != nil || !throttles(s) {
+		return a, false
+	}
+	b, err := p.Registry.Kept(file)
+	if err == nil {
+		err = json.Unmarshal(b, &a)
+	}
+	age := time.Since(a.Asked) // negative: somebody has set the clock
+	return a, err == nil && age >= 0 && age < keptLife
+}
+
+// throttles reports whether EC2 has throttled a call of this node in the last minutes.
+func throttles(s *registry.State) bool {
+	for _, t := range s.NotBefore {
+		if time.Since(t) < justNow {
+			return true
+		}
+	}
+	return false
+}
+
+// forgetAnswers has the next process ask EC2, because EC2 has shown that an answer is too old, or may have.
+func (p *Pool) forgetAnswers() {
+	for _, file := range []string{subnetsAnswer, enisAnswer, oursAnswer} {
+		p.Registry.Drop(file)
+	}
+}
+
+// forgetUnlessThrottled forgets the answers after an error that may come from one of them.
+func (p *Pool) forgetUnlessThrottled(err error) {
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
+		p.forgetAnswers()
+	}
+}
+
+// zoneSubnets lists the subnets of the instance's zone for a new ENI.
+func (p *Pool) zoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
+	a, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, time.Time{}, func(ctx context.Context) ([]aws.Subnet, error) { return p.describeSubnets(ctx, vpc, zone) })
+	return a.All, err
+}
+
+// attachedENIs lists the ENIs that are attached to the instance, and says when EC2 was asked.
+func (p *Pool) attachedENIs(ctx context.Context, instance string) ([]aws.ENI, time.Time, error) {
+	a, err := lately(ctx, p, enisAnswer, instance, time.Time{}, func(ctx context.Context) ([]aws.ENI, error) {
+		return p.describeENIs(ctx, aws.ByInstance(instance))
+	})
+	return a.All, a.Asked, err
+}
+
+// oursLately is ours. A kept answer serves only if it is younger than all that was begun: then nothing has
+// an unknown outcome, and what remains is to attach an ENI. EC2 refuses that if the ENI is attached by now.
+func (p *Pool) oursLately(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
+	since := time.Now() // no kept answer serves
+	if s.Rebuilt == (registry.Rebuilt{}) && onlyAttachments(s) {
+		since = lastBegun(s)
+	}
+	a, err := lately(ctx, p, oursAnswer, s.Instance.ID, since, func(ctx context.Context) ([]aws.ENI, error) { return p.ours(ctx, s) })
+	return a.All, a.Asked, err
+}
+
+// onlyAttachments reports whether all that was begun is to attach an ENI.
+func onlyAttachments(s *registry.State) bool {
+	for _, i := range s.Intents {
+		if i.Action != attachAction || i.ENI == "" {
+			return false
+		}
+	}
+	return true
+}
+
+func lastBegun(s *registry.State) (last time.Time) {
+	for _, i := range s.Intents {
+		if i.Since.After(last) {
+			last = i.Since
+		}
+	}
+	return last
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"os"
+	"path/filepath"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
+)
+
+// Keep writes a file beside the registry, whole or not at all. It is for what a process can find
+// out again. The caller holds a lock. If somebody has deleted the directory, Keep fails.
+func (r *Registry) Keep(name string, content []byte) error {
+	dir, err := os.OpenRoot(r.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return atomicfile.Replace(dir, name, content, 0o600)
+}
+
+// Kept reads a file that Keep has written.
+func (r *Registry) Kept(name string) ([]byte, error) { return os.ReadFile(filepath.Join(r.dir, name)) }
+
+// Drop deletes a file that Keep has written, if there is one.
+func (r *Registry) Drop(name string) { os.Remove(filepath.Join(r.dir, name)) }
