@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -26,8 +27,9 @@ const (
 )
 
 const (
-	keptLife = 10 * time.Minute // how old a kept answer can be
-	justNow  = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
+	keptLife  = 10 * time.Minute // how old a kept answer can be while EC2 throttles
+	freshLife = 5 * time.Second  // how old it can be otherwise: one process asks twice
+	justNow   = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
 )
 
 // A reply is what EC2 has said, and when it was asked.
@@ -37,30 +39,24 @@ type reply[T any] struct {
 	All      []T
 }
 
-// lately returns an answer of EC2. If EC2 throttles this node, that may be an answer that a process
-// has got since the time given, at most keptLife ago.
+// lately returns an answer of EC2. That may be one that a process has got since the time given, and
+// at most keptLife ago: see kept.
 func lately[T any](ctx context.Context, p *Pool, file, question string, since time.Time, ask func(context.Context) ([]T, error)) (a reply[T], err error) {
 	if a, ok := kept[T](p, file); ok && a.Question == question && a.Asked.After(since) {
 		return a, nil
 	}
 	a = reply[T]{Question: question, Asked: time.Now()}
-	if a.All, err = ask(ctx); err != nil {
-		return a, err
+	if a.All, err = ask(ctx); err == nil {
+		keep(p, file, a)
 	}
-	b, err := json.Marshal(a)
-	if err == nil {
-		err = p.Registry.Keep(file, b)
-	}
-	if err != nil {
-		slog.Warn("an answer of EC2 could not be kept: the next process asks EC2 again", "file", file, "error", err)
-	}
-	return a, nil
+	return a, err
 }
 
-// kept returns an answer that serves instead of another question, if there is one.
+// kept returns an answer that serves instead of another question, if there is one: while EC2
+// throttles this node, or for a short time.
 func kept[T any](p *Pool, file string) (a reply[T], ok bool) {
 	s, err := p.Registry.View()
-	if err != nil || !throttles(s) {
+	if err != nil {
 		return a, false
 	}
 	b, err := p.Registry.Kept(file)
@@ -68,7 +64,17 @@ func kept[T any](p *Pool, file string) (a reply[T], ok bool) {
 		err = json.Unmarshal(b, &a)
 	}
 	age := time.Since(a.Asked) // negative: somebody has set the clock
-	return a, err == nil && age >= 0 && age < keptLife
+	return a, err == nil && age >= 0 && (age < freshLife || age < keptLife && throttles(s))
+}
+
+func keep[T any](p *Pool, file string, a reply[T]) {
+	b, err := json.Marshal(a)
+	if err == nil {
+		err = p.Registry.Keep(file, b)
+	}
+	if err != nil {
+		slog.Warn("an answer of EC2 could not be kept: the next process asks EC2 again", "file", file, "error", err)
+	}
 }
 
 // throttles reports whether EC2 has throttled a call of this node in the last minutes.
@@ -114,11 +120,21 @@ func (p *Pool) attachedENIs(ctx context.Context, instance string) ([]aws.ENI, ti
 // an unknown outcome, and what remains is to attach an ENI. EC2 refuses that if the ENI is attached by now.
 func (p *Pool) oursLately(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	since := time.Now() // no kept answer serves
-	if s.Rebuilt == (registry.Rebuilt{}) && onlyAttachments(s) {
+	if throttles(s) && onlyAttachments(s) && !comparesNow(s) {
 		since = lastBegun(s)
 	}
 	a, err := lately(ctx, p, oursAnswer, s.Instance.ID, since, func(ctx context.Context) ([]aws.ENI, error) { return p.ours(ctx, s) })
+	if err == nil {
+		here := slices.DeleteFunc(slices.Clone(a.All), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
+		keep(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, a.Asked, here})
+	}
 	return a.All, a.Asked, err
+}
+
+// comparesNow reports whether a rebuilt registry is to be compared with EC2 now.
+func comparesNow(s *registry.State) bool {
+	r := s.Rebuilt
+	return !r.Since.IsZero() && (!r.Compared || r.Unconfirmed && time.Since(r.Since) > settled)
 }
 
 // onlyAttachments reports whether all that was begun is to attach an ENI.

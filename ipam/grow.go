@@ -25,12 +25,14 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		return p.provisioned()
 	}
 	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that somebody has detached
-	sure, err := p.resume(ctx, p.reattach)
-	if err != nil {
-		return explain(err)
-	}
-	if sure {
-		return nil // the addresses that are now confirmed may be enough
+	if !p.canWait() {
+		sure, err := p.resume(ctx, p.reattach)
+		if err != nil {
+			return explain(err)
+		}
+		if sure {
+			return nil // the addresses that are now confirmed may be enough
+		}
 	}
 	s, err := p.describeInstance(ctx)
 	if err != nil {

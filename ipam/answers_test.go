@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+// describes returns how many calls that change nothing EC2 has had since the last reset.
+func (w *world) describes() (n int) {
+	for _, action := range looked {
+		n += w.asked(action)
+	}
+	return n
+}
+
+// givesUp is an ADD that ends because EC2 throttles.
+func (w *world) givesUp(pod int) {
+	w.Helper()
+	if _, err := w.acquire(pod); !errors.Is(err, aws.ErrThrottled) {
+		w.Fatalf("an ADD while EC2 throttles: %v", err)
+	}
+}
+
+// While EC2 throttles a call, ADDs give up, one after another. The first has asked for what the call needs, and the others do not.
+func TestAnswersServeTheNext(t *testing.T) {
+	for _, c := range []struct {
+		action string
+		first  int // ADDs until everything is known
+	}{{"CreateNetworkInterface", 1}, {"AttachNetworkInterface", 2}} { // the second ADD asks what became of the ENI
+		t.Run(c.action, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.sim.Fail(c.action, throttling, -1)
+				for n := range c.first {
+					w.givesUp(n)
+				}
+				w.sim.ResetCalls()
+				for n := range 5 {
+					w.givesUp(10 + n)
+				}
+				if n := w.describes(); n > 0 {
+					w.Errorf("the ADDs after the first have asked %d times", n)
+				}
+				w.sim.Fail(c.action, "", 0)
+				w.mustAcquire(20)
+				if n := w.describes(); n > 0 {
+					w.Errorf("the ADD that succeeds has asked %d times", n)
+				}
+				w.consistent()
+			})
+		})
+	}
+}
+
+// An answer serves for ten minutes, and not at all if EC2 does not throttle any more.
+func TestAnswersEnd(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.sim.Fail("CreateNetworkInterface", throttling, -1)
+		w.givesUp(1)
+		w.sim.ResetCalls()
+		for began := time.Now(); time.Since(began) < 2*keptLife+keptLife/2; {
+			w.givesUp(2)
+		}
+		if n := w.asked("DescribeSubnets"); n != 2 {
+			w.Errorf("in 25 minutes, ADDs have asked %d times for subnets, want 2", n)
+		}
+		time.Sleep(justNow + time.Minute)
+		w.sim.Fail("CreateNetworkInterface", "", 0)
+		w.sim.ResetCalls()
+		w.mustAcquire(4)
+		if w.asked("DescribeSubnets") == 0 || w.asked("DescribeNetworkInterfaces") == 0 {
+			w.Error("an ADD uses old answers while EC2 does not throttle")
+		}
+	})
+}
+
+// An answer that is too old does no harm: EC2 refuses the slot that somebody has taken since, and the ENI goes to another one.
+func TestAnswersTooOld(t *testing.T) {
+	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
+		t.Run(action, func(t *testing.T) {
+			inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+				w.sim.Fail(action, throttling, -1)
+				w.givesUp(1)
+				w.givesUp(2)
+				w.sim.Fail(action, "", 0)
+				w.attachAt(1)
+				w.mustAcquire(3)
+				w.consistent()
+				if intents := w.state().Intents; len(intents) > 0 {
+					w.Errorf("left: %v", intents)
+				}
+			})
+		})
+	}
+}
+
+// The ENI of an interrupted attachment is attached by somebody meanwhile. EC2 refuses, and the next ADD asks.
+func TestAnswersOfAnENIAttachedSince(t *testing.T) {
+	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+		w.sim.Fail("AttachNetworkInterface", throttling, -1)
+		w.givesUp(1)
+		w.givesUp(2)
+		enis := w.sim.ENIs()
+		made := enis[len(enis)-1].ID
+		w.sim.Fail("AttachNetworkInterface", "", 0)
+		w.asks("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", w.node.ID, "DeviceIndex", "2")
+		for n := 3; ; n++ {
+			if _, err := w.acquire(n); err == nil {
+				break
+			} else if n > 5 {
+				w.Fatal(err)
+			}
+		}
+		w.consistent()
+		if n := len(w.node.ENIs()); n != 2 {
+			w.Errorf("the instance has %d ENIs, want the boot ENI and %s", n, made)
+		}
+	})
+}
