@@ -40,6 +40,7 @@ type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If it is empty, it is
 	// $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL, or else that of the region,
 	// which is $AWS_REGION or $AWS_DEFAULT_REGION or else the instance's.
+	// $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS makes it that of the region in any case.
 	// $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose among those of the region.
 	EC2URL string
 
@@ -75,7 +76,8 @@ type Client struct {
 	options  Options
 	ec2      *ec2.Client // must never become an interface; see call
 	metadata *metadata
-	invalid  error // a variable of the environment about EC2 has an invalid value
+	invalid  error    // a variable of the environment about EC2 has an invalid value
+	chosen   []string // the variables of the environment that choose the endpoint of EC2
 
 	mu       sync.Mutex
 	identity *Instance
@@ -89,21 +91,21 @@ func New(o Options) *Client {
 		o.Jitter = rand.N[time.Duration]
 	}
 	m := newMetadata(o)
-	s, err := sdkOptions(o, m)
-	return &Client{options: o, metadata: m, ec2: ec2.New(s), invalid: err}
+	s, chosen, err := sdkOptions(o, m)
+	return &Client{options: o, metadata: m, ec2: ec2.New(s), invalid: err, chosen: chosen}
 }
 
 // Jitter returns a random time of less than d: see [Options].
 func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
 // sdkOptions returns all options except the region, which a call determines when it needs
-// it.
-func sdkOptions(o Options, m *metadata) (ec2.Options, error) {
+// it. It also returns the variables of the environment that choose the endpoint.
+func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),
 		APIOptions:  []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKeyValue("cni-ipvlan-vpc-k8s", release.Version())},
 	}
-	err := ec2Environment(&s, o)
+	chosen, err := own.ec2(&s, o)
 	do := o.HTTP
 	if do == nil {
 		var e error
@@ -111,13 +113,13 @@ func sdkOptions(o Options, m *metadata) (ec2.Options, error) {
 		err = cmp.Or(err, e)
 	}
 	s.HTTPClient = whole{checked{do}}
-	return s, err
+	return s, chosen, err
 }
 
 // ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If
 // $AWS_CA_BUNDLE is set, its certificates replace those of the system.
 func ec2HTTP() (HTTPClient, error) {
-	do, bundle := awshttp.NewBuildableClient(), env("AWS_CA_BUNDLE")
+	do, bundle := awshttp.NewBuildableClient(), own.first("AWS_CA_BUNDLE")
 	if bundle.value == "" {
 		return do, nil
 	}
@@ -127,7 +129,7 @@ func ec2HTTP() (HTTPClient, error) {
 
 // region returns the region of the environment, or else the instance's.
 func (c *Client) region(ctx context.Context) (string, error) {
-	if r := regionVariable().value; r != "" {
+	if r := own.region().value; r != "" {
 		return r, nil
 	}
 	i, err := c.document(ctx)

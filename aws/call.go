@@ -53,6 +53,9 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	if err != nil {
 		e := newError(ctx, action, err)
 		e.MaybeDone = made.maybeDone
+		if e.Code == "" {
+			e.Endpoint, e.Chosen = endpointOf(ctx, c.ec2.Options(), region), c.chosen
+		}
 		return nil, e
 	}
 	return out, nil

@@ -16,9 +16,16 @@ import (
 // supported: they need the SDK's package config, which costs every process a millisecond at
 // its start.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
-	id, secret := os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
-	if id != "" && secret != "" {
+	if id, secret := own.keys(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))
 	}
 	return sdk.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m }))
+}
+
+// keys returns the access key of the environment, and its secret; neither without the other.
+func (env Environment) keys() (id, secret string) {
+	if id, secret = env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"); id == "" || secret == "" {
+		return "", ""
+	}
+	return id, secret
 }

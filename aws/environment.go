@@ -5,6 +5,7 @@ package aws
 
 import (
 	"cmp"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -20,15 +21,23 @@ import (
 
 // This file reads the variables of the environment that say where EC2 and the metadata
 // service are. The SDK's package config would read them, too, but costs every process a
-// millisecond at its start. The values mean the same as there.
+// millisecond at its start. The values mean the same as there (AWS SDKs and Tools Reference
+// Guide, "Settings reference").
 
-// A variable is one of the environment. Its value is empty if it is not set.
+// An Environment returns the value of a variable, or "" if it is not set. [os.Getenv] is the
+// one of this process.
+type Environment func(name string) string
+
+// own is the environment of this process.
+var own Environment = os.Getenv
+
+// A variable is one of an environment. Its value is empty if it is not set.
 type variable struct{ name, value string }
 
-// env returns the first of the variables that is set.
-func env(names ...string) (v variable) {
+// first returns the first of the variables that is set.
+func (env Environment) first(names ...string) (v variable) {
 	for _, v.name = range names {
-		if v.value = os.Getenv(v.name); v.value != "" {
+		if v.value = env(v.name); v.value != "" {
 			break
 		}
 	}
@@ -44,7 +53,8 @@ type envError struct {
 
 func (e *envError) Error() string { return fmt.Sprintf("%s=%q: %s", e.name, e.value, e.problem) }
 
-const hintEnv = "correct it where it is set: for the plugins in the unit of the container runtime, for timers in the units of the tool"
+const hintEnv = "correct it where it is set: for the plugins in the unit of the container runtime, for the units of the tool in " +
+	"/etc/cni-ipvlan-vpc-k8s.env, for a DaemonSet in its env"
 
 // invalid returns the error of a variable.
 func (v variable) invalid(problem string) error { return &envError{v, problem} }
@@ -83,8 +93,8 @@ func (v variable) certificates() (*x509.CertPool, error) {
 	return all, nil
 }
 
-// regionVariable is the region of the environment.
-func regionVariable() variable { return env("AWS_REGION", "AWS_DEFAULT_REGION") }
+// region is the region that the environment names.
+func (env Environment) region() variable { return env.first("AWS_REGION", "AWS_DEFAULT_REGION") }
 
 // checkRegion returns an error if the value cannot be a region. A common mistake is a zone,
 // which ends in a letter.
@@ -96,10 +106,10 @@ func (v variable) checkRegion() error {
 	return nil
 }
 
-// metadataEnvironment returns the endpoint of the metadata service.
-func metadataEnvironment() (string, error) {
-	at, err := env("AWS_EC2_METADATA_SERVICE_ENDPOINT").url()
-	mode := env("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE")
+// metadata returns the endpoint of the metadata service.
+func (env Environment) metadata() (string, error) {
+	at, err := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT").url()
+	mode := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE")
 	switch strings.ToLower(mode.value) {
 	case "", "ipv4":
 		at = cmp.Or(at, "http://169.254.169.254")
@@ -111,21 +121,42 @@ func metadataEnvironment() (string, error) {
 	return at, err
 }
 
-// ec2Environment sets the options that choose the endpoint of EC2. The SDK derives the
-// endpoint from the region if no variable names one.
-func ec2Environment(s *ec2.Options, o Options) error {
-	named := env("AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL")
-	at, err := named.url()
-	if at = cmp.Or(o.EC2URL, at); at != "" {
-		s.BaseEndpoint = &at
-	} else {
-		err = cmp.Or(err, regionVariable().checkRegion())
+// named returns the variable that names the endpoint of EC2. It has no value if there is
+// none, or if the environment says to ignore it.
+func (env Environment) named() (variable, error) {
+	ignore, err := env.first("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").isTrue()
+	v := env.first("AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL")
+	if ignore {
+		v.value = ""
 	}
-	fips, dual := env("AWS_USE_FIPS_ENDPOINT"), env("AWS_USE_DUALSTACK_ENDPOINT")
+	return v, err
+}
+
+// ec2 sets the options that choose the endpoint of EC2, and returns the names of the
+// variables that did. The SDK derives the endpoint from the region if no variable names one.
+func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err error) {
+	named, err := env.named()
+	at, e := named.url()
+	err = cmp.Or(err, e)
+	switch {
+	case o.EC2URL != "":
+		at = o.EC2URL
+	case at != "":
+		chosen = append(chosen, named.name)
+	default:
+		err = cmp.Or(err, env.region().checkRegion())
+	}
+	if at != "" {
+		s.BaseEndpoint = &at
+	}
+	fips, dual := env.first("AWS_USE_FIPS_ENDPOINT"), env.first("AWS_USE_DUALSTACK_ENDPOINT")
 	for _, v := range []variable{fips, dual} {
 		yes, e := v.isTrue()
 		if err = cmp.Or(err, e); yes && at != "" {
 			err = cmp.Or(err, v.invalid(named.name+" already names the endpoint, "+at+": set only one of the two"))
+		}
+		if yes {
+			chosen = append(chosen, v.name)
 		}
 		switch {
 		case yes && v == fips:
@@ -134,5 +165,18 @@ func ec2Environment(s *ec2.Options, o Options) error {
 			s.EndpointOptions.UseDualStackEndpoint = sdk.DualStackEndpointStateEnabled
 		}
 	}
-	return err
+	return chosen, err
+}
+
+// endpointOf returns the URL that the SDK asks in a region, or "" if it knows none.
+func endpointOf(ctx context.Context, s ec2.Options, region string) string {
+	e, err := ec2.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, ec2.EndpointParameters{
+		Region: &region, Endpoint: s.BaseEndpoint,
+		UseFIPS:      sdk.Bool(s.EndpointOptions.UseFIPSEndpoint == sdk.FIPSEndpointStateEnabled),
+		UseDualStack: sdk.Bool(s.EndpointOptions.UseDualStackEndpoint == sdk.DualStackEndpointStateEnabled),
+	})
+	if err != nil {
+		return ""
+	}
+	return e.URI.String()
 }

@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -34,6 +33,8 @@ func TestEndpointOfRegion(t *testing.T) {
 		{"China", nil, "cn-north-1", "https://ec2.cn-north-1.amazonaws.com.cn for cn-north-1"},
 		{"China, dual stack", []string{"AWS_USE_DUALSTACK_ENDPOINT", "true"}, "cn-northwest-1", "https://ec2.cn-northwest-1.api.amazonwebservices.com.cn for cn-northwest-1"},
 		{"GovCloud", nil, "us-gov-west-1", "https://ec2.us-gov-west-1.amazonaws.com for us-gov-west-1"},
+		{"GovCloud, FIPS and dual stack", []string{"AWS_USE_FIPS_ENDPOINT", "true", "AWS_USE_DUALSTACK_ENDPOINT", "true"}, "us-gov-west-1", "https://ec2-fips.us-gov-west-1.api.aws for us-gov-west-1"},
+		{"the European sovereign cloud", nil, "eusc-de-east-1", "https://ec2.eusc-de-east-1.amazonaws.eu for eusc-de-east-1"},
 		{"GovCloud, FIPS", []string{"AWS_USE_FIPS_ENDPOINT", "true"}, "us-gov-east-1", "https://ec2.us-gov-east-1.amazonaws.com for us-gov-east-1"},
 		{"FIPS", []string{"AWS_USE_FIPS_ENDPOINT", "true"}, "us-east-2", "https://ec2-fips.us-east-2.amazonaws.com for us-east-2"},
 		{"dual stack", []string{"AWS_USE_DUALSTACK_ENDPOINT", "TRUE"}, "us-east-2", "https://ec2.us-east-2.api.aws for us-east-2"},
@@ -42,6 +43,11 @@ func TestEndpointOfRegion(t *testing.T) {
 		{"a VPC endpoint", []string{"AWS_ENDPOINT_URL_EC2", "https://vpce-1.ec2.us-east-1.vpce.amazonaws.com", "AWS_ENDPOINT_URL", "https://other.test"}, "us-east-1",
 			"https://vpce-1.ec2.us-east-1.vpce.amazonaws.com for us-east-1"},
 		{"one endpoint for all services", []string{"AWS_ENDPOINT_URL", "https://all.test"}, "us-east-1", "https://all.test for us-east-1"},
+		{"an endpoint to ignore", []string{"AWS_ENDPOINT_URL_EC2", "https://vpce.test", "AWS_ENDPOINT_URL", "https://all.test", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true"}, "us-east-1",
+			"https://ec2.us-east-1.amazonaws.com for us-east-1"},
+		{"an endpoint to ignore, FIPS", []string{"AWS_ENDPOINT_URL", "https://all.test", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True", "AWS_USE_FIPS_ENDPOINT", "true"}, "us-east-1",
+			"https://ec2-fips.us-east-1.amazonaws.com for us-east-1"},
+		{"an endpoint not to ignore", []string{"AWS_ENDPOINT_URL", "https://all.test", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "false"}, "us-east-1", "https://all.test for us-east-1"},
 		{"a region of a simulator", []string{"AWS_ENDPOINT_URL", "https://all.test", "AWS_REGION", "local"}, "", "https://all.test for local"},
 	}
 	for _, tt := range tests {
@@ -104,6 +110,7 @@ func TestInvalidEnvironment(t *testing.T) {
 	}{
 		{[]string{"AWS_USE_FIPS_ENDPOINT", "yes"}, `AWS_USE_FIPS_ENDPOINT="yes": want true or false`},
 		{[]string{"AWS_USE_DUALSTACK_ENDPOINT", "1"}, `AWS_USE_DUALSTACK_ENDPOINT="1": want true or false`},
+		{[]string{"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "no"}, `AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="no": want true or false`},
 		{[]string{"AWS_USE_FIPS_ENDPOINT", "true", "AWS_ENDPOINT_URL_EC2", "https://ec2.test"},
 			`AWS_USE_FIPS_ENDPOINT="true": AWS_ENDPOINT_URL_EC2 already names the endpoint, https://ec2.test: set only one of the two`},
 		{[]string{"AWS_USE_DUALSTACK_ENDPOINT", "true", "AWS_ENDPOINT_URL", "https://ec2.test"},
@@ -179,58 +186,5 @@ func TestNoSuchEndpoint(t *testing.T) {
 	err := aws.New(aws.Options{HTTP: unknown, Attempts: 1}).DetachENI(t.Context(), "eni-attach-1")
 	if !errors.Is(err, aws.ErrTransient) || !strings.Contains(aws.Hint(err), "AWS_USE_FIPS_ENDPOINT") {
 		t.Errorf("got %v, hint %q", err, aws.Hint(err))
-	}
-}
-
-// asksLimits is a variable that makes this test program call EC2 and print the error. net/http
-// reads the variables of proxies once in a process.
-const asksLimits = "ENVIRONMENT_TEST_ASKS_LIMITS"
-
-// TestProxy: EC2 is asked through HTTPS_PROXY, and its certificate is checked with AWS_CA_BUNDLE. It
-// is asked directly if NO_PROXY says so.
-func TestProxy(t *testing.T) {
-	server := secure(t)
-	plain := httptest.NewServer(server.Config.Handler)
-	t.Cleanup(plain.Close)
-	connected := make(chan string, 9)
-	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		connected <- r.Method + " " + r.Host
-		to, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			return
-		}
-		from, _, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n")
-		go func() { io.Copy(to, from); to.Close() }()
-		io.Copy(from, to)
-		from.Close()
-	}))
-	t.Cleanup(proxy.Close)
-	ask := func(env ...string) string {
-		c := exec.CommandContext(t.Context(), os.Args[0])
-		c.Env = append(env, asksLimits+"=1", "AWS_REGION=us-east-1", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_CA_BUNDLE="+bundle(t, server))
-		out, err := c.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		return string(out)
-	}
-	const host = "example.com" // in the certificate of httptest
-	if got := ask("AWS_ENDPOINT_URL_EC2=https://"+host, "HTTPS_PROXY="+proxy.URL); got != "<nil>" || len(connected) != 1 || <-connected != "CONNECT "+host+":443" {
-		t.Errorf("got %s; want it by the proxy", got)
-	}
-	if got := ask("AWS_ENDPOINT_URL_EC2=https://"+host, "HTTPS_PROXY=http://127.0.0.1:1"); !strings.Contains(got, "proxyconnect") {
-		t.Errorf("with a proxy that is down: got %s", got)
-	}
-	// No proxy is used for 127.0.0.1 in any case. 0.0.0.0 reaches the same server.
-	anywhere := strings.Replace(plain.URL, "127.0.0.1", "0.0.0.0", 1)
-	if got := ask("AWS_ENDPOINT_URL_EC2="+anywhere, "HTTP_PROXY=http://127.0.0.1:1"); !strings.Contains(got, "proxyconnect") {
-		t.Errorf("without NO_PROXY: got %s", got)
-	}
-	if got := ask("AWS_ENDPOINT_URL_EC2="+anywhere, "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=0.0.0.0"); got != "<nil>" {
-		t.Errorf("with NO_PROXY: got %s", got)
 	}
 }

@@ -49,6 +49,9 @@ type Error struct {
 	RequestID string // for AWS's support
 	MaybeDone bool   // EC2 may have carried out the call: see the function MaybeDone
 	Err       error  // the cause; without a Code it says what happened
+
+	Endpoint string   // the URL of EC2, if there is no Code
+	Chosen   []string // the variables of the environment that chose the endpoint; none: the region did
 }
 
 // Error reads like a path: the action, EC2's code, EC2's message, the request.
@@ -175,6 +178,9 @@ func (e *Error) meaning() meaning {
 	if _, ok := errors.AsType[unreached](e.Err); ok {
 		return noAnswer
 	}
+	if e.Endpoint != "" && errors.Is(e.Err, errNoAnswer) {
+		return meaning{hint: noAnswer.hint}
+	}
 	if _, ok := errors.AsType[invalidAnswer](e.Err); ok {
 		return notEC2
 	}
@@ -195,7 +201,7 @@ func (e *Error) hasNoRole() bool {
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {
-			return strings.ReplaceAll(hint, "{action}", e.denied())
+			return strings.ReplaceAll(hint, "{action}", e.denied()) + e.asked()
 		}
 	}
 	if e, ok := errors.AsType[*MetadataError](err); ok {
@@ -205,6 +211,18 @@ func Hint(err error) string {
 		return hintEnv
 	}
 	return ""
+}
+
+// asked returns which endpoint was asked, and why, if the failure can be about that.
+func (e *Error) asked() string {
+	if e.Endpoint == "" || e.meaning().is != ErrTransient && !errors.Is(e.Err, errNoAnswer) {
+		return ""
+	}
+	by := "the region"
+	if len(e.Chosen) > 0 {
+		by = strings.Join(e.Chosen, " and ")
+	}
+	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
 // denied returns the action that the role may not do. It is the called action, or one that

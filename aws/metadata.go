@@ -132,7 +132,7 @@ func newMetadata(o Options) *metadata {
 	}
 	at, err := o.MetadataURL, error(nil)
 	if at == "" {
-		at, err = metadataEnvironment()
+		at, err = own.metadata()
 	}
 	return &metadata{
 		url:     at,

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import "strings"
+
+// partitions are the beginnings of the names of regions outside of the partition "aws" (the
+// SDK's partitions.json).
+var partitions = []struct{ region, partition string }{
+	{"cn-", "aws-cn"},
+	{"us-gov-", "aws-us-gov"},
+	{"eusc-", "aws-eusc"},
+	{"us-iso-", "aws-iso"},
+	{"us-isob-", "aws-iso-b"},
+	{"eu-isoe-", "aws-iso-e"},
+	{"us-isof-", "aws-iso-f"},
+}
+
+// Partition returns the partition of a region, which is the second part of each ARN. Without
+// a region it is "aws".
+func Partition(region string) string {
+	for _, p := range partitions {
+		if strings.HasPrefix(region, p.region) {
+			return p.partition
+		}
+	}
+	return "aws"
+}
+
+// Partitions returns all partitions.
+func Partitions() []string {
+	all := []string{"aws"}
+	for _, p := range partitions {
+		all = append(all, p.partition)
+	}
+	return all
+}
+
+// Region returns the region that the environment names, or "".
+func (env Environment) Region() string { return env.region().value }

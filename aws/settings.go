@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package aws
+
+import (
+	"context"
+	"net/url"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+)
+
+// A Setting is one thing that an environment chooses about the way to EC2.
+type Setting struct {
+	Name  string // for example "EC2"
+	Value string // for example https://ec2-fips.us-east-1.amazonaws.com; without any secret
+	By    string // the variables that chose it; "" if none did
+}
+
+// Settings returns what a process with this environment would use: the endpoint of EC2, its
+// CA certificates, a proxy, the endpoint of metadata, and credentials. Two environments
+// always have the same settings in the same order. The instance is in the region, which
+// counts unless the environment names another one. The error is about a variable with an
+// invalid value, and its [Hint] says where to correct it.
+func (env Environment) Settings(ctx context.Context, region string) ([]Setting, error) {
+	var s ec2.Options
+	chosen, err := env.ec2(&s, Options{})
+	if err != nil {
+		return nil, err
+	}
+	if v := env.region(); v.value != "" && s.BaseEndpoint == nil {
+		region, chosen = v.value, append(chosen, v.name)
+	}
+	bundle := env.first("AWS_CA_BUNDLE")
+	if bundle.value != "" {
+		if _, err := bundle.certificates(); err != nil {
+			return nil, err
+		}
+	}
+	metadata, err := env.metadata()
+	if err != nil {
+		return nil, err
+	}
+	at := endpointOf(ctx, s, region)
+	return append([]Setting{
+		{"EC2", at, strings.Join(chosen, " and ")},
+		{"CA certificates", bundle.value, bundle.by()},
+		{"metadata", metadata, env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE").by()},
+		env.access(),
+	}, env.proxies(at)...), nil
+}
+
+// by returns the name of the variable if it is set.
+func (v variable) by() string {
+	if v.value == "" {
+		return ""
+	}
+	return v.name
+}
+
+// access returns whose credentials are used. The ID of an access key is no secret.
+func (env Environment) access() Setting {
+	id, _ := env.keys()
+	if id == "" {
+		return Setting{Name: "credentials", Value: "of the instance role"}
+	}
+	return Setting{"credentials", id, "AWS_ACCESS_KEY_ID"}
+}
+
+// proxies returns the proxy for an endpoint, and the hosts that need none. The SDK reads the
+// same variables, in capitals first (net/http, ProxyFromEnvironment).
+func (env Environment) proxies(endpoint string) []Setting {
+	proxy, direct := env.first("HTTPS_PROXY", "https_proxy"), env.first("NO_PROXY", "no_proxy")
+	if strings.HasPrefix(endpoint, "http://") {
+		proxy = env.first("HTTP_PROXY", "http_proxy")
+	}
+	if proxy.value == "" {
+		direct.value = "" // it has no effect
+	}
+	return []Setting{{"proxy", withoutUser(proxy.value), proxy.by()}, {"hosts without proxy", direct.value, direct.by()}}
+}
+
+// withoutUser returns the URL of a proxy without user and password. Its scheme may be absent.
+func withoutUser(proxy string) string {
+	if proxy == "" {
+		return ""
+	}
+	if !strings.Contains(proxy, "://") {
+		proxy = "http://" + proxy
+	}
+	u, err := url.Parse(proxy)
+	if err != nil {
+		return "a value that is no URL" // whose error would show the password
+	}
+	u.User = nil
+	return u.String()
+}
+
+// Unread returns the variables of the environment that choose something in other programs of
+// AWS, and nothing in the programs of this suite.
+func (env Environment) Unread() (names []string) {
+	for _, name := range []string{
+		"AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+		"AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+	} {
+		if env(name) != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
