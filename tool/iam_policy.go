@@ -10,8 +10,11 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"os"
 	"slices"
+	"strings"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -40,7 +43,7 @@ original or of a launch template of your own, add --untagged.` + cli.JSON("Versi
 			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration", Usage: "of a node that works in `MODE` none, assign or full, whatever its configuration says"},
 			&cli.BoolFlag{Name: "eni-gc", Usage: "allow " + Name + " eni-gc as well, to delete what other instances have left behind"},
 			&cli.BoolFlag{Name: "untagged", Usage: "allow it for ENIs without our tags, too"},
-			&cli.StringFlag{Name: "partition", Value: "aws", Usage: "name resources in the `PARTITION` aws, aws-cn or aws-us-gov"},
+			&cli.StringFlag{Name: "partition", DefaultText: "that of $AWS_REGION, else aws", Usage: "name resources in the `PARTITION`: aws-cn for China, aws-us-gov for GovCloud"},
 		},
 		Action: func(c *cli.Context) error {
 			n, err := needsOf(c)
@@ -63,12 +66,13 @@ original or of a launch template of your own, add --untagged.` + cli.JSON("Versi
 // needsOf reads the command line and the configuration that it names. A machine that is no
 // node has no configuration, and needs --mode.
 func needsOf(c *cli.Context) (iam.Needs, error) {
-	n := iam.Needs{Mode: lease.Provision(c.String("mode")), ENIGC: c.Bool("eni-gc"), Untagged: c.Bool("untagged"), Partition: c.String("partition")}
+	n := iam.Needs{Mode: lease.Provision(c.String("mode")), ENIGC: c.Bool("eni-gc"), Untagged: c.Bool("untagged"),
+		Partition: cmp.Or(c.String("partition"), aws.Partition(aws.Environment(os.Getenv).Region()))}
 	if !slices.Contains([]lease.Provision{"", lease.ProvisionNone, lease.ProvisionAssign, lease.ProvisionFull}, n.Mode) {
 		return n, cli.Misuse(c, "--mode: %q: want none, assign or full", n.Mode)
 	}
-	if !slices.Contains([]string{"aws", "aws-cn", "aws-us-gov"}, n.Partition) {
-		return n, cli.Misuse(c, "--partition: %q: want aws, aws-cn or aws-us-gov", n.Partition)
+	if all := aws.Partitions(); !slices.Contains(all, n.Partition) {
+		return n, cli.Misuse(c, "--partition: %q: want one of %s", n.Partition, strings.Join(all, ", "))
 	}
 	config, err := conf.Find(c.String("config"))
 	switch {

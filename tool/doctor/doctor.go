@@ -69,6 +69,7 @@ var checks = []Check{
 	{"state", "the registry, and that it is in memory", (*Node).checkState, false},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, false},
 	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, false},
+	{"endpoint", "where EC2 is asked: the environment of the runtime, of the units, and here", (*Node).checkEndpoint, false},
 	{"iam", "permissions of the role, by dry runs", (*Node).checkIAM, false},
 	{"subnets", "free addresses of the subnets", (*Node).checkSubnets, false},
 	{"egress", "tunnels, routers and clients of egresses", (*Node).checkEgress, false},

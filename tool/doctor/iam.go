@@ -38,7 +38,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 		switch {
 		case errors.Is(err, aws.ErrDenied):
 			found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the instance role does not allow this action: " + err.Error(),
-				Do: "add the action to the policy of the role: " + cli.Name + " iam-policy prints a complete policy"})
+				Do: "add the action to the policy of the role: " + cli.Name + " iam-policy" + p.partition(ctx) + " prints a complete policy"})
 		case err != nil:
 			return found, err
 		}
@@ -48,6 +48,15 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 			Do: "run this check again after the first pod, or after " + cli.Name + " warm, which creates an ENI if warm.min asks for one"})
 	}
 	return found, nil
+}
+
+// partition returns the option of iam-policy for the partition of this instance, unless it is the usual one.
+func (p *Node) partition(ctx context.Context) string {
+	self, err := p.pool.Cloud.Instance(ctx)
+	if name := aws.Partition(self.Region); err == nil && name != aws.Partition("") {
+		return " --partition " + name
+	}
+	return ""
 }
 
 // bound reports whether an action applies to an existing ENI, so that EC2's answer depends on

@@ -36,7 +36,7 @@ type Needs struct {
 	Mode      lease.Provision    // what the node may ask EC2 for
 	ENIGC     bool               // the command eni-gc is allowed, too
 	Untagged  bool               // ENIs without our tags, too
-	Partition string             // aws, aws-cn or aws-us-gov
+	Partition string             // aws, aws-cn, aws-us-gov and so on
 }
 
 // any reports whether any of the pools is so.

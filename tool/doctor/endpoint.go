@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// A place has an environment that chooses how EC2 is asked.
+type place struct {
+	name     string
+	env      aws.Environment
+	severity string // of what is wrong there
+	fails    string // what fails if a variable there has an invalid value
+	correct  string // how to give the place the environment of the runtime
+}
+
+// checkEndpoint looks at the variables that choose the endpoint of EC2, a proxy, and so on. A
+// plugin has those of the container runtime, which executes it. The units of the tool have
+// others, and so has a shell. If they differ, one reaches EC2 and the other does not.
+func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
+	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
+		"run it with the same variables: env $(cat " + environmentFile + ") " + cli.Name + " doctor"}
+	runtimes, err := runtimes()
+	if err != nil {
+		return nil, err
+	}
+	var region string
+	if self, err := p.pool.Cloud.Instance(ctx); err == nil {
+		region = self.Region
+	} // else other checks say so, and the rest can still be compared
+	var found []Finding
+	var first place
+	var wanted []aws.Setting
+	for _, at := range append(append(runtimes, p.units(ctx)...), here) {
+		if names := at.env.Unread(); len(names) > 0 {
+			found = append(found, Finding{Severity: note, About: at.name, Means: "it has " + strings.Join(names, " and ") + ": plugins and tool do not read these variables, and use other credentials",
+				Do: "nothing, if the role of the instance is to be used; else set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"})
+		}
+		settings, err := at.env.Settings(ctx, region)
+		switch {
+		case err != nil:
+			found = append(found, Finding{Severity: at.severity, About: at.name, Means: err.Error() + ": " + at.fails, Do: aws.Hint(err)})
+		case len(runtimes) == 0: // it is not seen, for example from a container: there is nothing to compare with
+		case wanted == nil:
+			first, wanted = at, settings
+		default:
+			if d := differences(settings, wanted); d != "" {
+				found = append(found, Finding{Severity: warning, About: at.name, Means: "it does not ask EC2 as the plugins do, which have the environment of " + first.name + ": " + d, Do: at.correct})
+			}
+		}
+	}
+	return found, nil
+}
+
+// differences returns what differs between two lists of the same settings, for people.
+func differences(these, those []aws.Setting) string {
+	var all []string
+	for i, s := range these {
+		if o := those[i]; s.Value != o.Value {
+			all = append(all, fmt.Sprintf("%s is %s here, and %s there", s.Name, shown(s), shown(o)))
+		}
+	}
+	return strings.Join(all, "; ")
+}
+
+// shown returns a setting with the variable that chose it.
+func shown(s aws.Setting) string {
+	text := cmp.Or(s.Value, "not set")
+	if s.By != "" {
+		text += " (" + s.By + ")"
+	}
+	return text
+}

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+// environmentFile is what the units of the tool read (EnvironmentFile=).
+const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
+
+// executors are the names of the programs that execute CNI plugins, as /proc has them. k3s
+// runs a containerd of its own.
+var executors = []string{"containerd", "crio", "cri-dockerd"}
+
+// runtimes returns the container runtimes of this node. Those in containers are in other PID
+// namespaces, and none of ours.
+func runtimes() ([]place, error) {
+	ours, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return nil, err
+	}
+	names, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return nil, err
+	}
+	var found []place
+	for _, name := range names {
+		comm, err := os.ReadFile(name)
+		program, dir := strings.TrimSpace(string(comm)), filepath.Dir(name)
+		if err != nil || !slices.Contains(executors, program) {
+			continue // it has ended, or is none
+		}
+		if theirs, err := os.Readlink(filepath.Join(dir, "ns/pid")); err != nil || theirs != ours {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(dir, "environ"))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, place{program + ", process " + filepath.Base(dir), environmentOf(strings.Split(string(text), "\x00")), severe, "ADDs that need EC2 fail",
+			"give it the same variables by a drop-in of its unit (docs/configuration.md, Environment)"})
+	}
+	return found, nil
+}
+
+// environmentOf returns an environment of NAME=VALUE. As for systemd, the last one of a name counts.
+func environmentOf(assignments []string) aws.Environment {
+	values := map[string]string{}
+	for _, a := range assignments {
+		name, value, _ := strings.Cut(a, "=")
+		values[name] = value
+	}
+	return func(name string) string { return values[name] }
+}
+
+// units returns the units of the tool that ask EC2, if systemd runs here and has them.
+func (p *Node) units(ctx context.Context) []place {
+	if !p.systemd() {
+		return nil
+	}
+	common, _ := exec.CommandContext(ctx, "systemctl", "show-environment").Output()
+	var found []place
+	for _, unit := range []string{"cni-gc.service", "cni-warm.service"} {
+		out, err := exec.CommandContext(ctx, "systemctl", "show", "--property=LoadState,Environment,EnvironmentFiles", unit).Output()
+		if err != nil || !bytes.Contains(out, []byte("LoadState=loaded\n")) {
+			continue // checkTimers misses it
+		}
+		env := environmentOf(append(inFile(string(common)), ofUnit(string(out), os.ReadFile)...))
+		found = append(found, place{unit, env, severe, "addresses are neither collected nor got in advance",
+			"write the variables of the runtime to " + environmentFile + ", which the unit reads"})
+	}
+	return found
+}
+
+// ofUnit returns the variables of a unit, from the answer of systemctl show. The files come
+// last, because they count more (systemd.exec(5), EnvironmentFile=).
+func ofUnit(shown string, read func(string) ([]byte, error)) (all []string) {
+	var files []string
+	for line := range strings.Lines(shown) {
+		property, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch property {
+		case "Environment":
+			all = append(all, words(value)...)
+		case "EnvironmentFiles":
+			file, _, _ := strings.Cut(value, " (ignore_errors=")
+			files = append(files, file)
+		}
+	}
+	for _, file := range files {
+		text, err := read(file)
+		if err != nil {
+			continue // a unit that needs the file does not start, and checkTimers says so
+		}
+		all = append(all, inFile(string(text))...)
+	}
+	return all
+}
+
+// words splits a line at its spaces, except between quotation marks.
+func words(line string) []string {
+	quoted := false
+	return strings.FieldsFunc(strings.ReplaceAll(line, `\"`, "'"), func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+			return true
+		}
+		return r == ' ' && !quoted
+	})
+}
+
+// inFile returns the variables of an environment file. None of those that we read has a value
+// of several lines.
+func inFile(text string) (all []string) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		name, value, ok := strings.Cut(line, "=")
+		if !ok || strings.HasPrefix(line, "#") || strings.HasPrefix(line, ";") {
+			continue
+		}
+		value = strings.TrimSpace(strings.TrimPrefix(value, "$")) // systemctl writes $'...' for odd characters
+		if n := len(value); n > 1 && (value[0] == '"' || value[0] == '\'') && value[n-1] == value[0] {
+			value = value[1 : n-1]
+		}
+		all = append(all, strings.TrimSpace(name)+"="+value)
+	}
+	return all
+}
