@@ -50,6 +50,7 @@ It answers what it has changed.` + cli.JSON("[] change path"),
 			&cli.StringFlag{Name: "conf-dir", DefaultText: "that of the platform", Usage: "install the conflist in `DIR` of the node"},
 			&cli.StringFlag{Name: "tool-dir", DefaultText: "that of the platform", Usage: "install the tool in `DIR` of the node; empty: install no tool, and no units"},
 			&cli.StringFlag{Name: "systemd", Value: "auto", Usage: "install units: auto, if the node has systemd, or `yes or no`"},
+			&cli.StringSliceFlag{Name: "env", Usage: "the units get the variable `NAME` of this environment; may be given again"},
 			&cli.StringSliceFlag{Name: "enable", Value: defaultUnits(), Usage: "enable and start `UNIT`; may be given again"},
 		},
 		Action: func(c *cli.Context) error {
@@ -109,6 +110,8 @@ func installation(c *cli.Context) (*install.Installation, error) {
 	i := &install.Installation{Source: source, Check: c.Bool("check"), Enable: c.StringSlice("enable")}
 	if c.Bool("uninstall") {
 		i.Enable = nil
+	} else if err := i.Lookup(c.StringSlice("env")); err != nil {
+		return nil, cli.Misuse(c, "--env: %w", err)
 	}
 	if file := c.String("conflist"); file != "" {
 		if i.Conflist, err = install.ReadConflist(file); err != nil {

@@ -191,6 +191,26 @@ func TestChart(t *testing.T) {
 	}
 }
 
+// TestEnvironment gives both containers variables, and has the units get the same.
+func TestEnvironment(t *testing.T) {
+	_, d := objects(t, valuesOf(t, `{maintain: {enabled: true}, env: [{name: AWS_USE_FIPS_ENDPOINT, value: "true"}, {name: AWS_CA_BUNDLE, value: /etc/ssl/company.pem},
+		{name: HTTPS_PROXY, valueFrom: {secretKeyRef: {name: proxy, key: url}}}]}`))
+	pod := d.Spec.Template.Spec
+	install, pause, maintain := pod.InitContainers[0], pod.Containers[0], pod.Containers[1]
+	for _, c := range []core.Container{install, maintain} {
+		if e := c.Env; len(e) != 3 || e[0] != (core.EnvVar{Name: "AWS_USE_FIPS_ENDPOINT", Value: "true"}) || e[1].Value != "/etc/ssl/company.pem" ||
+			e[2].ValueFrom == nil || e[2].ValueFrom.SecretKeyRef.Name != "proxy" {
+			t.Errorf("%s has the environment %+v", c.Name, e)
+		}
+	}
+	if got := strings.Join(install.Args, " "); !strings.HasSuffix(got, " --env=AWS_USE_FIPS_ENDPOINT --env=AWS_CA_BUNDLE --env=HTTPS_PROXY") || strings.Contains(strings.Join(maintain.Args, " "), "--env") {
+		t.Errorf("install has the arguments %s", got)
+	}
+	if len(pause.Env) > 0 {
+		t.Errorf("pause has the environment %+v", pause.Env)
+	}
+}
+
 // TestNewConflistMakesNewPods wants another annotation of the pods for another conflist, and the same for the same.
 func TestNewConflistMakesNewPods(t *testing.T) {
 	sum := func(values string) string {

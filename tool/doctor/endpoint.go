@@ -28,7 +28,7 @@ type place struct {
 // others, and so has a shell. If they differ, one reaches EC2 and the other does not.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
-		"run it with the same variables: env $(cat " + environmentFile + ") " + cli.Name + " doctor"}
+		"run it with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}
 	runtimes, err := runtimes()
 	if err != nil {
 		return nil, err

@@ -44,6 +44,7 @@ type Installation struct {
 	Conflist *Conflist // nil: somebody else copies one
 	Enable   []string  // units that run
 	Check    bool      // change nothing
+	env      []string  // lines of the file that units read
 	changes  []Change
 }
 
@@ -85,6 +86,9 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 			if err := i.put(f); err != nil {
 				return err
 			}
+		}
+		if err := i.putEnvironment(); err != nil {
+			return err
 		}
 		if err := i.startUnits(ctx); err != nil {
 			return err

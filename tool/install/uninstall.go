@@ -41,6 +41,9 @@ func (i *Installation) Uninstall(ctx context.Context) ([]Change, error) {
 			}
 			i.tidy(path.Dir(f.path))
 		}
+		if err := i.removeEnvironment(); err != nil {
+			return err
+		}
 		if i.Systemd && !i.Check && booted() {
 			return systemctl(ctx, "daemon-reload")
 		}

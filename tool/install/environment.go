@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package install
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+)
+
+// environmentFile is what our units read (systemd.exec(5), EnvironmentFile=). An administrator
+// may write it, too.
+const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
+
+// written begins a file of ours, which a later run may replace or remove.
+const written = "# Written by " + cli.Name + " install: its --env names the variables.\n"
+
+// Lookup copies variables of this environment for the units. Those without a value are left
+// out. An error says which name is none, or which value does not fit into one line.
+func (i *Installation) Lookup(names []string) error {
+	for _, name := range names {
+		value, ok := os.LookupEnv(name)
+		switch {
+		case name == "" || strings.ContainsAny(name, " =#'\"\n"):
+			return fmt.Errorf("%q is no name of a variable", name)
+		case !ok:
+			return fmt.Errorf("the variable %s is not set here", name)
+		case strings.ContainsAny(value, "'\n"):
+			return fmt.Errorf("the value of %s has a line break or a quotation mark, which the file for the units cannot have", name)
+		case value != "":
+			i.env = append(i.env, name+"='"+value+"'\n")
+		}
+	}
+	return nil
+}
+
+// putEnvironment writes the file, or removes the one of an earlier run if no variable is wanted.
+// A file of an administrator stays then. Its values may be secret: a proxy can have a password.
+func (i *Installation) putEnvironment() error {
+	if len(i.env) == 0 || !i.Systemd {
+		return i.removeEnvironment()
+	}
+	return i.put(file{path: environmentFile, mode: 0o600, text: []byte(written + strings.Join(i.env, ""))})
+}
+
+// removeEnvironment removes a file of ours.
+func (i *Installation) removeEnvironment() error {
+	text, err := os.ReadFile(environmentFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || !bytes.HasPrefix(text, []byte(written)) {
+		return err
+	}
+	return i.remove(environmentFile)
+}
