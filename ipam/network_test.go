@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam_test
+
+import (
+	"encoding/pem"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// TestProxy lets a plugin ask EC2 as in a company's network: by a proxy that intercepts TLS, whose CA only AWS_CA_BUNDLE has.
+// The plugin that is all in one executes the ipam program, which must have the same environment. An ADD that finds a free
+// address does not read the variables, however wrong they are.
+func TestProxy(t *testing.T) {
+	for _, k := range []kind{alone, warmAlone} {
+		t.Run(k.String(), func(t *testing.T) {
+			n := newNode(t, "m5.large", ec2sim.Config{}, nil)
+			n.kind = k
+			n.conf["ipBatchSize"] = 4
+			p := newInterceptor(t, n.sim)
+			direct := slices.DeleteFunc(slices.Clone(n.env), func(v string) bool { return strings.HasPrefix(v, "AWS_ENDPOINT_URL_EC2=") })
+			direct = append(direct, "HTTPS_PROXY="+n.serve("proxy", p), "AWS_ENDPOINT_URL_EC2=https://"+interceptedHost)
+
+			n.env = direct
+			if e := n.late(); !strings.Contains(e.Msg, "certificate signed by unknown authority") || e.Code != plugin.CodeTryAgain ||
+				!strings.Contains(e.Details, "set AWS_CA_BUNDLE to a file") || !strings.Contains(e.Details, "the endpoint is https://"+interceptedHost+", because of AWS_ENDPOINT_URL_EC2") {
+				t.Errorf("without the CA: code %d, %s (%s)", e.Code, e.Msg, e.Details)
+			}
+			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem")
+			if e := n.late(); !strings.Contains(e.Msg, `AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
+				!strings.Contains(e.Details, "in the unit of the container runtime") {
+				t.Errorf("without the file: code %d, %s (%s)", e.Code, e.Msg, e.Details)
+			}
+			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE="+p.bundle)
+			n.add("first")
+			if hosts := p.hosts(); len(hosts) == 0 || slices.ContainsFunc(hosts, func(h string) bool { return h != "CONNECT "+interceptedHost+":443" }) {
+				t.Errorf("the proxy was asked for %q", hosts)
+			}
+			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem", "AWS_USE_FIPS_ENDPOINT=perhaps", "AWS_EC2_METADATA_SERVICE_ENDPOINT=nowhere", "HTTPS_PROXY=http://127.0.0.1:1")
+			n.add("second")
+			if hosts := p.hosts(); len(hosts) > 0 {
+				t.Errorf("for an address that is free, the proxy was asked for %q", hosts)
+			}
+		})
+	}
+}
+
+// interceptedHost is in the certificate of httptest.
+const interceptedHost = "example.com"
+
+// An interceptor is a proxy that answers as EC2, with a certificate of its own.
+type interceptor struct {
+	ec2    *httptest.Server
+	bundle string // the file with its CA
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func newInterceptor(t *testing.T, ec2 http.Handler) *interceptor {
+	t.Helper()
+	p := &interceptor{ec2: httptest.NewUnstartedServer(ec2), bundle: filepath.Join(t.TempDir(), "ca.pem")}
+	p.ec2.Config.ErrorLog = log.New(io.Discard, "", 0) // of refused certificates
+	p.ec2.StartTLS()
+	t.Cleanup(p.ec2.Close)
+	noErr(t, os.WriteFile(p.bundle, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.ec2.Certificate().Raw}), 0o600))
+	return p
+}
+
+// hosts are what the proxy was asked for since the last time.
+func (p *interceptor) hosts() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	asked := p.asked
+	p.asked = nil
+	return asked
+}
+
+func (p *interceptor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.mu.Lock()
+	p.asked = append(p.asked, r.Method+" "+r.Host)
+	p.mu.Unlock()
+	to, err := net.Dial("tcp", p.ec2.Listener.Addr().String())
+	if err != nil {
+		return
+	}
+	from, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	io.WriteString(from, "HTTP/1.1 200 OK\r\n\r\n")
+	go func() { io.Copy(to, from); to.Close() }()
+	io.Copy(from, to)
+	from.Close()
+}
