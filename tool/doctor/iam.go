@@ -25,7 +25,11 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 		return nil, nil // checkConfig says so
 	}
 	n := iam.Needs{Pools: p.config.Policies(), Requests: p.config.Permissions, Mode: p.config.Policies()[0].Provision}
-	on, err := p.target(ctx, n)
+	self, err := p.pool.Cloud.Instance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	on, err := p.target(ctx, n, self)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +42,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 		switch {
 		case errors.Is(err, aws.ErrDenied):
 			found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the instance role does not allow this action: " + err.Error(),
-				Do: "add the action to the policy of the role: " + cli.Name + " iam-policy" + p.partition(ctx) + " prints a complete policy"})
+				Do: "add the action to the policy of the role: " + policyCommand(self.Region) + " prints a complete policy"})
 		case err != nil:
 			return found, err
 		}
@@ -50,13 +54,13 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// partition returns the option of iam-policy for the partition of this instance, unless it is the usual one.
-func (p *Node) partition(ctx context.Context) string {
-	self, err := p.pool.Cloud.Instance(ctx)
-	if name := aws.Partition(self.Region); err == nil && name != aws.Partition("") {
-		return " --partition " + name
+// policyCommand prints a complete policy for nodes in a region.
+func policyCommand(region string) string {
+	command := cli.Name + " iam-policy"
+	if name := aws.Partition(region); name != aws.Partition("") {
+		command += " --partition " + name
 	}
-	return ""
+	return command
 }
 
 // bound reports whether an action applies to an existing ENI, so that EC2's answer depends on
@@ -65,12 +69,11 @@ func bound(action string) bool {
 	return !strings.HasPrefix(action, "Describe") && action != "CreateNetworkInterface"
 }
 
-// target returns what the actions are tried on: an ENI that serves pods, and the subnet of a
+// target returns what the actions are tried on for this instance: an ENI that serves pods, and the subnet of a
 // new ENI.
-func (p *Node) target(ctx context.Context, n iam.Needs) (aws.Target, error) {
-	self, err := p.pool.Cloud.Instance(ctx)
-	if err != nil || n.Mode == lease.ProvisionNone {
-		return aws.Target{}, err
+func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (aws.Target, error) {
+	if n.Mode == lease.ProvisionNone {
+		return aws.Target{}, nil
 	}
 	on := aws.Target{Instance: self.ID, SecurityGroups: n.Pools[0].SecurityGroups, Tags: map[string]string{
 		ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(n.Pools[0].Pool)}}
