@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -107,12 +108,17 @@ func TestOverdue(t *testing.T) {
 }
 
 // late is the error of an ADD that has little time.
-func (n *node) late() (e types.Error) {
+func (n *node) late() types.Error {
 	n.Helper()
-	cmd := n.cni("ADD", "late", map[string]any{"addTimeout": 5})
+	return n.fails(n.cni("ADD", "late", map[string]any{"addTimeout": 5}))
+}
+
+// fails is the error of a command of the plugin that has to fail.
+func (n *node) fails(cmd *exec.Cmd) (e types.Error) {
+	n.Helper()
 	n.start(cmd)
 	if cmd.Wait() == nil {
-		n.Fatal("the other ADD succeeds")
+		n.Fatalf("%s succeeds: %s", cmd, cmd.Stdout)
 	}
 	if err := json.Unmarshal(cmd.Stdout.(*bytes.Buffer).Bytes(), &e); err != nil {
 		n.Fatalf("%v: %s%s", err, cmd.Stdout, cmd.Stderr)

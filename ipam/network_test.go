@@ -35,12 +35,12 @@ func TestProxy(t *testing.T) {
 			direct = append(direct, "HTTPS_PROXY="+n.serve("proxy", p), "AWS_ENDPOINT_URL_EC2=https://"+interceptedHost)
 
 			n.env = direct
-			if e := n.late(); !strings.Contains(e.Msg, "certificate signed by unknown authority") || e.Code != plugin.CodeTryAgain ||
+			if e := n.fails(n.cni("ADD", "first", nil)); !strings.Contains(e.Msg, "certificate signed by unknown authority") || e.Code != plugin.CodeTryAgain ||
 				!strings.Contains(e.Details, "set AWS_CA_BUNDLE to a file") || !strings.Contains(e.Details, "the endpoint is https://"+interceptedHost+", because of AWS_ENDPOINT_URL_EC2") {
 				t.Errorf("without the CA: code %d, %s (%s)", e.Code, e.Msg, e.Details)
 			}
 			n.env = append(slices.Clone(direct), "AWS_CA_BUNDLE=/nowhere.pem")
-			if e := n.late(); !strings.Contains(e.Msg, `AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
+			if e := n.fails(n.cni("ADD", "first", nil)); !strings.Contains(e.Msg, `AWS_CA_BUNDLE="/nowhere.pem": no such file or directory: want a file with CA certificates (PEM)`) ||
 				!strings.Contains(e.Details, "in the unit of the container runtime") {
 				t.Errorf("without the file: code %d, %s (%s)", e.Code, e.Msg, e.Details)
 			}
