@@ -75,7 +75,7 @@
 // The cloud:
 //
 //	ENI           an elastic network interface of EC2; on the node it is a link
-//	boot ENI      the ENI with which EC2 launched the instance: device index 0 of card 0
+//	boot ENI      the ENI with which EC2 launched the instance: the one that metadata names as "mac". It is at device index 0 of card 0, but on SageMaker HyperPod
 //	slot          a device index of a network card, where one ENI can be attached
 //	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
 //	pool          a named set of ENIs with subnets and security groups of its own; "default" is the one of the top-level keys, and a pod's request makes a derived one

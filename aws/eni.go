@@ -33,6 +33,7 @@ type ENI struct {
 	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
 
 	// Only metadata has these.
+	Boot         bool           // it is the boot ENI, whatever its index is: metadata names it by its MAC
 	CIDR         netip.Prefix   // the subnet's; zero if it has no IPv4
 	VPCCIDRs     []netip.Prefix // the VPC's, the primary one first
 	IPv6CIDR     netip.Prefix   // the subnet's; zero if it has no IPv6

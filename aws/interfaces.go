@@ -29,8 +29,8 @@ var eniKeys = []string{
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
 
-// ENIs asks metadata for the ENIs of this instance, sorted by card, device index and MAC.
-// Those with an unknown index are the last of their card.
+// ENIs asks metadata for the ENIs of this instance: the boot ENI, then the others, sorted by
+// card, device index and MAC. Those with an unknown index are the last of their card.
 //
 // It omits an ENI that metadata does not describe completely. If the ENI has no ID yet, as
 // for some seconds after an attachment, there is no error. If a key cannot be read or is
@@ -69,7 +69,7 @@ func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	return enis, nil
 }
 
-// byPlace sorts ENIs by card, device index and MAC.
+// byPlace sorts ENIs: first the boot ENI, then by card, device index and MAC.
 func byPlace(a, b ENI) int {
 	place := func(e ENI) int {
 		if e.Index == UnknownIndex {
@@ -77,7 +77,13 @@ func byPlace(a, b ENI) int {
 		}
 		return e.Index
 	}
-	return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(place(a), place(b)), cmp.Compare(a.MAC, b.MAC))
+	last := func(e ENI) int {
+		if e.Boot {
+			return 0
+		}
+		return 1
+	}
+	return cmp.Or(last(a)-last(b), cmp.Compare(a.Card, b.Card), cmp.Compare(place(a), place(b)), cmp.Compare(a.MAC, b.MAC))
 }
 
 // readENIs reads the keys of all the ENIs.
@@ -122,12 +128,14 @@ type keys struct {
 //
 // If an ENI was attached while the instance ran, its device number is 0 until metadata has
 // the true one (amazon-ec2-net-utils, lib/lib.sh). Only the boot ENI, which has the MAC
-// primary, truly has 0.
+// primary, truly has 0. It may have another number: SageMaker HyperPod launches instances
+// whose boot ENI has 1 (aws/amazon-vpc-cni-k8s#3753).
 func (k *keys) eni(primary string) (ENI, error) {
 	e := ENI{
 		ID:             k.text["interface-id"],
 		MAC:            k.mac,
 		Index:          k.number("device-number", UnknownIndex),
+		Boot:           k.mac == primary,
 		Card:           k.number("network-card", k.number("network-card-index", 0)),
 		Subnet:         k.text["subnet-id"],
 		VPC:            k.text["vpc-id"],
@@ -143,7 +151,7 @@ func (k *keys) eni(primary string) (ENI, error) {
 			list(k, "vpc-ipv4-cidr-block", ipv4CIDR), // the primary one
 			list(k, "vpc-ipv4-cidr-blocks", ipv4CIDR)...)),
 	}
-	if e.Index == 0 && k.mac != primary {
+	if e.Index == 0 && !e.Boot {
 		e.Index = UnknownIndex
 	}
 	if e.ID != "" {

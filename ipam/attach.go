@@ -166,7 +166,7 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	spec.Tracking = spec.Tracking.Over(seen.tracking())
+	spec.Tracking = spec.Tracking.Over(seen.tracking(s))
 	var why []error
 	for _, subnet := range unendedFirst(s, subnets) {
 		eni, token, err := p.create(ctx, s, subnet, spec)
@@ -191,7 +191,7 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 // not list the boot ENI, vpcOf takes the VPC of another ENI.
 func vpcOf(s *registry.State) (vpc string) {
 	for _, e := range s.ENIs {
-		if e.Index == 0 && e.Card == 0 {
+		if e.IsBoot() {
 			return e.VPC
 		}
 		vpc = e.VPC

@@ -38,10 +38,16 @@ func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (attached, *r
 	return p.lastAttached(ctx, s)
 }
 
+// isBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. Which one that is, only
+// metadata says, and the registry has it from there.
+func isBoot(s *registry.State, e aws.ENI) bool {
+	return s.ENIs[e.ID].Boot || e.Index == 0 && e.Card == 0
+}
+
 // tracking returns the timeouts of connection tracking that are set on the boot ENI.
-func (seen attached) tracking() registry.Tracking {
+func (seen attached) tracking(s *registry.State) registry.Tracking {
 	for _, e := range seen.enis {
-		if e.Index == 0 && e.Card == 0 {
+		if isBoot(s, e) {
 			return registry.Tracking(e.Tracking)
 		}
 	}

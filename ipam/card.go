@@ -18,7 +18,8 @@ import (
 // bandwidth (EC2 user guide, "Network cards"; API reference, NetworkCardInfo).
 //
 // interfaceIndex counts on each card: an ENI serves pods if its device index on its card is
-// not lower. The boot ENI has index 0 of card 0. On other cards, nothing at index 0 serves
+// not lower. The boot ENI has index 0 of card 0, or it keeps another index for itself. At
+// index 0 of card 0, this node attaches nothing in any case. On other cards, nothing at index 0 serves
 // pods, and this node attaches nothing there. There are two reasons. The user guide puts ENIs
 // for EFA alone at index 0, and those with addresses at 1 ("Maximize network bandwidth on
 // Amazon EC2 instances with multiple network cards"). And the metadata service reports index

@@ -87,6 +87,15 @@ func TestServes(t *testing.T) {
 			t.Errorf("%+v: %v", test, got)
 		}
 	}
+	// The boot ENI does if the lowest index is 0, wherever it is.
+	for _, at := range []slot{{0, 0}, {0, 1}, {1, 0}, {1, 1}} {
+		for least := range 3 {
+			got := lease.Policy{MinIndex: least}.Serves(registry.ENI{Card: at.card, Index: at.index, Boot: at != slot{}})
+			if got != (least == 0) {
+				t.Errorf("the boot ENI at %v, with interfaceIndex %d: %v", at, least, got)
+			}
+		}
+	}
 }
 
 // cards is a world whose node has three network cards of three ENIs with four addresses, of

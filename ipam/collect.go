@@ -180,7 +180,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 			empty := c.empty(s, id, now) && (ready == 0 || ready <= spare)
 			keep := e.Keep && !e.Detached // a detached ENI serves no pod
 			may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && empty
-			if e.Index > 0 && c.Max < 0 && !e.OnRequest && (e.Draining || may) { // Draining: somebody has begun to delete it
+			if e.Detachable() && c.Max < 0 && !e.OnRequest && (e.Draining || may) { // Draining: somebody has begun to delete it
 				drain(s, id, true)
 				doomed = append(doomed, id)
 			}

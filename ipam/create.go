@@ -64,10 +64,11 @@ func label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.ID != "" {
 		known.TagsUnknown = ""
 	}
-	if e.ID != "" && !known.Managed {
+	boot := known.Boot || e.Index == 0 && e.Card == 0
+	if e.ID != "" && !known.Managed && !boot {
 		known.Groups = groupsOf(e)
 	}
-	if boot := e.Index == 0 && e.Card == 0; e.ID != "" && !forPods(e) && !boot {
+	if e.ID != "" && !forPods(e) && !boot {
 		known.Tags = e.Tags
 	}
 	return known

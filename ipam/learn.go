@@ -85,7 +85,10 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 	if err != nil {
 		s = &registry.State{} // Update will set the file aside
 	}
-	known := func(e aws.ENI) bool { was, ok := s.ENIs[e.ID]; return ok && was.TagsUnknown == "" || e.Index <= 0 }
+	known := func(e aws.ENI) bool {
+		was, ok := s.ENIs[e.ID]
+		return ok && was.TagsUnknown == "" || e.Index <= 0 || e.Boot
+	}
 	if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return !known(e) }) {
 		return nil, "", nil
 	}
@@ -134,6 +137,10 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	if len(shown) == 0 {
 		return nil
 	}
+	instance, err := p.Cloud.Instance(ctx)
+	if err != nil {
+		return fmt.Errorf("which ENI is the boot ENI: %w", err)
+	}
 	subnets, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
 	if err != nil {
 		return err
@@ -143,7 +150,7 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 		l := discovery{State: s, described: shown, used: used, now: time.Now()}
 		for _, e := range shown {
 			if i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet }); i >= 0 {
-				e.CIDR, e.IPv6CIDR = subnets[i].CIDR, subnets[i].IPv6CIDR
+				e.CIDR, e.IPv6CIDR, e.Boot = subnets[i].CIDR, subnets[i].IPv6CIDR, e.MAC == instance.MAC
 				l.learn(e)
 			}
 		}
@@ -184,6 +191,10 @@ func (l discovery) learn(e aws.ENI) {
 		return // not all of it is there yet
 	}
 	known, again := l.ENIs[e.ID]
+	if known.Boot = e.Boot && (e.Index > 0 || e.Card > 0); known.Boot {
+		known.Groups, known.Tags = nil, nil // an earlier release took it for another ENI
+	}
+	later := e.Index > 0 && !e.Boot // it may have been attached after the boot
 	d, asked := l.described[e.ID]
 	if again && known.TagsUnknown != "" {
 		known = label(known, d)
@@ -192,20 +203,20 @@ func (l discovery) learn(e aws.ENI) {
 		}
 	}
 	if !again {
-		if l.described != nil && !asked && e.Index > 0 {
+		if l.described != nil && !asked && later {
 			return // metadata may show it long after it was detached
 		}
-		if l.described == nil && l.tagsUnknown == "" && e.Index > 0 {
+		if l.described == nil && l.tagsUnknown == "" && later {
 			return // the registry knew it when EC2 was to be asked: the next Learn asks
 		}
 		if bare(e) && !(asked && bare(d)) {
 			return // its addresses are not there yet
 		}
-		known = label(registry.ENI{Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
-		if e.Index == 0 {
+		known = label(registry.ENI{Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
+		if !later {
 			known.TagsUnknown = "" // the boot ENI
 		}
-		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && e.Index > 0 {
+		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
 			known.Missed = l.now // a collection that was killed may have detached it
 		}
 	}
@@ -249,10 +260,12 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		own := e.Index == 0 && len(e.Addrs) > 0 && a == e.Addrs[0] // the node's
-		if !own {
-			l.learnAddr(e.ID, a)
+		own := (e.Index == 0 || l.ENIs[e.ID].Boot) && len(e.Addrs) > 0 && a == e.Addrs[0] // the node's
+		if own {
+			l.Free.Delete(a) // an earlier release took it for a pod's
+			continue
 		}
+		l.learnAddr(e.ID, a)
 	}
 	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
 		if l.plausible(e.ID, c.Addr()) && !l.used.Partial {

@@ -88,7 +88,7 @@ func (m *model) attach(eni, instance string, index int) {
 func (m *model) podENI() (ec2sim.ENI, bool) {
 	of := slices.DeleteFunc(m.attached(), func(e ec2sim.ENI) bool {
 		_, given := m.given[e.ID]
-		return e.Index == 0 || e.AttachmentStatus != "attached" || e.ID == m.guest || given
+		return e.Boot || e.AttachmentStatus != "attached" || e.ID == m.guest || given
 	})
 	if len(of) == 0 {
 		return ec2sim.ENI{}, false

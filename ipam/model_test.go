@@ -191,11 +191,15 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 	must(t, err)
 	m.sim = sim
 	sim.OnChange(m.plug)
-	m.node, err = sim.RunInstance(ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"})
+	run := ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"}
+	if seed%5 == 4 && m.limits.ENIs > 2 { // index 0 counts, too
+		run.BootIndex = 1
+	}
+	m.node, err = sim.RunInstance(run)
 	must(t, err)
 	m.choosePolicies()
 	m.steps = 4 + m.rng.IntN(14)
-	m.logf("%+v, lag %+v, throttle %v, delays %v %v %v", m.limits, c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
+	m.logf("boot ENI at %d, %+v, lag %+v, throttle %v, delays %v %v %v", run.BootIndex, m.limits, c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
 	for _, p := range m.policies {
 		m.logf("pool %q: %v prefixes %v batch %d warm %v keep %v index %d", p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex)
 	}

@@ -116,6 +116,9 @@ func (m *model) verifyCalls() {
 		if c.Code != "" || c.Lost {
 			m.refused++
 		}
+		if boot := m.node.ENIs()[0]; c.Params["AttachmentId"] == boot.Attachment || c.Action == "DeleteNetworkInterface" && c.Params["NetworkInterfaceId"] == boot.ID {
+			m.wrong("%v: it is the boot ENI", c)
+		}
 		for name, v := range c.Params {
 			a, err := netip.ParseAddr(v)
 			if c.Action == "UnassignPrivateIpAddresses" && strings.HasPrefix(name, "PrivateIpAddress") && err == nil && m.primaries[a] {
@@ -252,7 +255,7 @@ func (m *model) room(policy lease.Policy) string {
 		if e.Tags[TagPool] != lease.DefaultPool {
 			pool = e.Tags[TagPool]
 		}
-		if e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
+		if e.Boot && policy.MinIndex > 0 || e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
 			continue
 		}
 		lost := len(m.taken)+len(m.lost) > 0 // of which the node does not know before a collection
@@ -317,7 +320,7 @@ func (m *model) verifyEnd() {
 			if !known.Has(a) {
 				m.wrong("%s of %s is not known to the registry", a, e.ID)
 			}
-			if own := e.Index == 0 && i == 0; !s.Free.Has(a) && !own {
+			if own := e.Boot && i == 0; !s.Free.Has(a) && !own {
 				m.wrong("%s of %s is not free", a, e.ID)
 			}
 		}

@@ -93,7 +93,7 @@ func noteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	for id, e := range s.ENIs {
 		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
 		old := e.Grown.Before(asked.Add(-settled))
-		e.Detached = !shown && e.Index > 0 && (e.NoLink(asked) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero()))
+		e.Detached = !shown && e.Detachable() && (e.NoLink(asked) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero()))
 		s.ENIs[id] = e
 	}
 	s.Instance.FullRead = asked

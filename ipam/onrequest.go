@@ -112,7 +112,7 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", tagNoManage)
 	case forPods(e):
 		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
-	case e.Instance == self && e.Index == 0 && e.Card == 0:
+	case e.Instance == self && isBoot(s, e):
 		return refuse("ask for another ENI", "it is the boot ENI of this node")
 	case e.Instance != "" && e.Instance != self:
 		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "let the pod run on that node, or end its pods there: that node then detaches the ENI",
@@ -252,7 +252,7 @@ func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		idle = nil
 		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 			e := s.ENIs[id]
-			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Index > 0 && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used) {
+			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used) {
 				e.Draining, e.OnRequest = true, true // with OnRequest, nobody deletes it, whatever the configuration is later
 				s.ENIs[id] = e
 				idle = append(idle, id)

@@ -24,10 +24,10 @@ func forPods(e aws.ENI) bool {
 }
 
 // groupsOf returns the security groups of an ENI that others have attached: see
-// lease.Policy.Misfit. For other ENIs it returns nil, also for the boot ENI, which is the
-// node's own.
+// lease.Policy.Misfit. For other ENIs it returns nil. The boot ENI has none of these groups,
+// because it is the node's own.
 func groupsOf(e aws.ENI) []string {
-	if e.Index == 0 && e.Card == 0 || forPods(e) {
+	if forPods(e) {
 		return nil
 	}
 	return slices.Sorted(slices.Values(e.SecurityGroups))

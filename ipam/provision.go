@@ -53,7 +53,7 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	err = p.asked(ctx, func(s *registry.State) error {
 		var rs []lease.Place
 		for id, e := range s.ENIs {
-			if e.Index >= p.Policy.MinIndex && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && room(s, e, lease.IPv4) > 0 {
+			if p.Policy.Serves(e) && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && room(s, e, lease.IPv4) > 0 {
 				rs = append(rs, lease.Place{ID: id, ENI: e})
 			}
 		}

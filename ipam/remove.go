@@ -27,12 +27,15 @@ import (
 var (
 	// errNotOurs means that an ENI is somebody else's, and is not touched.
 	errNotOurs = errors.New("it is not this node's to delete")
+	// errBoot means that an ENI is the boot ENI, which the node needs itself. EC2 refuses to detach
+	// it in most cases, and nobody should find out in the others.
+	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
 )
 
 // Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that
-// pods of this node use the ENI, and if the ENI is somebody else's. If EC2 does not know the
+// pods of this node use the ENI, if it is the boot ENI, and if it is somebody else's. If EC2 does not know the
 // ENI, the error is aws.ErrNotFound.
 func (p *Pool) Remove(ctx context.Context, id string) error {
 	if err := p.Learn(ctx); err != nil {
@@ -61,7 +64,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 	if err == nil {
 		err = p.deleteENI(ctx, id, used)
 	}
-	if errors.Is(err, errUsed) || errors.Is(err, errNotOurs) {
+	if errors.Is(err, errUsed) || errors.Is(err, errNotOurs) || errors.Is(err, errBoot) {
 		return fmt.Errorf("remove %s: %w", id, err)
 	}
 	return err
@@ -93,7 +96,7 @@ func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used) error 
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case errors.Is(err, errUsed), ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) && aws.Undone(err):
+	case errors.Is(err, errUsed), errors.Is(err, errBoot), ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) && aws.Undone(err):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
 	}
 	return err
@@ -223,6 +226,9 @@ func madeFor(e aws.ENI) string {
 // description, at the registry, and at the kernel of this node, and includes addresses of
 // prefixes. If the kernel cannot show something, it counts as used.
 func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
+	if e.Instance == s.Instance.ID && isBoot(s, e) {
+		return errBoot
+	}
 	known := s.ENIs[e.ID]
 	has := func(a netip.Addr) bool { return carries(e, a) || known.Has(a) }
 	var why []string

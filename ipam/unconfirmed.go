@@ -98,7 +98,7 @@ func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
-		if !seen && e.Index > 0 && e.Grown.Equal(since) && !anyLeased(s, e.Has) {
+		if !seen && e.Detachable() && e.Grown.Equal(since) && !anyLeased(s, e.Has) {
 			s.Drop(id)
 		}
 	}

@@ -16,6 +16,7 @@ type ENI struct {
 	Link        string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
 	Index       int          `json:"index"`          // device index on its network card
 	Card        int          `json:"card,omitempty"`
+	Boot        bool         `json:"boot,omitempty"` // it is the boot ENI, though not at index 0 of card 0: see IsBoot
 	Subnet      string       `json:"subnet"`
 	CIDR        netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
 	CIDR6       netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
@@ -45,6 +46,15 @@ type ENI struct {
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
 }
+
+// IsBoot reports whether the ENI is the boot ENI, which is the node's own. Almost always it is
+// at device index 0 of card 0. SageMaker HyperPod launches instances that have it elsewhere
+// (aws/amazon-vpc-cni-k8s#3753).
+func (e ENI) IsBoot() bool { return e.Boot || e.Index == 0 && e.Card == 0 }
+
+// Detachable reports whether the node may detach such an ENI. It never detaches the boot ENI,
+// nor one at device index 0 of another card, where it attaches nothing.
+func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 
 // Why EC2 has not reported the tags of an ENI. Such an ENI may be somebody else's, so the
 // node releases nothing of it.

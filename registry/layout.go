@@ -82,6 +82,7 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "link", &e.Link, codec.Text)
 		codec.Field(c, "index", &e.Index, codec.Number)
 		codec.Optional(c, "card", &e.Card, codec.Number)
+		codec.Optional(c, "boot", &e.Boot, codec.Flag)
 		codec.Field(c, "subnet", &e.Subnet, codec.Text)
 		codec.Optional(c, "cidr", &e.CIDR, codec.Prefix)
 		codec.Optional(c, "cidr6", &e.CIDR6, codec.Prefix)

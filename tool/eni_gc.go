@@ -179,7 +179,7 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, err
 	}
-	alive, vpc, err := l.alive(ctx, self.ID, idle)
+	alive, vpc, err := l.alive(ctx, self, idle)
 	if err != nil {
 		return nil, err
 	}
@@ -198,8 +198,8 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 // alive reports which of the instances exist for which the ENIs were created. An existing
 // instance has an attached ENI, from its launch to its end. EC2's answer counts only if it
 // also shows that of this instance.
-func (l *leaks) alive(ctx context.Context, self string, enis []aws.ENI) (alive map[string]bool, vpc string, err error) {
-	ids := []string{self}
+func (l *leaks) alive(ctx context.Context, self aws.Instance, enis []aws.ENI) (alive map[string]bool, vpc string, err error) {
+	ids := []string{self.ID}
 	for _, e := range enis {
 		if id := e.Tags[ipam.TagInstance]; id != "" && !slices.Contains(ids, id) {
 			ids = append(ids, id)
@@ -214,13 +214,13 @@ func (l *leaks) alive(ctx context.Context, self string, enis []aws.ENI) (alive m
 		}
 		for _, e := range attached {
 			alive[e.Instance] = true
-			if e.Instance == self && e.Index == 0 && e.Card == 0 {
+			if e.Instance == self.ID && e.MAC == self.MAC {
 				vpc = e.VPC
 			}
 		}
 	}
 	if vpc == "" {
-		return nil, "", fmt.Errorf("EC2 does not show the boot ENI of this instance, %s, so its answer is incomplete: nothing is deleted", self)
+		return nil, "", fmt.Errorf("EC2 does not show the boot ENI of this instance, %s, so its answer is incomplete: nothing is deleted", self.ID)
 	}
 	return alive, vpc, nil
 }

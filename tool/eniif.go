@@ -15,7 +15,8 @@ func eniif() *cli.Command {
 	return &cli.Command{
 		Name:        "eniif",
 		Usage:       "List all ENI interfaces and their setup with addresses",
-		Description: "It asks the metadata service, which lags some seconds behind EC2." + cli.JSON("[] iface mac id index card subnet subnet_cidr secgrps vpc ips"),
+		Description: "The boot ENI comes first. It asks the metadata service, which lags some seconds\nbehind EC2." + cli.JSON("[] iface mac id index card boot subnet subnet_cidr secgrps vpc ips"),
+		Flags:       []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list the boot ENI alone, which is the node's own"}},
 		Action: func(c *cli.Context) error {
 			enis, err := aws.New(aws.Options{}).ENIs(c.Context)
 			if err != nil {
@@ -27,8 +28,11 @@ func eniif() *cli.Command {
 			}
 			var rows []eniRow
 			for _, e := range enis {
+				if c.Bool("boot") && !e.Boot {
+					continue
+				}
 				rows = append(rows, eniRow{
-					names[e.MAC], e.MAC, e.ID, e.Index, e.Card, e.Subnet, e.CIDR, cli.List(e.SecurityGroups), e.VPC, cli.List(e.Addrs),
+					names[e.MAC], e.MAC, e.ID, e.Index, e.Card, e.Boot, e.Subnet, e.CIDR, cli.List(e.SecurityGroups), e.VPC, cli.List(e.Addrs),
 				})
 			}
 			return cli.Table(c, rows)
@@ -43,6 +47,7 @@ type eniRow struct {
 	ID             string       `json:"id"`
 	Index          int          `json:"index" head:"-"`
 	Card           int          `json:"card" head:"-"`
+	Boot           bool         `json:"boot" head:"-"` // metadata names it as the instance's own
 	Subnet         string       `json:"subnet"`
 	CIDR           netip.Prefix `json:"subnet_cidr"`
 	SecurityGroups []string     `json:"secgrps"`

@@ -142,7 +142,7 @@ func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 		return err
 	}
 	for _, e := range enis {
-		if link := names[e.MAC]; e.Index == 0 && e.Card == 0 && link != "" {
+		if link := names[e.MAC]; e.Boot && link != "" {
 			conflist.SetHostInterface(link)
 			return nil
 		}

@@ -28,7 +28,8 @@ import (
 
 // TestScript runs the transcripts in testdata, each on a node of its own: an
 // instance that was launched a moment ago, whose registry is $WORK/state. Its links
-// are in the network namespace of the test process, so the scripts run in turn.
+// are in the network namespace of the test process, so the scripts run in turn. The node
+// of boot_elsewhere has its boot ENI at device index 1.
 //
 // Beside testscript's commands they have:
 //
@@ -119,9 +120,11 @@ func setup(e *testscript.Env) error {
 	p := &plant{host: host, node: "i-00000000000000001"}
 	e.Defer(p.clear)
 	sim.OnChange(p.change)
-	node, err := sim.RunInstance(ec2sim.RunInstance{
-		Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}, PrivateIP: netip.MustParseAddr("10.0.0.10"),
-	})
+	run := ec2sim.RunInstance{Type: "c5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-node"}, PrivateIP: netip.MustParseAddr("10.0.0.10")}
+	if strings.HasSuffix(e.WorkDir, "boot_elsewhere") {
+		run.BootIndex, run.Secondary = 1, 1
+	}
+	node, err := sim.RunInstance(run)
 	if err != nil {
 		return err
 	}
@@ -152,14 +155,14 @@ func (p *plant) change(c ec2sim.Change) {
 		return
 	}
 	index, mtu := strconv.Itoa(c.ENI.Index), 1500
-	if c.ENI.Index == 0 {
+	if c.ENI.Boot {
 		mtu = 9001
 	}
 	w := nl.Wiring{{NS: p.host, Object: nl.Veth{
 		Name: "eth" + index, MAC: c.ENI.MAC, Peer: "vpc" + index, PeerMAC: "0e" + c.ENI.MAC[2:], PeerNS: p.host, MTU: mtu,
 	}}}
-	if c.ENI.Index == 0 {
-		w = append(w, nl.Step{NS: p.host, Object: nl.Addr{Prefix: netip.PrefixFrom(c.ENI.Addrs[0], c.ENI.CIDR.Bits()), Dev: "eth0"}})
+	if c.ENI.Boot {
+		w = append(w, nl.Step{NS: p.host, Object: nl.Addr{Prefix: netip.PrefixFrom(c.ENI.Addrs[0], c.ENI.CIDR.Bits()), Dev: "eth" + index}})
 	}
 	var err error
 	switch c.Kind {

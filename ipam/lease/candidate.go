@@ -21,15 +21,19 @@ type Place struct {
 	leased int // how many of its addresses are
 }
 
-// Serves reports whether the ENI is at a device index for pods.
+// Serves reports whether the ENI is at a device index for pods. The boot ENI is for pods only if
+// all indices are, whatever its own index is.
 func (policy Policy) Serves(e registry.ENI) bool {
+	if e.IsBoot() {
+		return policy.MinIndex == 0
+	}
 	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
 }
 
 // takes reports whether pods of the policy's pool can get addresses of an ENI.
 func (policy Policy) takes(id string, e registry.ENI) bool {
 	if wanted := policy.Choice.ENI; wanted != "" {
-		return id == wanted && (e.Index > 0 || e.Card > 0) && !e.Draining && !e.Foreign && !e.Managed && policy.Choice.Allows(e.Tags)
+		return id == wanted && !e.IsBoot() && !e.Draining && !e.Foreign && !e.Managed && policy.Choice.Allows(e.Tags)
 	}
 	return policy.Serves(e) && e.Pool == policy.Pool && !e.Draining && !e.Foreign && policy.Misfit(e) == ""
 }

@@ -67,7 +67,7 @@ func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link,
 // bootMTU returns the MTU of the boot ENI, or 0 if the MTU of the others must not be changed.
 func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 	for id, e := range s.ENIs {
-		if e.Index > 0 || e.Card > 0 {
+		if !e.IsBoot() {
 			continue
 		}
 		l, err := p.link(ctx, s, id)

@@ -30,7 +30,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	}
 	boot := 0
 	for _, e := range p.state.ENIs {
-		if e.Index == 0 && e.Card == 0 {
+		if e.IsBoot() {
 			boot = byMAC[e.MAC].MTU
 		}
 	}

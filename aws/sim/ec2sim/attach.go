@@ -39,7 +39,7 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 // mayAttach checks the rules of attachments. An ENI has one attachment at a time, in its own zone. Each device index of
 // a card has one ENI. The instance type limits the ENIs, the ENIs of a card and the addresses of an ENI (API:
 // AttachNetworkInterface; Guide: "Elastic network interfaces", "Network cards", "Maximum IP addresses per network
-// interface"). The primary network interface is at index 0 of card 0. Index 0 of another card is an ordinary index (in
+// interface"). The boot ENI has its slot from the launch. Index 0 of another card is an ordinary index (in
 // practice: amazon-vpc-cni-k8s uses it, and amazonlinux/amazon-ec2-net-utils#104 shows one).
 func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
 	switch {
@@ -114,9 +114,9 @@ func (s *Sim) detachNetworkInterface(in *detachNetworkInterfaceInput) (*done, er
 	}
 	a, delay := e.attachment, s.cfg.DetachDelay
 	switch {
-	case a.index == 0 && a.card == 0:
+	case a.boot:
 		return nil, refuse("OperationNotPermitted",
-			"The network interface at device index 0 and networkCard index 0 cannot be detached.")
+			"The network interface at device index %d and networkCard index %d cannot be detached.", a.index, a.card)
 	case in.Force:
 		delay = 0
 	case a.status == "detaching":

@@ -85,3 +85,28 @@ func TestFailAs(t *testing.T) {
 	}
 	must(t, sim, create)
 }
+
+// TestBootElsewhere: the boot ENI has another slot than index 0 of card 0. It is the first of the instance's ENIs, the
+// metadata names it, and it cannot be detached.
+func TestBootElsewhere(t *testing.T) {
+	sim, _ := start(t, world)
+	for _, r := range []RunInstance{{BootIndex: 1}, {BootCard: 1}, {BootCard: 1, BootIndex: 1}} {
+		r.Type, r.Subnet = "p5.48xlarge", "subnet-b"
+		i := run(t, sim, r)
+		e := i.ENIs()[0]
+		if e.Card != r.BootCard || e.Index != r.BootIndex || !e.Boot {
+			t.Errorf("%+v: %+v", r, e)
+		}
+		if code, mac := get(t, i, "/latest/meta-data/mac"); code != 200 || mac != e.MAC {
+			t.Errorf("mac: %d %s, want %s", code, mac, e.MAC)
+		}
+		if got, _ := refused(t, sim, "DetachNetworkInterface AttachmentId="+e.Attachment); got != "400 OperationNotPermitted" {
+			t.Errorf("detach: %s", got)
+		}
+		other := must(t, sim, create).all("networkInterfaceId")[0]
+		must(t, sim, "AttachNetworkInterface InstanceId="+i.ID+" NetworkInterfaceId="+other+" DeviceIndex=0")
+		if enis := i.ENIs(); len(enis) != 2 || enis[0].ID != e.ID || enis[1].Boot {
+			t.Errorf("with another ENI: %+v", enis)
+		}
+	}
+}

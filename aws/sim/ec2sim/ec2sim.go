@@ -146,6 +146,8 @@ type RunInstance struct {
 	Prefixes       int        // or how many IPv4 prefixes
 	IPv6           int        // how many IPv6 addresses it has at launch; 0: one if the subnet has AssignIPv6
 	IPv6Prefixes   int        // or how many IPv6 prefixes
+	BootIndex      int        // the device index of the boot ENI, and its network card: 0 but on SageMaker HyperPod
+	BootCard       int        // (aws/amazon-vpc-cni-k8s#3753 shows 1)
 	EFAOnly        int        // how many network cards, from the first on, also have an EFA-only ENI
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
 	Tracking       Tracking   // of the boot ENI

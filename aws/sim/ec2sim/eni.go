@@ -66,6 +66,7 @@ type attachment struct {
 	plugged             bool   // metadata and listeners know that it is attached
 	since               time.Time
 	deleteOnTermination bool
+	boot                bool // it is the boot ENI
 }
 
 // A spec describes a new eni.
@@ -226,12 +227,12 @@ func (e *eni) snapshot() ENI {
 	}
 	if a := e.attachment; a != nil {
 		v.Attachment, v.AttachmentStatus, v.DeleteOnTermination = a.id, a.status, a.deleteOnTermination
-		v.Instance, v.Index, v.Card = a.instance.ID, a.index, a.card
+		v.Instance, v.Index, v.Card, v.Boot = a.instance.ID, a.index, a.card, a.boot
 	}
 	return v
 }
 
-// attached returns the enis of an instance, by card and device index.
+// attached returns the enis of an instance: the boot ENI, then the others by card and device index.
 func (s *Sim) attached(i *Instance) []*eni {
 	var enis []*eni
 	for _, e := range s.enis {
@@ -239,8 +240,15 @@ func (s *Sim) attached(i *Instance) []*eni {
 			enis = append(enis, e)
 		}
 	}
-	slices.SortFunc(enis, func(a, b *eni) int {
-		return cmp.Or(cmp.Compare(a.attachment.card, b.attachment.card), cmp.Compare(a.attachment.index, b.attachment.index))
+	slices.SortFunc(enis, func(x, y *eni) int {
+		a, b := x.attachment, y.attachment
+		switch {
+		case a.boot:
+			return -1
+		case b.boot:
+			return 1
+		}
+		return cmp.Or(cmp.Compare(a.card, b.card), cmp.Compare(a.index, b.index))
 	})
 	return enis
 }
@@ -250,6 +258,7 @@ func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) 
 	a := &attachment{
 		id:       fmt.Sprintf("eni-attach-%017x", s.count("eni-attach")),
 		instance: i, card: card, index: index, status: "attaching", since: time.Now(),
+		boot: len(s.attached(i)) == 0, // the launch attaches it first
 	}
 	e.attachment = a
 	s.after(delay, func() {

@@ -41,7 +41,7 @@ func (i *Instance) tree(asked string) map[string]string {
 	}
 	document("meta-data/iam/security-credentials/"+i.role, i.credentials)
 	for _, e := range attached {
-		if e.Card == 0 && e.Index == 0 {
+		if e.Boot {
 			i.boot(set, e)
 			document("dynamic/instance-identity/document", func() string { return i.document(e) })
 		}

@@ -37,7 +37,7 @@ type Instance struct {
 }
 
 // RunInstance launches an instance, which is running when RunInstance returns. The boot ENI is attached at device index
-// 0, and is deleted with the instance (API: RunInstances).
+// 0, unless r has another, and is deleted with the instance (API: RunInstances).
 func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
 	var i *Instance
 	var err error
@@ -71,6 +71,9 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err := limits.takesEFA(r.EFAOnly); err != nil {
 		return nil, err
 	}
+	if err := limits.boots(r); err != nil {
+		return nil, err
+	}
 	e, err := s.newENI(sub, groups, w)
 	if err != nil {
 		return nil, err
@@ -86,7 +89,7 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if sub.MapPublicIP && e.primary().IsValid() {
 		e.publicIP = s.publicIP()
 	}
-	s.attach(e, i, 0, 0, 0).deleteOnTermination = true
+	s.attach(e, i, r.BootCard, r.BootIndex, 0).deleteOnTermination = true
 	s.attachEFA(i, sub, groups, r.EFAOnly)
 	i.views = []view{{since: i.launched, enis: i.snapshots()}}
 	s.catchUp() // a boot takes longer than any lag
@@ -112,6 +115,17 @@ func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 func (t InstanceType) takesEFA(cards int) error {
 	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
 		return refuse("InvalidParameterValue", "%s has no room for an EFA-only network interface on each of %d network cards.", t.Name, cards)
+	}
+	return nil
+}
+
+// boots refuses a slot of the boot ENI that the type does not have, or that an EFA-only ENI takes.
+func (t InstanceType) boots(r RunInstance) error {
+	switch {
+	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:
+		return refuse("InvalidParameterValue", "%s has no device index %d on network card %d.", t.Name, r.BootIndex, r.BootCard)
+	case r.EFAOnly > 0 && r.BootCard+r.BootIndex > 0:
+		return refuse("InvalidParameterValue", "An EFA-only network interface may have the place of the boot ENI.")
 	}
 	return nil
 }
@@ -169,7 +183,7 @@ func (s *Sim) running(id string) (*Instance, error) {
 	return i, nil
 }
 
-// ENIs returns the instance's network interfaces, by network card and device index.
+// ENIs returns the instance's network interfaces: the boot ENI, then the others by network card and device index.
 func (i *Instance) ENIs() []ENI {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

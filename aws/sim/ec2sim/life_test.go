@@ -274,6 +274,8 @@ func TestRunInstance(t *testing.T) {
 		"run instance: InvalidGroup.NotFound: The security group 'sg-x' does not exist":                                     {Type: "m5.large", Subnet: "subnet-a", SecurityGroups: []string{"sg-x"}},
 		"run instance: InvalidIPAddress.InUse: Address 10.0.0.4 is in use.":                                                 {Type: "m5.large", Subnet: "subnet-a", PrivateIP: cidr("10.0.0.4/32").Addr()},
 		"run instance: InvalidInterface.IpAddressLimitExceeded: Number of private addresses exceeds the limit of t3.small.": {Type: "t3.small", Subnet: "subnet-a", Secondary: 4},
+		"run instance: InvalidParameterValue: t3.small has no device index 3 on network card 0.":                            {Type: "t3.small", Subnet: "subnet-a", BootIndex: 3},
+		"run instance: InvalidParameterValue: t3.small has no device index 0 on network card 1.":                            {Type: "t3.small", Subnet: "subnet-a", BootCard: 1},
 	} {
 		if _, err := sim.RunInstance(r); err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
@@ -288,7 +290,7 @@ func TestRunInstance(t *testing.T) {
 		ID: long("eni-2"), MAC: "06:00:00:00:00:02", Subnet: "subnet-a", CIDR: cidr("10.0.0.0/24"), VPC: "vpc-1", Zone: "us-east-1a",
 		SecurityGroups: []string{"sg-default"}, Addrs: addrs(cidrs("10.0.0.77/32 10.0.0.5/32")), PublicIP: cidr("198.18.0.2/32").Addr(),
 		SourceDestCheck: true, Tags: map[string]string{}, Status: "in-use", Attachment: long("eni-attach-2"), AttachmentStatus: "attached",
-		Instance: long("i-2"), DeleteOnTermination: true,
+		Instance: long("i-2"), Boot: true, DeleteOnTermination: true,
 	}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

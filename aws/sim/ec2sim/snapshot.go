@@ -34,6 +34,7 @@ type ENI struct {
 	Instance            string
 	Index               int // the device index, within the card
 	Card                int // the network card's index
+	Boot                bool
 	DeleteOnTermination bool
 }
 

@@ -58,7 +58,7 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 	if c.ENI.PublicIP.IsValid() {
 		f.mapped[c.ENI.ID] = mapping{c.ENI.Addrs[0], c.ENI.PublicIP}
 	}
-	if c.Kind == ec2sim.Attached && c.ENI.Index == 0 && c.ENI.Card == 0 {
+	if c.Kind == ec2sim.Attached && c.ENI.Boot {
 		return errors.Join(f.translate(), dhcp(c.ENI, i.NS).Add())
 	}
 	return nil

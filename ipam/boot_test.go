@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// elsewhere are launches whose boot ENI is not at device index 0 of card 0.
+var elsewhere = map[string]ec2sim.RunInstance{
+	"index 1":           {BootIndex: 1, Secondary: 2},
+	"card 1":            {BootCard: 1, Secondary: 2},
+	"index 1 of card 1": {BootCard: 1, BootIndex: 1, Secondary: 2},
+}
+
+// TestBootElsewhere: no pod gets an address of the boot ENI, wherever it is, and nobody releases,
+// detaches or deletes it, also when the registry was lost.
+func TestBootElsewhere(t *testing.T) {
+	for name, run := range elsewhere {
+		t.Run(name, func(t *testing.T) {
+			w := cards(t, run)
+			w.policy.ReuseWait = 0
+			boot := w.node.ENIs()[0]
+			for n := range 6 { // more than one ENI has
+				if a := w.mustAcquire(n); slices.Contains(boot.Addrs, a) {
+					t.Errorf("pod %d has %s, which is the boot ENI's", n, a)
+				}
+			}
+			if e := w.state().ENIs[boot.ID]; !e.IsBoot() || e.Groups != nil {
+				t.Errorf("the registry has the boot ENI as %+v", e)
+			}
+			w.lose()
+			if a := w.mustAcquire(6); slices.Contains(boot.Addrs, a) {
+				t.Errorf("after a loss, a pod has %s, which is the boot ENI's", a)
+			}
+			if err := w.pool().Remove(t.Context(), boot.ID); !errors.Is(err, errBoot) {
+				t.Errorf("remove-interface: %v", err)
+			}
+			for range 2 {
+				must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+					s.EndWhere(time.Now().Add(-time.Hour), func(netip.Addr, registry.Lease) bool { return true })
+				}))
+				w.age(time.Hour)
+				must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}))
+			}
+			if enis := w.node.ENIs(); len(enis) != 1 || enis[0].ID != boot.ID || !slices.Equal(enis[0].Addrs[:1], boot.Addrs[:1]) {
+				t.Errorf("after collections: %+v", enis)
+			}
+			w.neverTouched(boot)
+		})
+	}
+}
+
+// TestBootElsewhereServes: with interfaceIndex 0, pods get the secondary addresses of the boot ENI, and
+// never its primary one, which is the node's.
+func TestBootElsewhereServes(t *testing.T) {
+	for name, run := range elsewhere {
+		t.Run(name, func(t *testing.T) {
+			w := cards(t, run)
+			w.policy.MinIndex, w.policy.Provision, w.policy.ReuseWait = 0, lease.ProvisionNone, 0
+			boot := w.node.ENIs()[0]
+			for round := range 2 {
+				for n := range 2 {
+					if a := w.mustAcquire(n); !slices.Contains(boot.Addrs[1:], a) {
+						t.Errorf("round %d: pod %d has %s, want one of %v", round, n, a, boot.Addrs[1:])
+					}
+				}
+				if a, err := w.acquire(2); err == nil {
+					t.Errorf("round %d: a third pod has %v", round, a.Addrs)
+				}
+				w.end(0)
+				w.end(1)
+				w.lose()
+				must(t, w.pool().Learn(t.Context()))
+				w.age(time.Hour)
+			}
+			w.neverTouched(boot)
+		})
+	}
+}
+
+// TestBootElsewhereUpgrade: an earlier release took such a boot ENI for one that others have attached, and its
+// primary address for a free one.
+func TestBootElsewhereUpgrade(t *testing.T) {
+	w := cards(t, ec2sim.RunInstance{BootIndex: 1, Secondary: 1})
+	w.policy.MinIndex, w.policy.Provision = 0, lease.ProvisionNone
+	boot := w.node.ENIs()[0]
+	must(t, w.pool().Learn(t.Context()))
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		e := s.ENIs[boot.ID]
+		e.Boot, e.Groups, e.Tags = false, []string{"sg-1"}, map[string]string{"Name": "node"}
+		s.ENIs[boot.ID] = e
+		s.Free.Set(boot.Addrs[0], time.Time{})
+	}))
+	must(t, w.pool().Learn(t.Context()))
+	s := w.state()
+	if e := s.ENIs[boot.ID]; !e.IsBoot() || e.Groups != nil || e.Tags != nil || s.Free.Has(boot.Addrs[0]) {
+		t.Errorf("the boot ENI: %+v; its address is free: %v", e, s.Free.Has(boot.Addrs[0]))
+	}
+}
+
+// neverTouched fails if EC2 was asked to detach or delete the boot ENI, or to unassign an address of it.
+func (w *world) neverTouched(boot ec2sim.ENI) {
+	w.Helper()
+	for _, c := range w.sim.Calls() {
+		switch c.Action {
+		case "DetachNetworkInterface", "DeleteNetworkInterface", "UnassignPrivateIpAddresses":
+			if c.Params["AttachmentId"] == boot.Attachment || c.Params["NetworkInterfaceId"] == boot.ID {
+				w.Errorf("EC2 was asked for %v", c)
+			}
+		}
+	}
+}
