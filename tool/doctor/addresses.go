@@ -6,11 +6,8 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"net/netip"
-	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 // checkAddresses looks for addresses of pods on the node's own links. With such an address,
@@ -20,12 +17,7 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	pods := map[netip.Addr]view.Holding{}
-	for _, h := range view.Tally(p.state, p.waits, time.Now()) {
-		if h.State != view.StateNode {
-			pods[h.Addr] = h
-		}
-	}
+	pods := p.podAddrs()
 	var found []Finding
 	for _, a := range own {
 		h, ours := pods[a.Prefix.Addr()]

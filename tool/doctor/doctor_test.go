@@ -17,6 +17,8 @@ func TestFixesAreWhatIsShipped(t *testing.T) {
 		"../../systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf":                         networkdConf,
 		"../../systemd/system/policy-routes@.service.d/cni-ipvlan-vpc-k8s.conf":         netUtilsConf,
 		"../../systemd/system/refresh-policy-routes@.service.d/cni-ipvlan-vpc-k8s.conf": netUtilsConf,
+		"../../systemd/system/nm-cloud-setup.service.d/cni-ipvlan-vpc-k8s.conf":         cloudSetupConf,
+		"../../packaging/cloud.cfg.d/99-cni-ipvlan-vpc-k8s.cfg":                         cloudInitConf,
 	} {
 		b, err := os.ReadFile(file)
 		if err != nil {

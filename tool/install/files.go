@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -21,6 +22,7 @@ const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
 	fromSystemd = "usr/lib/systemd"
+	cloudInit   = "etc/cloud" // there as here
 	toSystemd   = "/etc/systemd"
 	alias       = "cni-tool"
 )
@@ -52,7 +54,24 @@ func (i *Installation) files() ([]file, error) {
 		return all, nil
 	}
 	units, err := i.unitFiles()
-	return append(all, units...), err
+	if err != nil {
+		return nil, err
+	}
+	settings, err := i.cloudInit()
+	return slices.Concat(all, units, settings), err
+}
+
+// cloudInit returns the drop-ins of cloud-init, if cloud-init is on the node.
+func (i *Installation) cloudInit() ([]file, error) {
+	if !has("/" + cloudInit + "/cloud.cfg")() {
+		return nil, nil
+	}
+	from, err := fs.Glob(i.Source.FS(), cloudInit+"/cloud.cfg.d/*.cfg")
+	var all []file
+	for _, f := range from {
+		all = append(all, file{path: "/" + f, from: f, mode: 0o644})
+	}
+	return all, err
 }
 
 // toolFiles are the tool, its short name, and, with units, the script of cni-links.service.

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+const (
+	cloudConfig  = "/etc/cloud/cloud.cfg"
+	cloudDropIns = "/etc/cloud/cloud.cfg.d"
+	cloudUser    = "/var/lib/cloud/instance/cloud-config.txt" // the user data, which counts last
+
+	cloudInitDropIn = cloudDropIns + "/99-cni-ipvlan-vpc-k8s.cfg"
+)
+
+// cloudInitConf are the settings by which cloud-init configures the boot ENI alone.
+const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    apply_full_imds_network_config: false\n"
+
+// checkCloudInit checks that cloud-init leaves the ENIs of pods alone: those that are there at the
+// first boot, and those that are attached later (cloud-init, "Events and updates" and "Amazon EC2").
+func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
+	if !p.has(cloudConfig) || p.has("/etc/cloud/cloud-init.disabled") {
+		return nil, nil
+	}
+	dropIns, err := filepath.Glob(p.path(cloudDropIns + "/*.cfg")) // by name
+	if err != nil {
+		return nil, err
+	}
+	c, err := readCloudSettings(append([]string{p.path(cloudConfig)}, dropIns...)...)
+	if err != nil {
+		return nil, err
+	}
+	user, err := readCloudSettings(p.path(cloudUser))
+	if err != nil {
+		return nil, err
+	}
+	if user.hotplug == "on" {
+		return []Finding{{Severity: severe, About: cloudUser, Means: "the user data turns on the hotplug of cloud-init, which gives the node all addresses of each ENI that is attached: the node answers instead of its pods",
+			Do: "remove hotplug from the key updates of the user data, and launch the node again"}}, nil
+	}
+	c.hotplug = cmp.Or(user.hotplug, c.hotplug)
+	a := Finding{About: cloudDropIns, Do: "install the drop-in " + cloudInitDropIn, fix: p.write(cloudInitDropIn, cloudInitConf, "")}
+	switch {
+	case c.hotplug == "on":
+		a.Severity, a.Means = severe, "cloud-init gives the node all addresses of each ENI that is attached (updates: hotplug): the node answers instead of its pods"
+	case c.hotplug == "":
+		a.Severity, a.Means = warning, "nothing turns off the hotplug of cloud-init, which some releases have on: it gives the node all addresses of each ENI that is attached"
+	case c.full != "false":
+		a.Severity, a.Means = warning, "at the first boot of an instance, cloud-init gives the node all addresses of the ENIs that it is launched with (apply_full_imds_network_config)"
+	default:
+		return nil, nil
+	}
+	return []Finding{a}, nil
+}
+
+// has reports whether the system has a file.
+func (p *Node) has(name string) bool {
+	_, err := os.Stat(p.path(name))
+	return err == nil
+}
+
+// cloudSettings are what the files of cloud-init say of ENIs. A later file overrides an earlier one.
+type cloudSettings struct {
+	hotplug string // "on" or "off"; "": no file says
+	full    string // apply_full_imds_network_config
+}
+
+// readCloudSettings reads the files that exist.
+func readCloudSettings(files ...string) (c cloudSettings, _ error) {
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return c, err
+		}
+		c.read(string(b))
+	}
+	return c, nil
+}
+
+// read reads one file. It knows as much of YAML as these keys take: below which key of the
+// top level a line is. The key updates has its lists there in any notation.
+func (c *cloudSettings) read(text string) {
+	top, updates, said := "", "", false
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "#")
+		if line = strings.TrimRight(line, " \r\n"); line == "" {
+			continue
+		}
+		if line[0] != ' ' && line[0] != '-' {
+			top, _, _ = strings.Cut(line, ":")
+		}
+		switch top {
+		case "updates":
+			updates += line + "\n"
+			said = said || strings.Contains(line, "when")
+		case "datasource":
+			if _, value, ok := strings.Cut(line, "apply_full_imds_network_config:"); ok {
+				c.full = strings.ToLower(strings.Trim(value, " }"))
+			}
+		}
+	}
+	if said {
+		c.hotplug = map[bool]string{true: "on", false: "off"}[strings.Contains(updates, "hotplug")]
+	}
+}

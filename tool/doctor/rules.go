@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// checkRules looks for rules of others that catch packets from addresses of pods. Such a rule
+// leads them to a table that has no routes to Services and to other pods of the node.
+func (p *Node) checkRules(context.Context) ([]Finding, error) {
+	rules, err := p.pool.Host.Rules()
+	if err != nil {
+		return nil, err
+	}
+	pods := p.podAddrs()
+	var found []Finding
+	for _, r := range rules {
+		h, ours := pods[r.From.Addr()]
+		if !ours || !r.From.IsSingleIP() || r.Protocol == nl.RouteProtocol {
+			continue
+		}
+		whose := "the next pod that gets the address"
+		if h.Leased() {
+			whose = h.Owner()
+		}
+		found = append(found, Finding{Severity: severe, About: r.String(),
+			Means: fmt.Sprintf("packets of %s to Services and to other pods of the node take the wrong way: %s has made this rule for an address of pods", whose, maker(r)),
+			Do:    "delete the rule; then enable cni-links.service, so that no program of the node configures the ENIs of pods", fix: p.drop(r)})
+	}
+	return found, nil
+}
+
+// podAddrs returns the addresses of pods, and the others of their ENIs.
+func (p *Node) podAddrs() map[netip.Addr]view.Holding {
+	pods := map[netip.Addr]view.Holding{}
+	for _, h := range view.Tally(p.state, p.waits, time.Now()) {
+		if h.State != view.StateNode {
+			pods[h.Addr] = h
+		}
+	}
+	return pods
+}
+
+// maker names who makes such rules, by the preferences and tables that each is known for.
+func maker(r nl.Rule) string {
+	switch {
+	case r.Pref == 32765:
+		return "nodeadm of EKS" // and amazon-vpc-cni-k8s, which nodeadm follows
+	case r.Pref >= 30200 && r.Pref < 30500:
+		return "nm-cloud-setup"
+	case r.Pref >= 10000 && r.Pref < 12000:
+		return "amazon-ec2-net-utils"
+	}
+	return "another program"
+}
+
+// drop is a fix that deletes a rule.
+func (p *Node) drop(r nl.Rule) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		return "deleted", nl.Wiring{{NS: p.pool.Host, Object: r}}.Del()
+	}
+}
