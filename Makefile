@@ -19,6 +19,7 @@ RACE     = $(if $(shell command -v gcc),-race)
 ALONE   := TestKillEverywhere|TestModel$$|TestBurst$$
 PEERS   := $(CURDIR)/.cache/peers
 RUNTIME := $(CURDIR)/.cache/cri
+SEIZERS := $(CURDIR)/.cache/seizers
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
 PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
@@ -35,7 +36,7 @@ build:
 # Natively and in VMs at once: either alone leaves a core idle while the last of its packages ends. User-mode Linux takes some
 # minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(CLUSTER)/e2e.test
+test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
 	go test $(RACE) -run 'TestRepo' .
 	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes
 
@@ -114,6 +115,17 @@ $(RUNTIME)/crio: $(CRI)/crio/go.sum
 $(RUNTIME)/multus: $(CRI)/multus/go.sum
 	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $@ gopkg.in/k8snetworkplumbingwg/multus-cni.v4/cmd/multus && touch $@
 
+# cloud-init of Debian, with what it needs of Python. It is unpacked and not installed: it would configure this machine.
+SEIZER  := cloud-init $(addprefix python3-,attr certifi chardet charset-normalizer configobj idna jinja2 jsonpatch json-pointer \
+	jsonschema markupsafe pkg-resources pyrsistent requests six urllib3 yaml)
+$(SEIZERS)/ready:
+	$(VM)/setup python3 && rm -rf $(SEIZERS) && mkdir -p $(SEIZERS)/debs
+	cd $(SEIZERS)/debs && get='apt-get -qq -o APT::Sandbox::User=root' && \
+	{ $$get download $(SEIZER) || { $$get update && $$get download $(SEIZER); }; }
+	for deb in $(SEIZERS)/debs/*.deb; do dpkg -x $$deb $(SEIZERS) || exit; done
+	cd $(SEIZERS) && for dir in lib; do cp -a $$dir usr && rm -r $$dir || exit; done # as on a system
+	rm -r $(SEIZERS)/debs && touch $@
+
 # Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
 KUBES   := aws/sim/cluster/programs
 $(CLUSTER)/e2e.test: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod */*.go))
@@ -180,6 +192,7 @@ files:
 	put $(OUT)/$(NAME)-tool $(DESTDIR)$(prefix)/bin/$(NAME)-tool; put systemd/$(NAME)-links $(DESTDIR)$(prefix)/bin/$(NAME)-links
 	ln -sf $(NAME)-tool $(DESTDIR)$(prefix)/bin/cni-tool
 	for f in $$(cd systemd && find */ -type f); do install -D -m644 systemd/$$f $(DESTDIR)$(SYSTEMD)/$$f || exit; done
+	install -D -m644 -t $(DESTDIR)/etc/cloud/cloud.cfg.d packaging/cloud.cfg.d/*
 	install -D -m644 -t $(DESTDIR)$(prefix)/share/doc/$(NAME) LICENSE README.md conflist-examples/* $(addprefix packaging/,cloud-init.yaml alerts.yaml dashboard.json)
 	go run ./packaging/manual $(DESTDIR)$(prefix)/share
 
@@ -187,7 +200,7 @@ files:
 uninstall:
 	@set -e; like=$$(mktemp -d); trap 'rm -rf '$$like EXIT; $(MAKE) -s files DESTDIR=$$like; \
 	(cd $$like && find . ! -type d) | while read -r f; do rm -f "$(DESTDIR)/$$f"; done; \
-	(cd $$like && find . -depth -type d \( -path '*cni*' -o -name '*.d' \)) | while read -r d; do rmdir --ignore-fail-on-non-empty "$(DESTDIR)/$$d"; done
+	(cd $$like && find . -depth -type d \( -path '*cni*' -o -name '*.d' -o -name cloud \)) | while read -r d; do rmdir --ignore-fail-on-non-empty "$(DESTDIR)/$$d"; done
 
 package:
 	packaging/package amd64 arm64

@@ -9,6 +9,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,9 @@ import (
 )
 
 // The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works").
+// dated is the version of a path: of the day since which the tree is so (Guide: "Access instance metadata"). Here, all versions are the same.
+var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
+
 const (
 	tokenHeader = "X-aws-ec2-metadata-token"
 	ttlHeader   = "X-aws-ec2-metadata-token-ttl-seconds"
@@ -98,7 +102,7 @@ func (i *Instance) validToken(token string) bool {
 // show answers with the value of a key, or with the list of a directory. The list has a line for each name, a slash
 // after directories, and no newline at the end.
 func (i *Instance) show(w http.ResponseWriter, path string) {
-	path = strings.Trim(path, "/")
+	path = dated.ReplaceAllString(strings.Trim(path, "/"), "latest")
 	tree := i.tree(path)
 	text, ok := tree[path]
 	if !ok {

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package packaging
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// seizers is where make unpacks Debian's packages of programs that configure ENIs. Nobody installs
+// them, because they would configure this machine.
+const seizers = "../.cache/seizers"
+
+// TestHotplug runs Debian's cloud-init on a simulated instance with an ENI for pods, without our drop-in
+// and with it.
+func TestHotplug(t *testing.T) {
+	nltest.Need(t, "root", "netns")
+	need(t, seizers+"/usr/bin/cloud-init", "/usr/bin/python3", "unshare")
+	fabric, node := instance(t)
+	for _, call := range []struct {
+		action     string
+		parameters map[string]string
+	}{
+		{"CreateNetworkInterface", map[string]string{"SubnetId": "subnet-pods", "SecondaryPrivateIpAddressCount": "2"}},
+		{"AttachNetworkInterface", map[string]string{"InstanceId": node.ID, "NetworkInterfaceId": "eni-00000000000000002", "DeviceIndex": "1"}},
+	} {
+		if err := fabric.EC2.Operate(call.action, call.parameters); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"etc/nsswitch.conf":                               "passwd: files\ngroup: files\nhosts: files\n", // nobody answers DNS there
+		"etc/cloud/cloud.cfg":                             cloudConfig,
+		"etc/cloud/cloud.cfg.d/50-distribution.cfg":       "updates:\n  network:\n    when: [boot, hotplug]\n",
+		"etc/cloud/cloud.cfg.d/99-cni-ipvlan-vpc-k8s.cfg": read(t, "cloud.cfg.d/99-cni-ipvlan-vpc-k8s.cfg"),
+	} {
+		path := filepath.Join(dir, "files", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copyFile(t, "testdata/hotplug-story", filepath.Join(dir, "story"), 0o755)
+	start, err1 := filepath.Abs("testdata/hotplug")
+	debian, err2 := filepath.Abs(seizers)
+	if err1 != nil || err2 != nil {
+		t.Fatal(err1, err2)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute) // stops a hang; the test takes ten seconds
+	defer cancel()
+	got, err := exec.CommandContext(ctx, "nsenter", "--net="+node.Path, "unshare", "-m", start, dir, debian).CombinedOutput()
+	if *update {
+		if err := os.WriteFile("testdata/hotplug.golden", got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d := cmp.Diff(strings.Split(read(t, "testdata/hotplug.golden"), "\n"), strings.Split(string(got), "\n")); d != "" || err != nil {
+		t.Errorf("(-want +got):\n%s\n%v", d, err)
+	}
+}
+
+// cloudConfig is a cloud.cfg that only looks for EC2 and configures the network.
+const cloudConfig = `datasource_list: [Ec2]
+cloud_init_modules: []
+cloud_config_modules: [install-hotplug]
+cloud_final_modules: []
+system_info: {distro: debian, network: {renderers: [networkd]}}
+`
