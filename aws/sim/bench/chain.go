@@ -10,10 +10,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 )
 
 // A chain is a network configuration on a node.
@@ -22,6 +24,8 @@ type chain struct {
 	node *node
 	list *libcni.NetworkConfigList
 	path []string // directories of its plugins
+	env  []string // of its plugins, besides the node's
+	pod  string   // the only pod that it can be added to; "" for any
 }
 
 // The compared chains, and the reference chain.
@@ -49,6 +53,7 @@ func candidates(own, chained, dir string) []candidate {
 		{reference, ptp(""), []string{"ptp", "host-local"}},
 		{"the same, ipMasq iptables", ptp(`"ipMasq": true, "ipMasqBackend": "iptables",`), []string{"ptp", "host-local", "iptables"}},
 		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`), []string{"ptp", "host-local", "nft"}},
+		{idle, `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
 		{"noop + noop + noop", `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, {"type": "noop"}]}`, []string{"noop"}},
 	}
 }
@@ -92,7 +97,7 @@ func (c candidate) chain(n *node, dirs []string) (*chain, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.name, err)
 	}
-	return &chain{c.name, n, l, dirs}, nil
+	return &chain{name: c.name, node: n, list: l, path: dirs}, nil
 }
 
 // timeout is the limit of a call, far above the duration of a call that works.
@@ -102,23 +107,34 @@ const timeout = time.Minute
 func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	e := &executor{env: c.node.env}
+	e := &executor{env: slices.Concat(c.node.env, c.env), verb: verb}
+	wall, err := c.exec(ctx, verb, p, e)
+	if err != nil {
+		return sample{}, err
+	}
+	return sample{cost{wall, e.cpu()}, e.steps}, nil
+}
+
+// exec executes the chain for a pod by an executor, and returns how long that took.
+func (c *chain) exec(ctx context.Context, verb string, p pod, e invoke.Exec) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, NetNS: p.Path, IfName: "eth0", Args: p.args}
-	var wall time.Duration
-	err := c.node.Do(func() error {
+	err = c.node.Do(func() error {
 		start := time.Now()
 		defer func() { wall = time.Since(start) }()
-		if verb == "DEL" {
+		switch verb {
+		case "DEL":
 			return cni.DelNetworkList(ctx, c.list, rt)
+		case "CHECK":
+			return cni.CheckNetworkList(ctx, c.list, rt)
 		}
 		_, err := cni.AddNetworkList(ctx, c.list, rt)
 		return err
 	})
 	if err != nil {
-		return sample{}, fmt.Errorf("%s: %s %s: %w", c.name, verb, p.id, err)
+		err = fmt.Errorf("%s: %s %s: %w", c.name, verb, p.id, err)
 	}
-	return sample{cost{wall, e.cpu()}, e.steps}, nil
+	return wall, err
 }
 
 // all executes the chain for all pods at once, and returns when the last call is done.

@@ -28,6 +28,7 @@ type step struct {
 // An executor executes plugins as libcni itself does, and measures the cost.
 type executor struct {
 	env   []string
+	verb  string
 	steps []step
 }
 
@@ -48,12 +49,13 @@ func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, en
 	return stdout.Bytes(), nil
 }
 
-// FindInPath finds a plugin in one of the directories.
+// FindInPath finds a plugin in one of the directories. A plugin may have a program for each command.
 func (e *executor) FindInPath(plugin string, dirs []string) (string, error) {
 	for _, dir := range dirs {
-		path := filepath.Join(dir, plugin)
-		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
-			return path, nil
+		for _, path := range []string{filepath.Join(dir, plugin), filepath.Join(dir, plugin+"-"+e.verb)} {
+			if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
+				return path, nil
+			}
 		}
 	}
 	return "", fmt.Errorf("no plugin %s in %v", plugin, dirs)

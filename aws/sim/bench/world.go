@@ -118,14 +118,19 @@ func (n *node) newPods(count int) (pods, error) {
 	var made pods
 	for range count {
 		n.pods++
-		name := fmt.Sprintf("%s-pod%d", n.Name, n.pods)
-		ns, err := n.world.NewNamespace(name)
+		p, err := n.newPod(fmt.Sprintf("%s-pod%d", n.Name, n.pods))
 		if err != nil {
 			return nil, err
 		}
-		made = append(made, pod{ns, name, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", name}}})
+		made = append(made, p)
 	}
 	return made, nil
+}
+
+// newPod creates the namespace of a pod with this name.
+func (n *node) newPod(name string) (pod, error) {
+	ns, err := n.world.NewNamespace(name)
+	return pod{ns, name, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", name}}}, err
 }
 
 type pods []pod

@@ -5,6 +5,7 @@ package trace
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"syscall"
@@ -18,7 +19,8 @@ type Call struct {
 	Nr   uint64 // its number, see unix.SYS_WRITE and others
 	Args [6]uint64
 
-	tid int
+	tid    int
+	result int64 // at its end
 }
 
 // File is the name of the open file whose descriptor is the n-th argument.
@@ -33,6 +35,19 @@ func (c Call) Text(n int) string {
 	got, _ := syscall.PtracePeekData(c.tid, uintptr(c.Args[n]), b[:255])
 	s, _, _ := strings.Cut(string(b[:got]), "\x00")
 	return s
+}
+
+// Bytes are n bytes of the program's memory.
+func (c Call) Bytes(addr uintptr, n int) ([]byte, error) {
+	b := make([]byte, n)
+	got, err := syscall.PtracePeekData(c.tid, addr, b)
+	if err == nil && got < n {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %d bytes at %#x of %d: %w", n, addr, c.tid, err)
+	}
+	return b, nil
 }
 
 // What a thread has stopped at, see PTRACE_GET_SYSCALL_INFO in ptrace(2).
@@ -50,7 +65,7 @@ func read(tid int) (c Call, op uint8) {
 		_      [3]uint8
 		arch   uint32
 		ip, sp uint64
-		nr     uint64
+		nr     uint64 // at the end of a call: what it returned
 		args   [6]uint64
 	}
 	_, _, errno := syscall.Syscall6(syscall.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
@@ -58,5 +73,5 @@ func read(tid int) (c Call, op uint8) {
 	if errno != 0 {
 		return Call{}, 0
 	}
-	return Call{Nr: info.nr, Args: info.args, tid: tid}, info.op
+	return Call{Nr: info.nr, Args: info.args, tid: tid, result: int64(info.nr)}, info.op
 }

@@ -6,6 +6,7 @@ package trace_test
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,5 +128,32 @@ func TestEvery(t *testing.T) {
 		if !slices.ContainsFunc(tr.Seen, func(s string) bool { return strings.HasPrefix(s, want) }) {
 			t.Errorf("no %q among\n%s", want, strings.Join(tr.Seen, "\n"))
 		}
+	}
+}
+
+// TestEnded: the bytes of an argument at the beginning of a call, and what the call returns at its end.
+func TestEnded(t *testing.T) {
+	var paths []string
+	results := map[int]int64{}
+	tr := &trace.Trace{Every: true, Counts: func(c trace.Call) string {
+		if c.Nr != unix.SYS_MKDIRAT {
+			return ""
+		}
+		b, err := c.Bytes(uintptr(c.Args[1]), len(c.Text(1)))
+		if err != nil {
+			t.Error(err)
+		}
+		paths = append(paths, filepath.Base(string(b)))
+		return "mkdirat"
+	}, Ended: func(n int, result int64) { results[n] = result }}
+	run(t, tr)
+	again := *tr
+	again.Errno, again.Kill, again.Seen = syscall.ENOSPC, 2, nil
+	run(t, &again)
+	if d := cmp.Diff(slices.Concat(names, names), paths); d != "" {
+		t.Errorf("paths: -want +got\n%s", d)
+	}
+	if want := map[int]int64{0: 0, 1: -int64(syscall.ENOSPC), 2: 0}; !maps.Equal(results, want) {
+		t.Errorf("results %v, want %v", results, want)
 	}
 }
