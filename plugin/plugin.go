@@ -176,16 +176,17 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 
 // deepen grows the stack of a goroutine at once to the size that a command needs. Otherwise it
 // grows from 2 kB in five steps, each of which copies and rewrites the whole stack. That is a
-// twentieth of the instructions of a short process.
+// twentieth of the instructions of a short process. The array is declared behind the return:
+// Go zeroes it there, and the kernel would have to provide each of its pages.
 //
 //go:noinline
 func deepen(i int) byte {
-	var stack [40 << 10]byte // neither zeroed nor used
-	if i > 0 {
-		stack[i] = 1
-		return stack[i/2]
+	if i == 0 {
+		return 0
 	}
-	return 0
+	var stack [40 << 10]byte
+	stack[i] = 1
+	return stack[i/2]
 }
 
 // overdue is closed when ctx is done and the grace has passed too.
