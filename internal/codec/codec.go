@@ -39,7 +39,7 @@ type Codec struct {
 	exact bool
 	seen  []string // names of the members read so far, of this object and of those around it
 	own   int      // where the names of this object begin
-	odd   string   // a member that no description has, see unknown
+	near  string   // a described name that differs from the next key only in case, see named
 
 	out []byte // nil: this codec reads
 }
@@ -143,8 +143,9 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	c.own = len(c.seen)
 	for c.member(true); !c.end && c.err == nil; {
 		at := c.at
+		c.near = ""
 		if members(); c.at == at && c.err == nil {
-			c.unknown(members, rest)
+			c.unknown(rest)
 		}
 	}
 	c.seen, c.own = c.seen[:c.own], around
@@ -152,14 +153,14 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 }
 
 // unknown reads a member that is not described.
-func (c *Codec) unknown(members func(), rest map[string]string) {
+func (c *Codec) unknown(rest map[string]string) {
 	from := c.at
 	key := c.name()
-	if c.exact {
-		at := c.at
-		c.at, c.odd = from, key
-		members() // does encoding/json know the member by a name in another case?
-		c.at, c.odd = at, ""
+	switch {
+	case c.exact && c.near != "":
+		c.Fail(fmt.Errorf("%q may be %q", key, c.near))
+	case c.exact && len(key)+len(`"":`) != c.at-from, c.exact && span(key) < len(key):
+		c.Fail(fmt.Errorf("%q has escapes, or is not ASCII: it may be another name", key))
 	}
 	raw := c.skip()
 	if !c.exact && !json.Valid([]byte(raw)) {
@@ -184,27 +185,22 @@ func (c *Codec) name() (key string) {
 // named reads the key of a member if it is the next key, and reports whether it was.
 func (c *Codec) named(key string) bool {
 	end := c.at + 1 + len(key)
-	found := !c.end && c.err == nil && len(c.in) > end+1 && c.in[c.at] == '"' && c.in[end] == '"' && c.in[c.at+1:end] == key && c.in[end+1] == ':'
-	if found {
+	if c.end || c.err != nil || len(c.in) <= end+1 || c.in[end] != '"' || c.in[end+1] != ':' || c.in[c.at] != '"' {
+		return false // most keys have another length
+	}
+	next := c.in[c.at+1 : end]
+	switch found := next == key; {
+	case found && c.exact && slices.Contains(c.seen[c.own:], key):
+		c.Fail(fmt.Errorf("%q twice", key))
+	case found && c.exact:
+		c.seen = append(c.seen, key)
+	case !found && c.exact && strings.EqualFold(next, key):
+		c.near = key
+	}
+	if next == key {
 		c.at = end + 2
 	}
-	if c.exact {
-		c.once(key, found)
-	}
-	return found
-}
-
-// once refuses a key that was read before, or that differs only in case from a described
-// one.
-func (c *Codec) once(key string, found bool) {
-	switch {
-	case c.odd != "" && strings.EqualFold(c.odd, key):
-		c.Fail(fmt.Errorf("%q may be %q", c.odd, key))
-	case found && slices.Contains(c.seen[c.own:], key):
-		c.Fail(fmt.Errorf("%q twice", key))
-	case found:
-		c.seen = append(c.seen, key)
-	}
+	return next == key
 }
 
 // more reads the separator before the next member or element, and reports whether there is

@@ -56,6 +56,13 @@ func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) 
 	}
 }
 
+// Nullable is a Field whose value may be null: that of [Pointer].
+func Nullable[T any](c *Codec, name string, v **T, kind func(*T, *Codec)) {
+	if c.begins(name) {
+		value(c, v, Pointer(kind))
+	}
+}
+
 // List is a member that is a list of values of one kind.
 func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 	if !c.begins(name) {

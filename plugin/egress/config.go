@@ -54,7 +54,7 @@ const DefaultPort = 5555
 func (c *Config) Describe(j *codec.Codec) {
 	j.Object(func() {
 		codec.Table(j, "egress", &c.Egresses, codec.ByName, (*Egress).describe)
-		codec.Field(j, "egressPort", &c.Port, codec.Pointer(codec.Number))
+		codec.Nullable(j, "egressPort", &c.Port, codec.Number)
 		codec.Within(j, "runtimeConfig", func() {
 			codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.RuntimeConfig.Annotations, codec.ByName, codec.Text)
 		})
