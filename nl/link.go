@@ -68,7 +68,11 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	if err != nil {
 		return Link{}, fmt.Errorf("link %s: %w", name, err)
 	}
-	return parseLink(m)
+	l, err := parseLink(m)
+	if err == nil && n.indices != nil {
+		n.indices[name] = l.Index
+	}
+	return l, err
 }
 
 // linkByName asks for one link without its statistics. An invalid name means that there is none.

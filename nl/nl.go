@@ -49,7 +49,7 @@ type NS struct {
 	sockets map[int]*socket // by netlink family
 	nft     *nftables.Conn
 
-	indices map[string]int // of links, while a Wiring is at work that needs them repeatedly
+	indices map[string]int // of links, while a Wiring or a command is at work that needs them repeatedly
 }
 
 // Open opens the namespace at path. The error answers to fs.ErrNotExist if
@@ -82,7 +82,8 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name, os.ErrNotExist)
 	}
 	if n.kept && n.other == nil {
-		other.kept, n.other, n.path = true, other, path
+		other.keep()
+		n.other, n.path = other, path
 	}
 	return other, nil
 }

@@ -49,10 +49,14 @@ func NodeOf(ctx context.Context) (*NS, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.kept, k.node = true, n
+		n.keep()
+		k.node = n
 	}
 	return k.node, nil
 }
+
+// keep makes Close do nothing, and the namespace remember the indices of links: see remember.
+func (n *NS) keep() { n.kept, n.indices = true, map[string]int{} }
 
 // InPod calls f with the node's namespace and that of a pod, which is at the path.
 func InPod(ctx context.Context, path string, f func(node, pod *NS) error) error {

@@ -4,7 +4,6 @@
 package nl
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -22,8 +21,8 @@ import (
 // into 64 kB of a stack that must grow for it. But there is nothing to wait for: the kernel's
 // answer is ready when sendto(2) returns (netlink_unicast).
 type socket struct {
-	fd  int
-	buf []byte
+	fd   int
+	room []byte // for answers: each stays where it was read
 }
 
 // openSocket opens a socket of a netlink family in the namespace of the thread.
@@ -39,7 +38,7 @@ func openSocket(family int) (*socket, error) {
 	// Kernels before 4.20 do not have the option. They answer with more than the request asks
 	// for, and the readers of the answers filter that.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	return &socket{fd, make([]byte, nl.RECEIVE_BUFFER_SIZE)}, nil
+	return &socket{fd: fd}, nil
 }
 
 func (s *socket) close() { unix.Close(s.fd) }
@@ -89,19 +88,24 @@ func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte,
 	}
 }
 
-// receive reads one datagram from the kernel.
+// receive reads one datagram from the kernel. There is always room for the largest.
 func (s *socket) receive() ([]byte, error) {
+	if len(s.room) < nl.RECEIVE_BUFFER_SIZE {
+		s.room = make([]byte, 2*nl.RECEIVE_BUFFER_SIZE) // most answers are small: the kernel provides only pages that are used
+	}
 	for {
-		n, from, err := unix.Recvfrom(s.fd, s.buf, unix.MSG_TRUNC)
+		n, from, err := unix.Recvfrom(s.fd, s.room, unix.MSG_TRUNC)
 		switch sender, _ := from.(*unix.SockaddrNetlink); {
 		case err == unix.EINTR:
 		case err != nil:
 			return nil, os.NewSyscallError("recvfrom", err)
 		case sender == nil || sender.Pid != 0: // anybody may send to a netlink socket
-		case n > len(s.buf):
+		case n > len(s.room):
 			return nil, fmt.Errorf("the kernel's answer has %d bytes: %w", n, unix.EMSGSIZE)
 		default:
-			return bytes.Clone(s.buf[:n]), nil
+			b := s.room[:n:n]
+			s.room = s.room[n:]
+			return b, nil
 		}
 	}
 }

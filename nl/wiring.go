@@ -55,8 +55,9 @@ func (w Wiring) Add() error {
 	return nil
 }
 
-// remember makes the namespaces remember the indices of links until forget is called. If
-// somebody replaces a link meanwhile, the remembered index is invalid, and a request fails.
+// remember makes the namespaces remember the indices of links until forget is called, and for a
+// whole command if a context keeps them. If somebody replaces a link meanwhile, the remembered
+// index is invalid, and a request fails.
 func (w Wiring) remember() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {
@@ -65,9 +66,18 @@ func (w Wiring) remember() (forget func()) {
 	}
 	return func() {
 		for _, s := range w {
-			if s.NS != nil {
+			if s.NS != nil && !s.NS.kept {
 				s.NS.indices = nil
 			}
+		}
+	}
+}
+
+// deleted makes the namespaces forget all indices. With one end of a pair, the other is gone, too.
+func (w Wiring) deleted() {
+	for _, s := range w {
+		for n := s.NS; n != nil; n = n.other {
+			clear(n.indices)
 		}
 	}
 }
@@ -98,6 +108,7 @@ func (s Step) add() (was bool, err error) {
 // Del deletes every object that is there, last first, and joins the errors.
 func (w Wiring) Del() (err error) {
 	defer w.remember()()
+	defer w.deleted()
 	for i := len(w) - 1; i >= 0; i-- {
 		s := w[i]
 		if s.NS == nil {
