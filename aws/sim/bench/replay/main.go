@@ -47,8 +47,9 @@ func replay(file string) error {
 	if err := mapAt(image.Behind(int(st.Size)), image.Room, syscall.MAP_PRIVATE|syscall.MAP_ANONYMOUS, -1); err != nil {
 		return err
 	}
-	if err := syscall.Close(fd); err != nil {
-		return err
+	const closeRange = 436 // close_range(2): the numbers of the files that the calls open begin at 3
+	if _, _, errno := syscall.RawSyscall(closeRange, 3, 1<<31, 0); errno != 0 {
+		return errno
 	}
 	calls := unsafe.Slice((*image.Call)(at(image.Base+image.Calls)), int(st.Size)/int(unsafe.Sizeof(image.Call{})))
 	for i := range calls {
