@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 )
 
 // A chain is a network configuration on a node.
@@ -116,7 +115,7 @@ func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 }
 
 // exec executes the chain for a pod by an executor, and returns how long that took.
-func (c *chain) exec(ctx context.Context, verb string, p pod, e invoke.Exec) (wall time.Duration, err error) {
+func (c *chain) exec(ctx context.Context, verb string, p pod, e programs) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, NetNS: p.Path, IfName: "eth0", Args: p.args}
 	err = c.node.Do(func() error {

@@ -25,6 +25,13 @@ type step struct {
 	cost
 }
 
+// programs are how libcni finds and executes plugins: an executor measures them, and a recorder records them.
+type programs interface {
+	ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error)
+	FindInPath(plugin string, dirs []string) (string, error)
+	Decode(b []byte) (version.PluginInfo, error)
+}
+
 // An executor executes plugins as libcni itself does, and measures the cost.
 type executor struct {
 	env   []string
