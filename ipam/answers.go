@@ -27,9 +27,8 @@ const (
 )
 
 const (
-	keptLife  = 10 * time.Minute // how old a kept answer can be while EC2 throttles
-	freshLife = 5 * time.Second  // how old it can be otherwise: one process asks twice
-	justNow   = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
+	keptLife = 10 * time.Minute // how old a kept answer can be while EC2 throttles
+	justNow  = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
 )
 
 // A reply is what EC2 has said, and when it was asked.
@@ -52,11 +51,10 @@ func lately[T any](ctx context.Context, p *Pool, file, question string, since ti
 	return a, err
 }
 
-// kept returns an answer that serves instead of another question, if there is one: while EC2
-// throttles this node, or for a short time.
+// kept returns an answer that serves instead of another question, if EC2 throttles this node and there is one.
 func kept[T any](p *Pool, file string) (a reply[T], ok bool) {
 	s, err := p.Registry.View()
-	if err != nil {
+	if err != nil || !throttles(s) {
 		return a, false
 	}
 	b, err := p.Registry.Kept(file)
@@ -64,10 +62,14 @@ func kept[T any](p *Pool, file string) (a reply[T], ok bool) {
 		err = json.Unmarshal(b, &a)
 	}
 	age := time.Since(a.Asked) // negative: somebody has set the clock
-	return a, err == nil && age >= 0 && (age < freshLife || age < keptLife && throttles(s))
+	return a, err == nil && age >= 0 && age < keptLife
 }
 
+// keep keeps an answer for the next process, if EC2 throttles this node.
 func keep[T any](p *Pool, file string, a reply[T]) {
+	if s, err := p.Registry.View(); err != nil || !throttles(s) {
+		return
+	}
 	b, err := json.Marshal(a)
 	if err == nil {
 		err = p.Registry.Keep(file, b)
@@ -120,7 +122,7 @@ func (p *Pool) attachedENIs(ctx context.Context, instance string) ([]aws.ENI, ti
 // an unknown outcome, and what remains is to attach an ENI. EC2 refuses that if the ENI is attached by now.
 func (p *Pool) oursLately(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	since := time.Now() // no kept answer serves
-	if throttles(s) && onlyAttachments(s) && !comparesNow(s) {
+	if onlyAttachments(s) && !comparesNow(s) {
 		since = lastBegun(s)
 	}
 	a, err := lately(ctx, p, oursAnswer, s.Instance.ID, since, func(ctx context.Context) ([]aws.ENI, error) { return p.ours(ctx, s) })

@@ -32,7 +32,7 @@ func TestAnswersServeTheNext(t *testing.T) {
 	for _, c := range []struct {
 		action string
 		first  int // ADDs until everything is known
-	}{{"CreateNetworkInterface", 1}, {"AttachNetworkInterface", 2}} { // the second ADD asks what became of the ENI
+	}{{"CreateNetworkInterface", 2}, {"AttachNetworkInterface", 2}} { // the first ADD has asked before EC2 throttled
 		t.Run(c.action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.sim.Fail(c.action, throttling, -1)
@@ -66,8 +66,8 @@ func TestAnswersEnd(t *testing.T) {
 		for began := time.Now(); time.Since(began) < 2*keptLife+keptLife/2; {
 			w.givesUp(2)
 		}
-		if n := w.asked("DescribeSubnets"); n != 2 {
-			w.Errorf("in 25 minutes, ADDs have asked %d times for subnets, want 2", n)
+		if n := w.asked("DescribeSubnets"); n != 3 { // the second ADD, and ten and twenty minutes later
+			w.Errorf("in 25 minutes, ADDs have asked %d times for subnets, want 3", n)
 		}
 		time.Sleep(justNow + time.Minute)
 		w.sim.Fail("CreateNetworkInterface", "", 0)

@@ -78,9 +78,14 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen a
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if seen.asked.Before(began) { // others may have attached an ENI since
-		if again, now, e := p.seeAttached(ctx, s); e == nil {
+	if seen.asked.Before(began) && !aws.MaybeDone(err) { // others may have attached or detached an ENI since
+		again, now, e := p.seeAttached(ctx, s)
+		if e == nil {
 			seen, s = again, now
+			attachment, at, err = p.attachWhere(ctx, s, seen.enis, eni, least)
+		}
+		if full = errors.Is(err, aws.ErrInstanceFull); !full && !errors.Is(err, aws.ErrCardFull) {
+			return attachment, at, err
 		}
 	}
 	if !aws.MaybeDone(err) {

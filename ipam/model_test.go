@@ -297,7 +297,7 @@ func (m *model) originals() {
 	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: description(m.node.ID), Secondary: 1})
 	must(m.T, err)
 	time.Sleep(time.Minute)
-	_, err = c.AttachENI(ctx, e.ID, m.node.ID, 0, 1)
+	_, err = c.AttachENI(ctx, e.ID, m.node.ID, 0, m.node.ENIs()[0].Index+1)
 	must(m.T, err)
 	time.Sleep(2 * time.Minute)
 	for _, a := range e.Addrs[:1+m.rng.IntN(2)] {

@@ -263,7 +263,11 @@ func (m *model) room(policy lease.Policy) string {
 			return e.ID + " has a slot"
 		}
 	}
-	if enis := len(m.attached()) + m.detached(policy.Pool); enis < m.limits.ENIs && policy.Provision == lease.ProvisionFull {
+	enis := len(m.attached()) + m.detached(policy.Pool)
+	if m.node.ENIs()[0].Index > 0 {
+		enis++ // no ENI is ever attached at index 0
+	}
+	if enis < m.limits.ENIs && policy.Provision == lease.ProvisionFull {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
 			if m.left(subnet) > 0 {
 				return subnet + " has room for an ENI"

@@ -77,10 +77,10 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: only the second
-// comparison of a registry without unconfirmed addresses. When many nodes boot at once, EC2 throttles describes.
+// comparison of a registry without unconfirmed addresses, while EC2 throttles.
 func (p *Pool) canWait() bool {
 	s, err := p.Registry.View()
-	return err == nil && len(s.Intents) == 0 && s.Rebuilt.Compared && !s.Rebuilt.Unconfirmed
+	return err == nil && throttles(s) && len(s.Intents) == 0 && s.Rebuilt.Compared && !s.Rebuilt.Unconfirmed
 }
 
 // noSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that

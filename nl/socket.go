@@ -93,14 +93,15 @@ func (s *socket) receive() ([]byte, error) {
 	if len(s.room) < nl.RECEIVE_BUFFER_SIZE {
 		s.room = make([]byte, 2*nl.RECEIVE_BUFFER_SIZE) // most answers are small: the kernel provides only pages that are used
 	}
+	room := s.room[:nl.RECEIVE_BUFFER_SIZE]
 	for {
-		n, from, err := unix.Recvfrom(s.fd, s.room, unix.MSG_TRUNC)
+		n, from, err := unix.Recvfrom(s.fd, room, unix.MSG_TRUNC)
 		switch sender, _ := from.(*unix.SockaddrNetlink); {
 		case err == unix.EINTR:
 		case err != nil:
 			return nil, os.NewSyscallError("recvfrom", err)
 		case sender == nil || sender.Pid != 0: // anybody may send to a netlink socket
-		case n > len(s.room):
+		case n > len(room):
 			return nil, fmt.Errorf("the kernel's answer has %d bytes: %w", n, unix.EMSGSIZE)
 		default:
 			b := s.room[:n:n]

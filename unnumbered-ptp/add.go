@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"errors"
+	"io/fs"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
@@ -32,12 +33,19 @@ func add(r *request) (*types100.Result, error) {
 	if err == nil {
 		return result(r, p), nil
 	}
-	if made && !there && errors.Is(err, nl.ErrUnanswered) {
-		// The last rule, and the last route without a link, may be there although the answer was lost. After
-		// another error, the pair of this name may be that of another ADD.
+	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.leadsTo(p)) {
+		// The last rule, and the last route without a link, may be there although the answer was lost.
 		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name), steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, unavailable(err)
+}
+
+// leadsTo reports whether the node has a route to the pod by the pair. What this ADD has added is gone
+// again, so another ADD of the attachment has added the route, and may have made the pair. If the
+// kernel does not say, leadsTo reports true, and the DEL deletes the pair.
+func (s *scene) leadsTo(p pair) bool {
+	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
+	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
 
 // connect makes the veth pair, unless it is there, and everything that belongs to it. If that
