@@ -19,13 +19,15 @@ import (
 type attached struct {
 	enis  []aws.ENI
 	asked time.Time // zero: EC2 was not asked
+	kept  bool      // an earlier process has asked
 }
 
 // lastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process
 // has kept, or by a new one. It notes which are not.
 func (p *Pool) lastAttached(ctx context.Context, s *registry.State) (seen attached, _ *registry.State, err error) {
 	began := time.Now()
-	if seen.enis, seen.asked, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.asked.Before(began) {
+	seen.enis, seen.asked, err = p.attachedENIs(ctx, s.Instance.ID)
+	if seen.kept = seen.asked.Before(began); err != nil || seen.kept {
 		return seen, s, err
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) { noteAttached(now, seen.enis, seen.asked); s = now })
@@ -78,14 +80,12 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen a
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if seen.asked.Before(began) && !aws.MaybeDone(err) { // others may have attached or detached an ENI since
-		again, now, e := p.seeAttached(ctx, s)
-		if e == nil {
+	if kept := seen.kept; seen.asked.Before(began) { // others may have attached an ENI since
+		if again, now, e := p.seeAttached(ctx, s); e == nil {
 			seen, s = again, now
-			attachment, at, err = p.attachWhere(ctx, s, seen.enis, eni, least)
 		}
-		if full = errors.Is(err, aws.ErrInstanceFull); !full && !errors.Is(err, aws.ErrCardFull) {
-			return attachment, at, err
+		if kept && !seen.kept && !aws.MaybeDone(err) { // or detached one, minutes ago
+			return p.attachAnywhere(ctx, eni, least, seen)
 		}
 	}
 	if !aws.MaybeDone(err) {

@@ -64,8 +64,8 @@ func TestPermissions(t *testing.T) {
 func (m *model) confine(c permitted) {
 	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
 	for i, p := range m.policies {
-		if m.provision != lease.ProvisionFull && i+1 < m.limits.ENIs {
-			m.launched(p, i+1)
+		if m.provision != lease.ProvisionFull && m.node.ENIs()[0].Index+i+1 < m.limits.ENIs {
+			m.launched(p, m.node.ENIs()[0].Index+i+1)
 		}
 	}
 	m.sim.ResetCalls()

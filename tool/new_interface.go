@@ -25,7 +25,7 @@ func newInterface() *cli.Command {
 
 It makes an ENI with the security groups, attaches it, waits until its link
 is there, and sets that up. The next pods find its addresses. registry-gc
-never deletes it.` + cli.JSON("iface mac id index card subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
+never deletes it.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter", Usage: "take a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},

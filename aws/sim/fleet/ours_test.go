@@ -80,7 +80,7 @@ func (n *ours) launch() error {
 	if err != nil {
 		return err
 	}
-	n.instance, n.host = i, n.hosts[i.ID]
+	n.instance, n.host = i, n.hostOf(i.ID)
 	if n.way.launched > 0 {
 		return n.attachLaunched()
 	}

@@ -139,6 +139,13 @@ func newRegion(open func(instance string) *host) (*region, error) {
 	return r, nil
 }
 
+// hostOf returns the host of an instance that has its boot ENI.
+func (r *region) hostOf(instance string) *host {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hosts[instance]
+}
+
 // throttle has EC2 refuse all calls, as if others took all tokens.
 func (r *region) throttle(on bool) {
 	n := 0
