@@ -292,12 +292,19 @@ func (m *model) play() {
 // originals are pods that the original plugin has made before ours was installed, on
 // an ENI that it has made.
 func (m *model) originals() {
+	index := 1
+	for slices.ContainsFunc(m.node.ENIs(), func(e ec2sim.ENI) bool { return e.Index == index }) {
+		index++
+	}
+	if index >= m.limits.ENIs {
+		return // others have attached theirs before
+	}
 	ctx := context.Background()
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
 	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: description(m.node.ID), Secondary: 1})
 	must(m.T, err)
 	time.Sleep(time.Minute)
-	_, err = c.AttachENI(ctx, e.ID, m.node.ID, 0, m.node.ENIs()[0].Index+1)
+	_, err = c.AttachENI(ctx, e.ID, m.node.ID, 0, index)
 	must(m.T, err)
 	time.Sleep(2 * time.Minute)
 	for _, a := range e.Addrs[:1+m.rng.IntN(2)] {
