@@ -6,7 +6,6 @@ package fleet
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 )
 
@@ -17,7 +16,6 @@ type original struct {
 	*account
 	*place
 	lock  chan struct{}
-	mu    sync.Mutex
 	used  []int           // addresses of each ENI for pods, with the primary one
 	free  int             // primary addresses without a pod: they cannot be unassigned
 	owner map[string]bool // pods, and whether the pod has a primary address
