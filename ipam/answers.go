@@ -89,18 +89,13 @@ func throttles(s *registry.State) bool {
 	return false
 }
 
-// forgetAnswers has the next process ask EC2, because EC2 has shown that an answer is too old, or may have.
-func (p *Pool) forgetAnswers() {
-	for _, file := range []string{subnetsAnswer, enisAnswer, oursAnswer} {
-		p.Registry.Drop(file)
-	}
-}
-
 // forgetUnlessThrottled forgets the answers after an error that may come from one of them.
 func (p *Pool) forgetUnlessThrottled(err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
-		p.forgetAnswers()
+		for _, file := range []string{subnetsAnswer, enisAnswer, oursAnswer} {
+			p.Registry.Drop(file)
+		}
 	}
 }
 
@@ -125,8 +120,9 @@ func (p *Pool) oursLately(ctx context.Context, s *registry.State) ([]aws.ENI, ti
 	if onlyAttachments(s) && !comparesNow(s) {
 		since = lastBegun(s)
 	}
+	began := time.Now()
 	a, err := lately(ctx, p, oursAnswer, s.Instance.ID, since, func(ctx context.Context) ([]aws.ENI, error) { return p.ours(ctx, s) })
-	if err == nil {
+	if err == nil && !a.Asked.Before(began) { // an older answer must not replace one that others have got since
 		here := slices.DeleteFunc(slices.Clone(a.All), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 		keep(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, a.Asked, here})
 	}

@@ -61,7 +61,7 @@ func (seen attached) tracking(s *registry.State) registry.Tracking {
 // then EC2 refuses. So seen may be from before EC2 has throttled the calls since. In a large
 // cluster, describes are throttled, too.
 func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen attached) (attachment string, at slot, err error) {
-	const lately = time.Minute
+	const fresh = time.Minute
 	began := time.Now()
 	if err := p.turn(ctx, attachAction); err != nil {
 		return "", at, err
@@ -70,7 +70,7 @@ func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen a
 	if err != nil {
 		return "", at, err
 	}
-	if time.Since(seen.asked) > lately {
+	if time.Since(seen.asked) > fresh {
 		if seen, s, err = p.lastAttached(ctx, s); err != nil {
 			return "", at, err
 		}
