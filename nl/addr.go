@@ -96,7 +96,7 @@ func (a Addr) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	found, err := n.addrs(FamilyOf(a.Prefix.Addr()), index)
+	found, err := n.addrs(n.request, FamilyOf(a.Prefix.Addr()), index)
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	}
 	var all []Addr
 	for _, family := range Families {
-		found, err := n.addrs(family, index)
+		found, err := n.addrs(n.request, family, index)
 		if err != nil {
 			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 		}
@@ -131,6 +131,22 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 		}
 	}
 	return all, nil
+}
+
+// Inventory lists all addresses and all links of the namespace, for callers who must know that none is missing. It is
+// three dumps, since a collection reads all namespaces of a node.
+func (n *NS) Inventory() (addrs []netip.Addr, links []Link, err error) {
+	for _, family := range Families {
+		found, err := n.addrs(n.exact, family, 0)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
+		}
+		for _, f := range found {
+			addrs = append(addrs, f.Prefix.Addr())
+		}
+	}
+	links, err = n.exactLinks()
+	return addrs, links, err
 }
 
 // indexOrNames returns the index of a link and its name, or 0 and all names.
@@ -152,11 +168,11 @@ type kernelAddr struct {
 	index int
 }
 
-// addrs reads the addresses of one link, or of all if index is 0.
-func (n *NS) addrs(family Family, index int) ([]kernelAddr, error) {
+// addrs reads the addresses of one link, or of all if index is 0, by a request.
+func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.RTM_NEWADDR, msg)
+	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.RTM_NEWADDR, msg)
 	if absent(err) {
 		return nil, nil
 	}

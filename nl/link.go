@@ -45,7 +45,7 @@ func (n *NS) Links() ([]Link, error) { return n.links(n.request) }
 func (n *NS) exactLinks() ([]Link, error) { return n.links(n.exact) }
 
 // links lists the links by a request.
-func (n *NS) links(request func(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error)) ([]Link, error) {
+func (n *NS) links(request requester) ([]Link, error) {
 	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(), skipStats())
 	if err != nil {
 		return nil, fmt.Errorf("%s: list links: %w", n.Name, err)

@@ -16,6 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A requester is a method of NS: request or exact.
+type requester func(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error)
+
 // request sends one message of a netlink family and returns the answers of type answer. With
 // strict checking the kernel dumps only what the message asks for (one link's addresses, one
 // table's routes). Package netlink reads everything and chooses.

@@ -4,10 +4,12 @@
 package nl
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -20,10 +22,11 @@ import (
 // Package netlink has one, too. That waits for answers in the runtime's poller, and reads each
 // into 64 kB of a stack that must grow for it. But there is nothing to wait for: the kernel's
 // answer is ready when sendto(2) returns (netlink_unicast).
-type socket struct {
-	fd   int
-	room []byte // for answers: each stays where it was read
-}
+type socket struct{ fd int }
+
+// rooms are for answers. Each has room for the largest, and most answers are small. So an answer is copied, and the next
+// one is read into the same pages of memory.
+var rooms = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // openSocket opens a socket of a netlink family in the namespace of the thread.
 func openSocket(family int) (*socket, error) {
@@ -38,7 +41,7 @@ func openSocket(family int) (*socket, error) {
 	// Kernels before 4.20 do not have the option. They answer with more than the request asks
 	// for, and the readers of the answers filter that.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	return &socket{fd: fd}, nil
+	return &socket{fd}, nil
 }
 
 func (s *socket) close() { unix.Close(s.fd) }
@@ -88,14 +91,12 @@ func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte,
 	}
 }
 
-// receive reads one datagram from the kernel. There is always room for the largest.
+// receive reads one datagram from the kernel.
 func (s *socket) receive() ([]byte, error) {
-	if len(s.room) < nl.RECEIVE_BUFFER_SIZE {
-		s.room = make([]byte, 2*nl.RECEIVE_BUFFER_SIZE) // most answers are small: the kernel provides only pages that are used
-	}
-	room := s.room[:nl.RECEIVE_BUFFER_SIZE]
+	room := rooms.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
+	defer rooms.Put(room)
 	for {
-		n, from, err := unix.Recvfrom(s.fd, room, unix.MSG_TRUNC)
+		n, from, err := unix.Recvfrom(s.fd, room[:], unix.MSG_TRUNC)
 		switch sender, _ := from.(*unix.SockaddrNetlink); {
 		case err == unix.EINTR:
 		case err != nil:
@@ -104,9 +105,7 @@ func (s *socket) receive() ([]byte, error) {
 		case n > len(room):
 			return nil, fmt.Errorf("the kernel's answer has %d bytes: %w", n, unix.EMSGSIZE)
 		default:
-			b := s.room[:n:n]
-			s.room = s.room[n:]
-			return b, nil
+			return bytes.Clone(room[:n]), nil
 		}
 	}
 }

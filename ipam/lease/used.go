@@ -61,17 +61,16 @@ func UsedAddrs() Used { return usedIn(Shelves) }
 func usedIn(shelves []Shelf) Used {
 	used := Used{By: map[netip.Addr]string{}, Cards: map[string]bool{}}
 	err := eachNetNS(shelves, func(ns *nl.NS) error {
-		addrs, err := ns.Addrs("")
+		addrs, links, err := ns.Inventory()
 		for _, a := range addrs {
-			used.By[a.Prefix.Addr()] = ns.Name
+			used.By[a] = ns.Name
 		}
-		links, failed := ns.Links()
 		for _, l := range links {
 			if l.MayBeCard() {
 				used.Cards[l.MAC] = true
 			}
 		}
-		return errors.Join(err, failed)
+		return err
 	})
 	if err != nil {
 		slog.Warn("some namespaces cannot be read: all addresses count as used", "error", err)

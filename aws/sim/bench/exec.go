@@ -41,18 +41,22 @@ type executor struct {
 
 // ExecPlugin runs a plugin in the namespace of this thread.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	c := exec.CommandContext(ctx, path)
+	return e.exec(exec.CommandContext(ctx, path), stdin, environ)
+}
+
+// exec runs a program and measures it.
+func (e *executor) exec(c *exec.Cmd, stdin []byte, environ []string) ([]byte, error) {
 	c.Env = append(environ, e.env...)
 	var stdout, stderr bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &stdout, &stderr
 	start := time.Now()
 	if err := c.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(path), err, stdout.Bytes(), stderr.Bytes())
+		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(c.Path), err, stdout.Bytes(), stderr.Bytes())
 	}
 	wall := time.Since(start)
 	u := c.ProcessState.SysUsage().(*syscall.Rusage)
 	cpu := time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	e.steps = append(e.steps, step{filepath.Base(path), cost{wall, cpu}})
+	e.steps = append(e.steps, step{filepath.Base(c.Path), cost{wall, cpu}})
 	return stdout.Bytes(), nil
 }
 

@@ -38,6 +38,13 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 			if err := n.crowd(ctx, c, before); err != nil {
 				return err
 			}
+			if c.name == ours {
+				u, err := n.upkeep(ctx, c, before)
+				if err != nil {
+					return err
+				}
+				r.upkeeps = append(r.upkeeps, u)
+			}
 			r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", c.name, before+1), c: 1})
 		}
 	}

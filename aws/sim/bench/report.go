@@ -27,6 +27,7 @@ type report struct {
 	rounds   int
 	x        string // the reference of the ratios
 	subjects []*subject
+	upkeeps  []upkeep
 	notes    []string
 	asked    int // calls to EC2 and metadata during the measurement
 }
@@ -60,6 +61,9 @@ func (r *report) write(w io.Writer) error {
 		if (s.name == ours || s.name == three) && s.c == 1 {
 			parts = append(parts, s.label+", plugin by plugin:\n", r.plugins(s).String())
 		}
+	}
+	if t := r.kept(); t != nil {
+		parts = append(parts, "the node besides, with this project's pods alone, median of five:\n", t.String())
 	}
 	_, err := fmt.Fprintln(w, strings.Join(append(parts, strings.Join(r.notes, "\n")), "\n"))
 	return err

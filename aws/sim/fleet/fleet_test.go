@@ -16,7 +16,7 @@ var (
 	nodes   = flag.Int("nodes", 0, "for TestWhole: how many nodes; 0: it does nothing")
 	seed    = flag.Uint64("seed", 1, "for TestWhole: the same seed, the same figures")
 	only    = flag.String("ways", "", "for TestWhole: a list of the only ways to play")
-	stories = flag.String("stories", "burst,ramp,replace", "for TestWhole: a list: all nodes at once, as they come, and all at once with all that follows")
+	stories = flag.String("stories", "ramp,replace", "for TestWhole: a list: nodes as they come (ramp), all at once (burst), and the same with all that follows (replace)")
 	results = flag.String("results", "", "for TestWhole: `directory` of results")
 	write   = flag.String("write", "", "for TestWhole: `document` that gets the tables of all results")
 )
@@ -51,6 +51,7 @@ func TestWhole(t *testing.T) {
 				case "ramp":
 					all.Ramp = r.scale.record()
 				case "replace":
+					all.Burst = r.scale.record()
 					all.Roll, all.Hour, all.Idle = r.roll.record(), r.hour.record(), r.idle
 				default:
 					all.Burst = r.scale.record()
