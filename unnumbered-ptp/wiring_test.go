@@ -14,7 +14,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -24,23 +23,6 @@ import (
 var update = flag.Bool("update", false, "write testdata")
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	file = "testdata/" + file + ".golden"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s: -want +got\n%s", file, d)
-	}
-}
 
 // newScene returns what an ADD knows before it has read anything from the kernel.
 func newScene(r *plugin.Request[Config]) *scene {
@@ -122,7 +104,7 @@ func TestWiring(t *testing.T) {
 			p.loop = r.Config.loops()[0]
 			w := append(nodeWiring(s.request, s.node), nl.Step{NS: s.nodeNS, Object: p.veth})
 			w = append(w, s.wiring(p, s.node, table(r.Config.start, 7))...)
-			golden(t, c.name, w.String())
+			nltest.Golden(t, c.name, w.String(), *update)
 		})
 	}
 }
@@ -136,7 +118,7 @@ func TestResult(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, "result", string(b)+"\n")
+	nltest.Golden(t, "result", string(b)+"\n", *update)
 	if len(r.Prev.Interfaces) != 1 {
 		t.Error("prevResult was changed")
 	}

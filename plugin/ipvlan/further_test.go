@@ -163,7 +163,7 @@ func TestSeveral(t *testing.T) {
 			res, err := s.ADD(r)
 			s.must(err)
 			if name == "two" {
-				golden(t, "pod-two", nltest.Dump(t, pod))
+				nltest.Golden(t, "pod-two", nltest.Dump(t, pod), *update)
 			}
 			for i, want := range []string{"eth0", "eth2", "eth3"}[:len(nics)] {
 				if got := res.Interfaces[i]; got.Name != want || got.Mac != mac(i) || got.Sandbox != path || got.Mtu != 9001 {
@@ -217,7 +217,7 @@ func TestAttachments(t *testing.T) {
 				rs = append(rs, r)
 			}
 			if order[0] == 0 && order[1] == 1 {
-				golden(t, "pod-attachments", nltest.Dump(t, pod))
+				nltest.Golden(t, "pod-attachments", nltest.Dump(t, pod), *update)
 			}
 			left := []int{0, 1, 2}
 			for turn, gone := range order {

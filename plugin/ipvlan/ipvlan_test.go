@@ -99,7 +99,7 @@ func TestLifecycle(t *testing.T) {
 			if i := res.Interfaces[0]; i.Mac != eniMAC || i.Mtu != 9001 || i.Sandbox != r.NetNS {
 				t.Errorf("interface %+v", i)
 			}
-			golden(t, "pod-"+name, nltest.Dump(t, pod))
+			nltest.Golden(t, "pod-"+name, nltest.Dump(t, pod), *update)
 			during := dump()
 			// Later plugins add interfaces of theirs, and take routes away.
 			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "veth1"}, &types100.Interface{Name: "eth1", Sandbox: r.NetNS})

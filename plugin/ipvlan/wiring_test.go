@@ -13,7 +13,6 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -23,23 +22,6 @@ import (
 var update = flag.Bool("update", false, "write testdata")
 
 func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
-
-func golden(t *testing.T, file, got string) {
-	t.Helper()
-	file = "testdata/" + file + ".golden"
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(string(want), got); d != "" {
-		t.Errorf("%s: -want +got\n%s", file, d)
-	}
-}
 
 // request is an ADD with a config in JSON after an ipam plugin that chose the
 // addresses, each with its gateway, and the routes.
@@ -100,15 +82,15 @@ func TestWiring(t *testing.T) {
 			r := request(t, c.config, c.addrs, c.routes)
 			node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
 			first := slave{link: nl.IPVlan{Name: r.IfName, Master: "ens6", NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}, ips: r.Prev.IPs}
-			golden(t, c.name, wiring([]slave{first}, r.Prev, node, pod).String())
+			nltest.Golden(t, c.name, wiring([]slave{first}, r.Prev, node, pod).String(), *update)
 		})
 	}
 }
 
 // TestWiringSeveral prints what an ADD with two NICs does, and one of a further attachment.
 func TestWiringSeveral(t *testing.T) {
-	golden(t, "two", shipped(t, false).String())
-	golden(t, "further", shipped(t, true).String())
+	nltest.Golden(t, "two", shipped(t, false).String(), *update)
+	nltest.Golden(t, "further", shipped(t, true).String(), *update)
 }
 
 // shipped is the wiring of a pod with two NICs in both families, or of a further attachment with the second of them alone.
@@ -137,7 +119,7 @@ func TestResult(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		golden(t, name, string(b)+"\n")
+		nltest.Golden(t, name, string(b)+"\n", *update)
 		if r.Prev.IPs[0].Interface != nil {
 			t.Error("prevResult was changed")
 		}

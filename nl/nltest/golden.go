@@ -37,3 +37,21 @@ func Section(t *testing.T, file, command, want string, update bool) (after strin
 	}
 	return after
 }
+
+// Golden compares a text with a file of testdata. With update, Golden writes the file.
+func Golden(t *testing.T, name, got string, update bool) {
+	t.Helper()
+	file := "testdata/" + name + ".golden"
+	if update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("%s: -want +got\n%s", file, d)
+	}
+}
