@@ -70,7 +70,7 @@ var arrows = map[string]string{
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
 	"aws/sim/demo":                                     "aws/sim/vpcsim aws/sim/paths aws/sim/ec2sim nl",
 	"aws/sim/paths":                                    "aws/sim/vpcsim aws/sim/kubeproxy aws/sim/ec2sim nl",
-	"aws/sim/bench":                                    "aws/sim/vpcsim aws/sim/ec2sim nl nl/nltest/trace aws/sim/bench/table aws/sim/bench/image",
+	"aws/sim/bench":                                    "aws/sim/vpcsim aws/sim/ec2sim nl registry nl/nltest/trace aws/sim/bench/table aws/sim/bench/image",
 	"aws/sim/bench/plot":                               "aws/sim/bench/table",
 	"aws/sim/bench/table":                              "",
 	"aws/sim/bench/noop":                               "",
