@@ -92,13 +92,15 @@ type fleet struct {
 // play tells the whole story of a way.
 func play(t *testing.T, p plan, w way) (r result) {
 	t.Helper()
+	const memory = 7 << 30
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // there is much garbage, and memory enough
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memory))
 	defer slog.SetDefault(slog.Default())
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
-	dir := memory(t)
+	dir := inMemory(t)
 	t.Run(w.name, func(outside *testing.T) {
 		synctest.Test(outside, func(t *testing.T) {
 			f := newFleet(t, outside, dir, p, w)
@@ -108,8 +110,8 @@ func play(t *testing.T, p plan, w way) (r result) {
 	return r
 }
 
-// memory is a directory on a tmpfs, as /run is.
-func memory(t *testing.T) string {
+// inMemory is a directory on a tmpfs, as /run is.
+func inMemory(t *testing.T) string {
 	dir, err := os.MkdirTemp("/dev/shm", "fleet-*")
 	if err != nil {
 		return t.TempDir()
