@@ -4,8 +4,7 @@
 package codec
 
 import (
-	"encoding/binary"
-	"fmt"
+	"errors"
 	"iter"
 	"net/netip"
 	"slices"
@@ -15,8 +14,8 @@ import (
 
 // Entries are a map by address that is read from a text and written again. A process uses
 // one entry of thousands of bytes, and changes one. So an unchanged entry is written as its
-// original text, and fields of a later release are not lost. With [ReadLate], a value is
-// parsed when it is used.
+// original text, and fields of a later release are not lost. With [ReadLate], a key and a value are
+// parsed when they are used.
 //
 // The zero Entries are empty. As with a map, entries may be set and deleted during a range
 // loop: an entry that is deleted before its turn is not seen, an entry that is set may be
@@ -29,26 +28,18 @@ type Entries[V comparable] struct {
 }
 
 type entry[V comparable] struct {
-	key             netip.Addr
-	rank            uint64
-	from, value, to int  // offsets of the entry, its value and its end; to is 0 if the text is outdated
-	known           *V   // nil: not parsed yet
-	odd             bool // not parsed, and its text may have escapes
+	key             netip.Addr // the zero Addr: not parsed yet
+	from, value, to int        // offsets of the entry, its value and its end; to is 0 if the text is outdated
+	known           *V         // nil: not parsed yet
 }
 
-// rank orders addresses as netip does, except IPv6 addresses that are close together.
-func rank(a netip.Addr) uint64 {
-	if a.Is4() {
-		b := a.As4()
-		return uint64(binary.BigEndian.Uint32(b[:]))
+// key returns the key of an entry.
+func (e *Entries[V]) key(i int) netip.Addr {
+	one := &e.all[i]
+	if !one.key.IsValid() {
+		one.key, _ = parseAddr(e.in[one.from+len(`"`) : one.value-len(`":`)])
 	}
-	b := a.As16()
-	return 1<<63 | binary.BigEndian.Uint64(b[:])>>1
-}
-
-// before reports whether the entry is before one with this rank and key.
-func (one *entry[V]) before(r uint64, k netip.Addr) bool {
-	return one.rank < r || one.rank == r && one.key.Less(k)
+	return one.key
 }
 
 // Entered is a Table that is stored as Entries.
@@ -63,61 +54,51 @@ func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *
 			return
 		}
 		*e = Entries[V]{c.in, kind, make([]entry[V], 0, (len(c.in)-c.at)/length)}
-		c.Object(func() { e.read(c) })
+		for first := true; c.more(first, '{', '}'); first = false {
+			if !c.late || !e.readLate(c) {
+				e.read(c)
+			}
+		}
 	})
 }
 
 // read reads an entry. It is appended, unless a person has changed the order in the file.
 func (e *Entries[V]) read(c *Codec) {
 	one := entry[V]{from: c.at}
+	one.key = key(c, ByAddr)
+	one.value, one.known = c.at, new(V)
 	if c.late {
-		one.key = c.lateKey()
-	} else {
-		one.key = key(c, ByAddr)
+		c.skip()
+		e.parse(&one, c.at)
+	} else if !c.word("null") {
+		e.kind(one.known, c)
+	} else if c.exact {
+		c.Fail(errors.New("null")) // as for a member of an object
 	}
-	one.rank, one.value = rank(one.key), c.at
-	if c.late {
-		one.odd = !c.skipLate()
-		c.member(false)
-	} else {
-		one.known = new(V)
-		member(c, one.known, e.kind)
-	}
-	if one.to = c.at - 1; c.err == nil { // without the comma, or the brace that ends the table
+	if one.to = c.at; c.err == nil {
 		e.put(one)
 	}
 }
 
-// lateKey reads a key that Write has written. What is none makes the text unreadable.
-func (c *Codec) lateKey() netip.Addr {
-	name := c.in[min(c.at+1, len(c.in)):]
-	n := max(strings.IndexByte(name, '"'), 0)
-	a, err := parseAddr(name[:n])
-	if err != nil {
-		return key(c, ByAddr) // a zone may have escapes
-	}
-	if c.at += 1 + n + 1; !c.next(':') {
-		c.Fail(fmt.Errorf("want a colon after %q", name[:n]))
-	}
-	return a
-}
-
-// skipLate skips a value that Write has written. Without escapes, a string has no quotes. So if
-// the first brace is in a string and not the end of the object, the text from there on cannot
-// be read as members, and reading fails. It reports whether the value was as simple as that.
-func (c *Codec) skipLate() (simple bool) {
-	end := c.at + strings.IndexByte(c.in[c.at:], '}') + 1
-	if c.slash < c.at {
+// readLate reads an entry that Write has written, if it is as simple as most are: the key is an IPv4 address, or an IPv6
+// address that begins with a digit, and the value an object without escapes. Without escapes, a string has no quotes. So
+// if the first brace is in a string, or ends an object in the value, what follows is no such entry. Then reading fails.
+func (e *Entries[V]) readLate(c *Codec) bool {
+	const begin, middle = len(`"`), len(`":`)
+	from, rest := c.at, c.in[c.at:]
+	quote := begin + strings.IndexByte(rest[min(begin, len(rest)):], '"')
+	end := strings.IndexByte(rest, '}') + 1
+	if c.slash < from {
 		c.slash = len(c.in)
-		if n := strings.IndexByte(c.in[c.at:], '\\'); n >= 0 {
-			c.slash = c.at + n
+		if n := strings.IndexByte(rest, '\\'); n >= 0 {
+			c.slash = from + n
 		}
 	}
-	simple = end > c.at && end < c.slash && end < len(c.in) && (c.in[end] == ',' || c.in[end] == '}')
+	simple := quote > begin && quote+middle < end && end < len(rest) && from+end < c.slash && rest[0] == '"' && rest[begin]-'0' <= 9 &&
+		rest[quote+1] == ':' && rest[quote+middle] == '{' && (rest[end] == ',' || rest[end] == '}')
 	if simple {
-		c.at = end
-	} else {
-		c.skip()
+		e.all = append(e.all, entry[V]{from: from, value: from + quote + middle, to: from + end})
+		c.at += end
 	}
 	return simple
 }
@@ -127,7 +108,7 @@ func (e *Entries[V]) write(c *Codec, kind func(*V, *Codec)) {
 	for i := 0; i < len(e.all); i++ {
 		first := &e.all[i]
 		if first.to == 0 {
-			writeEntry(c, ByAddr, &first.key, first.known, kind)
+			writeEntry(c, ByAddr, &first.key, first.known, kind) // changed, so its key is parsed
 			continue
 		}
 		c.comma()
@@ -140,33 +121,37 @@ func (e *Entries[V]) write(c *Codec, kind func(*V, *Codec)) {
 
 // find returns the index of the entry, or the index where it would be.
 func (e *Entries[V]) find(k netip.Addr) (i int, found bool) {
-	r := rank(k)
 	for end := len(e.all); i < end; {
 		middle := int(uint(i+end) / 2)
-		if e.all[middle].before(r, k) {
+		if e.key(middle).Less(k) {
 			i = middle + 1
 		} else {
 			end = middle
 		}
 	}
-	return i, i < len(e.all) && e.all[i].key == k
+	return i, i < len(e.all) && e.key(i) == k
 }
 
-// ask returns the value of an entry. A value that cannot be parsed is the zero value:
-// [Read] has returned an error for it, and ReadLate never gets one.
+// ask returns the value of an entry.
 func (e *Entries[V]) ask(i int) V {
 	one := &e.all[i]
 	if one.known == nil {
 		one.known = new(V)
-		c := Codec{in: e.in[:one.to], at: one.value}
-		if !c.word("null") {
-			e.kind(one.known, &c)
-		}
-		if c.err != nil {
-			*one.known = *new(V)
-		}
+		e.parse(one, one.to)
 	}
 	return *one.known
+}
+
+// parse parses the value of an entry, whose text ends there. A value that cannot be parsed is the zero value:
+// [Read] has returned an error for it, and ReadLate never gets one.
+func (e *Entries[V]) parse(one *entry[V], end int) {
+	c := Codec{in: e.in[:end], at: one.value}
+	if !c.word("null") {
+		e.kind(one.known, &c)
+	}
+	if c.err != nil {
+		*one.known = *new(V)
+	}
 }
 
 // Len is the number of entries.
@@ -190,13 +175,13 @@ func (e *Entries[V]) Has(k netip.Addr) bool {
 // Set sets an entry.
 func (e *Entries[V]) Set(k netip.Addr, v V) {
 	if old, ok := e.At(k); !ok || old != v {
-		e.put(entry[V]{key: k, rank: rank(k), known: &v})
+		e.put(entry[V]{key: k, known: &v})
 	}
 }
 
 // put inserts an entry at its place, or replaces the one with the same key.
 func (e *Entries[V]) put(one entry[V]) {
-	if n := len(e.all); n == 0 || e.all[n-1].before(one.rank, one.key) {
+	if n := len(e.all); n == 0 || e.key(n-1).Less(one.key) {
 		e.all = append(e.all, one)
 		return
 	}
@@ -217,7 +202,7 @@ func (e *Entries[V]) Delete(k netip.Addr) {
 // each calls f for the entries from i on, until f returns false.
 func (e *Entries[V]) each(i int, f func(i int, k netip.Addr) bool) {
 	for i < len(e.all) {
-		k := e.all[i].key
+		k := e.key(i)
 		if !f(i, k) {
 			return
 		}
@@ -228,7 +213,7 @@ func (e *Entries[V]) each(i int, f func(i int, k netip.Addr) bool) {
 // at returns the index of the entry that was at i, or that of the one before its place. A loop
 // may have deleted it, or have set or deleted an entry before it.
 func (e *Entries[V]) at(i int, k netip.Addr) int {
-	if i < len(e.all) && e.all[i].key == k {
+	if i < len(e.all) && e.key(i) == k {
 		return i
 	}
 	i, found := e.find(k)
@@ -256,7 +241,7 @@ func (e *Entries[V]) Within(b netip.Prefix) iter.Seq[netip.Addr] {
 // Count counts the entries in a block.
 func (e *Entries[V]) Count(b netip.Prefix) int {
 	from, _ := e.find(b.Masked().Addr())
-	to := sort.Search(len(e.all)-from, func(i int) bool { return !b.Contains(e.all[from+i].key.WithZone("")) })
+	to := sort.Search(len(e.all)-from, func(i int) bool { return !b.Contains(e.key(from + i).WithZone("")) })
 	return to
 }
 
@@ -273,10 +258,10 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := 0; i < len(e.all); i++ {
 			one := &e.all[i]
-			if one.known == nil && !one.odd && !strings.HasPrefix(e.in[one.value:one.to], text) {
+			if one.known == nil && !strings.HasPrefix(e.in[one.value:one.to], text) {
 				continue
 			}
-			k := one.key
+			k := e.key(i)
 			if !yield(k, e.ask(i)) {
 				return
 			}

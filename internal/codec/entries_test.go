@@ -43,17 +43,23 @@ func (h *house) describe(c *codec.Codec) {
 // readings are the two ways to read a text.
 var readings = map[string]func([]byte, func(*codec.Codec)) error{"read": codec.Read, "read late": codec.ReadLate}
 
-// eachReading runs the test with the guests of a text, for each way of reading.
+// eachReading runs the test with the guests of a text, for each way of reading. Only what was written can be read late.
 func eachReading(t *testing.T, guests string, test func(*testing.T, *house)) {
 	t.Helper()
-	for name, read := range readings {
+	text := []byte(`{"guests":` + guests + `}`)
+	for _, name := range []string{"read", "read late"} {
 		t.Run(name, func(t *testing.T) {
 			var h house
-			if err := read([]byte(`{"guests":`+guests+`}`), h.describe); err != nil {
+			if err := readings[name](text, h.describe); err != nil {
 				t.Fatal(err)
 			}
 			test(t, &h)
 		})
+		var h house
+		if err := codec.Read(text, h.describe); err != nil {
+			t.Fatal(err)
+		}
+		text = []byte(`{"guests":` + h.written(t) + `}`)
 	}
 }
 
@@ -248,6 +254,22 @@ func TestEntriesReadLate(t *testing.T) {
 	}
 	if got, _ := codec.Write([]byte{}, h.describe); string(got) != text {
 		t.Errorf("written %s", got)
+	}
+}
+
+// What is no object, or has objects in it, is not taken for the beginning of the next entry.
+func TestEntriesReadLateOdd(t *testing.T) {
+	for _, odd := range []string{`null`, `{"name":"Jim","of":{"room":1},"room":2}`, `{"name":"},","room":1}`} {
+		var h house
+		text := fmt.Sprintf(`{"guests":{"10.0.0.1":%s,"10.0.0.2":{"name":"Al","room":2},"fd00::1":{"name":"Jo","room":3}}}`, odd)
+		if err := codec.ReadLate([]byte(text), h.describe); err != nil {
+			continue // then Read reads it
+		}
+		got := slices.Collect(h.guests.Keys())
+		want := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1")}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: keys %v, want %v", odd, got, want)
+		}
 	}
 }
 
