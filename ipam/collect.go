@@ -59,7 +59,7 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	}
 	defer unlock()
 	p.Look(ctx)
-	seen, err := p.learn(ctx, true)
+	seen, err := p.learn(ctx, true, p.usedIfNew)
 	if err == nil {
 		err = p.correct(ctx, seen)
 	}
@@ -84,12 +84,12 @@ const theNode = "the node"
 // may use an address of an ENI for other purposes than pods.
 func (p *Pool) inUse() (lease.Used, error) {
 	used := p.Used()
-	own, err := p.Host.Addrs("")
+	own, err := p.Host.AllAddrs()
 	if err != nil {
 		return used, err
 	}
 	for _, a := range own {
-		used.By[a.Prefix.Addr()] = theNode
+		used.By[a] = theNode
 	}
 	return used, nil
 }

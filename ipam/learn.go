@@ -28,13 +28,13 @@ import (
 // If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs.
 // A collection does so later: the nodes of a cluster begin together, and collect in turns.
 func (p *Pool) Learn(ctx context.Context) error {
-	_, err := p.learn(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools)
+	_, err := p.learn(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func([]aws.ENI) lease.Used { return p.Used() })
 	return err
 }
 
 // learn is Learn, and also returns the ENIs that the metadata service shows. If ask is false,
 // it does not ask EC2.
-func (p *Pool) learn(ctx context.Context, ask bool) ([]aws.ENI, error) {
+func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance: %w", err)
@@ -49,7 +49,7 @@ func (p *Pool) learn(ctx context.Context, ask bool) ([]aws.ENI, error) {
 			return nil, err
 		}
 	}
-	used := p.Used()
+	used := usedOf(enis)
 	// Metadata may not show the ENIs of pods that run yet, but their veth pairs are there.
 	links, err := p.Host.Links()
 	if err != nil {
@@ -74,6 +74,36 @@ func (p *Pool) learn(ctx context.Context, ask bool) ([]aws.ENI, error) {
 		}
 		return nil
 	})
+}
+
+// usedIfNew reads the namespaces only if metadata shows what the registry does not know. Otherwise nothing is to be decided,
+// and all addresses count as used. A collection reads the namespaces once more before it releases anything.
+func (p *Pool) usedIfNew(enis []aws.ENI) lease.Used {
+	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis, func(e aws.ENI) bool { return isNew(s, e) }) {
+		return lease.Used{Partial: true}
+	}
+	return p.Used()
+}
+
+// isNew reports whether the registry does not know all of an ENI.
+func isNew(s *registry.State, e aws.ENI) bool {
+	known, ok := s.ENIs[e.ID]
+	if !ok || known.Foreign {
+		return !ok
+	}
+	newAddr := func(a netip.Addr) bool {
+		_, gone := s.Gone[a]
+		return !gone && !s.Leases.Has(a) && !s.Free.Has(a) && !nodesOwn(e, known, a)
+	}
+	newPrefix := func(c netip.Prefix) bool {
+		return !slices.ContainsFunc(known.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
+	}
+	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) || slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
+}
+
+// nodesOwn reports whether an address is that of the node: the primary one of the boot ENI.
+func nodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
+	return (e.Index == 0 || known.Boot) && len(e.Addrs) > 0 && a == e.Addrs[0]
 }
 
 // describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown.
@@ -260,8 +290,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		own := (e.Index == 0 || l.ENIs[e.ID].Boot) && len(e.Addrs) > 0 && a == e.Addrs[0] // the node's
-		if own {
+		if nodesOwn(e, l.ENIs[e.ID], a) {
 			l.Free.Delete(a) // an earlier release took it for a pod's
 			continue
 		}

@@ -133,17 +133,26 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	return all, nil
 }
 
-// Inventory lists all addresses and all links of the namespace, for callers who must know that none is missing. It is
-// three dumps, since a collection reads all namespaces of a node.
-func (n *NS) Inventory() (addrs []netip.Addr, links []Link, err error) {
+// AllAddrs lists the addresses of all links, for callers who must know that none is missing.
+func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	for _, family := range Families {
 		found, err := n.addrs(n.exact, family, 0)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
+			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 		}
 		for _, f := range found {
 			addrs = append(addrs, f.Prefix.Addr())
 		}
+	}
+	return addrs, nil
+}
+
+// Inventory lists all addresses and all links of the namespace, for callers who must know that none is missing. It is
+// three dumps, since a collection reads all namespaces of a node.
+func (n *NS) Inventory() (addrs []netip.Addr, links []Link, err error) {
+	addrs, err = n.AllAddrs()
+	if err != nil {
+		return nil, nil, err
 	}
 	links, err = n.exactLinks()
 	return addrs, links, err

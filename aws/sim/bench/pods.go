@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// flat measures chains on two nodes in turns: as the first pod of a node, and as the last of many.
+// flat measures chains in turns, each on two nodes of its own: as the first pod of a node, and as the last of many.
 func flat(ctx context.Context, o options, r *report) error {
 	// Each namespace of a pod is open. A VM's first process has 4096 files.
 	const files = 1 << 16
@@ -29,29 +29,10 @@ func flat(ctx context.Context, o options, r *report) error {
 
 func (w *world) flat(ctx context.Context, o options, r *report) error {
 	for _, before := range []int{0, o.pods - 1} {
-		n, err := w.newNode(fmt.Sprintf("node%d", before))
-		if err != nil {
-			return err
-		}
-		chains, err := n.chains(o, r)
-		if err != nil {
-			return err
-		}
-		for _, c := range chains {
-			if c.name != ours && c.name != reference {
-				continue
-			}
-			if err := n.crowd(ctx, c, before); err != nil {
+		for _, name := range []string{ours, reference} {
+			if err := w.crowded(ctx, o, r, name, before); err != nil {
 				return err
 			}
-			if c.name == ours {
-				u, err := n.upkeep(ctx, c, before)
-				if err != nil {
-					return err
-				}
-				r.upkeeps = append(r.upkeeps, u)
-			}
-			r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", c.name, before+1), c: 1})
 		}
 	}
 	for _, s := range r.subjects {
@@ -68,6 +49,32 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 		}
 	}
 	w.asked(r)
+	return nil
+}
+
+// crowded adds a subject: a chain on a node of its own, with pods of the chain.
+func (w *world) crowded(ctx context.Context, o options, r *report, name string, before int) error {
+	n, err := w.newNode(fmt.Sprintf("node%d-%d", before, len(w.nodes)))
+	if err != nil {
+		return err
+	}
+	chains, err := n.chains(o, r)
+	i := slices.IndexFunc(chains, func(c *chain) bool { return c.name == name })
+	if err != nil || i < 0 {
+		return err // a note says why it is missing
+	}
+	c := chains[i]
+	if err := n.crowd(ctx, c, before); err != nil {
+		return err
+	}
+	if name == ours {
+		u, err := n.upkeep(ctx, c, before)
+		if err != nil {
+			return err
+		}
+		r.upkeeps = append(r.upkeeps, u)
+	}
+	r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", name, before+1), c: 1})
 	return nil
 }
 
