@@ -21,19 +21,21 @@ func New(c Config) (*Sim, error) {
 		return nil, err
 	}
 	s := &Sim{
-		cfg:       c,
-		vpcs:      map[string]*VPC{},
-		types:     map[string]InstanceType{},
-		subnets:   map[string]*subnet{},
-		enis:      map[string]*eni{},
-		instances: map[string]*Instance{},
-		tokens:    map[string]created{},
-		counts:    map[string]int{},
-		faults:    map[string]*fault{},
-		delays:    map[string]time.Duration{},
-		losses:    map[string]int{},
-		scripts:   map[string][]Outcome{},
-		buckets:   newBuckets(c),
+		cfg:        c,
+		vpcs:       map[string]*VPC{},
+		types:      map[string]InstanceType{},
+		subnets:    map[string]*subnet{},
+		enis:       map[string]*eni{},
+		instances:  map[string]*Instance{},
+		tokens:     map[string]created{},
+		counts:     map[string]int{},
+		keys:       map[string]*keyPair{},
+		madeGroups: map[string]*securityGroup{},
+		faults:     map[string]*fault{},
+		delays:     map[string]time.Duration{},
+		losses:     map[string]int{},
+		scripts:    map[string][]Outcome{},
+		buckets:    newBuckets(c),
 	}
 	for i := range c.VPCs {
 		s.vpcs[c.VPCs[i].ID] = &c.VPCs[i]

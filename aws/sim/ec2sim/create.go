@@ -81,7 +81,7 @@ func (s *Sim) create(in *createNetworkInterfaceInput) (*eni, error) {
 	if err != nil {
 		return nil, err
 	}
-	tags, err := tagsAtCreation(in.TagSpecifications)
+	tags, err := tagsFor("network-interface", in.TagSpecifications)
 	if err != nil {
 		return nil, err
 	}

@@ -155,7 +155,7 @@ func (s *Sim) describe(e *eni) *networkInterface {
 		n.PrivateIPAddress, n.PrivateDNSName = &a, s.dnsName(a)
 	}
 	for _, id := range e.groups {
-		n.Groups.Items = append(n.Groups.Items, groupIdentifier{ID: id, Name: id})
+		n.Groups.Items = append(n.Groups.Items, groupIdentifier{ID: id, Name: s.groupName(id)})
 	}
 	for i, a := range e.v4.addrs {
 		address := privateIPAddress{Address: a, DNSName: s.dnsName(a), Primary: i == 0}

@@ -44,7 +44,8 @@
 //
 // The simulator is not a mock: all answers follow from one state. It moves no packets; package vpcsim does, as a
 // listener of [Sim.OnChange]. It checks no signatures, and no policies except the actions of [Config.Denied]. There is
-// no Elastic IP address, no primary IPv6 address, and no stopping of instances. The only interface types are the
+// no Elastic IP address, no primary IPv6 address, no volume, and no stopping of instances. Rules of security groups are kept,
+// but nothing heeds them. The only interface types are the
 // ordinary one, and the EFA-only one of a launch. All times come from package time, so a simulator inside a
 // testing/synctest bubble uses the bubble's clock. If EC2's documentation leaves a rule open, the comment at the rule
 // says that it is a guess.
@@ -67,6 +68,8 @@ type Config struct {
 	Peerings       []Peering         // between one of those VPCs and any other
 	SecurityGroups []string          // the groups that exist; if empty, all groups do
 	GroupVPCs      map[string]string // the VPCs of groups; a group without one is in each VPC
+	GroupNames     map[string]string // the names of groups; that of another group is its ID
+	Images         []Image           // the machine images; if nil, two of Debian
 	InstanceTypes  []InstanceType    // types in addition to the built-in ones; they replace those of the same name
 	MACs           uint16            // the second and the third byte of all MAC addresses, so that links of several simulations on a machine differ
 
@@ -81,6 +84,9 @@ type Config struct {
 	AttachDelay   time.Duration // how long an attachment stays "attaching" after AttachNetworkInterface has answered
 	DetachDelay   time.Duration // how long it stays "detaching"
 	MetadataDelay time.Duration // how long a change takes to appear in the instance's metadata
+
+	BootDelay      time.Duration // how long an instance stays "pending" after the action RunInstances has answered
+	TerminateDelay time.Duration // how long it stays "shutting-down" after the action TerminateInstances
 }
 
 // A VPC is a virtual private cloud.
@@ -149,6 +155,7 @@ type RunInstance struct {
 	BootIndex      int        // the device index of the boot ENI, and its network card: 0 but on SageMaker HyperPod
 	BootCard       int        // (aws/amazon-vpc-cni-k8s#3753 shows 1)
 	EFAOnly        int        // how many network cards, from the first on, also have an EFA-only ENI
+	PublicIP       *bool      // whether the boot ENI has a public address; nil: as the subnet says
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
 	Tracking       Tracking   // of the boot ENI
 	Tags           map[string]string

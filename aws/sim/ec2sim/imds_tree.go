@@ -39,6 +39,10 @@ func (i *Instance) tree(asked string) map[string]string {
 			t[asked] = content()
 		}
 	}
+	set("user-data", string(i.launch.userData))
+	if i.launch.publicKey != "" {
+		set("meta-data/public-keys/0/openssh-key", i.launch.publicKey)
+	}
 	document("meta-data/iam/security-credentials/"+i.role, i.credentials)
 	for _, e := range attached {
 		if e.Boot {
@@ -125,7 +129,7 @@ func (i *Instance) document(boot ENI) string {
 		Region           string    `json:"region"`
 		Version          string    `json:"version"`
 	}{
-		i.sim.cfg.Account, "x86_64", i.Zone, "ami-00000000000000001", i.ID, i.Type,
+		i.sim.cfg.Account, "x86_64", i.Zone, i.image(), i.ID, i.Type,
 		i.launched.UTC().Truncate(time.Second), first(boot.Addrs), i.sim.cfg.Region, "2017-09-30",
 	})
 }

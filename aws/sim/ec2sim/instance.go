@@ -25,7 +25,10 @@ type Instance struct {
 	role       string
 	tags       map[string]string
 	launched   time.Time
-	terminated bool   // guarded by sim.mu, like the next two
+	launch     launch    // by the action RunInstances; zero for the method RunInstance
+	until      time.Time // how long it is pending
+	ending     bool      // guarded by sim.mu, like the next three
+	terminated bool
 	views      []view // views of the metadata: the present one, then future ones
 	lies       []*activeLie
 
@@ -86,7 +89,11 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	}
 	i.metadata.tokens = map[string]time.Time{}
 	s.instances[i.ID] = i
-	if sub.MapPublicIP && e.primary().IsValid() {
+	public := sub.MapPublicIP
+	if r.PublicIP != nil {
+		public = *r.PublicIP
+	}
+	if public && e.primary().IsValid() {
 		e.publicIP = s.publicIP()
 	}
 	s.attach(e, i, r.BootCard, r.BootIndex, 0).deleteOnTermination = true

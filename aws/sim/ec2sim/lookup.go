@@ -36,7 +36,11 @@ func (s *Sim) subnet(id string) (*subnet, error) {
 // groupsIn checks the security groups of a new ENI in a subnet (ansible/ansible-modules-core#347 quotes the answer).
 func (s *Sim) groupsIn(sub *subnet, ids []string) ([]string, error) {
 	for _, id := range ids {
-		if vpc, ok := s.cfg.GroupVPCs[id]; ok && vpc != sub.VPC {
+		vpc, ok := s.cfg.GroupVPCs[id]
+		if g := s.madeGroups[id]; g != nil {
+			vpc, ok = g.vpc, true
+		}
+		if ok && vpc != sub.VPC {
 			return nil, refuse("InvalidParameter", "Security group %s and subnet %s belong to different networks.", id, sub.ID)
 		}
 	}
@@ -53,7 +57,7 @@ func (s *Sim) groups(ids []string) ([]string, error) {
 			"You have exceeded the limit of %d security groups per interface.", maxGroups)
 	}
 	for _, id := range ids {
-		if len(s.cfg.SecurityGroups) > 0 && !slices.Contains(s.cfg.SecurityGroups, id) {
+		if s.madeGroups[id] == nil && len(s.cfg.SecurityGroups) > 0 && !slices.Contains(s.cfg.SecurityGroups, id) {
 			return nil, notFound("InvalidGroup", "security group", id)
 		}
 	}

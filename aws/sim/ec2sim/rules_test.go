@@ -22,7 +22,7 @@ const (
 func TestRules(t *testing.T) {
 	for _, c := range []struct{ name, before, call, want string }{
 		{"no action", "", "", "400 MissingAction"},
-		{"unknown action", "", "RunInstances ImageId=ami-1", "400 InvalidAction"},
+		{"unknown action", "", "StopInstances InstanceId.1=i-1", "400 InvalidAction"},
 		{"other version", "", "DescribeVpcs Version=2012-01-01", "400 NoSuchVersion"},
 		{"missing parameter", "", "AttachNetworkInterface DeviceIndex=1 InstanceId=i-1", "400 MissingParameter"},
 		{"missing in a list", "", create + " PrivateIpAddresses.1.Primary=true", "400 MissingParameter"},

@@ -18,21 +18,23 @@ type Sim struct {
 	maxIPv4 int // the largest IPv4PerENI of all types
 	maxIPv6 int
 
-	mu        sync.Mutex // guards all fields below
-	subnets   map[string]*subnet
-	enis      map[string]*eni
-	instances map[string]*Instance
-	tokens    map[string]created
-	counts    map[string]int // the last number of each kind
-	faults    map[string]*fault
-	delays    map[string]time.Duration
-	losses    map[string]int       // number of calls to lose the answers of, by action; negative: all
-	scripts   map[string][]Outcome // the outcomes of the next requests, by action
-	buckets   map[string]*bucket
-	lag       *lagging // nil if there is none
-	calls     []Call
-	listeners []func(Change)
-	changes   []Change // queued for the listeners
+	mu         sync.Mutex // guards all fields below
+	subnets    map[string]*subnet
+	enis       map[string]*eni
+	instances  map[string]*Instance
+	tokens     map[string]created
+	counts     map[string]int            // the last number of each kind
+	keys       map[string]*keyPair       // by name
+	madeGroups map[string]*securityGroup // by ID
+	faults     map[string]*fault
+	delays     map[string]time.Duration
+	losses     map[string]int       // number of calls to lose the answers of, by action; negative: all
+	scripts    map[string][]Outcome // the outcomes of the next requests, by action
+	buckets    map[string]*bucket
+	lag        *lagging // nil if there is none
+	calls      []Call
+	listeners  []func(Change)
+	changes    []Change // queued for the listeners
 
 	delivery sync.Mutex // held while a listener runs, so that changes arrive in order
 }

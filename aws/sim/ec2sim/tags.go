@@ -58,6 +58,18 @@ func (s *Sim) tagsOf(id string) (map[string]string, error) {
 			return i.tags, nil
 		}
 		return nil, notFound("InvalidInstanceID", "instance ID", id)
+	case "sg":
+		if g, ok := s.madeGroups[id]; ok {
+			return g.tags, nil
+		}
+		return nil, notFound("InvalidGroup", "security group", id)
+	case "key":
+		for _, k := range s.keys {
+			if k.id == id {
+				return k.tags, nil
+			}
+		}
+		return nil, notFound("InvalidKeyPair", "key pair", id)
 	case "subnet":
 		sub, err := s.subnet(id)
 		if err != nil {
@@ -73,11 +85,11 @@ func (s *Sim) tagsOf(id string) (map[string]string, error) {
 	return nil, refuse("InvalidID", "The ID '%s' is not valid", id)
 }
 
-// tagsAtCreation returns the tags of a new ENI.
-func tagsAtCreation(specs []tagSpecification) (map[string]string, error) {
+// tagsFor returns the tags of a new resource of a type.
+func tagsFor(kind string, specs []tagSpecification) (map[string]string, error) {
 	tags := map[string]string{}
 	for _, spec := range specs {
-		if spec.ResourceType != "network-interface" {
+		if spec.ResourceType != kind {
 			return nil, refuse("InvalidParameterValue", "'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
 		}
 		if err := add(tags, spec.Tags); err != nil {

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// instanceItem is an instance on the wire (API: Instance). Of its network it has what programs ask for; for its ENIs,
+// DescribeNetworkInterfaces has all.
+type instanceItem struct {
+	ID               string      `xml:"instanceId"`
+	ImageID          string      `xml:"imageId"`
+	State            stateItem   `xml:"instanceState"`
+	PrivateDNSName   string      `xml:"privateDnsName"`
+	KeyName          string      `xml:"keyName,omitempty"`
+	LaunchIndex      int         `xml:"amiLaunchIndex"`
+	Type             string      `xml:"instanceType"`
+	LaunchTime       time.Time   `xml:"launchTime"`
+	Zone             string      `xml:"placement>availabilityZone"`
+	SubnetID         string      `xml:"subnetId,omitempty"`
+	VPCID            string      `xml:"vpcId,omitempty"`
+	PrivateIPAddress *netip.Addr `xml:"privateIpAddress"`
+	PublicIPAddress  *netip.Addr `xml:"ipAddress"`
+	ClientToken      string      `xml:"clientToken"`
+	Tags             set[tag]    `xml:"tagSet"`
+}
+
+type describeInstancesInput struct {
+	page
+	InstanceIDs []string `ec2:"InstanceId"`
+}
+
+type describeInstancesOutput struct {
+	head
+	Reservations set[reservation] `xml:"reservationSet"`
+	NextToken    string           `xml:"nextToken,omitempty"`
+}
+
+// instanceCatalogue: API: DescribeInstances. Terminated instances "might appear in the returned results"; here they always do.
+// The states are the present ones: Config.Lag does not delay them.
+var instanceCatalogue = catalogue[*Instance]{
+	id:      func(i *Instance) string { return i.ID },
+	absent:  func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },
+	tags:    func(i *Instance) map[string]string { return i.tags },
+	most:    1000,
+	whole:   true,
+	idParam: "instanceIds",
+	fields: map[string]func(*Instance) []string{
+		"availability-zone":   func(i *Instance) []string { return one(i.Zone) },
+		"client-token":        func(i *Instance) []string { return one(i.launch.token) },
+		"image-id":            func(i *Instance) []string { return one(i.image()) },
+		"instance-id":         func(i *Instance) []string { return one(i.ID) },
+		"instance-state-name": func(i *Instance) []string { return one(i.state()) },
+		"instance-type":       func(i *Instance) []string { return one(i.Type) },
+		"key-name":            func(i *Instance) []string { return one(i.launch.key) },
+		"subnet-id":           func(i *Instance) []string { return one(i.Subnet) },
+		"vpc-id":              func(i *Instance) []string { return one(i.VPC) },
+	},
+}
+
+func (s *Sim) describeInstances(in *describeInstancesInput) (*describeInstancesOutput, error) {
+	chosen, next, err := instanceCatalogue.choose(slices.Collect(maps.Values(s.instances)), in.InstanceIDs, in.page)
+	if err != nil {
+		return nil, err
+	}
+	return &describeInstancesOutput{Reservations: set[reservation]{s.reservations(chosen)}, NextToken: next}, nil
+}
+
+// reservations returns instances on the wire, grouped by their launch, in the order of their IDs.
+func (s *Sim) reservations(instances []*Instance) []reservation {
+	slices.SortFunc(instances, func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
+	var all []reservation
+	for _, i := range instances {
+		id := cmp.Or(i.launch.reservation, "r-"+i.ID[len("i-"):])
+		at := slices.IndexFunc(all, func(r reservation) bool { return r.ID == id })
+		if at < 0 {
+			at = len(all)
+			all = append(all, reservation{ID: id, OwnerID: s.cfg.Account})
+		}
+		all[at].Instances.Items = append(all[at].Instances.Items, s.instanceItem(i))
+	}
+	return all
+}
+
+// instanceItem returns an instance on the wire. A terminated one has no network.
+func (s *Sim) instanceItem(i *Instance) instanceItem {
+	state := i.state()
+	item := instanceItem{
+		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.key, LaunchIndex: i.launch.index,
+		Type: i.Type, LaunchTime: i.launched.UTC().Truncate(time.Second), Zone: i.Zone, ClientToken: i.launch.token, Tags: tagSet(i.tags),
+	}
+	enis := s.attached(i)
+	if len(enis) == 0 {
+		return item
+	}
+	boot := enis[0]
+	item.SubnetID, item.VPCID = i.Subnet, i.VPC
+	if a := boot.primary(); a.IsValid() {
+		item.PrivateIPAddress, item.PrivateDNSName = &a, s.dnsName(a)
+	}
+	if a := boot.publicIP; a.IsValid() {
+		item.PublicIPAddress = &a
+	}
+	return item
+}
+
+// image returns the ID of the image from which the instance was launched.
+func (i *Instance) image() string { return cmp.Or(i.launch.image, defaultImages[0].ID) }

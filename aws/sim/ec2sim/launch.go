@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// A launch is what RunInstances has said about an instance, apart from its network.
+type launch struct {
+	image, key  string // the ID of the image, and the name of the key pair
+	publicKey   string // as a line of authorized_keys
+	userData    []byte
+	token       string
+	reservation string
+	index       int // among those of one call
+}
+
+// The states of an instance (API: InstanceState).
+var stateCodes = map[string]int{"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48}
+
+type runInstancesInput struct {
+	ClientToken        string             `ec2:"ClientToken"`
+	IAMInstanceProfile *profileRequest    `ec2:"IamInstanceProfile"`
+	ImageID            string             `ec2:"ImageId,required"`
+	OnShutdown         string             `ec2:"InstanceInitiatedShutdownBehavior"`
+	InstanceType       string             `ec2:"InstanceType,required"`
+	KeyName            string             `ec2:"KeyName"`
+	MaxCount           int                `ec2:"MaxCount,required"`
+	MetadataOptions    *metadataOptions   `ec2:"MetadataOptions"`
+	MinCount           int                `ec2:"MinCount,required"`
+	NetworkInterfaces  []bootENIRequest   `ec2:"NetworkInterface,required"`
+	TagSpecifications  []tagSpecification `ec2:"TagSpecification"`
+	UserData           string             `ec2:"UserData"`
+}
+
+type profileRequest struct {
+	Name string `ec2:"Name,required"`
+}
+
+// metadataOptions: the simulator always has IMDSv2 only, and a fabric of packets decides about hops.
+type metadataOptions struct {
+	Endpoint string `ec2:"HttpEndpoint"`
+	Hops     int    `ec2:"HttpPutResponseHopLimit"`
+	Tokens   string `ec2:"HttpTokens"`
+}
+
+type bootENIRequest struct {
+	AssociatePublicIP   *bool    `ec2:"AssociatePublicIpAddress"`
+	DeleteOnTermination *bool    `ec2:"DeleteOnTermination"`
+	Description         string   `ec2:"Description"`
+	DeviceIndex         int      `ec2:"DeviceIndex"`
+	SecurityGroupIDs    []string `ec2:"SecurityGroupId"`
+	SubnetID            string   `ec2:"SubnetId,required"`
+}
+
+type reservationOutput struct {
+	head
+	reservation
+}
+
+// reservation is the instances of one launch on the wire (API: Reservation).
+type reservation struct {
+	ID        string            `xml:"reservationId"`
+	OwnerID   string            `xml:"ownerId"`
+	Instances set[instanceItem] `xml:"instancesSet"`
+}
+
+// runInstances launches instances that are alike (API: RunInstances). Each gets its boot ENI here: the simulator takes one
+// request for a network interface, for device index 0. Tags of volumes are accepted, but there are no volumes.
+func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
+	if r := s.launchedBy(in.ClientToken); r != nil {
+		return &reservationOutput{reservation: *r}, nil
+	}
+	l, tags, err := s.launchOf(in)
+	if err != nil {
+		return nil, err
+	}
+	eni := in.NetworkInterfaces[0]
+	r := RunInstance{Type: in.InstanceType, Subnet: eni.SubnetID, SecurityGroups: eni.SecurityGroupIDs, PublicIP: eni.AssociatePublicIP, Tags: tags["instance"]}
+	if in.IAMInstanceProfile != nil {
+		r.Role = in.IAMInstanceProfile.Name
+	}
+	l.reservation = fmt.Sprintf("r-%017x", s.count("r"))
+	answer := reservation{ID: l.reservation, OwnerID: s.cfg.Account}
+	for l.index = range in.MaxCount {
+		i, err := s.run(r)
+		if err != nil && l.index >= max(in.MinCount, 1) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		i.launch, i.until = l, time.Now().Add(s.cfg.BootDelay)
+		boot := s.attached(i)[0]
+		boot.description, boot.tags = eni.Description, own(tags["network-interface"])
+		if eni.DeleteOnTermination != nil {
+			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
+		}
+		item := s.instanceItem(i)
+		item.State = stateItem{stateCodes["pending"], "pending"} // API: RunInstances, the example; describes say "running" later
+		answer.Instances.Items = append(answer.Instances.Items, item)
+	}
+	return &reservationOutput{reservation: answer}, nil
+}
+
+// launchOf checks a launch, and returns what it says apart from the network, and the tags of each type of resource.
+func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]string, error) {
+	l := launch{image: in.ImageID, key: in.KeyName, token: in.ClientToken}
+	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
+		return l, nil, refuse("InvalidParameterValue", "The simulator launches instances with one network interface, at device index 0.")
+	}
+	if in.MinCount < 1 || in.MaxCount < in.MinCount {
+		return l, nil, refuse("InvalidParameterValue", "Value (%d) for parameter maxCount is invalid. It must be at least minCount, which is at least 1.", in.MaxCount)
+	}
+	if !slices.ContainsFunc(s.images(), func(i Image) bool { return i.ID == in.ImageID }) {
+		return l, nil, refuse("InvalidAMIID.NotFound", "The image id '[%s]' does not exist", in.ImageID)
+	}
+	if in.KeyName != "" {
+		k, err := s.keyPair(in.KeyName)
+		if err != nil {
+			return l, nil, err
+		}
+		l.publicKey = k.material
+	}
+	var err error
+	if l.userData, err = base64.StdEncoding.DecodeString(in.UserData); err != nil {
+		return l, nil, refuse("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.")
+	}
+	tags, err := launchTags(in.TagSpecifications)
+	return l, tags, err
+}
+
+// launchTags returns the tags of each type of resource that a launch makes.
+func launchTags(specs []tagSpecification) (map[string]map[string]string, error) {
+	tags := map[string]map[string]string{}
+	for _, spec := range specs {
+		if !slices.Contains([]string{"instance", "network-interface", "volume"}, spec.ResourceType) {
+			return nil, refuse("InvalidParameterValue", "'%s' is not a valid taggable resource type for this operation.", spec.ResourceType)
+		}
+		all := own(tags[spec.ResourceType])
+		if err := add(all, spec.Tags); err != nil {
+			return nil, err
+		}
+		tags[spec.ResourceType] = all
+	}
+	return tags, nil
+}
+
+// launchedBy returns the launch with a client token (API: "Ensuring idempotency").
+func (s *Sim) launchedBy(token string) *reservation {
+	if token == "" {
+		return nil
+	}
+	for _, r := range s.reservations(slices.Collect(maps.Values(s.instances))) {
+		if s.instances[r.Instances.Items[0].ID].launch.token == token {
+			return &r
+		}
+	}
+	return nil
+}
+
+type terminateInstancesInput struct {
+	InstanceIDs []string `ec2:"InstanceId,required"`
+}
+
+type terminateInstancesOutput struct {
+	head
+	Instances set[stateChange] `xml:"instancesSet"`
+}
+
+// stateChange is a change of an instance's state on the wire (API: InstanceStateChange).
+type stateChange struct {
+	ID       string    `xml:"instanceId"`
+	Current  stateItem `xml:"currentState"`
+	Previous stateItem `xml:"previousState"`
+}
+
+type stateItem struct {
+	Code int    `xml:"code"`
+	Name string `xml:"name"`
+}
+
+// terminateInstances ends instances (API: TerminateInstances: "idempotent"). Until TerminateDelay has passed, they are
+// shutting down, and keep their ENIs.
+func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstancesOutput, error) {
+	for _, id := range in.InstanceIDs {
+		if _, ok := s.instances[id]; !ok {
+			return nil, notFound("InvalidInstanceID", "instance ID", id)
+		}
+	}
+	out := &terminateInstancesOutput{}
+	for _, id := range in.InstanceIDs {
+		i := s.instances[id]
+		before := i.state()
+		if !i.terminated && !i.ending {
+			i.ending = true
+			s.after(s.cfg.TerminateDelay, func() {
+				if !i.terminated {
+					_ = s.terminate(id) // the only error is that it is not there
+				}
+			})
+		}
+		now := i.state()
+		if now == "terminated" && before != now {
+			now = "shutting-down" // what EC2 answers at first
+		}
+		out.Instances.Items = append(out.Instances.Items, stateChange{id, stateItem{stateCodes[now], now}, stateItem{stateCodes[before], before}})
+	}
+	return out, nil
+}
+
+// state returns the state of the instance (API: InstanceState).
+func (i *Instance) state() string {
+	switch {
+	case i.terminated:
+		return "terminated"
+	case i.ending:
+		return "shutting-down"
+	case time.Now().Before(i.until):
+		return "pending"
+	}
+	return "running"
+}

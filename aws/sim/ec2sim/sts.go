@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"encoding/xml"
+	"net/http"
+	"time"
+)
+
+// STS returns the two actions of the Security Token Service that need no other account: GetCallerIdentity and GetSessionToken
+// (AWS STS API reference). AWS_ENDPOINT_URL_STS points to it. It checks no signatures, so each caller is the Config's account.
+func (s *Sim) STS() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := r.ParseForm(); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		const stsNamespace = "https://sts.amazonaws.com/doc/2011-06-15/"
+		switch action := r.Form.Get("Action"); action {
+		case "GetCallerIdentity":
+			write(w, http.StatusOK, xml.Name{Space: stsNamespace, Local: action + "Response"}, &callerIdentity{
+				Account: s.cfg.Account, ARN: "arn:aws:iam::" + s.cfg.Account + ":user/person", UserID: "AIDAEC2SIM"})
+		case "GetSessionToken":
+			write(w, http.StatusOK, xml.Name{Space: stsNamespace, Local: action + "Response"}, &sessionToken{
+				AccessKeyID: "ASIAEC2SIM", Secret: "secret of a session", Token: "token of a session", Expiration: time.Now().Add(time.Hour).UTC()})
+		default:
+			w.WriteHeader(http.StatusBadRequest)
+			xml.NewEncoder(w).EncodeElement(&stsError{Code: "InvalidAction", Message: "The simulator has no action " + action},
+				xml.StartElement{Name: xml.Name{Space: stsNamespace, Local: "ErrorResponse"}})
+		}
+	})
+}
+
+type callerIdentity struct {
+	Account string `xml:"GetCallerIdentityResult>Account"`
+	ARN     string `xml:"GetCallerIdentityResult>Arn"`
+	UserID  string `xml:"GetCallerIdentityResult>UserId"`
+}
+
+type sessionToken struct {
+	AccessKeyID string    `xml:"GetSessionTokenResult>Credentials>AccessKeyId"`
+	Secret      string    `xml:"GetSessionTokenResult>Credentials>SecretAccessKey"`
+	Token       string    `xml:"GetSessionTokenResult>Credentials>SessionToken"`
+	Expiration  time.Time `xml:"GetSessionTokenResult>Credentials>Expiration"`
+}
+
+type stsError struct {
+	Code    string `xml:"Error>Code"`
+	Message string `xml:"Error>Message"`
+}
