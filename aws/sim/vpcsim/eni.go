@@ -29,14 +29,26 @@ const (
 
 // follow changes the fabric as EC2 reports.
 func (f *Fabric) follow(c ec2sim.Change) {
+	adopted, err := f.adopt(c)
+	err = errors.Join(err, f.applyLocked(c))
+	if err == nil && adopted != nil {
+		err = f.ready(adopted)
+	}
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.failed = errors.Join(f.failed, fmt.Errorf("%s %s: %w", c.ENI.ID, c.Kind, err))
+	}
+}
+
+// applyLocked is apply, unless the fabric is closed.
+func (f *Fabric) applyLocked(c ec2sim.Change) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.run == nil {
-		return // closed
+		return nil
 	}
-	if err := f.apply(c); err != nil {
-		f.failed = errors.Join(f.failed, fmt.Errorf("%s %s: %w", c.ENI.ID, c.Kind, err))
-	}
+	return f.apply(c)
 }
 
 func (f *Fabric) apply(c ec2sim.Change) error {

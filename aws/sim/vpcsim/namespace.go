@@ -28,7 +28,18 @@ type Namespace struct {
 
 // NewNamespace creates an empty namespace, as a container runtime does for a pod. The Fabric's Close also closes it.
 func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
-	path := f.run.netns(name)
+	n, err := MakeNamespace(name, f.run.netns(name))
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.made = append(f.made, n)
+	return n, nil
+}
+
+// MakeNamespace creates an empty namespace that belongs to no Fabric, and mounts it on path.
+func MakeNamespace(name, path string) (*Namespace, error) {
 	if err := addNetNS(path); err != nil {
 		return nil, fmt.Errorf("make namespace %s: %w", name, err)
 	}
@@ -40,9 +51,6 @@ func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	if err := (nl.Up{Dev: "lo"}).Add(ns); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), n.Close())
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.made = append(f.made, n)
 	return n, nil
 }
 

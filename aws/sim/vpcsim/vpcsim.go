@@ -65,6 +65,7 @@ type Fabric struct {
 	mapped    map[string]mapping // by ENI
 	natted    []netip.Prefix     // the subnets that have a NAT gateway
 	open      []uint16           // the ports that calls from the internet may use
+	onLaunch  func(*Instance)    // nil: instances of the action RunInstances have no namespace
 	failed    error
 }
 

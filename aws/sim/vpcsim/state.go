@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"net/netip"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// State returns everything that a plugin could leave behind in a namespace, as lines. Sysctls are not included, because
+// other programs may rely on them by now.
+func State(n *nl.NS) ([]string, error) {
+	links, err := n.Links()
+	if err != nil {
+		return nil, err
+	}
+	addrs, err := n.Addrs("")
+	if err != nil {
+		return nil, err
+	}
+	routes, err := n.Routes(nl.RouteFilter{})
+	if err != nil {
+		return nil, err
+	}
+	rules, err := n.Rules()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := n.Tables()
+	if err != nil {
+		return nil, err
+	}
+	var s []string
+	for _, l := range links {
+		s = append(s, l.String())
+	}
+	for _, a := range addrs {
+		if !own(a.Prefix) {
+			s = append(s, a.String())
+		}
+	}
+	for _, r := range routes {
+		if !own(r.Dst) {
+			s = append(s, r.String())
+		}
+	}
+	for _, r := range rules {
+		s = append(s, r.String())
+	}
+	for _, t := range tables {
+		s = append(s, "nft add table "+t)
+	}
+	return s, nil
+}
+
+// own reports whether the kernel adds the address by itself, at a time of its choice: link-local addresses of IPv6.
+func own(p netip.Prefix) bool {
+	a := p.Addr()
+	return a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast())
+}
