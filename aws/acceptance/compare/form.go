@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package compare
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A form is what is compared of a text. A field that is not there has the zero form.
+type form struct {
+	shown string // with names and forms in the place of what differs in any case
+	kind  string // must be the same
+}
+
+// names are what both sides have, by the text that this side has for it.
+type names map[string]string
+
+func (n names) add(text, name string) {
+	if text != "" {
+		n[text] = "{" + name + "}"
+	}
+}
+
+// replace puts names in the place of texts, also within a text. Longer ones come first: one may begin with another.
+func (n names) replace(text string) string {
+	for _, known := range slices.SortedFunc(keys(n), func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) }) {
+		text = strings.ReplaceAll(text, known, n[known])
+	}
+	return text
+}
+
+func keys(n names) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range n {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// The forms of texts that differ in any case.
+var forms = []struct {
+	like *regexp.Regexp
+	form string
+}{
+	{regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$`), "a time"},
+	{regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`), "a UUID"},
+	{regexp.MustCompile(`^([0-9a-f]{2}:){5}[0-9a-f]{2}/?$`), "a MAC address"},
+	{regexp.MustCompile(`^([0-9a-f]+:)+:?([0-9a-f]+)?$`), "an IPv6 address"},
+}
+
+var (
+	id      = regexp.MustCompile(`^([a-z]+(-[a-z]+)*-)[0-9a-f]{8,17}$`)
+	dnsName = regexp.MustCompile(`\bip-\d+-\d+-\d+-\d+\b`)
+	number  = regexp.MustCompile(`^-?\d+(\.\d+)?$`)
+)
+
+// formOf returns the form of a text.
+func (n names) formOf(text string) form {
+	if text == "" {
+		return form{"(empty)", "empty"}
+	}
+	if name, ok := n[text]; ok {
+		return form{name, name}
+	}
+	for _, f := range forms {
+		if f.like.MatchString(text) {
+			return form{f.form, f.form}
+		}
+	}
+	if m := id.FindStringSubmatch(text); m != nil {
+		return form{"an ID " + m[1], m[1]}
+	}
+	if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
+		return form{"an IPv4 address", "an IPv4 address"}
+	}
+	if p, err := netip.ParsePrefix(text); err == nil {
+		kind := fmt.Sprintf("a block /%d", p.Bits())
+		return form{kind, kind}
+	}
+	if number.MatchString(text) {
+		return form{text, "a number"}
+	}
+	shown := n.replace(dnsName.ReplaceAllString(text, "ip-ADDRESS"))
+	return form{shown, shown}
+}

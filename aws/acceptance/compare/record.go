@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package compare
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+const tokenPath = "/latest/api/token"
+
+// An answer is what came over the wire.
+type answer struct {
+	status int
+	body   []byte
+}
+
+// A recorder keeps the last answer to each call: of EC2 by the action, of metadata by the path. Goroutines may share it.
+type recorder struct {
+	aws.HTTPClient
+	mu    sync.Mutex
+	heard map[string]answer
+}
+
+// take returns what was recorded since the last take.
+func (r *recorder) take() map[string]answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	heard := r.heard
+	r.heard = nil
+	return heard
+}
+
+// Do makes a request and records its answer. Requests for a token of metadata are not recorded.
+func (r *recorder) Do(q *http.Request) (*http.Response, error) {
+	call, err := callOf(q)
+	if err != nil {
+		return nil, err
+	}
+	a, err := r.HTTPClient.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(a.Body)
+	a.Body.Close()
+	if err != nil {
+		return nil, err
+	}
+	a.Body = io.NopCloser(bytes.NewReader(body))
+	if call != tokenPath {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.heard == nil {
+			r.heard = map[string]answer{}
+		}
+		r.heard[call] = answer{a.StatusCode, body}
+	}
+	return a, nil
+}
+
+// callOf returns the action of a request to EC2, or the path of a request to metadata. The request keeps its body.
+func callOf(q *http.Request) (string, error) {
+	if strings.HasPrefix(q.URL.Path, "/latest/") {
+		return q.URL.Path, nil
+	}
+	body, err := io.ReadAll(q.Body)
+	if err != nil {
+		return "", err
+	}
+	q.Body = io.NopCloser(bytes.NewReader(body))
+	form, err := url.ParseQuery(string(body))
+	return form.Get("Action"), err
+}
+
+// A player answers as was recorded. A path that was not asked for does not exist. It ends callers that ask for ever.
+type player struct {
+	answers map[string]answer
+	left    int
+	mu      sync.Mutex
+}
+
+// Do answers a request.
+func (p *player) Do(q *http.Request) (*http.Response, error) {
+	p.mu.Lock()
+	p.left--
+	left := p.left
+	p.mu.Unlock()
+	call, err := callOf(q)
+	if err == nil && left < 0 {
+		err = fmt.Errorf("%s: too many requests in one step", call)
+	}
+	if err != nil {
+		return nil, err
+	}
+	a, ok := p.answers[call]
+	header := http.Header{}
+	switch {
+	case call == tokenPath:
+		header.Set("X-Aws-Ec2-Metadata-Token-Ttl-Seconds", "21600")
+		a = answer{http.StatusOK, []byte("token")}
+	case !ok:
+		a = answer{status: http.StatusNotFound}
+	}
+	return &http.Response{StatusCode: a.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header, Request: q,
+		ContentLength: int64(len(a.body)), Body: io.NopCloser(bytes.NewReader(a.body))}, nil
+}
