@@ -47,7 +47,8 @@ packages:
 # The hours are against what hangs: the busiest machine needs less.
 test-native:
 	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
-	env -u MAKEFLAGS go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam $(KERNEL) ./aws/sim/cluster)")
+	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -skip '^TestWhole$$' ./aws/acceptance
+	env -u MAKEFLAGS go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam ./aws/acceptance $(KERNEL) ./aws/sim/cluster)")
 	env -u MAKEFLAGS go test -timeout 2h -run '$(ALONE)' -parallel 4 ./ipam
 
 # Two at once in a VM of one CPU: one may wait for a clock.
@@ -56,6 +57,7 @@ test-kernel:
 	go test -timeout 2h -parallel 2 -exec $(VM)/exec -skip 'TestRepo' $(filter-out $(NODE),$(KERNEL))
 	go test -timeout 2h -exec $(VM)/exec -skip '^($(ANYNODE))' $(NODE)
 	go test -timeout 2h -exec $(VM)/exec -run '$(WHOLE)' ./ipam
+	go test -timeout 2h -exec $(VM)/exec -run '^TestWhole$$' ./aws/acceptance
 
 # Kubernetes: the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:
@@ -78,6 +80,15 @@ lint:
 	test -z "$$(gofmt -l .)" && go vet ./... && go tool -modfile=$(TOOLS)/go.mod staticcheck ./...
 	$(VM)/setup clang-16 libbpf-dev linux-libc-dev
 	cd nl/bpf && go vet generate.go && go run generate.go -check
+
+# On the real EC2, for a person with an AWS account: see docs/acceptance.md. Instances are of amd64, whatever this machine is.
+EC2     := $(CURDIR)/.cache/ec2
+test-ec2:
+	$(MAKE) -s programs GOARCH=amd64 OUT=$(EC2)/bin
+	GOARCH=amd64 $(GOBUILD) -o $(EC2)/bin/cni-acceptance-ends ./aws/acceptance/ends/cni-acceptance-ends
+	rm -rf $(EC2)/root && $(MAKE) -s files OUT=$(EC2)/bin prefix=/usr DESTDIR=$(EC2)/root
+	go build -o $(EC2)/acceptance ./aws/acceptance
+	$(EC2)/acceptance -root $(EC2)/root -ends $(EC2)/bin/cni-acceptance-ends $(ARGS)
 
 demo: build
 	@$(VM)/exec bin/demo
@@ -217,4 +228,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean
+.PHONY: build test packages test-ec2 test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean

@@ -45,6 +45,9 @@
 //	aws/sim/cluster/   Kubernetes on such machines; make test-cluster, and make cluster to play
 //	aws/sim/demo/      make demo; aws/sim/shell/ is make sim, and aws/sim/fleet/ make fleet: thousands of nodes share EC2's limits
 //	aws/sim/bench/     make bench, and its plots
+//	aws/acceptance/    make test-ec2: the same checks on the real EC2, for a person with an AWS account
+//	  compare/         the same calls to two EC2s, and their answers field by field
+//	  ends/            what makes pods and sends packets on an instance
 //	nl/nltest/         namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
 //
 // The imports between packages are these and no others (repo_test.go checks them):
@@ -64,6 +67,8 @@
 //	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release   plugin/nic -> nl/ifname internal/codec   tool/install -> tool/cli tool/conf nl registry
 //	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
+//	aws/acceptance -> aws/acceptance/compare aws/acceptance/ends aws aws/sim/ec2sim ipam/lease tool/iam
+//	aws/acceptance/compare -> aws   aws/acceptance/ends -> aws/sim/vpcsim nl
 //	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.

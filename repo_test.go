@@ -83,6 +83,10 @@ var arrows = map[string]string{
 	"aws/sim/fleet":                                    "",
 	"aws/sim/kubeproxy":                                "nl",
 	"aws/sim/cri":                                      "",
+	"aws/acceptance":                                   "aws aws/acceptance/compare aws/acceptance/ends aws/sim/ec2sim ipam/lease tool/iam",
+	"aws/acceptance/compare":                           "aws",
+	"aws/acceptance/ends":                              "aws/sim/vpcsim nl",
+	"aws/acceptance/ends/cni-acceptance-ends":          "aws/acceptance/ends",
 }
 
 // owners are the only importers of a dependency, by the beginning of its path.
@@ -90,9 +94,10 @@ var owners = map[string][]string{
 	"github.com/vishvananda/":                   {"nl"},
 	"github.com/google/nftables":                {"nl"},
 	"github.com/gofrs/flock":                    {"registry"},
-	"github.com/aws/":                           {"aws"},
+	"github.com/aws/":                           {"aws", "aws/acceptance"},
+	"golang.org/x/crypto/ssh":                   {"aws/acceptance"},
 	"github.com/urfave/cli":                     {"tool/cli"},
-	"github.com/containernetworking/cni/libcni": {"aws/sim/paths", "aws/sim/bench"},
+	"github.com/containernetworking/cni/libcni": {"aws/sim/paths", "aws/sim/bench", "aws/acceptance/ends"},
 }
 
 // forbidden are packages that cost a plugin more than they are worth.
@@ -101,6 +106,11 @@ var forbidden = map[string]string{
 	"github.com/containernetworking/plugins/pkg/ip":   "links go-iptables and knftables",
 	"github.com/containernetworking/plugins/pkg/ipam": "links OpenTelemetry and net/http",
 	"github.com/aws/aws-sdk-go-v2/config":             "costs every ADD a millisecond",
+}
+
+// exempt are the packages that may import what is forbidden: they are no plugin.
+var exempt = map[string]string{
+	"aws/acceptance": "github.com/aws/aws-sdk-go-v2/config", // for AWS_PROFILE
 }
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
@@ -151,7 +161,7 @@ func TestRepoArrows(t *testing.T) {
 					t.Errorf("%s imports %s: only %v may", p.ImportPath, imp, only)
 				}
 			}
-			if why, ok := forbidden[imp]; ok {
+			if why, ok := forbidden[imp]; ok && exempt[p.ImportPath] != imp {
 				t.Errorf("%s imports %s, which %s", p.ImportPath, imp, why)
 			}
 		}

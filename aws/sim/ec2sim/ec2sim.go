@@ -159,4 +159,5 @@ type RunInstance struct {
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
 	Tracking       Tracking   // of the boot ENI
 	Tags           map[string]string
+	ENITags        map[string]string // of the boot ENI
 }

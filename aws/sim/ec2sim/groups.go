@@ -213,3 +213,10 @@ func (s *Sim) groupName(id string) string {
 	}
 	return id
 }
+
+// SecurityGroups returns the IDs of the groups that were made.
+func (s *Sim) SecurityGroups() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.madeGroups))
+}

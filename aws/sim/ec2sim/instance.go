@@ -81,7 +81,7 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.tracking = r.Tracking
+	e.tracking, e.tags = r.Tracking, own(r.ENITags)
 	i := &Instance{
 		ID:   fmt.Sprintf("i-%017x", s.count("i")),
 		Type: r.Type, Zone: sub.Zone, Subnet: sub.ID, VPC: sub.VPC,

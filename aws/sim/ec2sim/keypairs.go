@@ -118,3 +118,10 @@ func (s *Sim) deleteKeyPair(in *deleteKeyPairInput) (*done, error) {
 	delete(s.keys, in.Name)
 	return &done{Return: true}, nil
 }
+
+// KeyPairs returns the names of all key pairs.
+func (s *Sim) KeyPairs() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.keys))
+}

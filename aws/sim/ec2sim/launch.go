@@ -82,7 +82,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		return nil, err
 	}
 	eni := in.NetworkInterfaces[0]
-	r := RunInstance{Type: in.InstanceType, Subnet: eni.SubnetID, SecurityGroups: eni.SecurityGroupIDs, PublicIP: eni.AssociatePublicIP, Tags: tags["instance"]}
+	r := RunInstance{Type: in.InstanceType, Subnet: eni.SubnetID, SecurityGroups: eni.SecurityGroupIDs, PublicIP: eni.AssociatePublicIP, Tags: tags["instance"], ENITags: tags["network-interface"]}
 	if in.IAMInstanceProfile != nil {
 		r.Role = in.IAMInstanceProfile.Name
 	}
@@ -98,7 +98,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		}
 		i.launch, i.until = l, time.Now().Add(s.cfg.BootDelay)
 		boot := s.attached(i)[0]
-		boot.description, boot.tags = eni.Description, own(tags["network-interface"])
+		boot.description = eni.Description
 		if eni.DeleteOnTermination != nil {
 			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
 		}

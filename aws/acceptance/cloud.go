@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/sts"
+	"github.com/aws/smithy-go"
+)
+
+// A cloud is EC2 in a region, as the caller.
+type cloud struct {
+	ec2     *ec2.Client
+	sts     *sts.Client
+	region  string
+	account string
+	caller  string // its ARN
+	session sdk.Credentials
+	pause   time.Duration
+}
+
+const noCredentials = "there are no AWS credentials: say AWS_PROFILE=NAME, after aws sso login if the profile needs it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+
+// open finds the credentials as the AWS CLI does, and asks whose they are. The instance role of this machine does not count: nobody
+// has chosen it for this.
+func open(ctx context.Context, o options) (*cloud, error) {
+	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region), config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
+	if err != nil {
+		return nil, fmt.Errorf("the configuration of AWS: %w", err)
+	}
+	if c.Region == "" {
+		return nil, errors.New("there is no region: say -region, or set AWS_REGION")
+	}
+	session, err := c.Credentials.Retrieve(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", noCredentials, err)
+	}
+	all := &cloud{ec2: ec2.NewFromConfig(c), sts: sts.NewFromConfig(c), region: c.Region, session: session, pause: o.pause}
+	who, err := all.sts.GetCallerIdentity(ctx, nil)
+	if err != nil {
+		return nil, fmt.Errorf("AWS does not take the credentials: %w", err)
+	}
+	all.account, all.caller = sdk.ToString(who.Account), sdk.ToString(who.Arn)
+	return all, all.environment()
+}
+
+// environment gives the suite's own client in this process what the SDK has found. It reads the environment alone.
+func (c *cloud) environment() error {
+	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED") // it is about this machine, and the comparison asks for metadata of another one
+	for _, e := range c.env(c.session) {
+		err = errors.Join(err, os.Setenv(e[0], e[1]))
+	}
+	return err
+}
+
+// env returns credentials and the region as variables of the environment.
+func (c *cloud) env(s sdk.Credentials) [][2]string {
+	return [][2]string{{"AWS_REGION", c.region}, {"AWS_ACCESS_KEY_ID", s.AccessKeyID}, {"AWS_SECRET_ACCESS_KEY", s.SecretAccessKey},
+		{"AWS_SESSION_TOKEN", s.SessionToken}}
+}
+
+// sessionLife is how long the session of the instances is valid, at most.
+const sessionLife = time.Hour
+
+// forNodes returns a session for the instances. Keys that never expire do not leave this machine: STS makes a session of them. It
+// goes to the instances over SSH, and there into the memory of processes alone.
+//
+// Why not an instance profile: to make one takes the rights to make and pass roles, which fewer people have than those for EC2. IAM
+// shows a new one late, and it remains if this process is killed.
+func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
+	if c.session.SessionToken != "" {
+		return c.session, nil
+	}
+	out, err := c.sts.GetSessionToken(ctx, &sts.GetSessionTokenInput{DurationSeconds: new(int32(sessionLife.Seconds()))})
+	if err != nil {
+		return sdk.Credentials{}, fmt.Errorf("a session for the instances: %w", err)
+	}
+	return sdk.Credentials{AccessKeyID: sdk.ToString(out.Credentials.AccessKeyId), SecretAccessKey: sdk.ToString(out.Credentials.SecretAccessKey),
+		SessionToken: sdk.ToString(out.Credentials.SessionToken)}, nil
+}
+
+// code returns the code of EC2's refusal, or "".
+func code(err error) string {
+	if e, ok := errors.AsType[smithy.APIError](err); ok {
+		return e.ErrorCode()
+	}
+	return ""
+}
+
+// wait waits between two looks.
+func (c *cloud) wait(ctx context.Context) error {
+	select {
+	case <-time.After(c.pause):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"golang.org/x/crypto/ssh"
+)
+
+// tagRun is the tag of everything that a run makes. Its value is the ID of the run.
+const tagRun = "cni-ipvlan-vpc-k8s-acceptance"
+
+// made is what the later parts of a run need of what was made.
+type made struct {
+	group   string
+	nodes   []*node
+	caller  ssh.Signer    // opens the instances
+	host    ssh.PublicKey // by which they are known
+	started time.Time     // when the instances began to cost
+}
+
+// A node is an instance.
+type node struct {
+	name         string
+	id           string
+	addr, public netip.Addr
+	shell        *shell
+	ends         *client
+}
+
+func (p plan) name() string { return "cni-acceptance-" + p.run }
+
+// tags are those of a new resource, for each type.
+func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
+	var all []types.TagSpecification
+	for _, kind := range kinds {
+		all = append(all, types.TagSpecification{ResourceType: kind, Tags: []types.Tag{{Key: new(tagRun), Value: &p.run}, {Key: new("Name"), Value: new(p.name())}}})
+	}
+	return all
+}
+
+// make makes the key pair, the group and the instances, and waits until the instances run.
+func (c *cloud) make(ctx context.Context, o options, p plan, out output) (*made, error) {
+	m := &made{}
+	userData, err := m.keys()
+	if err != nil {
+		return m, err
+	}
+	public := ssh.MarshalAuthorizedKey(m.caller.PublicKey())
+	_, err = c.ec2.ImportKeyPair(ctx, &ec2.ImportKeyPairInput{KeyName: new(p.name()), PublicKeyMaterial: public, TagSpecifications: p.tags(types.ResourceTypeKeyPair)})
+	if err != nil {
+		return m, err
+	}
+	out.line("made   key pair %s", p.name())
+	if m.group, err = c.makeGroup(ctx, p); err != nil {
+		return m, err
+	}
+	out.line("made   security group %s", m.group)
+	if err := c.launch(ctx, o, p, m, userData); err != nil {
+		return m, err
+	}
+	for _, n := range m.nodes {
+		out.line("made   instance %s, %s", n.id, n.name)
+	}
+	return m, c.running(ctx, m)
+}
+
+// keys makes the caller's key and the instances' host key, and returns the user data with the latter.
+//
+// By a host key that it has chosen, the test knows the instances. Nobody between can pretend to be one, and get the credentials. Who
+// may read the user data can: those with ec2:DescribeInstanceAttribute in this account, and programs on the instances.
+//
+// At its boot, the instance also sets the time of its end. It terminates then, because the launch says so.
+func (m *made) keys() (userData string, err error) {
+	_, mine, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return "", err
+	}
+	public, host, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return "", err
+	}
+	m.caller, err = ssh.NewSignerFromKey(mine)
+	if err != nil {
+		return "", err
+	}
+	if m.host, err = ssh.NewPublicKey(public); err != nil {
+		return "", err
+	}
+	private, err := ssh.MarshalPrivateKey(host, "")
+	if err != nil {
+		return "", err
+	}
+	text := strings.ReplaceAll(strings.TrimSpace(string(pem.EncodeToMemory(private))), "\n", "\n    ")
+	return fmt.Sprintf(`#cloud-config
+bootcmd:
+  - [shutdown, -h, "+%d"]
+ssh_deletekeys: true
+ssh_keys:
+  ed25519_private: |
+    %s
+  ed25519_public: %s`, int(instancesEndAfter.Minutes()), text, ssh.MarshalAuthorizedKey(m.host)), nil
+}
+
+// makeGroup makes the security group: SSH from the caller, and everything between its members, which are instances and pods.
+func (c *cloud) makeGroup(ctx context.Context, p plan) (string, error) {
+	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.name()), Description: new("acceptance test of cni-ipvlan-vpc-k8s"),
+		VpcId: p.vpc.VpcId, TagSpecifications: p.tags(types.ResourceTypeSecurityGroup)})
+	if err != nil {
+		return "", err
+	}
+	_, err = c.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: g.GroupId, IpPermissions: []types.IpPermission{
+		{IpProtocol: new("tcp"), FromPort: new(int32(sshPort)), ToPort: new(int32(sshPort)), IpRanges: []types.IpRange{{CidrIp: new(p.from.String())}}},
+		{IpProtocol: new("-1"), UserIdGroupPairs: []types.UserIdGroupPair{{GroupId: g.GroupId}}},
+	}})
+	return *g.GroupId, err
+}
+
+// launch launches the instances. A client token makes the SDK's repetition of a lost call harmless.
+func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData string) error {
+	in := &ec2.RunInstancesInput{
+		ClientToken: new(p.name()), ImageId: p.image.ImageId, InstanceType: types.InstanceType(p.kind),
+		MinCount: new(int32(instances)), MaxCount: new(int32(instances)), KeyName: new(p.name()),
+		UserData:                          new(base64.StdEncoding.EncodeToString([]byte(userData))),
+		InstanceInitiatedShutdownBehavior: types.ShutdownBehaviorTerminate,
+		MetadataOptions:                   &types.InstanceMetadataOptionsRequest{HttpTokens: types.HttpTokensStateRequired},
+		NetworkInterfaces: []types.InstanceNetworkInterfaceSpecification{{DeviceIndex: new(int32(0)), SubnetId: p.subnet.SubnetId,
+			Groups: []string{m.group}, AssociatePublicIpAddress: new(true), DeleteOnTermination: new(true)}},
+		TagSpecifications: p.tags(types.ResourceTypeInstance, types.ResourceTypeNetworkInterface, types.ResourceTypeVolume),
+	}
+	if o.profile != "" {
+		in.IamInstanceProfile = &types.IamInstanceProfileSpecification{Name: &o.profile}
+	}
+	out, err := c.ec2.RunInstances(ctx, in)
+	if err != nil {
+		return err
+	}
+	m.started = time.Now()
+	for i, instance := range out.Instances {
+		m.nodes = append(m.nodes, &node{name: fmt.Sprintf("node%d", i+1), id: sdk.ToString(instance.InstanceId)})
+	}
+	return nil
+}
+
+// bootPatience is how long instances may take until they run, and then until SSH lets the caller in.
+const bootPatience = 5 * time.Minute
+
+// running waits until the instances run, and notes their addresses.
+func (c *cloud) running(ctx context.Context, m *made) error {
+	byID := map[string]*node{}
+	var ids []string
+	for _, n := range m.nodes {
+		byID[n.id], ids = n, append(ids, n.id)
+	}
+	for end := time.Now().Add(bootPatience); ; {
+		out, err := c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: ids})
+		if err != nil && !strings.HasSuffix(code(err), ".NotFound") { // EC2 may not show it yet
+			return err
+		}
+		ready := 0
+		for _, i := range instancesOf(out) {
+			switch i.State.Name {
+			case types.InstanceStateNameRunning:
+				n := byID[*i.InstanceId]
+				addr, errA := netip.ParseAddr(sdk.ToString(i.PrivateIpAddress))
+				public, errP := netip.ParseAddr(sdk.ToString(i.PublicIpAddress))
+				if errA != nil || errP != nil {
+					return fmt.Errorf("%s runs without a private or a public address: %w", n.id, errors.Join(errA, errP))
+				}
+				n.addr, n.public = addr, public
+				ready++
+			case types.InstanceStateNamePending:
+			default:
+				return fmt.Errorf("%s is %s: %s", *i.InstanceId, i.State.Name, sdk.ToString(i.StateTransitionReason))
+			}
+		}
+		if ready == len(ids) {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%d of %d instances run after %v", ready, len(ids), bootPatience)
+		}
+		if err := c.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func instancesOf(out *ec2.DescribeInstancesOutput) []types.Instance {
+	var all []types.Instance
+	if out != nil {
+		for _, r := range out.Reservations {
+			all = append(all, r.Instances...)
+		}
+	}
+	return all
+}

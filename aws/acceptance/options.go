@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"flag"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// options are the arguments.
+type options struct {
+	yes, clean, policy bool
+	run                string // only what this run has made, with -clean
+
+	region, subnet, kind string
+	image, user          string
+	profile              string // an instance profile; empty: the nodes get the caller's own session
+	from                 netip.Prefix
+	whoami               string
+
+	root, ends, conflist string // files of this machine
+	only                 string
+	pause                time.Duration
+}
+
+// The parts of a test.
+const (
+	partCompare = "compare"
+	partPods    = "pods"
+)
+
+func parse(args []string) (options, error) {
+	var o options
+	var from string
+	f := flag.NewFlagSet("acceptance", flag.ContinueOnError)
+	f.BoolVar(&o.yes, "yes", false, "make everything, and delete it at the end; without it, only print what would be made")
+	f.BoolVar(&o.clean, "clean", false, "delete what runs that were killed have left, and do nothing else")
+	f.StringVar(&o.run, "run", "", "with -clean: only what the run of this `ID` has made")
+	f.BoolVar(&o.policy, "policy", false, "print the IAM policy that the caller needs, and do nothing else")
+	f.StringVar(&o.region, "region", "", "the `region`; else that of the environment or the profile")
+	f.StringVar(&o.subnet, "subnet", "", "the `ID` of a subnet with a route to an internet gateway; else a default subnet of the default VPC")
+	f.StringVar(&o.kind, "type", "t3.small", "the instance `type`, of x86_64, with three ENIs or more")
+	f.StringVar(&o.image, "image", "", "the `ID` of a machine image with systemd, cloud-init and iproute2; else the newest Debian 13")
+	f.StringVar(&o.user, "user", "admin", "the `name` with which the image lets one in by SSH")
+	f.StringVar(&o.profile, "instance-profile", "", "the `name` of an instance profile for the instances; else they get a session of your own credentials")
+	f.StringVar(&from, "from", "", "the `block` from which SSH comes; else the address of this machine as the internet sees it")
+	f.StringVar(&o.whoami, "whoami", "https://checkip.amazonaws.com", "a `URL` that answers with the address of the caller")
+	f.StringVar(&o.root, "root", "", "the `directory` with the files of the container image, which make files makes")
+	f.StringVar(&o.ends, "ends", "", "the `program` cni-acceptance-ends")
+	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "the network configuration")
+	f.StringVar(&o.only, "only", "", "do one `part`: compare or pods")
+	f.DurationVar(&o.pause, "pause", 3*time.Second, "how long to wait between two looks at what is under way")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("%q: want flags alone", strings.Join(f.Args(), " "))
+	}
+	if o.only != "" && o.only != partCompare && o.only != partPods {
+		return o, fmt.Errorf("-only: %q: want %s or %s", o.only, partCompare, partPods)
+	}
+	if from != "" {
+		p, err := netip.ParsePrefix(from)
+		if err != nil || !p.Addr().Is4() {
+			return o, fmt.Errorf("-from: %q: want an IPv4 block, such as 203.0.113.7/32", from)
+		}
+		o.from = p.Masked()
+	}
+	return o, nil
+}
+
+// does reports whether the run has the part.
+func (o options) does(part string) bool { return o.only == "" || o.only == part }

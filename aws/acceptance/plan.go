@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// A plan is what a run makes, and where.
+type plan struct {
+	run    string // the ID of the run
+	caller string
+	region string
+	vpc    types.Vpc
+	subnet types.Subnet
+	image  types.Image
+	kind   string
+	from   netip.Prefix // from which SSH comes
+	nodes  string       // whose credentials the instances have
+}
+
+// plan finds out where to make what. It makes nothing.
+func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
+	p := plan{run: time.Now().UTC().Format("20060102-150405") + fmt.Sprintf("-%d", os.Getpid()), caller: c.caller, region: c.region, kind: o.kind, from: o.from}
+	for _, file := range []string{o.root, o.ends, o.conflist} {
+		if _, err := os.Stat(file); err != nil {
+			return p, fmt.Errorf("%w: run make test-ec2, which makes the files", err)
+		}
+	}
+	p.nodes = "a session of your own credentials"
+	if o.profile != "" {
+		p.nodes = "the instance profile " + o.profile
+	}
+	var err error
+	if p.subnet, err = c.findSubnet(ctx, o); err != nil {
+		return p, err
+	}
+	out, err := c.ec2.DescribeVpcs(ctx, &ec2.DescribeVpcsInput{VpcIds: []string{*p.subnet.VpcId}})
+	if err != nil {
+		return p, err
+	}
+	p.vpc = out.Vpcs[0]
+	if p.image, err = c.findImage(ctx, o); err != nil {
+		return p, err
+	}
+	if !p.from.IsValid() {
+		a, err := callerAddress(ctx, o.whoami)
+		if err != nil {
+			return p, fmt.Errorf("the address of this machine, as the internet sees it: %w: say -from", err)
+		}
+		p.from = netip.PrefixFrom(a, a.BitLen())
+	}
+	return p, nil
+}
+
+// findSubnet returns the subnet that the caller wants, or a default subnet in a zone that has the instance type.
+func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error) {
+	in := &ec2.DescribeSubnetsInput{Filters: filters("default-for-az", "true")}
+	if o.subnet != "" {
+		in = &ec2.DescribeSubnetsInput{SubnetIds: []string{o.subnet}}
+	}
+	found, err := c.ec2.DescribeSubnets(ctx, in)
+	if err != nil {
+		return types.Subnet{}, err
+	}
+	offered, err := c.ec2.DescribeInstanceTypeOfferings(ctx, &ec2.DescribeInstanceTypeOfferingsInput{
+		LocationType: types.LocationTypeAvailabilityZone, Filters: filters("instance-type", o.kind)})
+	if err != nil {
+		return types.Subnet{}, err
+	}
+	slices.SortFunc(found.Subnets, func(a, b types.Subnet) int { return cmp.Compare(*a.AvailabilityZone, *b.AvailabilityZone) })
+	for _, s := range found.Subnets {
+		if slices.ContainsFunc(offered.InstanceTypeOfferings, func(t types.InstanceTypeOffering) bool { return sdk.ToString(t.Location) == *s.AvailabilityZone }) {
+			return s, nil
+		}
+	}
+	if len(found.Subnets) == 0 {
+		return types.Subnet{}, fmt.Errorf("%s has no default VPC with a default subnet: say -subnet", c.region)
+	}
+	return types.Subnet{}, fmt.Errorf("no zone of the subnets has %s: say -type or -subnet", o.kind)
+}
+
+// Debian's account and names of images: https://wiki.debian.org/Cloud/AmazonEC2Image/Trixie.
+const (
+	debian     = "136693071363"
+	debianName = "debian-13-amd64-*"
+)
+
+// findImage returns the image that the caller wants, or Debian's newest.
+func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
+	in := &ec2.DescribeImagesInput{Owners: []string{debian}, Filters: filters("name", debianName, "architecture", "x86_64", "state", "available")}
+	if o.image != "" {
+		in = &ec2.DescribeImagesInput{ImageIds: []string{o.image}}
+	}
+	out, err := c.ec2.DescribeImages(ctx, in)
+	if err != nil {
+		return types.Image{}, err
+	}
+	if len(out.Images) == 0 {
+		return types.Image{}, fmt.Errorf("%s has no image %s of %s: say -image and -user", c.region, debianName, debian)
+	}
+	// The text of a date of ISO 8601 is in the order of time.
+	return slices.MaxFunc(out.Images, func(a, b types.Image) int {
+		return cmp.Compare(sdk.ToString(a.CreationDate), sdk.ToString(b.CreationDate))
+	}), nil
+}
+
+// callerAddress asks a server for the address from which this machine calls.
+func callerAddress(ctx context.Context, url string) (netip.Addr, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	a, err := http.DefaultClient.Do(q)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer a.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(a.Body, 100))
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	return parseAddress(string(body))
+}
+
+func parseAddress(body string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(strings.TrimSpace(body))
+	if err == nil && !a.Is4() {
+		err = errors.New("it is no IPv4 address: " + a.String())
+	}
+	return a, err
+}
+
+// filters makes filters of names and values.
+func filters(pairs ...string) []types.Filter {
+	var all []types.Filter
+	for p := range slices.Chunk(pairs, 2) {
+		all = append(all, types.Filter{Name: &p[0], Values: p[1:]})
+	}
+	return all
+}
+
+// print prints the plan.
+func (p plan) print(out output) {
+	out.line("Run %s, as %s", p.run, p.caller)
+	out.line("  where         %s, %s, %s (%s), %s (%s)", p.region, sdk.ToString(p.subnet.AvailabilityZone),
+		sdk.ToString(p.vpc.VpcId), sdk.ToString(p.vpc.CidrBlock), sdk.ToString(p.subnet.SubnetId), sdk.ToString(p.subnet.CidrBlock))
+	out.line("  instances     2 x %s of %s (%s), with a public address and 8 GB each", p.kind, sdk.ToString(p.image.ImageId), sdk.ToString(p.image.Name))
+	out.line("  credentials   the instances call EC2 with %s", p.nodes)
+	out.line("  further       a key pair; a security group that lets in SSH from %s, and all traffic of its own members", p.from)
+	out.line("  meanwhile     ENIs: one for the comparison, then up to two for pods on each instance")
+	out.line("  tag           everything has %s=%s; it is deleted at the end", tagRun, p.run)
+	out.line("  at the latest the instances end by themselves after %v, also if this machine is gone", instancesEndAfter)
+	out.line("  cost          %s", cost(p.kind, expectedDuration))
+}

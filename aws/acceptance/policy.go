@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
+
+// callerPolicy is what the caller must be allowed, and by the caller's session the instances. What deletes or changes things is
+// allowed only for what has the tag of a run, and the tag can be given at a creation only. Elements of IAM: "Grammar of the IAM JSON
+// policy language"; the keys: Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2".
+func callerPolicy() iam.Policy {
+	ours := map[string]map[string]string{"Null": {"aws:ResourceTag/" + tagRun: "false"}}
+	allow := func(sid string, condition map[string]map[string]string, actions ...string) iam.Permission {
+		p := iam.Permission{SID: sid, Effect: "Allow", Resource: []string{"*"}, Condition: condition}
+		for _, a := range actions {
+			p.Action = append(p.Action, "ec2:"+a)
+		}
+		return p
+	}
+	return iam.Policy{Version: "2012-10-17", Statement: []iam.Permission{
+		allow("Look", nil, "DescribeImages", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances", "DescribeKeyPairs",
+			"DescribeNetworkInterfaces", "DescribeSecurityGroups", "DescribeSubnets", "DescribeVpcPeeringConnections", "DescribeVpcs"),
+		allow("Make", nil, "CreateNetworkInterface", "CreateSecurityGroup", "ImportKeyPair", "RunInstances"),
+		allow("TagWhatIsMade", map[string]map[string]string{"Null": {"ec2:CreateAction": "false"}}, "CreateTags"),
+		allow("ChangeAndDeleteIt", ours, "AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "AuthorizeSecurityGroupIngress",
+			"DeleteKeyPair", "DeleteNetworkInterface", "DeleteSecurityGroup", "DetachNetworkInterface", "ModifyNetworkInterfaceAttribute",
+			"TerminateInstances", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses"),
+	}}
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// test makes everything, tries it, and deletes it.
+func (c *cloud) test(ctx context.Context, o options, p plan, out output) (err error) {
+	var m *made
+	return cleaning(func() error {
+		m, err = c.make(ctx, o, p, out)
+		if err == nil {
+			err = c.parts(ctx, o, p, m, out)
+		}
+		if ctx.Err() != nil {
+			err = fmt.Errorf("interrupted: %w", errors.Join(context.Cause(ctx), err))
+			out.line("interrupted: deleting everything; a second signal ends at once, and leaves it to -clean")
+		}
+		return err
+	}, func() error {
+		const looks = 2
+		err := c.clean(context.WithoutCancel(ctx), p.run, looks, out)
+		if m != nil && !m.started.IsZero() {
+			out.line("cost   %s", cost(p.kind, time.Since(m.started)))
+		}
+		return err
+	})
+}
+
+// cleaning calls do, and then clean, also after a panic.
+func cleaning(do, clean func() error) (err error) {
+	defer func() {
+		failure := recover()
+		err = errors.Join(err, clean())
+		if failure != nil {
+			panic(failure)
+		}
+	}()
+	return do()
+}
+
+// parts does the parts of the test that the caller wants.
+func (c *cloud) parts(ctx context.Context, o options, p plan, m *made, out output) error {
+	for _, n := range m.nodes {
+		var err error
+		if n.shell, err = connect(ctx, n.public, o.user, m, c.wait); err != nil {
+			return err
+		}
+		out.line("ssh    %s (%s, %s) lets us in", n.name, n.id, n.addr)
+	}
+	failures := 0
+	if o.does(partCompare) {
+		found, err := c.compare(ctx, p, m, out)
+		if err != nil {
+			return err
+		}
+		failures += found
+	}
+	if o.does(partPods) {
+		found, err := c.pods(ctx, o, p, m, out)
+		if err != nil {
+			return err
+		}
+		failures += found
+	}
+	if failures > 0 {
+		return fmt.Errorf("%d checks failed", failures)
+	}
+	out.line("all checks passed")
+	return nil
+}
