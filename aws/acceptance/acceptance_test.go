@@ -20,6 +20,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
@@ -127,7 +128,7 @@ func TestComparePlanted(t *testing.T) {
 	}
 	w := newWorld(t, account, plant, reachable(t))
 	w.keys()
-	status, printed := w.run(t, "-yes", "-only", "compare")
+	status, printed := w.run(t, "-yes", "-only", "compare", "-instance-profile", "nodes")
 	if status != exitFailed || !strings.Contains(printed, "of which 2 matter") { // the code, and its meaning
 		t.Errorf("%d: %s", status, printed)
 	}
@@ -135,6 +136,12 @@ func TestComparePlanted(t *testing.T) {
 		if !strings.Contains(printed, want) {
 			t.Errorf("no %q in the table:\n%s", want, printed)
 		}
+	}
+	launched := func(c ec2sim.Call) bool {
+		return c.Action == "RunInstances" && c.Params["IamInstanceProfile.Name"] == "nodes"
+	}
+	if !slices.ContainsFunc(w.EC2.Calls(), launched) {
+		t.Error("no launch with the instance profile")
 	}
 	w.nothingRemains(t)
 }
@@ -215,8 +222,8 @@ func TestKilled(t *testing.T) {
 		t.Errorf("%d: %s", status, printed)
 	}
 	for _, id := range left {
-		if !slices.Contains(before, id) && !strings.Contains(printed, "delete") || slices.Contains(before, id) && strings.Contains(printed, id) {
-			t.Errorf("%s: %s", id, printed)
+		if slices.Contains(before, id) == strings.Contains(printed, id+"\n") {
+			t.Errorf("%s, of those before: %v: %s", id, slices.Contains(before, id), printed)
 		}
 	}
 	if diff := cmp.Diff(before, w.remains()); diff != "" {

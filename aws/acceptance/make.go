@@ -84,7 +84,8 @@ func (c *cloud) make(ctx context.Context, o options, p plan, out output) (*made,
 // By a host key that it has chosen, the test knows the instances. Nobody between can pretend to be one, and get the credentials. Who
 // may read the user data can: those with ec2:DescribeInstanceAttribute in this account, and programs on the instances.
 //
-// At its boot, the instance also sets the time of its end. It terminates then, because the launch says so.
+// At the end of its boot, the instance also sets the time of its end. It terminates then, because the launch says so. Not earlier in the
+// boot: shutdown(8) needs systemd-logind to wait.
 func (m *made) keys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -107,7 +108,7 @@ func (m *made) keys() (userData string, err error) {
 	}
 	text := strings.ReplaceAll(strings.TrimSpace(string(pem.EncodeToMemory(private))), "\n", "\n    ")
 	return fmt.Sprintf(`#cloud-config
-bootcmd:
+runcmd:
   - [shutdown, -h, "+%d"]
 ssh_deletekeys: true
 ssh_keys:

@@ -16,6 +16,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -135,8 +136,9 @@ func addTree(t *tar.Writer, files fs.FS) error {
 
 // A client calls package ends on an instance.
 type client struct {
-	rpc *rpc.Client
-	ctx context.Context
+	rpc  *rpc.Client
+	ctx  context.Context
+	said *tail // the standard error of the program, which has that of the plugins
 }
 
 // start starts a program as root, and returns a client that calls it over its standard input and output.
@@ -153,11 +155,37 @@ func (s *shell) start(ctx context.Context, program string) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	session.Stderr = os.Stderr
+	said := &tail{}
+	session.Stderr = said
 	if err := session.Start(asRoot("exec " + program)); err != nil {
 		return nil, err
 	}
-	return &client{rpc.NewClient(pipe{stdout, stdin}), ctx}, nil
+	return &client{rpc.NewClient(pipe{stdout, stdin}), ctx, said}, nil
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write appends.
+func (t *tail) Write(b []byte) (int, error) {
+	const most = 4 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	t.text = t.text[max(0, len(t.text)-most):]
+	return len(b), nil
+}
+
+// take returns the end, and forgets it.
+func (t *tail) take() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := strings.TrimSpace(string(t.text))
+	t.text = nil
+	return text
 }
 
 // A pipe is a connection.
@@ -169,10 +197,14 @@ type pipe struct {
 // callPatience is how long a call may take. An ADD waits for an ENI.
 const callPatience = 3 * time.Minute
 
-// call calls a method of ends.Node.
+// call calls a method of ends.Node. An error has what the program and the plugins have printed meanwhile.
 func (c *client) call(method string, args, reply any) error {
+	c.said.take()
 	select {
 	case done := <-c.rpc.Go(ends.Name+"."+method, args, reply, make(chan *rpc.Call, 1)).Done:
+		if said := c.said.take(); done.Error != nil && said != "" {
+			return fmt.Errorf("%w\n%s", done.Error, said)
+		}
 		return done.Error
 	case <-time.After(callPatience):
 		return errors.New(method + ": no answer of the instance for " + strconv.Itoa(int(callPatience.Seconds())) + " s")

@@ -119,7 +119,7 @@ var attaching = []step{
 	{name: "metadata of both ENIs", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.ENIs(ctx) },
 		until: func(s *side, v any) bool {
 			enis, _ := v.([]aws.ENI)
-			return len(enis) == 2 && len(enis[1].Addrs) == 2 && len(enis[1].VPCCIDRs) > 0
+			return len(enis) == 2 && s.listed() == 2 && complete(enis[1])
 		}},
 }
 
@@ -175,7 +175,7 @@ var end = []step{
 	wait("the deleted ENI, described", func(_ *side, v any) bool { return one(v) == nil }),
 	refused("delete it again", func(ctx context.Context, s *side, c *aws.Client) error { return c.DeleteENI(ctx, s.eni.ID) }),
 	{name: "metadata after the ENI", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) { return c.ENIs(ctx) },
-		until: func(_ *side, v any) bool { enis, _ := v.([]aws.ENI); return len(enis) == 1 }},
+		until: func(s *side, _ any) bool { return s.listed() == 1 }},
 	dry("DescribeNetworkInterfaces"), dry("DescribeSubnets"), dry("DescribeVpcs"), dry("DescribeVpcPeeringConnections"), dry("DescribeInstanceTypes"),
 }
 
@@ -216,6 +216,16 @@ func wait(name string, until func(*side, any) bool) step {
 	return step{name: name, until: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(s.eni.ID))
 	}}
+}
+
+// listed returns how many ENIs the list of metadata had. The list and the keys of an ENI do not change at once.
+func (s *side) listed() int {
+	return len(bytes.Fields(s.heard["/latest/meta-data/network/interfaces/macs/"].body))
+}
+
+// complete reports whether metadata has all keys of the new ENI. They appear one after another.
+func complete(e aws.ENI) bool {
+	return e.Index == index && len(e.Addrs) == 2 && e.CIDR.IsValid() && len(e.VPCCIDRs) > 0 && len(e.SecurityGroups) > 0
 }
 
 // one returns the only ENI of a description, or nil.
