@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/machine"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
@@ -38,6 +40,18 @@ func TestWhole(t *testing.T) {
 	}
 	w.nothingRemains(t)
 	w.policyFits(t)
+
+	// Interrupted while a plugin on an instance attaches its new ENI. The tag is of the configuration.
+	w.EC2.ResetCalls()
+	w.EC2.Delay("AttachNetworkInterface", time.Hour)
+	p := w.start(t, "-yes", "-only", "pods")
+	p.await(t, "a plugin attaches an ENI", w.called("AttachNetworkInterface"))
+	check(t, p.Process.Signal(syscall.SIGTERM))
+	status, printed = p.end(t)
+	if status != exitFailed || !strings.Contains(printed, "interrupted") {
+		t.Errorf("%d: %s", status, printed)
+	}
+	w.nothingRemains(t)
 }
 
 // newWhole is newWorld with instances that execute commands.

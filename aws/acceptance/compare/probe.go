@@ -51,7 +51,9 @@ const playURL = "http://play.invalid"
 func (p *probe) play(answers map[string]answer) outcome {
 	const most = 500 // requests of one step: ENIs asks for sixteen keys of each ENI
 	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most}, Attempts: 1})
-	return outcomeOf(p.step.do(context.Background(), p.side, c))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return outcomeOf(p.step.do(ctx, p.side, c))
 }
 
 // without returns the answer without a field, and whether it had the field.

@@ -75,8 +75,11 @@ func sentinel(err error) string {
 	return ""
 }
 
-// take takes a step, and again until what it waits for has come.
+// take takes a step, and again until what it waits for has come. With a deadline, the SDK does not end a request for metadata after
+// five seconds.
 func (s *side) take(ctx context.Context, step step) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*patience)
+	defer cancel()
 	for end := time.Now().Add(patience); ; {
 		s.ec2.take()
 		s.imds.take()
@@ -92,11 +95,11 @@ func (s *side) take(ctx context.Context, step step) error {
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case len(s.heard) == 0:
+		case len(s.heard) == 0 && (step.until == nil || time.Now().After(end)):
 			return fmt.Errorf("no answer: %w", err)
-		case err != nil && !step.refused:
+		case err != nil && !step.refused && (step.until == nil || time.Now().After(end)):
 			return err
-		case step.until == nil || step.until(s, value):
+		case step.until == nil || err == nil && step.until(s, value):
 			if step.keep != nil && err == nil {
 				step.keep(s, value)
 			}
