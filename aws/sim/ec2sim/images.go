@@ -41,7 +41,20 @@ type imageItem struct {
 	Type         string `xml:"imageType"`
 	Name         string `xml:"name"`
 	Created      string `xml:"creationDate"`
+
+	Devices set[deviceItem] `xml:"blockDeviceMapping"`
 }
+
+// deviceItem is a volume of an image's instances on the wire (API: BlockDeviceMapping).
+type deviceItem struct {
+	Name                string `xml:"deviceName"`
+	DeleteOnTermination bool   `xml:"ebs>deleteOnTermination"`
+	Size                int    `xml:"ebs>volumeSize"`
+	Type                string `xml:"ebs>volumeType"`
+}
+
+// rootDevice is the volume of Debian's images. There are no volumes here, but their images say what they would be.
+var rootDevice = deviceItem{Name: "/dev/xvda", DeleteOnTermination: true, Size: 8, Type: "gp3"}
 
 type describeImagesInput struct {
 	page
@@ -87,7 +100,8 @@ func (s *Sim) describeImages(in *describeImagesInput) (*describeImagesOutput, er
 	out := &describeImagesOutput{NextToken: next}
 	for _, i := range chosen {
 		out.Images.Items = append(out.Images.Items, imageItem{ID: i.ID, State: "available", OwnerID: i.Owner, Public: true,
-			Architecture: i.Architecture, Type: "machine", Name: i.Name, Created: i.Created.UTC().Format("2006-01-02T15:04:05.000Z")})
+			Architecture: i.Architecture, Type: "machine", Name: i.Name, Created: i.Created.UTC().Format("2006-01-02T15:04:05.000Z"),
+			Devices: set[deviceItem]{[]deviceItem{rootDevice}}})
 	}
 	return out, nil
 }

@@ -23,7 +23,7 @@ func (f *Fabric) OnLaunch(boot func(*Instance)) {
 func (f *Fabric) adopt(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&
-		c.Kind == ec2sim.Attached && c.ENI.Index == 0 && c.ENI.Card == 0
+		c.Kind == ec2sim.Attached && c.ENI.Boot
 	f.mu.Unlock()
 	if !wanted {
 		return nil, nil
