@@ -4,6 +4,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -14,10 +15,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
@@ -49,7 +52,8 @@ func TestRefusals(t *testing.T) {
 	w.env = append(w.env, "AWS_PROFILE=mine")
 	printed := refuse("nothing was made: to go on, say -yes")
 	for _, want := range []string{"as arn:aws:iam::123456789012:user/person", "us-east-1, us-east-1a, vpc-0000000d (172.31.0.0/16), subnet-0000000d (172.31.0.0/20)",
-		"2 x t3.small of ami-00000000000000002 (debian-13-amd64-20260601-1100)", "SSH from 203.0.113.1/32", "about $0.013 for 15m0s, an estimate"} {
+		"2 x t3.small of ami-00000000000000002 (debian-13-amd64-20260601-1100)", "SSH from 203.0.113.1/32", "with a public address and 8 GB each",
+		"about $0.013 for 15m0s, an estimate", "at most about $0.21, if the instances are busy until they end by themselves"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("the plan has no %q:\n%s", want, printed)
 		}
@@ -57,6 +61,9 @@ func TestRefusals(t *testing.T) {
 	refuse("say -type or -subnet", "-yes", "-type", "t3.enormous")
 	refuse("does not exist", "-yes", "-subnet", "subnet-0000000f")
 	refuse("want an IPv4 block", "-yes", "-from", "everywhere")
+	refuse("-run: it needs -clean", "-yes", "-run", "mine")
+	refuse("want flags alone", "-yes", "please")
+	refuse("run make test-ec2, which makes the files", "-yes", "-conflist", "nowhere")
 	for _, c := range w.EC2.Calls() {
 		if !strings.HasPrefix(c.Action, "Describe") {
 			t.Errorf("without -yes: %s", c)
@@ -152,21 +159,16 @@ func TestInterrupted(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		signal syscall.Signal
-		delay  string // the action whose answer does not come
-		slow   bool   // the instances do not begin to run
-		dumb   bool   // SSH does not answer
-		when   func(w *world) func() bool
+		delay  string              // the action whose answer does not come
+		slow   bool                // the instances do not begin to run
+		dumb   bool                // SSH does not answer
+		when   func(w *world) bool // nil: when the action is called
 	}{
 		{"the answer of the first creation is lost", syscall.SIGINT, "ImportKeyPair", false, false, nil},
 		{"the answer of the group's creation is lost", syscall.SIGTERM, "CreateSecurityGroup", false, false, nil},
 		{"the answer of the launch is lost", syscall.SIGHUP, "RunInstances", false, false, nil},
-		{"the instances are pending", syscall.SIGINT, "", true, false, func(w *world) func() bool { return w.called("DescribeInstances") }},
-		{"SSH does not answer yet", syscall.SIGTERM, "", false, true, func(w *world) func() bool {
-			start := len(w.EC2.Calls())
-			return func() bool {
-				return len(w.EC2.Instances()) == 2 && len(w.EC2.Calls()) > start && w.called("DescribeInstances")()
-			}
-		}},
+		{"the instances are pending", syscall.SIGINT, "", true, false, (*world).awaited},
+		{"SSH does not answer yet", syscall.SIGTERM, "", false, true, (*world).awaited},
 		{"an ENI is being attached", syscall.SIGINT, "AttachNetworkInterface", false, false, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -182,7 +184,7 @@ func TestInterrupted(t *testing.T) {
 			w.keys()
 			when := w.called(tt.delay)
 			if tt.when != nil {
-				when = tt.when(w)
+				when = func() bool { return tt.when(w) }
 			} else {
 				w.EC2.Delay(tt.delay, forever)
 			}
@@ -196,6 +198,57 @@ func TestInterrupted(t *testing.T) {
 			w.nothingRemains(t)
 		})
 	}
+}
+
+// TestShownLate interrupts a run of which EC2 shows nothing for a while. Nothing remains, and nobody believes that nothing is there.
+func TestShownLate(t *testing.T) {
+	var hide, hidden atomic.Int32
+	late := func(ec2 http.Handler) http.Handler {
+		return http.HandlerFunc(func(a http.ResponseWriter, q *http.Request) {
+			sent, err := io.ReadAll(q.Body)
+			if err != nil {
+				http.Error(a, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			q.Body = io.NopCloser(bytes.NewReader(sent))
+			if strings.Contains(string(sent), "Action=Describe") && strings.Contains(string(sent), tagRun) && hide.Load() > 0 {
+				sent = bytes.Replace(sent, []byte(tagRun), []byte("nothing-has-this"), 1)
+				q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(sent)), int64(len(sent))
+				hide.Add(-1)
+				hidden.Add(1)
+			}
+			ec2.ServeHTTP(a, q)
+		})
+	}
+	w := newWorld(t, account, late, func(*vpcsim.Instance) {}) // SSH does not answer
+	w.keys()
+	p := w.start(t, "-yes")
+	p.await(t, "the program waits for the instances", w.awaited)
+	const describes = 4 // of a look
+	hide.Store(4 * looks * describes)
+	check(t, p.Process.Signal(syscall.SIGINT))
+	status, printed := p.end(t)
+	if status != exitFailed || hidden.Load() < 2*looks*describes {
+		t.Errorf("%d, after %d descriptions without the truth: %s", status, hidden.Load(), printed)
+	}
+	w.nothingRemains(t)
+}
+
+// TestNobodyReads interrupts a run whose output nobody reads any more, as with tee(1), which ends by the same signal.
+func TestNobodyReads(t *testing.T) {
+	w := newWorld(t, account, nil, func(*vpcsim.Instance) {})
+	w.keys()
+	r, out, err := os.Pipe()
+	check(t, err)
+	p := w.startTo(t, out, "-yes")
+	check(t, out.Close())
+	p.await(t, "the program waits for the instances", w.awaited)
+	check(t, r.Close())
+	check(t, p.Process.Signal(syscall.SIGINT))
+	if status, _ := p.end(t); status != exitFailed {
+		t.Errorf("it ends by %v", p.ProcessState)
+	}
+	w.nothingRemains(t)
 }
 
 // TestKilled kills a run. A later -clean deletes what it has left, says what, and leaves alone what is of nobody's run.
@@ -214,10 +267,21 @@ func TestKilled(t *testing.T) {
 	if len(left) != len(before)+7 { // a key pair, a group, two instances with their boot ENIs, and the new ENI
 		t.Fatalf("a killed run has left %v", left)
 	}
-	if status, printed := w.run(t, "-clean", "-run", "another"); status != 0 || len(w.remains()) != len(left) {
+	if status, printed := w.run(t, "-clean", "-yes", "-run", "another"); status != 0 || len(w.remains()) != len(left) {
 		t.Errorf("of another run: %d %s: there remain %v", status, printed, w.remains())
 	}
-	status, printed := w.run(t, "-clean")
+	for _, args := range [][]string{{"-clean"}, {}} { // alone, and in the plan of the next run
+		status, printed := w.run(t, args...)
+		if status != exitMisuse || len(w.remains()) != len(left) {
+			t.Errorf("%q without -yes: %d %s: there remain %v", args, status, printed, w.remains())
+		}
+		for _, id := range left {
+			if slices.Contains(before, id) == strings.Contains(printed, id) {
+				t.Errorf("%q: %s, of those before: %v: %s", args, id, slices.Contains(before, id), printed)
+			}
+		}
+	}
+	status, printed := w.run(t, "-clean", "-yes")
 	if status != 0 {
 		t.Errorf("%d: %s", status, printed)
 	}
@@ -249,12 +313,47 @@ func TestCleaning(t *testing.T) {
 
 // TestCost checks that the first minute is billed as a whole, and that an unknown price is no zero.
 func TestCost(t *testing.T) {
-	second, _ := estimate("t3.small", time.Second)
-	minute, _ := estimate("t3.small", time.Minute)
-	if hour, known := estimate("t3.small", time.Hour); !known || second != minute || hour < 0.053 || hour > 0.054 {
+	small := prices["t3.small"]
+	second, minute, hour := estimate(small, 8, time.Second), estimate(small, 8, time.Minute), estimate(small, 8, time.Hour)
+	if second != minute || hour < 0.053 || hour > 0.054 {
 		t.Errorf("a second %f, a minute %f, an hour %f", second, minute, hour)
 	}
-	if text := cost("m5.metal", time.Hour); !strings.Contains(text, "the price of m5.metal is not known here") {
-		t.Error(text)
+	unknown := plan{kind: "m5.metal"}
+	for _, text := range []string{unknown.cost(time.Hour), unknown.mostCost()} {
+		if !strings.Contains(text, "m5.metal") || !strings.Contains(text, "not known here") {
+			t.Error(text)
+		}
+	}
+}
+
+// TestUsable refuses images with which something would remain, and those on which the programs do not run.
+func TestUsable(t *testing.T) {
+	volume := func(ends *bool) types.Image {
+		return types.Image{ImageId: new("ami-1"), Architecture: types.ArchitectureValuesX8664,
+			BlockDeviceMappings: []types.BlockDeviceMapping{{DeviceName: new("/dev/sda"), Ebs: &types.EbsBlockDevice{DeleteOnTermination: ends}}}}
+	}
+	arm := volume(new(true))
+	arm.Architecture = types.ArchitectureValuesArm64
+	for _, tt := range []struct {
+		image types.Image
+		want  string // empty: it is usable
+	}{
+		{volume(new(true)), ""},
+		{volume(new(false)), "outlives its instance"},
+		{volume(nil), "outlives its instance"},
+		{arm, "is of arm64"},
+	} {
+		if err := usable(tt.image); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want %q", err, tt.want)
+		}
+	}
+}
+
+// TestHelp prints help and nothing else.
+func TestHelp(t *testing.T) {
+	w := newWorld(t, account, nil, nil)
+	status, printed := w.run(t, "-help")
+	if status != 0 || !strings.Contains(printed, "-instance-profile name") || strings.Contains(printed, "acceptance:") {
+		t.Errorf("%d: %s", status, printed)
 	}
 }

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,9 @@ import (
 // cleanPatience is how long everything may take to disappear. An instance ends within a minute or two.
 const cleanPatience = 15 * time.Minute
 
+// looks is how often, one after another, EC2 must show nothing until a run believes it. What was made a moment ago may be shown late.
+const looks = 3
+
 // remains are what EC2 shows of runs. Instances that are terminated do not count: EC2 shows them for an hour, and they cost nothing.
 type remains struct {
 	instances []types.Instance
@@ -27,44 +31,59 @@ type remains struct {
 	keys      []types.KeyPairInfo
 }
 
+// each calls f with each thing that remains, in the order in which they can be deleted.
+func (r remains) each(f func(kind, id string, tags []types.Tag)) {
+	for _, i := range r.instances {
+		f("instance", sdk.ToString(i.InstanceId), i.Tags)
+	}
+	for _, k := range r.keys {
+		f("key pair", sdk.ToString(k.KeyName), k.Tags)
+	}
+	for _, e := range r.enis {
+		f("ENI", sdk.ToString(e.NetworkInterfaceId), e.TagSet)
+	}
+	for _, g := range r.groups {
+		f("security group", sdk.ToString(g.GroupId), g.Tags)
+	}
+}
+
 func (r remains) none() bool { return len(r.instances)+len(r.enis)+len(r.groups)+len(r.keys) == 0 }
 
 // String lists what remains.
 func (r remains) String() string {
+	if r.none() {
+		return "what EC2 has not shown"
+	}
 	var all []string
-	for _, i := range r.instances {
-		all = append(all, *i.InstanceId)
-	}
-	for _, e := range r.enis {
-		all = append(all, *e.NetworkInterfaceId)
-	}
-	for _, g := range r.groups {
-		all = append(all, *g.GroupId)
-	}
-	for _, k := range r.keys {
-		all = append(all, "key pair "+*k.KeyName)
-	}
+	r.each(func(kind, id string, _ []types.Tag) { all = append(all, kind+" "+id) })
 	return strings.Join(all, ", ")
 }
 
-// remains asks EC2 for what a run has made, or any run if its ID is empty.
-func (c *cloud) remains(ctx context.Context, run string) (remains, error) {
+// runs returns the IDs of the runs that have left something.
+func (r remains) runs() []string {
+	var all []string
+	r.each(func(_, _ string, tags []types.Tag) { all = append(all, tagMap(tags)[tagRun]) })
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// remains asks EC2 for what a run has made, or any run if its ID is empty. EC2 may show late what was made a moment ago. So what a run
+// knows of, m, counts also when EC2 does not show it. m may be nil.
+func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, err error) {
 	mine := filters("tag-key", tagRun)
 	if run != "" {
 		mine = filters("tag:"+tagRun, run)
 	}
-	var r remains
-	instances, err := c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{Filters: mine})
+	if r.instances, err = pages(ctx, ec2.NewDescribeInstancesPaginator(c.ec2, &ec2.DescribeInstancesInput{Filters: mine}), instancesOf); err != nil {
+		return r, err
+	}
+	r.enis, err = pages(ctx, ec2.NewDescribeNetworkInterfacesPaginator(c.ec2, &ec2.DescribeNetworkInterfacesInput{Filters: mine}),
+		func(p *ec2.DescribeNetworkInterfacesOutput) []types.NetworkInterface { return p.NetworkInterfaces })
 	if err != nil {
 		return r, err
 	}
-	ended := func(i types.Instance) bool { return i.State.Name == types.InstanceStateNameTerminated }
-	r.instances = slices.DeleteFunc(instancesOf(instances), ended)
-	enis, err := c.ec2.DescribeNetworkInterfaces(ctx, &ec2.DescribeNetworkInterfacesInput{Filters: mine})
-	if err != nil {
-		return r, err
-	}
-	groups, err := c.ec2.DescribeSecurityGroups(ctx, &ec2.DescribeSecurityGroupsInput{Filters: mine})
+	r.groups, err = pages(ctx, ec2.NewDescribeSecurityGroupsPaginator(c.ec2, &ec2.DescribeSecurityGroupsInput{Filters: mine}),
+		func(p *ec2.DescribeSecurityGroupsOutput) []types.SecurityGroup { return p.SecurityGroups })
 	if err != nil {
 		return r, err
 	}
@@ -72,37 +91,95 @@ func (c *cloud) remains(ctx context.Context, run string) (remains, error) {
 	if err != nil {
 		return r, err
 	}
-	r.enis, r.groups, r.keys = enis.NetworkInterfaces, groups.SecurityGroups, keys.KeyPairs
+	r.keys = keys.KeyPairs
+	if m != nil {
+		r.know(m)
+	}
+	r.instances = slices.DeleteFunc(r.instances, func(i types.Instance) bool { return i.State.Name == types.InstanceStateNameTerminated })
 	return r, nil
 }
 
-// clean deletes what a run has made, or any run if its ID is empty. It ends when EC2 has shown nothing for a number of looks one
-// after another: EC2 may show late what was made a moment ago.
-func (c *cloud) clean(ctx context.Context, run string, looks int, out output) error {
+// know adds what a run knows of.
+func (r *remains) know(m *made) {
+	for _, n := range m.nodes {
+		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {
+			r.instances = append(r.instances, types.Instance{InstanceId: &n.id, State: &types.InstanceState{Name: types.InstanceStateNamePending}})
+		}
+	}
+	if m.group != "" && !slices.ContainsFunc(r.groups, func(g types.SecurityGroup) bool { return *g.GroupId == m.group }) {
+		r.groups = append(r.groups, types.SecurityGroup{GroupId: new(m.group)})
+	}
+}
+
+// pages collects the items of all pages of an answer.
+func pages[P, I any](ctx context.Context, p interface {
+	HasMorePages() bool
+	NextPage(context.Context, ...func(*ec2.Options)) (P, error)
+}, items func(P) []I) ([]I, error) {
+	var all []I
+	for p.HasMorePages() {
+		page, err := p.NextPage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, items(page)...)
+	}
+	return all, nil
+}
+
+// sweep deletes what runs have left that were killed. Without -yes it only prints that: one of the runs may be running.
+func (c *cloud) sweep(ctx context.Context, o options, out output) error {
+	out.line("%s in %s: looking for what has the tag %s", c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
+	r, err := c.remains(ctx, o.run, nil)
+	if err != nil {
+		return err
+	}
+	r.each(func(kind, id string, tags []types.Tag) {
+		out.line("  %-15s %s of run %s", kind, id, tagMap(tags)[tagRun])
+	})
+	if !o.yes && !r.none() {
+		return &refusal{errors.New("nothing was deleted: if none of these runs is running, say -clean -yes; with -run ID, only what that run has left")}
+	}
+	return c.clean(ctx, o.run, nil, 1, out)
+}
+
+// again is the command that deletes what a run has left.
+func again(run string) string {
+	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
+}
+
+// clean deletes what a run has made, or any run if its ID is empty. It ends when EC2 has shown nothing for a number of looks.
+//
+// The security group is what makes this sure. EC2 deletes it only when no instance and no ENI has it, shown or not. After that, EC2
+// refuses each launch and each new ENI of the run that is still under way, because they have this group.
+func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out output) error {
 	said := map[string]bool{}
-	say := func(what, id string) {
-		if !said[id] {
-			said[id] = true
-			out.line("delete %s %s", what, id)
+	say := func(key, line string) {
+		if !said[key] {
+			said[key] = true
+			out.line("%s", line)
 		}
 	}
 	var r remains
 	var failed error
 	for end, empty := time.Now().Add(cleanPatience), 0; empty < looks; {
 		if time.Now().After(end) {
-			return fmt.Errorf("after %v there remain %s: try again with -clean (make test-ec2 ARGS=-clean): %w", cleanPatience, r, failed)
+			return errors.Join(fmt.Errorf("after %v there remain: %s: try again: %s", cleanPatience, r, again(run)), failed)
 		}
-		var err error
-		if r, err = c.remains(ctx, run); err == nil && r.none() {
-			empty++
-			failed = nil
-		} else {
+		found, err := c.look(ctx, run, m, say)
+		switch {
+		case err != nil:
 			empty = 0
-			failed = errors.Join(err, c.remove(ctx, r, say))
+			say(cmp.Or(code(err), err.Error()), fmt.Sprintf("again  %v", err))
+		case found.none():
+			empty++
+		default:
+			r, empty = found, 0
 		}
+		failed = err
 		if empty < looks {
 			if err := c.wait(ctx); err != nil {
-				return fmt.Errorf("there may remain %s: %w", r, errors.Join(err, failed))
+				return errors.Join(fmt.Errorf("interrupted: there may remain: %s: try again: %s", r, again(run)), failed)
 			}
 		}
 	}
@@ -110,34 +187,52 @@ func (c *cloud) clean(ctx context.Context, run string, looks int, out output) er
 	return nil
 }
 
+// look asks EC2 for what remains, and deletes what can be deleted now. EC2 must answer in a minute: a look is better made again than
+// never ended.
+func (c *cloud) look(ctx context.Context, run string, m *made, say func(key, line string)) (remains, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	r, err := c.remains(ctx, run, m)
+	if err != nil {
+		return r, err
+	}
+	return r, c.remove(ctx, r, m, say)
+}
+
 // remove deletes what can be deleted now. An ENI that is attached, and a group that an ENI has, wait for the instances.
-func (c *cloud) remove(ctx context.Context, r remains, say func(what, id string)) error {
+func (c *cloud) remove(ctx context.Context, r remains, m *made, say func(key, line string)) error {
+	r.each(func(kind, id string, _ []types.Tag) { say(id, "delete "+kind+" "+id) })
 	var errs []error
-	try := func(_ any, err error) {
-		if err != nil && !strings.HasSuffix(code(err), ".NotFound") && code(err) != "DependencyViolation" {
+	try := func(err error) (gone bool) {
+		gone = err == nil || strings.HasSuffix(code(err), ".NotFound")
+		if !gone && code(err) != "DependencyViolation" {
 			errs = append(errs, err)
 		}
+		return gone
 	}
 	for _, i := range r.instances {
-		say("instance", *i.InstanceId)
 		if i.State.Name != types.InstanceStateNameShuttingDown {
-			try(c.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: []string{*i.InstanceId}}))
+			_, err := c.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: []string{*i.InstanceId}})
+			try(err)
 		}
 	}
 	for _, k := range r.keys {
-		say("key pair", *k.KeyName)
-		try(c.ec2.DeleteKeyPair(ctx, &ec2.DeleteKeyPairInput{KeyName: k.KeyName}))
+		_, err := c.ec2.DeleteKeyPair(ctx, &ec2.DeleteKeyPairInput{KeyName: k.KeyName})
+		try(err)
 	}
 	for _, e := range r.enis {
-		say("ENI", sdk.ToString(e.NetworkInterfaceId))
 		if e.Status == types.NetworkInterfaceStatusAvailable {
-			try(c.ec2.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: e.NetworkInterfaceId}))
+			_, err := c.ec2.DeleteNetworkInterface(ctx, &ec2.DeleteNetworkInterfaceInput{NetworkInterfaceId: e.NetworkInterfaceId})
+			try(err)
 		}
 	}
+	if len(r.instances)+len(r.enis) > 0 {
+		return errors.Join(errs...)
+	}
 	for _, g := range r.groups {
-		say("security group", *g.GroupId)
-		if len(r.instances)+len(r.enis) == 0 {
-			try(c.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: g.GroupId}))
+		_, err := c.ec2.DeleteSecurityGroup(ctx, &ec2.DeleteSecurityGroupInput{GroupId: g.GroupId})
+		if try(err) && m != nil && m.group == *g.GroupId {
+			m.group = ""
 		}
 	}
 	return errors.Join(errs...)

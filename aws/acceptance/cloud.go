@@ -39,7 +39,7 @@ func open(ctx context.Context, o options) (*cloud, error) {
 		return nil, fmt.Errorf("the configuration of AWS: %w", err)
 	}
 	if c.Region == "" {
-		return nil, errors.New("there is no region: say -region, or set AWS_REGION")
+		return nil, errors.New("there is no region: set AWS_PROFILE to a profile that has one, or AWS_REGION, or say -region")
 	}
 	session, err := c.Credentials.Retrieve(ctx)
 	if err != nil {

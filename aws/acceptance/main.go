@@ -10,15 +10,16 @@
 // it has made, and prints an estimate of the cost.
 //
 // Everything that it makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on, with the ID of the run as the value.
-// So it finds what to delete in EC2, and not in its memory: also after a lost answer, and after a run that was killed (-clean).
-// The instances end by themselves after an hour.
+// So it finds what to delete in EC2, also after a lost answer, and after a run that was killed (-clean). It deletes nothing without
+// the tag. The instances end by themselves after an hour.
 //
-// Without -yes, it only prints what it would make, where, and what that would cost.
+// Without -yes, it only prints what it would make or delete, where, and what that would cost.
 package main
 
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
@@ -28,12 +29,16 @@ import (
 // The exit statuses.
 const (
 	exitFailed = 1 // a check failed, or something could not be done
-	exitMisuse = 2 // nothing was made: there is no -yes, there are no credentials, or an argument is wrong
+	exitMisuse = 2 // nothing was made or deleted: there is no -yes, there are no credentials, or an argument is wrong
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, func() {
+		stop()
+		fmt.Fprintln(os.Stderr, "acceptance: a signal: what was made is deleted first. A second signal ends the program at once, and leaves it")
+	})
+	signal.Ignore(syscall.SIGPIPE) // a reader of the output, such as tee(1), may end by the same signal: deleting must go on
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {
 		return
@@ -45,15 +50,26 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// A refusal is why nothing was made.
+// A refusal is why nothing was made or deleted.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
+// refused is a refusal because of an error, or of a signal, before anything was made.
+func refused(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		err = fmt.Errorf("interrupted: nothing was made: %w", context.Cause(ctx))
+	}
+	return &refusal{err}
+}
+
 // run does what the arguments say.
 func run(ctx context.Context, args []string, out output) error {
-	o, err := parse(args)
+	o, err := parse(args, out)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
 	if err != nil {
 		return &refusal{err}
 	}
@@ -62,15 +78,14 @@ func run(ctx context.Context, args []string, out output) error {
 	}
 	c, err := open(ctx, o)
 	if err != nil {
-		return &refusal{err}
+		return refused(ctx, err)
 	}
 	if o.clean {
-		out.line("%s in %s: looking for what has the tag %s", c.caller, c.region, tagRun)
-		return c.clean(ctx, o.run, 1, out)
+		return c.sweep(ctx, o, out)
 	}
 	p, err := c.plan(ctx, o)
 	if err != nil {
-		return &refusal{err}
+		return refused(ctx, err)
 	}
 	p.print(out)
 	if !o.yes {

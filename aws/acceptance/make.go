@@ -53,30 +53,46 @@ func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
 	return all
 }
 
-// make makes the key pair, the group and the instances, and waits until the instances run.
-func (c *cloud) make(ctx context.Context, o options, p plan, out output) (*made, error) {
-	m := &made{}
+// make makes the key pair, the group and the instances, and waits until the instances run. It notes in m what it has made.
+func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output) error {
 	userData, err := m.keys()
 	if err != nil {
-		return m, err
+		return err
 	}
 	public := ssh.MarshalAuthorizedKey(m.caller.PublicKey())
 	_, err = c.ec2.ImportKeyPair(ctx, &ec2.ImportKeyPairInput{KeyName: new(p.name()), PublicKeyMaterial: public, TagSpecifications: p.tags(types.ResourceTypeKeyPair)})
 	if err != nil {
-		return m, err
+		return fmt.Errorf("make the key pair: %w", err)
 	}
 	out.line("made   key pair %s", p.name())
-	if m.group, err = c.makeGroup(ctx, p); err != nil {
-		return m, err
+	if err := c.makeGroup(ctx, p, m); err != nil {
+		return fmt.Errorf("make the security group: %w", err)
 	}
 	out.line("made   security group %s", m.group)
 	if err := c.launch(ctx, o, p, m, userData); err != nil {
-		return m, err
+		return fmt.Errorf("launch the instances: %w", err)
 	}
 	for _, n := range m.nodes {
 		out.line("made   instance %s, %s", n.id, n.name)
 	}
-	return m, c.running(ctx, m)
+	return c.running(ctx, m)
+}
+
+// shownPatience is how long EC2 may refuse to know what it has made.
+const shownPatience = time.Minute
+
+// whenShown makes a call again while EC2 does not yet know what it has made a moment ago (EC2 developer guide, "Eventual
+// consistency").
+func (c *cloud) whenShown(ctx context.Context, call func() error) error {
+	for end := time.Now().Add(shownPatience); ; {
+		err := call()
+		if !strings.HasSuffix(code(err), ".NotFound") || time.Now().After(end) {
+			return err
+		}
+		if err := c.wait(ctx); err != nil {
+			return err
+		}
+	}
 }
 
 // keys makes the caller's key and the instances' host key, and returns the user data with the latter.
@@ -118,17 +134,20 @@ ssh_keys:
 }
 
 // makeGroup makes the security group: SSH from the caller, and everything between its members, which are instances and pods.
-func (c *cloud) makeGroup(ctx context.Context, p plan) (string, error) {
+func (c *cloud) makeGroup(ctx context.Context, p plan, m *made) error {
 	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.name()), Description: new("acceptance test of cni-ipvlan-vpc-k8s"),
 		VpcId: p.vpc.VpcId, TagSpecifications: p.tags(types.ResourceTypeSecurityGroup)})
 	if err != nil {
-		return "", err
+		return err
 	}
-	_, err = c.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: g.GroupId, IpPermissions: []types.IpPermission{
-		{IpProtocol: new("tcp"), FromPort: new(int32(sshPort)), ToPort: new(int32(sshPort)), IpRanges: []types.IpRange{{CidrIp: new(p.from.String())}}},
-		{IpProtocol: new("-1"), UserIdGroupPairs: []types.UserIdGroupPair{{GroupId: g.GroupId}}},
-	}})
-	return *g.GroupId, err
+	m.group = *g.GroupId
+	return c.whenShown(ctx, func() error {
+		_, err := c.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: g.GroupId, IpPermissions: []types.IpPermission{
+			{IpProtocol: new("tcp"), FromPort: new(int32(sshPort)), ToPort: new(int32(sshPort)), IpRanges: []types.IpRange{{CidrIp: new(p.from.String())}}},
+			{IpProtocol: new("-1"), UserIdGroupPairs: []types.UserIdGroupPair{{GroupId: g.GroupId}}},
+		}})
+		return err
+	})
 }
 
 // launch launches the instances. A client token makes the SDK's repetition of a lost call harmless.
@@ -146,11 +165,18 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 	if o.profile != "" {
 		in.IamInstanceProfile = &types.IamInstanceProfileSpecification{Name: &o.profile}
 	}
-	out, err := c.ec2.RunInstances(ctx, in)
+	m.started = time.Now() // and not after the call: its answer may be lost
+	var out *ec2.RunInstancesOutput
+	err := c.whenShown(ctx, func() (err error) {
+		out, err = c.ec2.RunInstances(ctx, in)
+		return err
+	})
+	if code(err) != "" {
+		m.started = time.Time{}
+	}
 	if err != nil {
 		return err
 	}
-	m.started = time.Now()
 	for i, instance := range out.Instances {
 		m.nodes = append(m.nodes, &node{name: fmt.Sprintf("node%d", i+1), id: sdk.ToString(instance.InstanceId)})
 	}

@@ -4,8 +4,10 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 	"time"
@@ -33,12 +35,14 @@ const (
 	partPods    = "pods"
 )
 
-func parse(args []string) (options, error) {
+// parse parses the arguments. If they ask for help, it prints that, and the error is flag.ErrHelp.
+func parse(args []string, out output) (options, error) {
 	var o options
 	var from string
 	f := flag.NewFlagSet("acceptance", flag.ContinueOnError)
-	f.BoolVar(&o.yes, "yes", false, "make everything, and delete it at the end; without it, only print what would be made")
-	f.BoolVar(&o.clean, "clean", false, "delete what runs that were killed have left, and do nothing else")
+	f.SetOutput(io.Discard) // main prints the error
+	f.BoolVar(&o.yes, "yes", false, "make everything, and delete it at the end; without it, only print what would be made or deleted")
+	f.BoolVar(&o.clean, "clean", false, "print what runs have left that were killed, and do nothing else; with -yes, delete it")
 	f.StringVar(&o.run, "run", "", "with -clean: only what the run of this `ID` has made")
 	f.BoolVar(&o.policy, "policy", false, "print the IAM policy that the caller needs, and do nothing else")
 	f.StringVar(&o.region, "region", "", "the `region`; else that of the environment or the profile")
@@ -54,8 +58,17 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.conflist, "conflist", "conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "the network configuration")
 	f.StringVar(&o.only, "only", "", "do one `part`: compare or pods")
 	f.DurationVar(&o.pause, "pause", 3*time.Second, "how long to wait between two looks at what is under way")
-	if err := f.Parse(args); err != nil {
+	err := f.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		out.line("The acceptance test on EC2: see docs/acceptance.md. With make: make test-ec2 ARGS=\"-yes -only compare\"")
+		f.SetOutput(out.w)
+		f.PrintDefaults()
+	}
+	if err != nil {
 		return o, err
+	}
+	if o.run != "" && !o.clean {
+		return o, errors.New("-run: it needs -clean: a run of the test chooses its ID itself")
 	}
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("%q: want flags alone", strings.Join(f.Args(), " "))

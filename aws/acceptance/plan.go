@@ -6,6 +6,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -32,11 +33,12 @@ type plan struct {
 	kind   string
 	from   netip.Prefix // from which SSH comes
 	nodes  string       // whose credentials the instances have
+	others remains      // of other runs
 }
 
 // plan finds out where to make what. It makes nothing.
 func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
-	p := plan{run: time.Now().UTC().Format("20060102-150405") + fmt.Sprintf("-%d", os.Getpid()), caller: c.caller, region: c.region, kind: o.kind, from: o.from}
+	p := plan{run: time.Now().UTC().Format("20060102-150405-") + strings.ToLower(rand.Text()[:8]), caller: c.caller, region: c.region, kind: o.kind, from: o.from}
 	for _, file := range []string{o.root, o.ends, o.conflist} {
 		if _, err := os.Stat(file); err != nil {
 			return p, fmt.Errorf("%w: run make test-ec2, which makes the files", err)
@@ -56,6 +58,9 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	}
 	p.vpc = out.Vpcs[0]
 	if p.image, err = c.findImage(ctx, o); err != nil {
+		return p, err
+	}
+	if p.others, err = c.remains(ctx, "", nil); err != nil {
 		return p, err
 	}
 	if !p.from.IsValid() {
@@ -115,9 +120,34 @@ func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 		return types.Image{}, fmt.Errorf("%s has no image %s of %s: say -image and -user", c.region, debianName, debian)
 	}
 	// The text of a date of ISO 8601 is in the order of time.
-	return slices.MaxFunc(out.Images, func(a, b types.Image) int {
+	newest := slices.MaxFunc(out.Images, func(a, b types.Image) int {
 		return cmp.Compare(sdk.ToString(a.CreationDate), sdk.ToString(b.CreationDate))
-	}), nil
+	})
+	return newest, usable(newest)
+}
+
+// usable returns an error if the programs do not run on the image, or if something of its instances would remain.
+func usable(i types.Image) error {
+	if i.Architecture != types.ArchitectureValuesX8664 {
+		return fmt.Errorf("image %s is of %s, and the programs are of x86_64: say another -image", sdk.ToString(i.ImageId), i.Architecture)
+	}
+	for _, d := range i.BlockDeviceMappings {
+		if d.Ebs != nil && !sdk.ToBool(d.Ebs.DeleteOnTermination) {
+			return fmt.Errorf("image %s has a volume, %s, that outlives its instance: say another -image", sdk.ToString(i.ImageId), sdk.ToString(d.DeviceName))
+		}
+	}
+	return nil
+}
+
+// gigabytes returns the size of the volumes of an instance.
+func (p plan) gigabytes() int {
+	all := 0
+	for _, d := range p.image.BlockDeviceMappings {
+		if d.Ebs != nil {
+			all += int(sdk.ToInt32(d.Ebs.VolumeSize))
+		}
+	}
+	return all
 }
 
 // callerAddress asks a server for the address from which this machine calls.
@@ -162,11 +192,17 @@ func (p plan) print(out output) {
 	out.line("Run %s, as %s", p.run, p.caller)
 	out.line("  where         %s, %s, %s (%s), %s (%s)", p.region, sdk.ToString(p.subnet.AvailabilityZone),
 		sdk.ToString(p.vpc.VpcId), sdk.ToString(p.vpc.CidrBlock), sdk.ToString(p.subnet.SubnetId), sdk.ToString(p.subnet.CidrBlock))
-	out.line("  instances     2 x %s of %s (%s), with a public address and 8 GB each", p.kind, sdk.ToString(p.image.ImageId), sdk.ToString(p.image.Name))
+	out.line("  instances     %d x %s of %s (%s), with a public address and %d GB each", instances, p.kind, sdk.ToString(p.image.ImageId),
+		sdk.ToString(p.image.Name), p.gigabytes())
 	out.line("  credentials   the instances call EC2 with %s", p.nodes)
 	out.line("  further       a key pair; a security group that lets in SSH from %s, and all traffic of its own members", p.from)
 	out.line("  meanwhile     ENIs: one for the comparison, then up to two for pods on each instance")
 	out.line("  tag           everything has %s=%s; it is deleted at the end", tagRun, p.run)
 	out.line("  at the latest the instances end by themselves after %v, also if this machine is gone", instancesEndAfter)
-	out.line("  cost          %s", cost(p.kind, expectedDuration))
+	out.line("  cost          %s", p.cost(expectedDuration))
+	out.line("                %s", p.mostCost())
+	if !p.others.none() {
+		out.line("  other runs    %s have: %s", strings.Join(p.others.runs(), ", "), p.others)
+		out.line("                if none of them is running: %s", again(""))
+	}
 }

@@ -27,10 +27,7 @@ import (
 const sshPort = 22
 
 // A shell is a connection by SSH.
-type shell struct {
-	*ssh.Client
-	stop func() bool // ends the watch on the context
-}
+type shell struct{ *ssh.Client }
 
 // connect connects to an instance that is booting. The connection ends with ctx.
 func connect(ctx context.Context, addr netip.Addr, user string, m *made, wait func(context.Context) error) (*shell, error) {
@@ -56,15 +53,16 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 	if err != nil {
 		return nil, err
 	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	// A server that never answers must not hold up the test.
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	transport, channels, requests, err := ssh.NewClientConn(conn, to, c)
 	if err != nil {
+		stop()
 		return nil, errors.Join(err, conn.Close())
 	}
 	_ = conn.SetDeadline(time.Time{})
-	client := ssh.NewClient(transport, channels, requests)
-	return &shell{client, context.AfterFunc(ctx, func() { client.Close() })}, nil
+	return &shell{ssh.NewClient(transport, channels, requests)}, nil
 }
 
 // asRoot is a command as root. An image lets in root itself, or somebody who may use sudo(8).

@@ -11,23 +11,24 @@ import (
 )
 
 // test makes everything, tries it, and deletes it.
-func (c *cloud) test(ctx context.Context, o options, p plan, out output) (err error) {
-	var m *made
+func (c *cloud) test(ctx context.Context, o options, p plan, out output) error {
+	m := &made{}
 	return cleaning(func() error {
-		m, err = c.make(ctx, o, p, out)
+		err := c.make(ctx, o, p, m, out)
 		if err == nil {
 			err = c.parts(ctx, o, p, m, out)
 		}
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = errors.Join(cause, err)
+		}
 		if ctx.Err() != nil {
-			err = fmt.Errorf("interrupted: %w", errors.Join(context.Cause(ctx), err))
-			out.line("interrupted: deleting everything; a second signal ends at once, and leaves it to -clean")
+			return fmt.Errorf("interrupted: %w", err)
 		}
 		return err
 	}, func() error {
-		const looks = 2
-		err := c.clean(context.WithoutCancel(ctx), p.run, looks, out)
-		if m != nil && !m.started.IsZero() {
-			out.line("cost   %s", cost(p.kind, time.Since(m.started)))
+		err := c.clean(context.WithoutCancel(ctx), p.run, m, looks, out)
+		if !m.started.IsZero() {
+			out.line("cost   %s", p.cost(time.Since(m.started)))
 		}
 		return err
 	})
@@ -52,6 +53,7 @@ func (c *cloud) parts(ctx context.Context, o options, p plan, m *made, out outpu
 		if n.shell, err = connect(ctx, n.public, o.user, m, c.wait); err != nil {
 			return err
 		}
+		defer n.shell.Close()
 		out.line("ssh    %s (%s, %s) lets us in", n.name, n.id, n.addr)
 	}
 	failures := 0

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -136,8 +137,17 @@ func (p *process) printed() string {
 // start starts the program with arguments, in addition to those of the world.
 func (w *world) start(t *testing.T, args ...string) *process {
 	t.Helper()
+	return w.startTo(t, nil, args...)
+}
+
+// startTo is start, with a file that gets the output; nil: the process keeps it.
+func (w *world) startTo(t *testing.T, to *os.File, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command(os.Args[0], append(w.args[:len(w.args):len(w.args)], args...)...), done: make(chan struct{})}
 	p.Env, p.Stdout, p.Stderr = w.env, p, p
+	if to != nil {
+		p.Stdout, p.Stderr = to, to
+	}
 	check(t, w.Internet.Do(p.Start))
 	go func() {
 		_ = p.Wait()
@@ -153,7 +163,7 @@ func (p *process) end(t *testing.T) (status int, printed string) {
 	select {
 	case <-p.done:
 		return p.ProcessState.ExitCode(), p.printed()
-	case <-time.After(10 * time.Minute):
+	case <-time.After(time.Hour):
 		t.Fatalf("it has not ended:\n%s", p.printed())
 		return 0, ""
 	}
@@ -180,13 +190,13 @@ func (p *process) await(t *testing.T, what string, holds func() bool) {
 // called reports whether EC2 has answered, or is about to answer, a call of the action.
 func (w *world) called(action string) func() bool {
 	return func() bool {
-		for _, c := range w.EC2.Calls() {
-			if c.Action == action {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == action })
 	}
+}
+
+// awaited reports whether the program has asked for the instances that it has launched.
+func (w *world) awaited() bool {
+	return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == "DescribeInstances" && c.Params["InstanceId.1"] != "" })
 }
 
 // remains are what EC2 has.

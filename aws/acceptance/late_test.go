@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// A late is an EC2 that interrupts the program at one of its calls. EC2 carries this call out late, when the program has already
+// looked for what remains.
+type late struct {
+	ec2    http.Handler
+	signal syscall.Signal
+	at     int // the number of the call, among those that change something
+	looks  int // how often the program looks before the call is carried out
+
+	mu      sync.Mutex
+	program *process
+	calls   int
+	held    *http.Request
+	action  string // of the call
+}
+
+// ServeHTTP answers a call of EC2.
+func (l *late) ServeHTTP(a http.ResponseWriter, q *http.Request) {
+	body, err := io.ReadAll(q.Body)
+	if err != nil {
+		return // the program has gone
+	}
+	q = q.WithContext(context.WithoutCancel(q.Context()))
+	q.Body = io.NopCloser(bytes.NewReader(body))
+	action, _, _ := strings.Cut(strings.TrimPrefix(string(body), "Action="), "&")
+	if l.hold(action, q) {
+		<-l.program.done // and has no answer
+		return
+	}
+	l.ec2.ServeHTTP(a, q)
+	if action == "DescribeKeyPairs" { // the end of a look
+		l.looked()
+	}
+}
+
+// hold interrupts the program and keeps the call, if it is the one.
+func (l *late) hold(action string, q *http.Request) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if strings.HasPrefix(action, "Describe") || l.action != "" {
+		return false
+	}
+	if l.calls++; l.calls != l.at {
+		return false
+	}
+	l.action = action
+	_ = l.program.Process.Signal(l.signal)
+	if slices.Contains([]string{"TerminateInstances", "DeleteKeyPair", "DeleteSecurityGroup"}, action) {
+		return false // the program has begun to delete, and goes on
+	}
+	l.held = q
+	return true
+}
+
+// looked carries the call out when it is time. The program gets the answer to its look afterwards.
+func (l *late) looked() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held == nil {
+		return
+	}
+	if l.looks--; l.looks == 0 {
+		l.ec2.ServeHTTP(httptest.NewRecorder(), l.held)
+		l.held = nil
+	}
+}
+
+// TestInterruptedAnywhere interrupts a run at its changes, one after another. EC2 carries the change out when the program has already
+// looked once or twice for what remains. In the end, nothing remains.
+func TestInterruptedAnywhere(t *testing.T) {
+	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
+	seen := map[string]bool{}
+	for at, over := 1, false; !over; at++ {
+		afters := []int{1, 2}
+		if at > 4 { // what the comparison changes
+			afters = []int{1 + at%2}
+		}
+		if at > 8 {
+			at += 4 // most of these are refused, or dry runs
+		}
+		for _, after := range afters {
+			t.Run(fmt.Sprintf("call %d, after look %d", at, after), func(t *testing.T) {
+				l := &late{signal: signals[(at+after)%len(signals)], at: at, looks: after}
+				l.mu.Lock() // until the program is known
+				w := newWorld(t, account, func(ec2 http.Handler) http.Handler { l.ec2 = ec2; return l }, reachable(t))
+				w.keys()
+				l.program = w.start(t, "-yes", "-only", "compare")
+				l.mu.Unlock()
+				status, printed := l.program.end(t)
+				seen[l.action] = true
+				over = status == 0 // it was interrupted when the test was over, if at all
+				if !over && (status != exitFailed || l.held != nil || !strings.Contains(printed, "interrupted")) {
+					t.Errorf("%s: %d, carried out: %v: %s", l.action, status, l.held == nil, printed)
+				}
+				w.nothingRemains(t)
+			})
+		}
+	}
+	for _, action := range []string{"ImportKeyPair", "CreateSecurityGroup", "AuthorizeSecurityGroupIngress", "RunInstances", "CreateNetworkInterface"} {
+		if !seen[action] {
+			t.Errorf("no run was interrupted at %s", action)
+		}
+	}
+}
