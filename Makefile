@@ -47,7 +47,7 @@ packages:
 # The hours are against what hangs: the busiest machine needs less.
 test-native:
 	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
-	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -skip '^TestWhole$$' ./aws/acceptance
+	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h $(RACE) -exec $(VM)/exec -skip '^TestWhole$$' ./aws/acceptance
 	env -u MAKEFLAGS go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam ./aws/acceptance $(KERNEL) ./aws/sim/cluster)")
 	env -u MAKEFLAGS go test -timeout 2h -run '$(ALONE)' -parallel 4 ./ipam
 
