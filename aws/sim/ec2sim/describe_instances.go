@@ -53,12 +53,12 @@ var instanceCatalogue = catalogue[*Instance]{
 	idParam: "instanceIds",
 	fields: map[string]func(*Instance) []string{
 		"availability-zone":   func(i *Instance) []string { return one(i.Zone) },
-		"client-token":        func(i *Instance) []string { return one(i.launch.token) },
+		"client-token":        func(i *Instance) []string { return one(i.launch.in.ClientToken) },
 		"image-id":            func(i *Instance) []string { return one(i.image()) },
 		"instance-id":         func(i *Instance) []string { return one(i.ID) },
 		"instance-state-name": func(i *Instance) []string { return one(i.state()) },
 		"instance-type":       func(i *Instance) []string { return one(i.Type) },
-		"key-name":            func(i *Instance) []string { return one(i.launch.key) },
+		"key-name":            func(i *Instance) []string { return one(i.launch.in.KeyName) },
 		"subnet-id":           func(i *Instance) []string { return one(i.Subnet) },
 		"vpc-id":              func(i *Instance) []string { return one(i.VPC) },
 	},
@@ -77,7 +77,7 @@ func (s *Sim) reservations(instances []*Instance) []reservation {
 	slices.SortFunc(instances, func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
 	var all []reservation
 	for _, i := range instances {
-		id := cmp.Or(i.launch.reservation, "r-"+i.ID[len("i-"):])
+		id := i.launch.reservation
 		at := slices.IndexFunc(all, func(r reservation) bool { return r.ID == id })
 		if at < 0 {
 			at = len(all)
@@ -92,8 +92,8 @@ func (s *Sim) reservations(instances []*Instance) []reservation {
 func (s *Sim) instanceItem(i *Instance) instanceItem {
 	state := i.state()
 	item := instanceItem{
-		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.key, LaunchIndex: i.launch.index,
-		Type: i.Type, LaunchTime: i.launched.UTC().Truncate(time.Second), Zone: i.Zone, ClientToken: i.launch.token, Tags: tagSet(i.tags),
+		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.in.KeyName, LaunchIndex: i.launch.index,
+		Type: i.Type, LaunchTime: i.launched.UTC().Truncate(time.Second), Zone: i.Zone, ClientToken: i.launch.in.ClientToken, Tags: tagSet(i.tags),
 	}
 	enis := s.attached(i)
 	if len(enis) == 0 {
@@ -111,4 +111,4 @@ func (s *Sim) instanceItem(i *Instance) instanceItem {
 }
 
 // image returns the ID of the image from which the instance was launched.
-func (i *Instance) image() string { return cmp.Or(i.launch.image, defaultImages[0].ID) }
+func (i *Instance) image() string { return cmp.Or(i.launch.in.ImageID, defaultImages[0].ID) }

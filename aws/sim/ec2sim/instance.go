@@ -60,7 +60,7 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	groups, err := s.groups(r.SecurityGroups)
+	groups, err := s.groupsIn(sub, r.SecurityGroups)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +87,7 @@ func (s *Sim) run(r RunInstance) (*Instance, error) {
 		Type: r.Type, Zone: sub.Zone, Subnet: sub.ID, VPC: sub.VPC,
 		sim: s, limits: limits, role: cmp.Or(r.Role, "node"), tags: own(r.Tags), launched: time.Now(),
 	}
+	i.launch.reservation = fmt.Sprintf("r-%017x", s.count("r"))
 	i.metadata.tokens = map[string]time.Time{}
 	s.instances[i.ID] = i
 	public := sub.MapPublicIP

@@ -4,19 +4,19 @@
 package ec2sim
 
 import (
+	"cmp"
 	"encoding/base64"
-	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 )
 
 // A launch is what RunInstances has said about an instance, apart from its network.
 type launch struct {
-	image, key  string // the ID of the image, and the name of the key pair
-	publicKey   string // as a line of authorized_keys
+	in          runInstancesInput
+	publicKey   string // of the key pair, as a line of authorized_keys
 	userData    []byte
-	token       string
 	reservation string
 	index       int // among those of one call
 }
@@ -74,8 +74,8 @@ type reservation struct {
 // runInstances launches instances that are alike (API: RunInstances). Each gets its boot ENI here: the simulator takes one
 // request for a network interface, for device index 0. Tags of volumes are accepted, but there are no volumes.
 func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
-	if r := s.launchedBy(in.ClientToken); r != nil {
-		return &reservationOutput{reservation: *r}, nil
+	if r, err := s.launchedBy(in); r != nil || err != nil {
+		return r, err
 	}
 	l, tags, err := s.launchOf(in)
 	if err != nil {
@@ -86,16 +86,17 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	if in.IAMInstanceProfile != nil {
 		r.Role = in.IAMInstanceProfile.Name
 	}
-	l.reservation = fmt.Sprintf("r-%017x", s.count("r"))
-	answer := reservation{ID: l.reservation, OwnerID: s.cfg.Account}
+	answer := reservation{OwnerID: s.cfg.Account}
 	for l.index = range in.MaxCount {
 		i, err := s.run(r)
-		if err != nil && l.index >= max(in.MinCount, 1) {
+		if err != nil && l.index >= in.MinCount {
 			break
 		}
 		if err != nil {
-			return nil, err
+			return nil, err // it is the first, because there are addresses for all
 		}
+		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // that of the first
+		l.reservation = answer.ID
 		i.launch, i.until = l, time.Now().Add(s.cfg.BootDelay)
 		boot := s.attached(i)[0]
 		boot.description = eni.Description
@@ -111,7 +112,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 
 // launchOf checks a launch, and returns what it says apart from the network, and the tags of each type of resource.
 func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]string, error) {
-	l := launch{image: in.ImageID, key: in.KeyName, token: in.ClientToken}
+	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
 		return l, nil, refuse("InvalidParameterValue", "The simulator launches instances with one network interface, at device index 0.")
 	}
@@ -133,6 +134,13 @@ func (s *Sim) launchOf(in *runInstancesInput) (launch, map[string]map[string]str
 		return l, nil, refuse("InvalidUserData.Malformed", "Invalid BASE64 encoding of user data.")
 	}
 	tags, err := launchTags(in.TagSpecifications)
+	if err != nil {
+		return l, nil, err
+	}
+	sub, err := s.subnet(in.NetworkInterfaces[0].SubnetID)
+	if err == nil && sub.CIDR.IsValid() && sub.free() < in.MinCount {
+		err = refuse("InsufficientFreeAddressesInSubnet", "There are not enough free addresses in subnet '%s' to satisfy the requested number of instances.", sub.ID)
+	}
 	return l, tags, err
 }
 
@@ -152,17 +160,22 @@ func launchTags(specs []tagSpecification) (map[string]map[string]string, error) 
 	return tags, nil
 }
 
-// launchedBy returns the launch with a client token (API: "Ensuring idempotency").
-func (s *Sim) launchedBy(token string) *reservation {
-	if token == "" {
-		return nil
+// launchedBy returns the launch with the client token, if there is one (API: "Ensuring idempotency").
+func (s *Sim) launchedBy(in *runInstancesInput) (*reservationOutput, error) {
+	if in.ClientToken == "" {
+		return nil, nil
 	}
 	for _, r := range s.reservations(slices.Collect(maps.Values(s.instances))) {
-		if s.instances[r.Instances.Items[0].ID].launch.token == token {
-			return &r
+		l := s.instances[r.Instances.Items[0].ID].launch
+		if l.in.ClientToken != in.ClientToken {
+			continue
 		}
+		if !reflect.DeepEqual(l.in, *in) {
+			return nil, tokenUsed()
+		}
+		return &reservationOutput{reservation: r}, nil
 	}
-	return nil
+	return nil, nil
 }
 
 type terminateInstancesInput struct {

@@ -14,6 +14,11 @@ const (
 	create   = "CreateNetworkInterface SubnetId=subnet-b"
 	attached = create + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
 
+	launch1   = "RunInstances ImageId=ami-00000000000000001 InstanceType=t3.small MinCount=1 MaxCount=1 NetworkInterface.1.SubnetId=subnet-b"
+	importKey = "ImportKeyPair KeyName=mine PublicKeyMaterial=c3NoLWVkMjU1MTkgQUFBQSBtaW5l"
+	makeGroup = "CreateSecurityGroup GroupName=mine GroupDescription=mine VpcId=vpc-1"
+	allow     = "AuthorizeSecurityGroupIngress GroupId=sg-00000000000000001 IpPermissions.1.IpProtocol=-1 IpPermissions.1.IpRanges.1.CidrIp=203.0.113.0/24"
+
 	dual         = "CreateNetworkInterface SubnetId=subnet-dual"
 	dualAttached = dual + "\nAttachNetworkInterface InstanceId=i-1 NetworkInterfaceId=eni-2 DeviceIndex=1"
 )
@@ -182,6 +187,28 @@ func TestRules(t *testing.T) {
 		{"describe: page too small", "", "DescribeSubnets MaxResults=4", "400 InvalidParameterValue"},
 		{"describe: page of IDs", "", "DescribeNetworkInterfaces NetworkInterfaceId.1=eni-1 MaxResults=5", "400 InvalidParameterCombination"},
 		{"describe: bad token", "", "DescribeSubnets NextToken=xyz", "400 InvalidNextToken"},
+
+		{"launch: no image", "", strings.Replace(launch1, "ami-00000000000000001", "ami-9", 1), "400 InvalidAMIID.NotFound"},
+		{"launch: no key pair", "", launch1 + " KeyName=mine", "400 InvalidKeyPair.NotFound"},
+		{"launch: no subnet", "", strings.Replace(launch1, "subnet-b", "subnet-x", 1), "400 InvalidSubnetID.NotFound"},
+		{"launch: no group", "", launch1 + " NetworkInterface.1.SecurityGroupId.1=sg-x", "400 InvalidGroup.NotFound"},
+		{"launch: none", "", strings.Replace(launch1, "MinCount=1", "MinCount=0", 1), "400 MissingParameter"},
+		{"launch: less than the minimum", "", strings.Replace(launch1, "MinCount=1", "MinCount=2", 1), "400 InvalidParameterValue"},
+		{"launch: subnet full", "", "RunInstances ImageId=ami-00000000000000001 InstanceType=t3.small MinCount=12 MaxCount=12 NetworkInterface.1.SubnetId=subnet-tiny", "400 InsufficientFreeAddressesInSubnet"},
+		{"launch: two interfaces", "", launch1 + " NetworkInterface.2.SubnetId=subnet-a", "400 InvalidParameterValue"},
+		{"launch: user data", "", launch1 + " UserData=!", "400 InvalidUserData.Malformed"},
+		{"launch: tags for a key pair", "", launch1 + " TagSpecification.1.ResourceType=key-pair TagSpecification.1.Tag.1.Key=a", "400 InvalidParameterValue"},
+		{"launch: token of another", launch1 + " ClientToken=t", launch1 + " ClientToken=t UserData=YQ==", "400 IdempotentParameterMismatch"},
+		{"terminate: no instance", "", "TerminateInstances InstanceId.1=i-9", "400 InvalidInstanceID.NotFound"},
+		{"key pair: the name is taken", importKey, importKey, "400 InvalidKeyPair.Duplicate"},
+		{"key pair: no key", "", "ImportKeyPair KeyName=mine PublicKeyMaterial=YQ==", "400 InvalidKey.Format"},
+		{"group: no VPC", "", "CreateSecurityGroup GroupName=a GroupDescription=a VpcId=vpc-x", "400 InvalidVpcID.NotFound"},
+		{"group: the name is taken", makeGroup, makeGroup, "400 InvalidGroup.Duplicate"},
+		{"group: a rule twice", makeGroup + "\n" + allow, allow, "400 InvalidPermission.Duplicate"},
+		{"group: a rule without ports", makeGroup, "AuthorizeSecurityGroupIngress GroupId=sg-00000000000000001 IpPermissions.1.IpProtocol=tcp", "400 InvalidParameterValue"},
+		{"group: in use", makeGroup + "\n" + launch1 + " NetworkInterface.1.SecurityGroupId.1=sg-00000000000000001", "DeleteSecurityGroup GroupId=sg-00000000000000001", "400 DependencyViolation"},
+		{"group: there is none", "", "DeleteSecurityGroup GroupId=sg-00000000000000001", "400 InvalidGroup.NotFound"},
+		{"group: of another VPC", "CreateSecurityGroup GroupName=a GroupDescription=a VpcId=vpc-2", launch1 + " NetworkInterface.1.SecurityGroupId.1=sg-00000000000000001", "400 InvalidParameter"},
 
 		{"dry run", "", create + " DryRun=true", "412 DryRunOperation"},
 	} {

@@ -24,10 +24,14 @@ func (s *Sim) madeBy(in *createNetworkInterfaceInput) (*createNetworkInterfaceOu
 	case !ok || !first.until.IsZero() && !time.Now().Before(first.until):
 		return nil, nil
 	case !reflect.DeepEqual(first.in, *in):
-		return nil, refuse("IdempotentParameterMismatch",
-			"The client token you have provided is associated with a resource you are already using with different parameters.")
+		return nil, tokenUsed()
 	}
 	return new(first.out), nil
+}
+
+func tokenUsed() error {
+	return refuse("IdempotentParameterMismatch",
+		"The client token you have provided is associated with a resource you are already using with different parameters.")
 }
 
 func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *createNetworkInterfaceOutput) {
