@@ -72,6 +72,19 @@ func TestRefusals(t *testing.T) {
 	w.nothingRemains(t)
 }
 
+// TestDenied says which permissions it needs, and deletes what it has made.
+func TestDenied(t *testing.T) {
+	c := account
+	c.Denied = []string{"RunInstances"}
+	w := newWorld(t, c, nil, nil)
+	w.keys()
+	status, printed := w.run(t, "-yes")
+	if status != exitFailed || !strings.Contains(printed, "launch the instances: ") || !strings.Contains(printed, "ARGS=-policy") || strings.Contains(printed, "cost   about") {
+		t.Errorf("%d: %s", status, printed)
+	}
+	w.nothingRemains(t)
+}
+
 // reachable boots instances that SSH reaches, but which execute nothing.
 func reachable(t *testing.T) func(*vpcsim.Instance) {
 	return func(i *vpcsim.Instance) {

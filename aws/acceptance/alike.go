@@ -29,9 +29,11 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 		return 0, fmt.Errorf("a simulator like this EC2: %w", err)
 	}
 	node := m.nodes[0]
-	tunnel := &http.Client{Transport: &http.Transport{DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
+	const reads = 8 // at once: the suite's client makes as many
+	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads, DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
 		return node.shell.Dial(network, addr) // through the instance: metadata answers nobody else
 	}}}
+	defer tunnel.CloseIdleConnections()
 	real := compare.Place{
 		Name: "real", EC2: &http.Client{}, Metadata: tunnel, MetadataURL: "http://169.254.169.254",
 		Node: node.id, Other: m.nodes[1].id, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId, Subnet: *p.subnet.SubnetId,
@@ -74,8 +76,10 @@ func printTable(t compare.Table, out output) {
 	rows := slices.Clone(t.Rows)
 	slices.SortStableFunc(rows, func(a, b compare.Row) int { return rank(a) - rank(b) })
 	for _, r := range rows {
-		word := []string{"FAIL", "kind", "value"}[rank(r)]
-		out.line("%-6s %-72s %-40s %s", word, r.Call+": "+r.Field, shown(r.Real), shown(r.Sim))
+		out.line("%-6s %-72s %-40s %s", []string{"FAIL", "kind", "value"}[rank(r)], r.Call+": "+r.Field, shown(r.Real), shown(r.Sim))
+		if r.Fails() {
+			out.line("       in the step: %s", r.Step)
+		}
 	}
 	out.line("FAIL: the suite reads the field, and it differs in kind. kind: it differs in kind, and the suite does not read it. value: only the value differs.")
 }

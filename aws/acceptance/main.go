@@ -44,6 +44,9 @@ func main() {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "acceptance:", err)
+	if code(err) == "UnauthorizedOperation" {
+		fmt.Fprintln(os.Stderr, "acceptance: the permissions that it needs: make test-ec2 ARGS=-policy")
+	}
 	if _, ok := errors.AsType[*refusal](err); ok {
 		os.Exit(exitMisuse)
 	}

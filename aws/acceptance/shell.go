@@ -39,7 +39,7 @@ func connect(ctx context.Context, addr netip.Addr, user string, m *made, wait fu
 			return s, nil
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("SSH to %s@%s for %v: %w", user, addr, bootPatience, err)
+			return nil, fmt.Errorf("SSH to %s@%s fails for %v: look at -from, -user and the firewalls on the way: %w", user, addr, bootPatience, err)
 		}
 		if err := wait(ctx); err != nil {
 			return nil, err

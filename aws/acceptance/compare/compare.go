@@ -46,7 +46,6 @@ type Place struct {
 type Options struct {
 	Tags  map[string]string // of the ENIs that are made
 	Pause time.Duration     // between two looks, while a change is under way
-	Say   func(step string) // before each step
 }
 
 // patience is how long a change may take. An attachment takes seconds, and metadata may lag by half a minute.
@@ -86,9 +85,6 @@ func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	t := &table{seen: map[Row]int{}, calls: map[string]bool{}}
 	sides := []*side{newSide(real, o), newSide(simulated, o)}
 	for _, s := range script {
-		if o.Say != nil {
-			o.Say(s.name)
-		}
 		var failed error
 		for _, side := range sides {
 			if err := side.take(ctx, s); err != nil && failed == nil {
