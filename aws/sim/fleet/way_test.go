@@ -43,7 +43,6 @@ func enis(n int) map[string]int {
 // addresses more: so many cool. The three prefixes of a new ENI are enough for that.
 var ways = []way{
 	{name: "defaults", policy: defaults(), needs: enis(2), churns: enis(1)},
-	{name: "ipBatchSize 0", policy: with(func(p *lease.Policy) { p.Batch = 0 }), needs: enis(2), churns: enis(1)},
 	{name: "prefixes", policy: with(func(p *lease.Policy) { p.Prefixes = true }), needs: enis(1)},
 	{name: "prefixes, warm", policy: with(func(p *lease.Policy) { p.Prefixes, p.Warm = true, registry.Warm{Min: 16, Max: 32} }),
 		needs: enis(1)},
