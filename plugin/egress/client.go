@@ -41,13 +41,16 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 // clientRoutes lead into the tunnel. If two egresses disagree about a prefix, the one that names it
 // as a destination counts.
 func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err error) {
-	var out, spared []nl.Route
+	var out, spared, hops []nl.Route
 	for _, e := range all {
 		gw := e.gateway(f)
 		if !gw.IsValid() {
 			continue
 		}
 		no := e.spared(f, p.routes, gateways(all))
+		if hop := onTunnel(gw); f == nl.IPv6 && !slices.Contains(hops, hop) {
+			no, hops = append(no, hop.Dst), append(hops, hop)
+		}
 		for _, dst := range no {
 			spared = append(spared, nl.Route{Dst: dst, Type: "throw", Table: TableOut, Protocol: nl.RouteProtocol})
 		}
@@ -58,7 +61,7 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 			if slices.Contains(no, dst) {
 				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the configuration excepts it: no packet would take the tunnel", dst))
 			}
-			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: true, Src: p.addr(f), MTU: min(e.MTU, nl.TunnelMTU(f, p.mtu)), Table: TableOut, Protocol: nl.RouteProtocol})
+			out = append(out, nl.Route{Dst: dst, Via: gw, Dev: linkName(f), OnLink: f == nl.IPv4, Src: p.addr(f), MTU: min(e.MTU, nl.TunnelMTU(f, p.mtu)), Table: TableOut, Protocol: nl.RouteProtocol})
 		}
 	}
 	named := func(r nl.Route) bool {
@@ -69,11 +72,24 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 			objects = append(objects, r)
 		}
 	}
-	for _, r := range out {
+	for _, r := range slices.Concat(hops, out) {
 		objects = append(objects, r)
 	}
 	return objects, err
 }
+
+// onTunnel makes a gateway of IPv6 valid for routes by the tunnel. No packet takes it: the route that spares the gateway has a
+// smaller metric. But that one has no link. The kernel looks for a route to the gateway by the link of a new route, in the table of
+// the new route, and so finds this one (ip6_route_check_nh).
+//
+// The flag onlink is no way to that. Before Linux 7.0, the kernel refuses it if the main table has a route to the gateway by
+// another link (ip6_route_check_nh_onlink). The pod has one: to the Services.
+func onTunnel(gw netip.Addr) nl.Route {
+	return nl.Route{Dst: single(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
+}
+
+// lastMetric is more than that of all other routes: the kernel's default is 1024.
+const lastMetric = 2048
 
 // gateways are those of several egresses: the packets outside must not enter a tunnel again.
 func gateways(all []Egress) (gws []netip.Addr) {

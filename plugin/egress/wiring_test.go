@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -84,5 +86,30 @@ func TestGatewaysAreSpared(t *testing.T) {
 	w, err := aPod(nil).client([]Egress{c.Egresses["a"], c.Egresses["b"]})
 	if err != nil || !strings.Contains(w.String(), "ip route add throw 172.20.0.77/32 table 73") {
 		t.Errorf("%v\n%s", err, w)
+	}
+}
+
+// TestGatewayOfIPv6: routes by the tunnel need no flag onlink, which kernels before 7.0 refuse here. The route that makes the gateway
+// valid for them comes before them. The one that spares the gateway comes before that, and has a smaller metric. This is so even
+// if the gateway is in no destination.
+func TestGatewayOfIPv6(t *testing.T) {
+	for _, destinations := range []string{"::/0", "fd00:99::/64"} {
+		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+`"], "except": ["2600:1f18::/56"], "namespaces": ["x"]}`)).Egresses["e"]
+		w, err := aPod(prefixes("fd00:20::/108")).client([]Egress{e, e})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for line := range strings.Lines(w.String()) {
+			if strings.Contains(line, "fd00:20::77") {
+				got = append(got, strings.TrimSpace(strings.TrimPrefix(line, "pod:")))
+			}
+		}
+		dst := strings.Replace(destinations, "::/0", "default", 1)
+		by := "ip -6 route add " + dst + " via fd00:20::77 dev egress6 src 2600:1f18:0:1::5 table 73 proto 72"
+		want := []string{"ip -6 route add throw fd00:20::77/128 table 73 proto 72", "ip -6 route add fd00:20::77/128 dev egress6 metric 2048 table 73 proto 72", by, by}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s: -want +got\n%s", destinations, d)
+		}
 	}
 }
