@@ -1,7 +1,7 @@
 # Empty the network namespace of an instance: its links but lo, the tables and rules of routing, and nftables. The simulator
-# serves EC2 on lo.
+# serves EC2 on lo. The links that come with the modules of tunnels cannot be deleted.
 set -e
-links() { ip -o link show | sed 's/^[0-9]*: //; s/[@:].*//' | grep -vx lo; }
+links() { ip -o link show | sed 's/^[0-9]*: //; s/[@:].*//' | grep -vxE 'lo|tunl0|ip6tnl0|sit0|gre0|gretap0|erspan0|ip6gre0'; }
 for link in $(links); do
 	ip link delete "$link" 2>/dev/null || : # the kernel may have removed it meanwhile, with the namespace of a pod
 done
