@@ -333,7 +333,8 @@ func (e *egressScene) manyClients(t *testing.T) {
 	}
 }
 
-// withoutAnswers has doctor look at a router whose clients call somebody who does not answer.
+// withoutAnswers has doctor look at a router whose clients call somebody who does not answer. Then somebody answers: the Service
+// may lead all clients to the other router, and doctor would report this one again.
 func (e *egressScene) withoutAnswers(t *testing.T) {
 	var packets [][]byte
 	for range 30 {
@@ -342,6 +343,8 @@ func (e *egressScene) withoutAnswers(t *testing.T) {
 	e.send(t, e.router, packets...)
 	await(t, "the router has forwarded them", func() bool { return e.state(t, e.router).Forwarded == 30 })
 	e.reports(t, e.config, "router egress/router: it has forwarded 30 packets of clients, and nobody has answered")
+	e.send(t, e.router, inner(e.client.Addr(paths.IPv4), vpcsim.InternetAddr))
+	await(t, "the router has an answer", func() bool { return e.state(t, e.router).Answered > 0 })
 }
 
 // withoutRouters has doctor look when kube-proxy does not know the Service, and when the Service has no endpoint.
