@@ -12,9 +12,21 @@ WHOLE   := TestKinds|TestKillOne
 # On Debian a cluster has a kernel of its own, whatever this one has: kubelets change what is not of a namespace.
 GUEST    = $(if $(shell command -v apt-get),VM=always) VM_MEM=8G VM_TIMEOUT=7200
 CLUSTER := $(CURDIR)/.cache/cluster
+# Of test-kubernetes. In make test it is none, and so user-mode Linux: on QEMU, a cluster takes too long.
+CLUSTER_KERNEL = $(VM_KERNEL)
 # What the image of the cluster's pods has beside agnhost.
 AGNHOST := bind9-dnsutils busybox-static curl dash iproute2 libc-bin netcat-openbsd
+READY    = packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus
 RACE     = $(if $(shell command -v gcc),-race)
+GOTEST  := go test
+# Debian's kernels that stand for those of nodes, as VM_KERNEL: of Amazon Linux 2, of Amazon Linux 2023 with EKS to 1.32, with EKS 1.33
+# to 1.35, and 1.36, and the newest.
+KERNELS := 5.10 6.1 6.12 6.18 trixie-backports
+# What test-kernels runs on each, in QEMU: the data plane. It does not run what kills at the same system calls as other tests, nor
+# what kills at calls of EC2.
+DATAPATH := . ./unnumbered-ptp ./nl ./plugin/ipvlan ./aws/sim/vpcsim ./aws/sim/kubeproxy ./nl/bpf
+SKIP    := TestRepo
+LONG    := TestKillSeveral|TestKillFurther|TestKillOne|TestWhole
 # Tests without the race detector: they run one thing at a time, or processes, and would take four times as long.
 ALONE   := TestKillEverywhere|TestModel$$|TestBurst$$
 PEERS   := $(CURDIR)/.cache/peers
@@ -34,34 +46,42 @@ build:
 	$(GOBUILD) -o bin/ ./...
 
 # Natively and in VMs at once: either alone leaves a core idle while the last of its packages ends. User-mode Linux takes some
-# minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes.
+# minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in
+# QEMU, and all else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: packages build $(PEERS)/cnitool $(PEERS)/portmap $(PEERS)/firewall $(RUNTIME)/containerd $(RUNTIME)/crio $(RUNTIME)/multus $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
-	go test $(RACE) -run 'TestRepo' .
-	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes
+test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
+	env -u VM_KERNEL go test $(RACE) -run 'TestRepo' .
+	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes CLUSTER_KERNEL=
 
 # All that any test takes, at once. Rules below ask for theirs again, which is quick.
 packages:
-	$(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck libseccomp-dev $(AGNHOST)
+	$(if $(VM_KERNEL),$(VM)/setup)
+	env -u VM_KERNEL $(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck libseccomp-dev $(AGNHOST)
 
 # The hours are against what hangs: the busiest machine needs less.
 test-native:
-	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
-	env -u MAKEFLAGS VM_NEED=nat go test -timeout 2h $(RACE) -exec $(VM)/exec -skip '^TestWhole$$' ./aws/acceptance
-	env -u MAKEFLAGS go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam ./aws/acceptance $(KERNEL) ./aws/sim/cluster)")
-	env -u MAKEFLAGS go test -timeout 2h -run '$(ALONE)' -parallel 4 ./ipam
+	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
+	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h $(RACE) -exec $(VM)/exec -skip '^TestWhole$$' ./aws/acceptance
+	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam ./aws/acceptance $(KERNEL) ./aws/sim/cluster)")
+	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -run '$(ALONE)' -parallel 4 ./ipam
 
 # Two at once in a VM of one CPU: one may wait for a clock.
 test-kernel: export VM_TIMEOUT := 7200
 test-kernel:
-	go test -timeout 2h -parallel 2 -exec $(VM)/exec -skip 'TestRepo' $(filter-out $(NODE),$(KERNEL))
-	go test -timeout 2h -exec $(VM)/exec -skip '^($(ANYNODE))' $(NODE)
-	go test -timeout 2h -exec $(VM)/exec -run '$(WHOLE)' ./ipam
-	go test -timeout 2h -exec $(VM)/exec -run '^TestWhole$$' ./aws/acceptance
+	$(GOTEST) -timeout 2h -parallel 2 -exec $(VM)/exec -skip '$(SKIP)' $(filter-out $(NODE),$(KERNEL))
+	$(GOTEST) -timeout 2h -exec $(VM)/exec -skip '^($(ANYNODE))|$(SKIP)' $(NODE)
+	$(GOTEST) -timeout 2h -exec $(VM)/exec -run '$(WHOLE)' -skip '$(SKIP)' ./ipam
+	$(GOTEST) -timeout 2h -exec $(VM)/exec -run '^TestWhole$$' -skip '$(SKIP)' ./aws/acceptance
+
+# The same of DATAPATH, but LONG, on each of the KERNELS. Each writes its row of docs/kernels.md, whatever fails.
+test-kernels: $(READY)
+	status=0; for k in $(KERNELS); do v=$$(VM_KERNEL=$$k $(VM)/exec uname -r) && \
+	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(DATAPATH)' SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
+	bin/kernels -table docs/kernels.md -kernel $$k -version $$v || status=1; done; exit $$status
 
 # Kubernetes: the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:
-	$(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./aws/sim/cluster
+	VM_KERNEL=$(CLUSTER_KERNEL) $(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./aws/sim/cluster
 
 test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	$(VM)/setup iptables nftables procps $(AGNHOST)
@@ -161,7 +181,7 @@ bench-icount: build $(PEERS)/ptp
 	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -prefixes -rounds 8 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 	$(MAKE) -s plot
 
-# With VM_KERNEL=trixie-backports on a newer kernel (see setup).
+# With VM_KERNEL on another kernel, such as trixie-backports for the newest (see setup).
 TRAFFIC  = bench-traffic$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
 bench-traffic: build
 	VM=always $(VM)/setup
@@ -228,4 +248,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-ec2 test-native test-kernel test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean
+.PHONY: build test packages test-ec2 test-native test-kernel test-kernels test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean

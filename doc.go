@@ -49,6 +49,7 @@
 //	  compare/         the same calls to two EC2s, and their answers field by field
 //	  ends/            what makes pods and sends packets on an instance
 //	nl/nltest/         namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
+//	internal/kernels/  the table of the kernels that the tests have run on
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //

@@ -34,6 +34,7 @@ var arrows = map[string]string{
 	"internal/atomicfile":      "",
 	"internal/codec":           "",
 	"internal/release":         "",
+	"internal/kernels":         "",
 	"internal/codec/codectest": "internal/codec",
 	"registry":                 "internal/atomicfile internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/release", // and not nl, of which it needs no more

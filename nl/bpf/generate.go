@@ -26,7 +26,7 @@ import (
 )
 
 // Another release may make other instructions. Who changes it has to measure them (make bench-traffic)
-// and to load them on the oldest kernel and the newest (nl's tests with VM_KERNEL).
+// and to load them on the kernels of nodes (make test-kernels).
 const (
 	clang   = "clang-16"
 	release = "16.0.6"

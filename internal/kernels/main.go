@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command kernels writes one row of the table of kernels: how the tests went on one of them. It reads what go test -json
+// prints, and prints the packages and the failures. It fails if a test failed, or if a package of the table did not run.
+//
+//	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' | kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
+//
+// The other rows stay. So does the cell that says which nodes have the kernel: people write it.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+)
+
+const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
+
+// The columns before those of the packages.
+const (
+	columnKernel = iota
+	columnNodes
+	columnVersion
+	columnDate
+	columnsFixed
+)
+
+func main() {
+	table := flag.String("table", "docs/kernels.md", "`document` with the table")
+	kernel := flag.String("kernel", "", "`VM_KERNEL` of the run, the first cell of its row")
+	version := flag.String("version", "", "`release` of the kernel, as uname prints it")
+	flag.Parse()
+	if err := run(*table, *kernel, *version, time.Now().UTC()); err != nil {
+		fmt.Fprintln(os.Stderr, "kernels:", err)
+		os.Exit(1)
+	}
+}
+
+func run(table, kernel, version string, now time.Time) error {
+	if kernel == "" || version == "" {
+		return errors.New("want -kernel and -version")
+	}
+	results, err := read(os.Stdin, os.Stdout)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(table)
+	if err != nil {
+		return err
+	}
+	changed, failures := rewrite(string(text), []string{kernel, "", version, now.Format(time.DateOnly)}, results)
+	if changed == "" {
+		return errors.Join(failures, fmt.Errorf("%s has no table of kernels", table))
+	}
+	return errors.Join(failures, os.WriteFile(table, []byte(changed), 0o644))
+}
+
+// An event is a line of go test -json.
+type event struct {
+	Action, Package, Test, Output string
+	Elapsed                       float64
+}
+
+// A result is how the tests of one package went.
+type result struct {
+	tests   map[string]string // the last action of each test that is not part of another
+	action  string            // of the package, at its end
+	seconds float64
+}
+
+// read collects the results of packages, by their paths in the repository.
+func read(events io.Reader, out io.Writer) (map[string]*result, error) {
+	results := map[string]*result{}
+	said := map[[2]string][]string{}
+	lines := bufio.NewReader(events)
+	for {
+		line, err := lines.ReadString('\n')
+		if line == "" && err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return results, err
+		}
+		var e event
+		if json.Unmarshal([]byte(line), &e) != nil || e.Package == "" {
+			fmt.Fprint(out, line) // of make, or of a build
+			continue
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(e.Package, module), "/")
+		r := results[name]
+		if r == nil {
+			r = &result{tests: map[string]string{}}
+			results[name] = r
+		}
+		key := [2]string{e.Package, e.Test}
+		switch e.Action {
+		case "output":
+			if strings.HasPrefix(e.Output, "exec: ") {
+				fmt.Fprint(out, e.Output) // a guest that died, for instance
+			}
+			said[key] = append(said[key], e.Output)
+		case "pass", "fail", "skip":
+			switch {
+			case e.Test == "":
+				r.action, r.seconds = e.Action, r.seconds+e.Elapsed
+				fmt.Fprintf(out, "%s %s: %s\n", e.Action, e.Package, r.cell())
+			case !strings.Contains(e.Test, "/"):
+				r.tests[e.Test] = e.Action
+			}
+			if e.Action == "fail" {
+				fmt.Fprint(out, strings.Join(said[key], ""))
+			}
+			delete(said, key)
+		}
+	}
+}
+
+// cell returns what the table has of a package.
+func (r *result) cell() string {
+	count := map[string]int{}
+	for action := range maps.Values(r.tests) {
+		count[action]++
+	}
+	cell := fmt.Sprint(count["pass"])
+	if n := count["fail"]; n > 0 {
+		cell += fmt.Sprintf(", **%d failed**", n)
+	} else if r.failed() {
+		cell += ", **failed**" // it did not build, or ended early
+	}
+	if n := count["skip"]; n > 0 {
+		cell += fmt.Sprintf(", %d skipped", n)
+	}
+	return fmt.Sprintf("%s, %.0f s", cell, r.seconds)
+}
+
+// failed reports whether the package or one of its tests failed, or whether no test ran.
+func (r *result) failed() bool {
+	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(slices.Collect(maps.Values(r.tests)), "fail")
+}
+
+// rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. A package that the
+// table does not have gets a column. The text is empty if there is no table.
+func rewrite(text string, fixed []string, results map[string]*result) (string, error) {
+	lines := strings.Split(text, "\n")
+	first := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "| `VM_KERNEL` |") })
+	if first < 0 {
+		return "", nil
+	}
+	last := first
+	for last < len(lines) && strings.HasPrefix(lines[last], "|") {
+		last++
+	}
+	rows := make([][]string, last-first)
+	for i, line := range lines[first:last] {
+		rows[i] = strings.Split(strings.Trim(line, "| "), "|")
+		for j, cell := range rows[i] {
+			rows[i][j] = strings.TrimSpace(cell)
+		}
+	}
+	heads := rows[0]
+	for _, name := range slices.Sorted(maps.Keys(results)) {
+		if !slices.Contains(heads[columnsFixed:], head(name)) {
+			heads = append(heads, head(name))
+		}
+	}
+	rows[0] = heads
+
+	fixed[columnKernel] = "`" + fixed[columnKernel] + "`"
+	at := slices.IndexFunc(rows, func(row []string) bool { return row[columnKernel] == fixed[columnKernel] })
+	if at < 0 {
+		at = len(rows)
+		rows = append(rows, fixed)
+	}
+	if old := rows[at]; len(old) > columnNodes {
+		fixed[columnNodes] = old[columnNodes]
+	}
+	row := slices.Clone(fixed)
+	var failures []error
+	for _, h := range heads[columnsFixed:] {
+		cell := "–"
+		for name, r := range results {
+			if head(name) != h {
+				continue
+			}
+			cell = r.cell()
+			if r.failed() {
+				failures = append(failures, fmt.Errorf("%s: %s: %s", fixed[columnKernel], h, cell))
+			}
+		}
+		if cell == "–" {
+			failures = append(failures, fmt.Errorf("%s: %s did not run", fixed[columnKernel], h))
+		}
+		row = append(row, cell)
+	}
+	rows[at] = row
+
+	var table []string
+	for i, row := range rows {
+		for len(row) < len(heads) {
+			row = append(row, map[bool]string{true: "---", false: "–"}[i == 1])
+		}
+		table = append(table, "| "+strings.Join(row, " | ")+" |")
+	}
+	return strings.Join(slices.Concat(lines[:first], table, lines[last:]), "\n"), errors.Join(failures...)
+}
+
+// head returns the column of a package.
+func head(name string) string {
+	if name == "" {
+		return "whole chain"
+	}
+	return path.Base(name)
+}
