@@ -73,8 +73,8 @@ type event struct {
 
 // A result is how the tests of one package went.
 type result struct {
-	tests   map[string]string // the last action of each test that is not part of another
-	action  string            // of the package, at its end
+	tests   []string // the last action of each test that is not part of another
+	action  string   // of the package, at its end
 	seconds float64
 }
 
@@ -99,7 +99,7 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 		name := strings.TrimPrefix(strings.TrimPrefix(e.Package, module), "/")
 		r := results[name]
 		if r == nil {
-			r = &result{tests: map[string]string{}}
+			r = &result{}
 			results[name] = r
 		}
 		key := [2]string{e.Package, e.Test}
@@ -108,6 +108,9 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 			if strings.HasPrefix(e.Output, "exec: ") {
 				fmt.Fprint(out, e.Output) // a guest that died, for instance
 			}
+			if strings.HasPrefix(e.Output, "exec: trying once more") {
+				r.tests = nil
+			}
 			said[key] = append(said[key], e.Output)
 		case "pass", "fail", "skip":
 			switch {
@@ -115,7 +118,7 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 				r.action, r.seconds = e.Action, r.seconds+e.Elapsed
 				fmt.Fprintf(out, "%s %s: %s\n", e.Action, e.Package, r.cell())
 			case !strings.Contains(e.Test, "/"):
-				r.tests[e.Test] = e.Action
+				r.tests = append(r.tests, e.Action)
 			}
 			if e.Action == "fail" {
 				fmt.Fprint(out, strings.Join(said[key], ""))
@@ -128,7 +131,7 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 // cell returns what the table has of a package.
 func (r *result) cell() string {
 	count := map[string]int{}
-	for action := range maps.Values(r.tests) {
+	for _, action := range r.tests {
 		count[action]++
 	}
 	cell := fmt.Sprint(count["pass"])
@@ -145,7 +148,7 @@ func (r *result) cell() string {
 
 // failed reports whether the package or one of its tests failed, or whether no test ran.
 func (r *result) failed() bool {
-	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(slices.Collect(maps.Values(r.tests)), "fail")
+	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(r.tests, "fail")
 }
 
 // rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. A package that the

@@ -22,9 +22,10 @@ Text.
 func events(more string) string {
 	const p = `"Package":"` + module
 	return `make: here
+{"Action":"pass",` + p + `/nl","Test":"TestA"}
+{"Action":"output",` + p + `/nl","Output":"exec: trying once more\n"}
 {"Action":"run",` + p + `/nl","Test":"TestA"}
 {"Action":"output",` + p + `/nl","Test":"TestA","Output":"what A says\n"}
-{"Action":"output",` + p + `/nl","Output":"exec: trying once more\n"}
 {"Action":"pass",` + p + `/nl","Test":"TestA/part","Elapsed":1}
 {"Action":"pass",` + p + `/nl","Test":"TestA","Elapsed":1}
 {"Action":"skip",` + p + `/nl","Test":"TestB","Elapsed":1}
