@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
-	"time"
 )
 
 // flat measures chains in turns, each on two nodes of its own: as the first pod of a node, and as the last of many.
@@ -45,11 +44,16 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 	}
 	for _, s := range r.subjects {
 		if s.reference != s {
-			r.note("ADD with %d pods on the node against ADD with 1: %s x for %s.", o.pods, ratio(s.p50(), s.reference.p50()), s.name)
+			r.note("With %d pods on the node against 1, %s: ADD %s; DEL %s.", o.pods, s.name, growth(s.add, s.reference.add), growth(s.del, s.reference.del))
 		}
 	}
 	w.asked(r)
 	return nil
+}
+
+// growth compares costs by what has no waits: the least elapsed, and the CPU.
+func growth(now, before []sample) string {
+	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)), ratio(mean(now), mean(before)))
 }
 
 // crowded adds a subject: a chain on a node of its own, with pods of the chain.
@@ -77,9 +81,6 @@ func (w *world) crowded(ctx context.Context, o options, r *report, name string, 
 	r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", name, before+1), c: 1})
 	return nil
 }
-
-// p50 returns the median duration of an ADD.
-func (s *subject) p50() time.Duration { return quantile(walls(s.add), 0.5) }
 
 // crowd gives the node pods that stay, and room for one more.
 func (n *node) crowd(ctx context.Context, c *chain, pods int) error {
