@@ -10,8 +10,9 @@ import (
 )
 
 // bound returns when the buckets have let the last node make its last call, if no token is lost. Each node makes the calls
-// of needs, from when it arrives. There is no faster way through the buckets.
+// of needs, from when it arrives. There is no faster way through the buckets. A node without calls is ready when it arrives.
 func bound(needs map[string]int, arrivals []time.Duration) (most time.Duration) {
+	most = arrivals[len(arrivals)-1]
 	for action, n := range needs {
 		most = max(most, boundOf(ec2sim.BucketOf(action), n, arrivals))
 	}
