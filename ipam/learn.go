@@ -91,10 +91,7 @@ func isNew(s *registry.State, e aws.ENI) bool {
 	if !ok || known.Foreign {
 		return !ok
 	}
-	newAddr := func(a netip.Addr) bool {
-		_, gone := s.Gone[a]
-		return !gone && !s.Leases.Has(a) && !s.Free.Has(a) && !nodesOwn(e, known, a)
-	}
+	newAddr := func(a netip.Addr) bool { return !s.Leases.Has(a) && !s.Free.Has(a) && !nodesOwn(e, known, a) }
 	newPrefix := func(c netip.Prefix) bool {
 		return !slices.ContainsFunc(known.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
 	}
