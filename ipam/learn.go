@@ -33,7 +33,7 @@ func (p *Pool) Learn(ctx context.Context) error {
 }
 
 // learn is Learn, and also returns the ENIs that the metadata service shows. If ask is false,
-// it does not ask EC2.
+// it does not ask EC2. usedOf reads the namespaces after metadata has shown the ENIs, or reports all addresses as used.
 func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {

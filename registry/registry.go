@@ -8,7 +8,7 @@
 // [Registry.Update] holds an exclusive lock on the directory while it reads, changes and
 // replaces the file. [Registry.View] needs no lock, because the file is replaced by rename:
 // a reader sees the old file or the new one. The lock is held for work in memory and on
-// tmpfs, about half a millisecond. Never hold it during a call to EC2, the metadata service
+// tmpfs: half a millisecond, and with 1500 pods a few. Never hold it during a call to EC2, the metadata service
 // or netlink; [Registry.Lock] has other locks for that.
 //
 // The registry is what we know; EC2 and the kernel are the state. It is on /run, so a
