@@ -65,8 +65,8 @@ func (d *directory) leave() {
 // state reads the file. A file that cannot be parsed is renamed and kept for people to
 // inspect.
 func (d *directory) state() (*State, error) {
-	b, err := d.root.ReadFile(fileName)
-	s, err := read(d.path(fileName), b, err)
+	f, err := d.root.OpenFile(fileName, os.O_RDONLY|quick, 0)
+	s, err := read(d.path(fileName), f, err)
 	if !isGarbage(err) {
 		return s, err
 	}
@@ -80,15 +80,20 @@ func (d *directory) state() (*State, error) {
 
 func (d *directory) path(name string) string { return filepath.Join(d.root.Name(), name) }
 
-// read parses the content of a file, and moves its times to the current clock.
-func read(path string, b []byte, err error) (*State, error) {
+// read parses the content of a file, closes it, and moves its times to the current clock.
+func read(path string, f *os.File, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return blank(), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read registry: %w", err)
 	}
-	s, err := parse(b)
+	b, written, err := content(f)
+	f.Close()
+	if err != nil {
+		return nil, fmt.Errorf("read registry: %w", err)
+	}
+	s, err := parse(b, written)
 	if err != nil {
 		return nil, fmt.Errorf("read registry: %s: %w", path, err)
 	}
@@ -104,9 +109,9 @@ func isGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the file.
-func (d *directory) replace(data []byte) error {
-	return deleted(atomicfile.Replace(d.root, fileName, data, 0o600))
+// replace replaces the file by one with that modification time.
+func (d *directory) replace(written time.Time, data [][]byte) error {
+	return deleted(atomicfile.Replace(d.root, fileName, 0o600, written, data...))
 }
 
 // deleted is errDeleted if there is no such file any more.

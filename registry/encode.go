@@ -31,12 +31,13 @@ func newState() *State {
 		Warm:      map[string]Warm{},
 		NotBefore: map[string]time.Time{},
 		unknown:   map[string]string{},
+		lists:     codec.Lists{},
 	}
 }
 
 // parse reads a file of this release, of an earlier one, or of the original.
-func parse(b []byte) (*State, error) {
-	if sealed(b) {
+func parse(b []byte, written time.Time) (*State, error) {
+	if sealed(b, written) {
 		if s, version, err := decode(b, codec.ReadLate); err == nil && version == schemaVersion {
 			s.ours = true
 			s.upgrade()
@@ -57,7 +58,10 @@ func parse(b []byte) (*State, error) {
 func decode(b []byte, read func([]byte, func(*codec.Codec)) error) (s *State, version int, err error) {
 	s = newState()
 	s.size = len(b)
-	err = read(bytes.TrimSuffix(b, []byte("\n")), func(c *codec.Codec) { s.describe(c, &version) })
+	err = read(bytes.TrimSuffix(b, []byte("\n")), func(c *codec.Codec) {
+		c.Keep(s.lists)
+		s.describe(c, &version)
+	})
 	return s, version, err
 }
 
@@ -89,15 +93,22 @@ func checkVersion(b []byte) error {
 	return nil
 }
 
-// encode checks the state and returns the layout on disk, a line of text. Fields of a later
-// release come last, before the sum.
-func (s *State) encode() ([]byte, error) {
+// encode checks the state and returns the layout on disk, a line of text, in parts, for a file with that modification
+// time. Fields of a later release come last, before that time.
+func (s *State) encode(written time.Time) ([][]byte, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	const more = 1 << 10 // than the last size: most changes add less, so one allocation is enough
+	const (
+		more = 1 << 10  // than the last size: most changes add less, so one allocation is enough
+		most = 64 << 10 // of a large file, most is cut in
+	)
 	version := schemaVersion
-	b, err := codec.Write(make([]byte, 0, s.size+more), func(c *codec.Codec) { s.describe(c, &version) })
-	b = bytes.TrimSuffix(b, []byte("}"))
-	return append(b, seal(b)...), err
+	parts, err := codec.WriteParts(make([]byte, 0, min(s.size+more, most)), func(c *codec.Codec) {
+		c.Keep(s.lists)
+		s.describe(c, &version)
+	})
+	last := &parts[len(parts)-1]
+	*last = append(bytes.TrimSuffix(*last, []byte("}")), seal(written)...)
+	return parts, err
 }

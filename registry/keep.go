@@ -6,6 +6,7 @@ package registry
 import (
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
@@ -18,7 +19,7 @@ func (r *Registry) Keep(name string, content []byte) error {
 		return err
 	}
 	defer dir.Close()
-	return atomicfile.Replace(dir, name, content, 0o600)
+	return atomicfile.Replace(dir, name, 0o600, time.Time{}, content)
 }
 
 // Kept reads a file that Keep has written.

@@ -33,7 +33,8 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.Optional(c, "leaseLog", &s.Log, (*Logging).describe)
 		codec.OptionalList(c, "logLines", &s.LogLines, (*Line).describe)
 		codec.Optional(c, "booted", &s.booted, codec.Time)
-		codec.Optional(c, "sum", new(string), codec.Text) // encode writes it, and parse has checked it
+		codec.Optional(c, "written", new(string), codec.Text) // encode writes it, and parse has checked it
+		codec.Optional(c, "sum", new(string), codec.Text)     // earlier releases wrote it
 	}, s.unknown)
 }
 
@@ -87,8 +88,10 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "cidr", &e.CIDR, codec.Prefix)
 		codec.Optional(c, "cidr6", &e.CIDR6, codec.Prefix)
 		codec.Field(c, "vpc", &e.VPC, codec.Text)
-		codec.List(c, "addrs", &e.Addrs, codec.Addr)
-		codec.OptionalList(c, "prefixes", &e.Prefixes, (*Prefix).describe)
+		codec.Addrs(c, e.MAC, "addrs", &e.Addrs)
+		if len(e.Prefixes) > 0 || !c.Writes() {
+			codec.KeptList(c, e.MAC, "prefixes", &e.Prefixes, (*Prefix).describe)
+		}
 		codec.Optional(c, "pool", &e.Pool, codec.Text)
 		codec.Optional(c, "serving", &e.Serving, codec.Flag)
 		codec.Optional(c, "foreign", &e.Foreign, codec.Flag)

@@ -8,7 +8,7 @@
 // [Registry.Update] holds an exclusive lock on the directory while it reads, changes and
 // replaces the file. [Registry.View] needs no lock, because the file is replaced by rename:
 // a reader sees the old file or the new one. The lock is held for work in memory and on
-// tmpfs: half a millisecond, and with 1500 pods a few. Never hold it during a call to EC2, the metadata service
+// tmpfs: half a millisecond, and with 1500 pods one more. Never hold it during a call to EC2, the metadata service
 // or netlink; [Registry.Lock] has other locks for that.
 //
 // The registry is what we know; EC2 and the kernel are the state. It is on /run, so a
@@ -24,6 +24,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -55,8 +56,8 @@ func Open(dir string) (*Registry, error) {
 // View returns the state. If somebody has set the clock since the file was written, View corrects
 // the times of the state by the difference. If there is no file yet, the state is Blank.
 func (r *Registry) View() (*State, error) {
-	b, err := os.ReadFile(r.file())
-	return read(r.file(), b, err)
+	f, err := os.OpenFile(r.file(), os.O_RDONLY|quick, 0)
+	return read(r.file(), f, err)
 }
 
 // Update calls f with the state. Unless f fails, Update writes the state as f has changed it. A
@@ -97,9 +98,10 @@ func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 		return err
 	}
 	log := s.prepareLog()
-	b, err := s.encode()
+	now := time.Now()
+	b, err := s.encode(now)
 	if err == nil {
-		err = d.replace(b)
+		err = d.replace(now, b)
 	}
 	if err != nil {
 		log.drop()

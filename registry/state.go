@@ -5,7 +5,6 @@ package registry
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -41,6 +40,7 @@ type State struct {
 	LogLines  []Line // of the last change: the log has them if it has the size of Log
 
 	// From the file that was read.
+	lists   codec.Lists
 	unknown map[string]string // top-level fields of a later release, unparsed
 	size    int
 	ours    bool      // we have written it
@@ -219,17 +219,21 @@ func (s *State) check() error {
 			return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 		}
 	}
-	var lows []uint64 // half of each address is enough to see that all differ
+	n, changed, macs := 0, false, map[string]bool{}
+	for _, e := range s.ENIs {
+		n += len(e.Addrs)
+		changed = changed || macs[e.MAC] || !codec.Same(s.lists, e.MAC, "addrs", e.Addrs)
+		macs[e.MAC] = true
+	}
+	if !changed {
+		return nil // they were checked before the file was written
+	}
+	all := NewAddrSet(n)
 	for _, e := range s.ENIs {
 		for _, a := range e.Addrs {
-			b := a.As16()
-			lows = append(lows, binary.BigEndian.Uint64(b[8:]))
-		}
-	}
-	slices.Sort(lows)
-	for i := range len(lows) - 1 {
-		if lows[i] == lows[i+1] {
-			return s.twice()
+			if all.Add(a) {
+				return s.twice()
+			}
 		}
 	}
 	return nil

@@ -9,17 +9,20 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
+	"time"
 )
 
-// Replace puts data into the file of that name in an open directory. A reader sees the old
+// Replace puts data, which may be in parts, into the file of that name in an open directory. A reader sees the old
 // file or the new one, also after a crash of the machine.
 //
 // The caller holds a lock. So the new file has a fixed name until it replaces the old one. The
 // next caller overwrites what a killed process has left there, and nothing stays for ever.
 //
+// The file has the given modification time, or that of the write if the time is zero.
+//
 // If somebody has deleted the directory, the error is fs.ErrNotExist. Nothing is written then,
 // neither there nor into a directory that has its path now.
-func Replace(dir *os.Root, name string, data []byte, mode fs.FileMode) (err error) {
+func Replace(dir *os.Root, name string, mode fs.FileMode, modified time.Time, data ...[]byte) (err error) {
 	next := name + ".new"
 	// With O_NONBLOCK, package os does not ask whether the kernel can poll the file. That saves four system calls.
 	f, err := dir.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, mode)
@@ -31,7 +34,12 @@ func Replace(dir *os.Root, name string, data []byte, mode fs.FileMode) (err erro
 			dir.Remove(next)
 		}
 	}()
-	_, err = f.Write(data)
+	for i := 0; i < len(data) && err == nil; i++ {
+		_, err = f.Write(data[i])
+	}
+	if err == nil && !modified.IsZero() {
+		err = dir.Chtimes(next, modified, modified)
+	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}

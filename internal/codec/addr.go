@@ -3,7 +3,93 @@
 
 package codec
 
-import "net/netip"
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+)
+
+// Addrs is a KeptList of addresses. A node has thousands. So an index precedes a long list of IPv4 addresses: the length
+// of its text, and each address as a number, all of eight hexadecimal digits.
+func Addrs(c *Codec, owner, name string, v *[]netip.Addr) {
+	if c.Writes() {
+		writeAddrs(c, owner, name, *v)
+		return
+	}
+	var x index
+	if c.begins(indexed(name)) {
+		value(c, &x, (*index).describe)
+	}
+	if x.rows == "" {
+		List(c, name, v, Addr)
+	} else if c.begins(name) {
+		from := c.at
+		*v = indexedAddrs(c, x.rows)
+		keep(c, owner, name, *v, c.in[from:c.at], x.rows)
+		c.member(false)
+	}
+}
+
+// indexedAddrs reads a list by its index.
+func indexedAddrs(c *Codec, rows string) []netip.Addr {
+	end := c.at
+	if len(rows)%wordSize == 0 {
+		end += int(word(rows))
+	}
+	if end <= c.at || end > len(c.in) || c.in[c.at] != '[' || c.in[end-1] != ']' {
+		c.Fail(errIndex)
+		return nil
+	}
+	c.at = end
+	all := make([]netip.Addr, 0, len(rows)/wordSize-1)
+	for i := wordSize; i < len(rows); i += wordSize {
+		all = append(all, numbered(word(rows[i:])))
+	}
+	return all
+}
+
+func writeAddrs(c *Codec, owner, name string, all []netip.Addr) {
+	if k, same := find(c.lists, owner, name, all); same {
+		x := newIndexer(c, indexed(name), len(k.rows))
+		x.copy(c, k.rows)
+		c.begins(name)
+		c.copy(k.text)
+		return
+	}
+	const few = 8
+	if len(all) < few || slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.Is4() }) {
+		List(c, name, &all, Addr)
+		return
+	}
+	x := newIndexer(c, indexed(name), wordSize*(1+len(all)))
+	c.begins(name)
+	from := len(c.out)
+	for i := range all {
+		b := all[i].As4()
+		putWord(c.out[x.at+wordSize*(1+i):], binary.BigEndian.Uint32(b[:]))
+		c.out = append(appendIPv4(append(c.out, ',', '"'), b), '"')
+	}
+	c.out[from] = '['
+	c.out = append(c.out, ']')
+	putWord(c.out[x.at:], uint32(len(c.out)-from))
+}
+
+func appendIPv4(out []byte, b [4]byte) []byte {
+	for i, n := range b {
+		if i > 0 {
+			out = append(out, '.')
+		}
+		switch {
+		case n >= 100:
+			out = append(out, '0'+n/100, '0'+n/10%10, '0'+n%10)
+		case n >= 10:
+			out = append(out, '0'+n/10, '0'+n%10)
+		default:
+			out = append(out, '0'+n)
+		}
+	}
+	return out
+}
 
 // Addr is an IP address.
 func Addr(v *netip.Addr, c *Codec) {

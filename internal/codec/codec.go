@@ -23,6 +23,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unsafe"
 )
 
@@ -35,13 +36,26 @@ type Codec struct {
 	err error
 
 	late  bool // values of Entries are parsed when they are used
-	slash int  // if late: where the next backslash is, or any place before at if that is not known
+	lists Lists
 	exact bool
 	seen  []string // names of the members read so far, of this object and of those around it
 	own   int      // where the names of this object begin
 	near  string   // a described name that differs from the next key only in case, see named
 
-	out []byte // nil: this codec reads
+	time struct { // the last one that was read or written
+		value time.Time
+		text  string
+	}
+
+	out   []byte // nil: this codec reads
+	parts bool   // long texts that were read are not copied to out, but cut in
+	cuts  []cut
+}
+
+// A cut is a text that comes at an offset of the output.
+type cut struct {
+	at   int
+	text string
 }
 
 // Write appends a value to out, which is not nil.
@@ -49,6 +63,19 @@ func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	c := Codec{out: out}
 	value(&c)
 	return c.out, c.err
+}
+
+// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts, which are not to be changed:
+// some are of the text that was read. So a large text is neither copied nor in memory twice.
+func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
+	c := Codec{out: out, parts: true}
+	value(&c)
+	from := 0
+	for _, x := range c.cuts {
+		parts = append(parts, c.out[from:x.at:x.at], unsafe.Slice(unsafe.StringData(x.text), len(x.text)))
+		from = x.at
+	}
+	return append(parts, c.out[from:]), c.err
 }
 
 // Read reads a value. It accepts white space only in strings; null is the zero value.
@@ -61,7 +88,7 @@ func Read(in []byte, value func(*Codec)) error {
 // sure of that, and must not change the text any more. The values of [Entries] are parsed
 // when they are used.
 func ReadLate(in []byte, value func(*Codec)) error {
-	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), late: true, slash: -1} // a copy of a large text costs a page fault for each page
+	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), late: true} // a copy of a large text costs a page fault for each page
 	return c.read(value)
 }
 
@@ -223,7 +250,19 @@ func (c *Codec) more(first bool, opening, closing byte) bool {
 
 // comma writes the comma before a member or element, unless it is the first.
 func (c *Codec) comma() {
-	if last := c.out[len(c.out)-1]; last != '{' && last != '[' {
+	n := len(c.out)
+	follows := len(c.cuts) > 0 && c.cuts[len(c.cuts)-1].at == n
+	if last := c.out[n-1]; follows || last != '{' && last != '[' {
 		c.out = append(c.out, ',')
 	}
+}
+
+// copy writes a text that was read.
+func (c *Codec) copy(text string) {
+	const long = 16 << 10 // a further write takes as long as a copy of so much
+	if c.parts && len(text) >= long {
+		c.cuts = append(c.cuts, cut{len(c.out), text})
+		return
+	}
+	c.out = append(c.out, text...)
 }

@@ -4,6 +4,7 @@
 package codec
 
 import (
+	"encoding/binary"
 	"errors"
 	"iter"
 	"net/netip"
@@ -14,8 +15,8 @@ import (
 
 // Entries are a map by address that is read from a text and written again. A process uses
 // one entry of thousands of bytes, and changes one. So an unchanged entry is written as its
-// original text, and fields of a later release are not lost. With [ReadLate], a key and a value are
-// parsed when they are used.
+// original text, and fields of a later release are not lost. With [ReadLate], a value is
+// parsed when it is used.
 //
 // The zero Entries are empty. As with a map, entries may be set and deleted during a range
 // loop: an entry that is deleted before its turn is not seen, an entry that is set may be
@@ -28,45 +29,43 @@ type Entries[V comparable] struct {
 }
 
 type entry[V comparable] struct {
-	key             netip.Addr // the zero Addr: not parsed yet
-	from, value, to int        // offsets of the entry, its value and its end; to is 0 if the text is outdated
-	known           *V         // nil: not parsed yet
-}
-
-// key returns the key of an entry.
-func (e *Entries[V]) key(i int) netip.Addr {
-	one := &e.all[i]
-	if !one.key.IsValid() {
-		one.key, _ = parseAddr(e.in[one.from+len(`"`) : one.value-len(`":`)])
-	}
-	return one.key
+	key             netip.Addr
+	rank            uint64 // see rankOf
+	from, value, to int    // offsets of the entry, its value and its end; to is 0 if the text is outdated
+	row             int    // offset of its row in the index; 0 if the text has none
+	known           *V     // nil: not parsed yet
 }
 
 // Entered is a Table that is stored as Entries.
 func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *Codec)) {
-	const length = 256 // about that of an entry: a guess avoids growing ten times
+	if c.Writes() {
+		e.write(c, name, kind)
+		return
+	}
+	var x index
+	if c.begins(indexed(name)) {
+		value(c, &x, (*index).describe)
+	}
 	if !c.begins(name) {
 		return
 	}
 	value(c, e, func(e *Entries[V], c *Codec) {
-		if c.Writes() {
-			c.Object(func() { e.write(c, kind) })
+		*e = Entries[V]{in: c.in, kind: kind}
+		if c.late && x.rows != "" {
+			e.readIndexed(c, x)
 			return
 		}
-		*e = Entries[V]{c.in, kind, make([]entry[V], 0, (len(c.in)-c.at)/length)}
 		for first := true; c.more(first, '{', '}'); first = false {
-			if !c.late || !e.readLate(c) {
-				e.read(c)
-			}
+			e.read(c)
 		}
 	})
 }
 
 // read reads an entry. It is appended, unless a person has changed the order in the file.
 func (e *Entries[V]) read(c *Codec) {
-	one := entry[V]{from: c.at}
-	one.key = key(c, ByAddr)
-	one.value, one.known = c.at, new(V)
+	from := c.at
+	k := key(c, ByAddr)
+	one := entry[V]{key: k, rank: rankOf(k), from: from, value: c.at, known: new(V)}
 	if c.late {
 		c.skip()
 		e.parse(&one, c.at)
@@ -75,61 +74,139 @@ func (e *Entries[V]) read(c *Codec) {
 	} else if c.exact {
 		c.Fail(errors.New("null")) // as for a member of an object
 	}
-	if one.to = c.at; c.err == nil {
+	if one.to = c.at; one.value-one.from > mostKey || one.to-one.from > mostEntry {
+		c.Fail(errors.New("the entry is too long"))
+	}
+	if c.err == nil {
 		e.put(one)
 	}
 }
 
-// readLate reads an entry that Write has written, if it is as simple as most are: the key is an IPv4 address, or an IPv6
-// address that begins with a digit, and the value an object without escapes. Without escapes, a string has no quotes. So
-// if the first brace is in a string, or ends an object in the value, what follows is no such entry. Then reading fails.
-func (e *Entries[V]) readLate(c *Codec) bool {
-	const begin, middle = len(`"`), len(`":`)
-	from, rest := c.at, c.in[c.at:]
-	quote := begin + strings.IndexByte(rest[min(begin, len(rest)):], '"')
-	end := strings.IndexByte(rest, '}') + 1
-	if c.slash < from {
-		c.slash = len(c.in)
-		if n := strings.IndexByte(rest, '\\'); n >= 0 {
-			c.slash = from + n
+// readIndexed reads the entries by their index. It reads the rows of IPv4 addresses here, because a node has thousands.
+func (e *Entries[V]) readIndexed(c *Codec, x index) {
+	const short = 2 * wordSize
+	all := make([]entry[V], len(x.rows)/short) // or more than there are
+	from, n := c.at, 0
+	for i := 0; len(x.rows)-i >= short; n++ {
+		one := &all[n]
+		head := word(x.rows[i:])
+		one.row = x.at + i
+		if offset := int(head >> 20); offset < wide {
+			number := word(x.rows[i+wordSize:])
+			one.key, one.rank, one.value = numbered(number), uint64(number)+1, offset
+			i += short
+		} else {
+			one.key, one.value = wideKey(x.rows[i+wordSize:]), offset-wide
+			one.rank = rankOf(one.key)
+			i += rowSize(one.key)
 		}
+		from++ // behind the brace or the comma
+		one.from, one.to = from, from+int(head&mostEntry)
+		one.value += from
+		if !one.key.IsValid() || one.value >= one.to || one.to >= len(c.in) {
+			c.Fail(errIndex)
+			return
+		}
+		from = one.to
 	}
-	simple := quote > begin && quote+middle < end && end < len(rest) && from+end < c.slash && rest[0] == '"' && rest[begin]-'0' <= 9 &&
-		rest[quote+1] == ':' && rest[quote+middle] == '{' && (rest[end] == ',' || rest[end] == '}')
-	if simple {
-		e.all = append(e.all, entry[V]{from: from, value: from + quote + middle, to: from + end})
-		c.at += end
+	e.all = all[:n]
+	if c.at = from; !c.next('}') {
+		c.Fail(errIndex)
 	}
-	return simple
 }
 
-// write writes the entries. Unchanged neighbours are copied together.
-func (e *Entries[V]) write(c *Codec, kind func(*V, *Codec)) {
-	for i := 0; i < len(e.all); i++ {
-		first := &e.all[i]
-		if first.to == 0 {
-			writeEntry(c, ByAddr, &first.key, first.known, kind) // changed, so its key is parsed
-			continue
-		}
-		c.comma()
-		for i+1 < len(e.all) && e.all[i+1].to > 0 && e.all[i+1].from == e.all[i].to+len(",") {
-			i++
-		}
-		c.out = append(c.out, e.in[first.from:e.all[i].to]...)
+// write writes the index and the entries.
+func (e *Entries[V]) write(c *Codec, name string, kind func(*V, *Codec)) {
+	var x indexer
+	if n := e.indexSize(); n > 0 {
+		x = newIndexer(c, indexed(name), n)
 	}
+	c.begins(name)
+	c.Object(func() {
+		for i := 0; i < len(e.all); {
+			if e.all[i].to == 0 {
+				e.writeChanged(c, i, &x, kind)
+				i++
+				continue
+			}
+			n := e.unchanged(i)
+			e.copy(c, e.all[i:i+n], &x)
+			i += n
+		}
+	})
+}
+
+// indexSize is how many characters the index takes. It is 0 if there is none: there are no entries, or the key of one has a zone.
+func (e *Entries[V]) indexSize() (n int) {
+	for i := range e.all {
+		if e.all[i].key.Zone() != "" {
+			return 0
+		}
+		n += rowSize(e.all[i].key)
+	}
+	return n
+}
+
+// writeChanged writes an entry whose text is outdated.
+func (e *Entries[V]) writeChanged(c *Codec, i int, x *indexer, kind func(*V, *Codec)) {
+	one := &e.all[i]
+	c.comma()
+	from := len(c.out)
+	Addr(&one.key, c)
+	c.out = append(c.out, ':')
+	value := len(c.out)
+	kind(one.known, c)
+	x.add(c, row{one.key, value - from, len(c.out) - from})
+}
+
+// unchanged returns how many entries from i on are neighbours in the text, and unchanged.
+func (e *Entries[V]) unchanged(i int) int {
+	n := 1
+	for ; i+n < len(e.all) && e.all[i+n].to > 0 && e.all[i+n].from == e.all[i+n-1].to+len(","); n++ {
+	}
+	return n
+}
+
+// copy writes neighbours in the text, and their rows.
+func (e *Entries[V]) copy(c *Codec, all []entry[V], x *indexer) {
+	first, last := &all[0], &all[len(all)-1]
+	c.comma()
+	c.copy(e.in[first.from:last.to])
+	if first.row > 0 {
+		x.copy(c, e.in[first.row:last.row+rowSize(last.key)])
+		return
+	}
+	for i := range all {
+		x.add(c, row{all[i].key, all[i].value - all[i].from, all[i].to - all[i].from})
+	}
+}
+
+// rankOf is a number that orders addresses as Compare does, if they differ in it. Equal IPv4 addresses have equal
+// ranks, and so may different IPv6 addresses. To compare two numbers takes a fraction of the time.
+func rankOf(k netip.Addr) uint64 {
+	if k.Is4() {
+		b := k.As4()
+		return uint64(binary.BigEndian.Uint32(b[:])) + 1 // the zero Addr comes first
+	}
+	if !k.IsValid() {
+		return 0
+	}
+	b := k.As16()
+	return 1<<63 | binary.BigEndian.Uint64(b[:])>>1
 }
 
 // find returns the index of the entry, or the index where it would be.
 func (e *Entries[V]) find(k netip.Addr) (i int, found bool) {
+	rank := rankOf(k)
 	for end := len(e.all); i < end; {
 		middle := int(uint(i+end) / 2)
-		if e.key(middle).Less(k) {
+		if one := &e.all[middle]; one.rank < rank || one.rank == rank && one.key.Less(k) {
 			i = middle + 1
 		} else {
 			end = middle
 		}
 	}
-	return i, i < len(e.all) && e.key(i) == k
+	return i, i < len(e.all) && e.all[i].key == k
 }
 
 // ask returns the value of an entry.
@@ -175,13 +252,13 @@ func (e *Entries[V]) Has(k netip.Addr) bool {
 // Set sets an entry.
 func (e *Entries[V]) Set(k netip.Addr, v V) {
 	if old, ok := e.At(k); !ok || old != v {
-		e.put(entry[V]{key: k, known: &v})
+		e.put(entry[V]{key: k, rank: rankOf(k), known: &v})
 	}
 }
 
 // put inserts an entry at its place, or replaces the one with the same key.
 func (e *Entries[V]) put(one entry[V]) {
-	if n := len(e.all); n == 0 || e.key(n-1).Less(one.key) {
+	if n := len(e.all); n == 0 || e.all[n-1].key.Less(one.key) {
 		e.all = append(e.all, one)
 		return
 	}
@@ -202,7 +279,7 @@ func (e *Entries[V]) Delete(k netip.Addr) {
 // each calls f for the entries from i on, until f returns false.
 func (e *Entries[V]) each(i int, f func(i int, k netip.Addr) bool) {
 	for i < len(e.all) {
-		k := e.key(i)
+		k := e.all[i].key
 		if !f(i, k) {
 			return
 		}
@@ -213,7 +290,7 @@ func (e *Entries[V]) each(i int, f func(i int, k netip.Addr) bool) {
 // at returns the index of the entry that was at i, or that of the one before its place. A loop
 // may have deleted it, or have set or deleted an entry before it.
 func (e *Entries[V]) at(i int, k netip.Addr) int {
-	if i < len(e.all) && e.key(i) == k {
+	if i < len(e.all) && e.all[i].key == k {
 		return i
 	}
 	i, found := e.find(k)
@@ -241,8 +318,11 @@ func (e *Entries[V]) Within(b netip.Prefix) iter.Seq[netip.Addr] {
 // Count counts the entries in a block.
 func (e *Entries[V]) Count(b netip.Prefix) int {
 	from, _ := e.find(b.Masked().Addr())
-	to := sort.Search(len(e.all)-from, func(i int) bool { return !b.Contains(e.key(from + i).WithZone("")) })
-	return to
+	n := len(e.all) - from
+	if b.Addr().Is4() {
+		n = min(n, 1<<(32-b.Bits())) // which is few of the node's
+	}
+	return sort.Search(n, func(i int) bool { return !b.Contains(e.all[from+i].key.WithZone("")) })
 }
 
 // All iterates over the entries, in order.
@@ -253,15 +333,20 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 }
 
 // Beginning iterates, in order, over the entries whose value begins with the text, as Write
-// writes it, and over some others. It parses as few other entries as possible.
+// writes it, and over some others. It parses as few other entries as possible. The values of a node begin and end alike, so
+// the middle of the text is compared first.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
+		middle := min(len(text)/2, len(text)-8)
+		begins := func(value string) bool {
+			return len(value) >= len(text) && (middle < 0 || eight(value[middle:]) == eight(text[middle:])) && strings.HasPrefix(value, text)
+		}
 		for i := 0; i < len(e.all); i++ {
 			one := &e.all[i]
-			if one.known == nil && !strings.HasPrefix(e.in[one.value:one.to], text) {
+			if one.known == nil && !begins(e.in[one.value:one.to]) {
 				continue
 			}
-			k := e.key(i)
+			k := one.key
 			if !yield(k, e.ask(i)) {
 				return
 			}

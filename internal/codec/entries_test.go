@@ -4,7 +4,9 @@
 package codec_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -59,18 +61,37 @@ func eachReading(t *testing.T, guests string, test func(*testing.T, *house)) {
 		if err := codec.Read(text, h.describe); err != nil {
 			t.Fatal(err)
 		}
-		text = []byte(`{"guests":` + h.written(t) + `}`)
+		text = h.text(t)
 	}
 }
 
-// written returns the guests as they are written.
-func (h *house) written(t *testing.T) string {
+// text returns the house as it is written.
+func (h *house) text(t *testing.T) []byte {
 	t.Helper()
 	b, err := codec.Write([]byte{}, h.describe)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.TrimSuffix(strings.TrimPrefix(string(b), `{"guests":`), "}")
+	return b
+}
+
+// written returns the guests as they are written, without their index. Their index must be right: by it, the same keys
+// are read.
+func (h *house) written(t *testing.T) string {
+	t.Helper()
+	var again house
+	text := h.text(t)
+	if err := codec.ReadLate(text, again.describe); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if want, got := slices.Collect(h.guests.Keys()), slices.Collect(again.guests.Keys()); !slices.Equal(got, want) {
+		t.Fatalf("keys by the index: %v, want %v, in %s", got, want, text)
+	}
+	_, guests, ok := strings.Cut(string(text), `"guests":`)
+	if !ok {
+		t.Fatalf("no guests in %s", text)
+	}
+	return strings.TrimSuffix(guests, "}")
 }
 
 func addr(n int) netip.Addr {
@@ -234,8 +255,11 @@ func TestEntriesChangeInLoops(t *testing.T) {
 
 // With ReadLate, a value is not parsed until it is used.
 func TestEntriesReadLate(t *testing.T) {
-	const text = `{"guests":{"10.0.0.1":{"name":"Jim","room":!},"10.0.0.2":{"name":"Al","room":2},"10.0.0.3":{"name":"a longer name, and no Al","room":!}}}`
 	var h house
+	h.guests.Set(netip.MustParseAddr("10.0.0.1"), guest{"Jim", 1})
+	h.guests.Set(netip.MustParseAddr("10.0.0.2"), guest{"Al", 2})
+	h.guests.Set(netip.MustParseAddr("10.0.0.3"), guest{"a longer name, and no Al", 1})
+	text := strings.ReplaceAll(string(h.text(t)), `"room":1`, `"room":!`)
 	if err := codec.Read([]byte(text), h.describe); err == nil {
 		t.Error("read though it is wrong")
 	}
@@ -257,18 +281,55 @@ func TestEntriesReadLate(t *testing.T) {
 	}
 }
 
-// What is no object, or has objects in it, is not taken for the beginning of the next entry.
-func TestEntriesReadLateOdd(t *testing.T) {
-	for _, odd := range []string{`null`, `{"name":"Jim","of":{"room":1},"room":2}`, `{"name":"},","room":1}`} {
-		var h house
-		text := fmt.Sprintf(`{"guests":{"10.0.0.1":%s,"10.0.0.2":{"name":"Al","room":2},"fd00::1":{"name":"Jo","room":3}}}`, odd)
-		if err := codec.ReadLate([]byte(text), h.describe); err != nil {
-			continue // then Read reads it
+// A wrong index is an error, and never more: the caller then reads the text without it.
+func TestEntriesWrongIndex(t *testing.T) {
+	var h house
+	for n := range 8 {
+		h.guests.Set(addr(n), randomGuest())
+	}
+	text := h.text(t)
+	rows := bytes.IndexByte(text, ':') + len(`:"`)
+	end := rows + bytes.IndexByte(text[rows:], '"')
+	for i := rows; i < end; i++ {
+		for _, c := range []byte(`A/+z9" `) {
+			wrong := bytes.Clone(text)
+			wrong[i] = c
+			var late house
+			if err := codec.ReadLate(wrong, late.describe); err == nil {
+				for range late.guests.All() {
+				}
+			}
+			var again house
+			if err := codec.Read(wrong, again.describe); c != '"' && (err != nil || !bytes.Equal(again.text(t), text)) {
+				t.Errorf("%s: %v, read as %s", wrong, err, again.text(t))
+			}
 		}
-		got := slices.Collect(h.guests.Keys())
-		want := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1")}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: keys %v, want %v", odd, got, want)
+		for _, cut := range [][]byte{slices.Delete(bytes.Clone(text), i, i+1), slices.Delete(bytes.Clone(text), max(i, rows+1), end)} {
+			var late house
+			if err := codec.ReadLate(cut, late.describe); err == nil {
+				t.Errorf("read late: %s", cut)
+			}
+		}
+	}
+}
+
+// An address with a zone has no row, so there is no index at all.
+func TestEntriesWithZone(t *testing.T) {
+	var h house
+	h.guests.Set(addr(1), guest{"Jim", 1})
+	h.guests.Set(netip.MustParseAddr("fe80::1%eth0"), guest{"Al", 2})
+	const want = `{"guests":{"10.0.1.1":{"name":"Jim","room":1},"fe80::1%eth0":{"name":"Al","room":2}}}`
+	if got := h.text(t); string(got) != want {
+		t.Errorf("written %s, want %s", got, want)
+	}
+	for name, read := range readings {
+		var again house
+		if err := read([]byte(want), again.describe); err != nil || again.guests.Len() != 2 || string(again.text(t)) != want {
+			t.Errorf("%s: %v, %s", name, err, again.text(t))
+		}
+		again.guests.Delete(netip.MustParseAddr("fe80::1%eth0"))
+		if got := again.written(t); got != `{"10.0.1.1":{"name":"Jim","room":1}}` {
+			t.Errorf("%s, without the zone: %s", name, got)
 		}
 	}
 }
@@ -301,7 +362,7 @@ func TestEntriesBeginning(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := codec.ReadLate(b, late.describe); err != nil {
-			continue // braces in strings: Read reads it
+			t.Fatal(err)
 		}
 		some, _ := h.guests.At(addr(rand.N(8)))
 		found := maps.Collect(late.guests.Beginning(begin(some.Name)))
@@ -313,6 +374,71 @@ func TestEntriesBeginning(t *testing.T) {
 		for a, g := range h.guests.All() {
 			if f, _ := late.guests.At(a); f != g {
 				t.Fatalf("%s: %v, want %v", a, f, g)
+			}
+		}
+	}
+}
+
+// WriteParts writes what Write writes, whatever was changed between long unchanged texts.
+func TestEntriesInParts(t *testing.T) {
+	many := func(n int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(n >> 8), byte(n)}) }
+	for range 100 {
+		var h house
+		for n := range 1000 {
+			h.guests.Set(many(n), guest{names[2], n})
+		}
+		var late house
+		if err := codec.ReadLate(h.text(t), late.describe); err != nil {
+			t.Fatal(err)
+		}
+		for range rand.N(8) {
+			edges := []int{0, 1, 998, 999, 1000, rand.N(1000)}
+			if a := many(edges[rand.N(len(edges))]); rand.N(2) == 0 {
+				late.guests.Delete(a)
+			} else {
+				late.guests.Set(a, randomGuest())
+			}
+		}
+		parts, err := codec.WriteParts([]byte{}, late.describe)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(parts) < 3 {
+			t.Errorf("%d parts", len(parts))
+		}
+		if got, want := bytes.Join(parts, nil), late.text(t); !bytes.Equal(got, want) {
+			t.Fatalf("%d bytes in %d parts, and not %d bytes in one", len(got), len(parts), len(want))
+		}
+		late.same(t, maps.Collect(late.guests.All()))
+	}
+}
+
+// A long list of IPv4 addresses has an index, and is read late as it was written.
+func TestAddrsReadLate(t *testing.T) {
+	for range 200 {
+		var list, late, again []netip.Addr
+		for range rand.N(20) {
+			list = append(list, addr(4*rand.N(4)+rand.N(3)))
+		}
+		if rand.N(3) == 0 {
+			list = append(list, addr(3))
+		}
+		described := func(v *[]netip.Addr) func(*codec.Codec) {
+			return func(c *codec.Codec) { c.Object(func() { codec.Addrs(c, "", "all", v) }) }
+		}
+		text, err := codec.Write([]byte{}, described(&list))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var truth struct{ All []netip.Addr }
+		err = errors.Join(json.Unmarshal(text, &truth), codec.ReadLate(text, described(&late)), codec.Read(text, described(&again)))
+		if err != nil || !slices.Equal(truth.All, list) || !slices.Equal(late, list) || !slices.Equal(again, list) {
+			t.Fatalf("%v, %v, %v (%v), want %v: %s", truth.All, late, again, err, list, text)
+		}
+		for i := range text {
+			cut := slices.Delete(bytes.Clone(text), i, i+1)
+			if err := codec.ReadLate(cut, described(&late)); err == nil && bytes.HasPrefix(cut, []byte(`{"allIndex":"`)) && bytes.Contains(cut, []byte(`,"all":[`)) && !slices.Equal(late, list) {
+				t.Errorf("%s is read as %v", cut, late)
 			}
 		}
 	}

@@ -78,12 +78,16 @@ func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 			c.out = append(c.out, ']')
 			return
 		}
-		*v = []T{}
-		for first := true; c.more(first, '[', ']'); first = false {
-			*v = append(*v, *new(T))
-			kind(&(*v)[len(*v)-1], c)
-		}
+		readList(v, c, kind)
 	})
+}
+
+func readList[T any](v *[]T, c *Codec, kind func(*T, *Codec)) {
+	*v = []T{}
+	for first := true; c.more(first, '[', ']'); first = false {
+		*v = append(*v, *new(T))
+		kind(&(*v)[len(*v)-1], c)
+	}
 }
 
 // OptionalList is a List that is not written if it is empty.

@@ -108,16 +108,35 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is a time. It is written in UTC, because another zone would be a file to read.
+// Time is a time. It is written in UTC, because another zone would be a file to read. Many times in a text are the
+// same as the one before, so that one is kept.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
-		*v = Scan(c, func(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) })
+		*v = Scan(c, c.parseTime)
 		return
 	}
+	if last := &c.time; *v == last.value && last.text != "" {
+		c.out = append(append(append(c.out, '"'), last.text...), '"')
+		return
+	}
+	from := len(c.out) + len(`"`)
 	b, err := v.UTC().AppendText(append(c.out, '"'))
 	if c.out = append(b, '"'); err != nil {
 		c.Fail(err)
+		return
 	}
+	c.time.value, c.time.text = *v, string(b[from:])
+}
+
+func (c *Codec) parseTime(s string) (time.Time, error) {
+	if s != c.time.text {
+		t, err := time.Parse(time.RFC3339, s)
+		if err != nil {
+			return t, err
+		}
+		c.time.value, c.time.text = t, s
+	}
+	return c.time.value, nil
 }
 
 // Prefix is a CIDR block, or an address with a prefix length.

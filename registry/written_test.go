@@ -5,8 +5,10 @@ package registry
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,54 +17,57 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// unsealed is a file of ours from before the sum was introduced.
+// then is the modification time of the files in these tests.
+var then = time.Date(2026, 11, 21, 7, 17, 24, 123456789, time.UTC)
+
+// unsealed is a file of ours from before it had its modification time.
 func unsealed(t *testing.T, file []byte) []byte {
 	t.Helper()
-	if !sealed(file) {
-		t.Fatalf("its sum is not right: %s", file)
+	body, ok := bytes.CutSuffix(file, seal(then))
+	if !ok {
+		t.Fatalf("its time is not right: %s", file)
 	}
-	return append(bytes.Clone(file[:len(file)-len(seal(nil))]), "}\n"...)
+	return append(bytes.Clone(body), "}\n"...)
 }
 
-// resealed is a file of ours after an edit, with the sum of the edited content.
+// resealed is a file of ours after an edit that nobody can see.
 func resealed(t *testing.T, file []byte, old, new string) []byte {
 	t.Helper()
-	body, ok := bytes.CutSuffix(unsealed(t, file), []byte("}\n"))
-	edited := bytes.ReplaceAll(body, []byte(old), []byte(new))
-	if !ok || bytes.Equal(edited, body) {
+	edited := bytes.ReplaceAll(file, []byte(old), []byte(new))
+	if bytes.Equal(edited, file) {
 		t.Fatalf("no %s in %s", old, file)
 	}
-	return append(edited, seal(edited)...)
+	return edited
 }
 
-func encoded(t *testing.T, s *State) []byte {
+func encoded(t testing.TB, s *State) []byte {
 	t.Helper()
-	b, err := s.encode()
+	parts, err := s.encode(then)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return bytes.Join(parts, nil)
 }
 
 func parsed(t *testing.T, b []byte) *State {
 	t.Helper()
-	s, err := parse(b)
+	s, err := parse(b, then)
 	if err != nil {
 		t.Fatalf("%v: %s", err, b)
 	}
 	return s
 }
 
-// A state is the same from a file with a right sum, with none, or with a wrong one, also
+// A state is the same from a file with a right time, with none, or with a wrong one, also
 // after further operations.
-func TestSumChangesNothing(t *testing.T) {
+func TestWrittenChangesNothing(t *testing.T) {
 	for range 300 {
 		file := encoded(t, randomState())
 		wrong := bytes.Clone(file)
-		wrong[len(wrong)-4] ^= 1
+		wrong[len(wrong)-5] ^= 1
 		for _, other := range [][]byte{unsealed(t, file), wrong} {
-			if sealed(other) {
-				t.Fatalf("its sum is right: %s", other)
+			if sealed(other, then) {
+				t.Fatalf("its time is right: %s", other)
 			}
 			late, eager := parsed(t, file), parsed(t, other)
 			if a, b := encoded(t, eager), encoded(t, late); !bytes.Equal(a, file) || !bytes.Equal(b, file) {
@@ -84,63 +89,73 @@ func work(s *State) string {
 	held := s.Held(k)
 	s.EndOf(k, time.Time{}, time.Time{}, slices.Collect(s.Leases.Keys())...)
 	err := s.Reserve(addr("10.0.0.2"), Lease{Key: k, ENI: "eni-1"})
-	b, bad := s.encode()
-	return fmt.Sprintf("%v %v %v %s", held, err, bad, b)
+	b, bad := s.encode(then)
+	return fmt.Sprintf("%v %v %v %s", held, err, bad, bytes.Join(b, nil))
 }
 
-// The sum detects each flipped bit in the file, and a missing end.
-func TestSumSeesFlips(t *testing.T) {
-	s := newState()
-	first := fill(s, 40)
-	for i, a := 0, first; i < 3; i, a = i+1, a.Next() {
-		if err := s.Reserve(a, lease(fmt.Sprint("c", i))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	file := encoded(t, s)
-	for i := range file {
-		for bit := range 8 {
-			bad := bytes.Clone(file)
-			bad[i] ^= 1 << bit
-			if sealed(bad) {
-				t.Fatalf("bit %d of byte %d is wrong, and the sum is right", bit, i)
+// Whoever writes into a file of ours, or puts another file in its place, ends that it is ours. Who reads meanwhile reads
+// the file in full.
+func TestWrittenByOthers(t *testing.T) {
+	for name, edit := range map[string]func(path string, b []byte) error{
+		"nobody": func(string, []byte) error { return nil },
+		"in place": func(path string, b []byte) error {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
 			}
-		}
-		if cut := file[:i]; sealed(cut) {
-			t.Fatalf("the sum of the first %d bytes is right", i)
-		} else if _, err := parse(cut); err == nil && i < len(file)-1 {
-			t.Fatalf("the first %d bytes are read: %s", i, cut)
-		}
+			_, err = f.WriteAt(bytes.Replace(b, []byte(`"c1"`), []byte(`"c2"`), 1), 0)
+			return errors.Join(err, f.Close())
+		},
+		"one byte, which stays": func(path string, b []byte) error {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			_, err = f.WriteAt(b[10:11], 10)
+			return errors.Join(err, f.Close())
+		},
+		"from the beginning": func(path string, b []byte) error { return os.WriteFile(path, b, 0o600) },
+		"by a rename": func(path string, b []byte) error {
+			return errors.Join(os.WriteFile(path+".tmp", b, 0o600), os.Rename(path+".tmp", path))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			update(t, r, func(s *State) {
+				if err := s.Reserve(fill(s, 2), lease("c1")); err != nil {
+					t.Fatal(err)
+				}
+			})
+			b, err := os.ReadFile(r.file())
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := os.Open(r.file()) // as of a process that reads meanwhile
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			if err := edit(r.file(), b); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := view(t, r).ours, name == "nobody"; got != want {
+				t.Errorf("it is ours: %v", got)
+			}
+			seen, written, err := content(f)
+			if err != nil || sealed(seen, written) && !bytes.Equal(seen, b) {
+				t.Errorf("who had opened it before takes it for ours: %s, %v", seen, err)
+			}
+			update(t, r, func(s *State) {})
+			if !view(t, r).ours {
+				t.Error("the next change does not make it ours")
+			}
+		})
 	}
 }
 
-// The sum depends on positions and on the length, and detects swapped words.
-func TestSumOfLikeTexts(t *testing.T) {
-	seen := map[uint64]string{}
-	word := func(i int) string { return fmt.Sprintf("%08d", i) }
-	var texts []string
-	for n := range 100 {
-		texts = append(texts, strings.Repeat("\x00", n), strings.Repeat(word(n), 9))
-	}
-	for i := range 9 {
-		for j := range i {
-			words := strings.Split("00000000 00000001 00000002 00000003 00000004 00000005 00000006 00000007 00000008", " ")
-			words[i], words[j] = words[j], words[i]
-			texts = append(texts, strings.Join(words, ""))
-		}
-	}
-	for _, text := range texts {
-		h := sum([]byte(text))
-		if other, ok := seen[h]; ok {
-			t.Errorf("%q and %q have the same sum", text, other)
-		}
-		seen[h] = text
-	}
-}
-
-// A release from before the sum keeps it as an unknown field, so it becomes stale. The file
-// is then parsed in full, and has one sum when it is written again.
-func TestSumStale(t *testing.T) {
+// An earlier release keeps our time as an unknown field, and may write a sum behind it. The file
+// is then parsed in full, and has one time and no sum when it is written again.
+func TestWrittenStale(t *testing.T) {
 	s := newState()
 	a := fill(s, 2)
 	if err := s.Reserve(a, lease("c1")); err != nil {
@@ -149,25 +164,26 @@ func TestSumStale(t *testing.T) {
 	s.unknown["colour"], s.unknown["zeal"] = `"blue"`, "1"
 	file := encoded(t, s)
 	stale := bytes.Replace(file, []byte(`"c1"`), []byte(`"c2"`), 1)
+	stale = bytes.Replace(stale, []byte(`"}`+"\n"), []byte(`","sum":"0123456789abcdef"}`+"\n"), 1)
 	again := parsed(t, stale)
 	if got := again.Held(key("c2")); len(got) != 1 || got[0] != a {
 		t.Errorf("held: %v", got)
 	}
 	out := encoded(t, again)
-	if !sealed(out) || bytes.Count(out, []byte(`"sum"`)) != 1 || !bytes.Contains(out, []byte(`,"colour":"blue","zeal":1,"sum":"`)) {
+	if !sealed(out, then) || bytes.Contains(out, []byte(`"sum"`)) || bytes.Count(out, []byte(`"written"`)) != 1 || !bytes.Contains(out, []byte(`,"colour":"blue","zeal":1,"written":"`)) {
 		t.Errorf("written %s", out)
 	}
 	for name, bad := range map[string][]byte{
 		"leased and free": bytes.Replace(file, []byte(`"ips":{`), []byte(`"ips":{"10.0.0.10":{},`), 1),
 		"no lease":        bytes.Replace(file, []byte(`"containerID":"c1"`), []byte(`"containerID":[c1]`), 1),
 	} {
-		if _, err := parse(bad); err == nil {
+		if _, err := parse(bad, then.Add(1)); err == nil {
 			t.Errorf("%s: no error: %s", name, bad)
 		}
 	}
-	moved := bytes.Replace(unsealed(t, file), []byte(`{"schema`), []byte(`{"sum":"0123456789abcdef","sum":"","schema`), 1)
+	moved := bytes.Replace(unsealed(t, file), []byte(`{"schema`), []byte(`{"written":"2026-11-21T07:17:24Z","sum":"","schema`), 1)
 	if out := encoded(t, parsed(t, moved)); !bytes.Equal(out, file) {
-		t.Errorf("with sums elsewhere: %s", out)
+		t.Errorf("with its time elsewhere: %s", out)
 	}
 }
 
@@ -183,7 +199,7 @@ func TestOthersStayUnread(t *testing.T) {
 		}
 		free = free.Next()
 	}
-	file := resealed(t, encoded(t, s), `"eni":"eni-1","since":`, `"eni":!,"since":`)
+	file := resealed(t, encoded(t, s), `"eni":"eni-1","since":`, `"eni":!eni-1!,"since":`)
 	s = parsed(t, file)
 	own := key(strings.Repeat("f", 64))
 	if held := s.Held(own); held != nil {
@@ -207,8 +223,8 @@ func TestOthersStayUnread(t *testing.T) {
 	if n := bytes.Count(file, []byte(`"eni":!`)); n != 199 || s.Leases.Len() != 199 || s.Free.Len() != 51 {
 		t.Errorf("%d leases are as they were, of %d; %d are free", n, s.Leases.Len(), s.Free.Len())
 	}
-	if _, err := parse(unsealed(t, file)); err == nil {
-		t.Error("without its sum the file is read though it is wrong")
+	if _, err := parse(unsealed(t, file), then); err == nil {
+		t.Error("without its time the file is read though it is wrong")
 	}
 }
 

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package codec
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Before Entries, Write writes an index of them, as a member of its own: a row for each entry. So
+// who uses few of thousands of entries need not look for where each begins. A row is
+//
+//	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
+//
+// in hexadecimal. Most keys are IPv4 addresses, and they come first. The offset of an IPv6 address
+// has [wide] added.
+//
+// Only [ReadLate] uses an index. To others it is an unknown member, and wrong after an edit.
+
+// indexed is the name of the member that has the index of Entries.
+func indexed(name string) string { return name + "Index" }
+
+// A row is that of one entry.
+type row struct {
+	key           netip.Addr
+	value, length int
+}
+
+const (
+	wordSize  = 8            // digits
+	wide      = 1 << 11      // in the offset
+	mostKey   = wide - 1     // the largest offset of a value
+	mostEntry = 1<<(4*5) - 1 // the greatest length
+)
+
+var errIndex = errors.New("the index is wrong")
+
+// rowSize is how many digits the row of a key takes.
+func rowSize(key netip.Addr) int { return wordSize + key.BitLen()/4 }
+
+// write writes the row to the beginning of text.
+func (r row) write(text []byte) {
+	if r.key.Is4() {
+		b := r.key.As4()
+		putWord(text, uint32(r.value<<20|r.length))
+		putWord(text[wordSize:], binary.BigEndian.Uint32(b[:]))
+		return
+	}
+	putWord(text, uint32((wide|r.value)<<20|r.length))
+	b := r.key.As16()
+	for i := 0; i < len(b); i += 4 {
+		putWord(text[wordSize+2*i:], binary.BigEndian.Uint32(b[i:]))
+	}
+}
+
+// wideKey is the IPv6 address that the next 32 digits are, or the zero Addr.
+func wideKey(text string) netip.Addr {
+	var b [16]byte
+	if len(text) < 2*len(b) {
+		return netip.Addr{}
+	}
+	for i := 0; i < len(b); i += 4 {
+		binary.BigEndian.PutUint32(b[i:], word(text[2*i:]))
+	}
+	return netip.AddrFrom16(b)
+}
+
+// numbered is the IPv4 address with that number.
+func numbered(n uint32) netip.Addr {
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// word is the number that the next eight digits are. All are converted at once: a node has thousands.
+func word(s string) uint32 {
+	x := eight(s)
+	x = x&0x0f0f0f0f0f0f0f0f + 9*(x>>6&0x0101010101010101) // bit 6 is set in a letter
+	x = (x | x>>4) & 0x00ff00ff00ff00ff
+	x = (x | x>>8) & 0x0000ffff0000ffff
+	return uint32(x | x>>16)
+}
+
+// eight returns the first eight bytes as a number, by one instruction.
+func eight(s string) uint64 {
+	_ = s[7]
+	return uint64(s[7]) | uint64(s[6])<<8 | uint64(s[5])<<16 | uint64(s[4])<<24 |
+		uint64(s[3])<<32 | uint64(s[2])<<40 | uint64(s[1])<<48 | uint64(s[0])<<56
+}
+
+// putWord writes eight digits.
+func putWord(text []byte, n uint32) {
+	x := uint64(n)
+	x = (x | x<<16) & 0x0000ffff0000ffff
+	x = (x | x<<8) & 0x00ff00ff00ff00ff
+	x = (x | x<<4) & 0x0f0f0f0f0f0f0f0f
+	letters := (x + 0x0606060606060606) >> 4 & 0x0101010101010101
+	binary.BigEndian.PutUint64(text, x+'0'*0x0101010101010101+letters*('a'-'0'-10))
+}
+
+// An index is the text of rows, and where it is.
+type index struct {
+	rows string
+	at   int
+}
+
+// describe reads the text as it was written. Another text ends with an error.
+func (x *index) describe(c *Codec) {
+	if !c.late {
+		if raw := c.skip(); !json.Valid([]byte(raw)) {
+			c.Fail(errIndex)
+		}
+		return
+	}
+	if !c.next('"') {
+		c.Fail(errIndex)
+		return
+	}
+	x.at = c.at
+	x.rows = c.in[c.at : c.at+max(strings.IndexByte(c.in[c.at:], '"'), 0)]
+	c.at += len(x.rows) + len(`"`)
+}
+
+// An indexer writes an index into the place that was left for it. The zero indexer writes none.
+type indexer struct{ at int }
+
+// newIndexer writes a member with room for rows.
+func newIndexer(c *Codec, name string, size int) indexer {
+	c.begins(name)
+	c.out = append(c.out, '"')
+	at := len(c.out)
+	c.out = append(append(c.out, make([]byte, size)...), '"')
+	return indexer{at}
+}
+
+func (x *indexer) add(c *Codec, r row) {
+	if r.length > mostEntry {
+		c.Fail(fmt.Errorf("%s: its entry is too long", r.key))
+	}
+	if x.at > 0 {
+		r.write(c.out[x.at:])
+		x.at += rowSize(r.key)
+	}
+}
+
+// copy writes rows that were read.
+func (x *indexer) copy(c *Codec, rows string) {
+	if x.at > 0 {
+		x.at += copy(c.out[x.at:], rows)
+	}
+}
