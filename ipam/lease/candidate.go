@@ -18,8 +18,18 @@ import (
 type Place struct {
 	ID string
 	registry.ENI
-	leased int // how many of its addresses are
+	leased int     // how many of its addresses are
+	blocks []block // its prefixes
 }
+
+// A block is a prefix of an ENI, and how many of its addresses are leased.
+type block struct {
+	netip.Prefix
+	leased int
+}
+
+// full reports whether all addresses of the block are leased. An IPv6 prefix never is full.
+func (b block) full() bool { return b.leased == 1<<(b.Addr().BitLen()-b.Bits()) }
 
 // Serves reports whether the ENI is at a device index for pods. The boot ENI is for pods only if
 // all indices are, whatever its own index is.
@@ -58,9 +68,10 @@ func (c Choice) Apart(s *registry.State, id string) (user string) {
 // lost its link is not in the list.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
+	leased := leasedBy(s)
 	for id, e := range s.ENIs {
 		if policy.takes(id, e) && !e.NoLink(now) && policy.Choice.Apart(s, id) == "" {
-			ps = append(ps, Place{id, e, leased(s, e)})
+			ps = append(ps, newPlace(s, id, e, leased))
 		}
 	}
 	slices.SortFunc(ps, func(a, b Place) int {
@@ -77,23 +88,38 @@ func (p Place) waited() int {
 	return 1
 }
 
-// leased counts the addresses of an ENI that are leased.
-func leased(s *registry.State, e registry.ENI) int {
+// leasedBy returns a function that reports whether an address is leased, for all addresses of ENIs.
+func leasedBy(s *registry.State) func(netip.Addr) bool {
+	const few = 64
 	n := 0
-	for _, a := range e.Addrs {
-		if s.Leases.Has(a) {
-			n++
-		}
+	for _, e := range s.ENIs {
+		n += len(e.Addrs)
 	}
-	for _, b := range e.Prefixes {
-		n += load(s, b.CIDR)
+	if n < few || s.Leases.Len() < few {
+		return s.Leases.Has
 	}
-	return n
+	all := registry.NewAddrSet(s.Leases.Len())
+	for a := range s.Leases.Keys() {
+		all.Add(a)
+	}
+	return all.Has
 }
 
-// load counts the addresses of a prefix that are leased.
-func load(s *registry.State, b netip.Prefix) int {
-	return s.Leases.Count(b)
+// newPlace counts what is leased of an ENI.
+func newPlace(s *registry.State, id string, e registry.ENI, leased func(netip.Addr) bool) Place {
+	p := Place{ID: id, ENI: e}
+	for _, a := range e.Addrs {
+		if leased(a) {
+			p.leased++
+		}
+	}
+	p.blocks = make([]block, 0, len(e.Prefixes))
+	for _, b := range e.Prefixes {
+		n := s.Leases.Count(b.CIDR)
+		p.blocks = append(p.blocks, block{b.CIDR, n})
+		p.leased += n
+	}
+	return p
 }
 
 // Candidates chooses the addresses to lease next, one of each family. All are on the same
@@ -140,6 +166,9 @@ func (p Place) pick(s *registry.State, policy Policy, f Family, before time.Time
 // assigned chooses the address that has been free the longest, if it was free before the
 // given time. By then, other hosts have forgotten the last pod with that address.
 func (p Place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
+	if len(p.blocks) == 0 && p.leased == len(p.Addrs) {
+		return best // most ENIs of a large node are full
+	}
 	var oldest time.Time
 	for _, a := range p.Addrs {
 		since, free := s.Free.At(a)
@@ -155,24 +184,16 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 
 // delegated chooses an address of the ENI's fullest prefix that has a free one.
 func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
-	type block struct {
-		netip.Prefix
-		load int
-	}
 	var blocks []block
-	for _, b := range p.Prefixes {
-		if nl.FamilyOf(b.CIDR.Addr()) == f {
-			blocks = append(blocks, block{b.CIDR, load(s, b.CIDR)})
+	for _, b := range p.blocks {
+		if nl.FamilyOf(b.Addr()) == f && !b.full() {
+			blocks = append(blocks, b)
 		}
 	}
 	slices.SortFunc(blocks, func(a, b block) int {
-		return cmp.Or(b.load-a.load, a.Addr().Compare(b.Addr()))
+		return cmp.Or(b.leased-a.leased, a.Addr().Compare(b.Addr()))
 	})
 	for _, b := range blocks {
-		full := b.load == 1<<(b.Addr().BitLen()-b.Bits()) // an IPv6 prefix never is
-		if full {
-			continue
-		}
 		if a := within(s, b.Prefix, before); a.IsValid() {
 			return a
 		}
