@@ -180,7 +180,11 @@ bench-icount: build $(PEERS)/ptp
 	@echo >>.cache/bench-icount.txt
 	@$(PACKED) $(VM)/icount $(BENCH) -icount -pods 200 -rounds 20 >>.cache/bench-icount.txt
 	@echo >>.cache/bench-icount.txt
-	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -prefixes -rounds 8 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
+	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -prefixes -rounds 8 >>.cache/bench-icount.txt
+	@echo >>.cache/bench-icount.txt
+	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -alone -rounds 8 >>.cache/bench-icount.txt
+	@echo >>.cache/bench-icount.txt
+	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -alone -cards -rounds 8 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 	$(MAKE) -s plot
 
 # With VM_KERNEL on another kernel, such as trixie-backports for the newest (see setup).

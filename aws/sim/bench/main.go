@@ -36,6 +36,8 @@ type options struct {
 	c      concurrencies
 	pods   int
 	prefix bool
+	cards  bool
+	alone  bool
 	icount bool
 
 	traffic, egress bool
@@ -71,6 +73,8 @@ func parse(args []string) (options, error) {
 	f.Var(&o.c, "c", "how many calls at once, a `list`")
 	f.IntVar(&o.pods, "pods", 0, "instead: the ADD of a node's last of so many pods, beside that of another's first")
 	f.BoolVar(&o.prefix, "prefixes", false, "the addresses are of delegated prefixes, of which each ENI gets as many as fit")
+	f.BoolVar(&o.cards, "cards", false, "with -pods: on an instance with several network cards")
+	f.BoolVar(&o.alone, "alone", false, "with -pods: without the chain that is compared")
 	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
 	f.BoolVar(&o.egress, "egress", false, "instead: what the traffic of pods to a host outside costs, with an egress and without")
 	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
@@ -81,8 +85,10 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("%q: there are no arguments", f.Arg(0))
 	case o.rounds < 1:
 		return o, fmt.Errorf("-rounds %d: want 1 or more", o.rounds)
-	case o.pods < 0 || o.pods > large.pods:
-		return o, fmt.Errorf("-pods %d: want at most %d, for which a %s has room", o.pods, large.pods, large.Name)
+	case o.pods < 0 || o.pods > o.size().pods:
+		return o, fmt.Errorf("-pods %d: want at most %d, for which a %s has room", o.pods, o.size().pods, o.size().Name)
+	case o.pods == 0 && (o.cards || o.alone):
+		return o, errors.New("-cards and -alone are for -pods")
 	}
 	if o.icount {
 		o.c = concurrencies{1}

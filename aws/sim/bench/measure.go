@@ -31,7 +31,7 @@ type subject struct {
 
 // bench measures all candidates on one node.
 func bench(ctx context.Context, o options, r *report) error {
-	w, err := newWorld(sizeFor(o.pods))
+	w, err := newWorld(o.size())
 	if err != nil {
 		return err
 	}

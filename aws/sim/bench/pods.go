@@ -18,7 +18,7 @@ func flat(ctx context.Context, o options, r *report) error {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files}); err != nil {
 		return fmt.Errorf("allow %d open files: %w", files, err)
 	}
-	w, err := newWorld(sizeFor(o.pods))
+	w, err := newWorld(o.size())
 	if err != nil {
 		return err
 	}
@@ -27,8 +27,12 @@ func flat(ctx context.Context, o options, r *report) error {
 }
 
 func (w *world) flat(ctx context.Context, o options, r *report) error {
+	names := []string{ours, reference}
+	if o.alone {
+		names = names[:1]
+	}
 	for _, before := range []int{0, o.pods - 1} {
-		for _, name := range []string{ours, reference} {
+		for _, name := range names {
 			if err := w.crowded(ctx, o, r, name, before); err != nil {
 				return err
 			}
@@ -38,6 +42,7 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 		s.reference = r.subjects[slices.IndexFunc(r.subjects, func(first *subject) bool { return first.name == s.name })]
 	}
 	r.x = "pod 1"
+	r.note("Each node is a %s; its addresses are %s.", w.Name, o.addresses())
 	w.EC2.ResetCalls()
 	if err := rounds(ctx, r.subjects, o.rounds); err != nil {
 		return err
@@ -49,6 +54,14 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 	}
 	w.asked(r)
 	return nil
+}
+
+// addresses says which addresses the pods have.
+func (o options) addresses() string {
+	if o.prefix {
+		return "those of delegated prefixes"
+	}
+	return "single ones"
 }
 
 // growth compares costs by what has no waits: the least elapsed, and the CPU.

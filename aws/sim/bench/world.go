@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/vpcsim"
 )
 
-// A size is an instance type of a node, and how many pods fit on it by single addresses. On the large one, the boot ENI
-// serves pods, too (EC2 user guide, "Maximum IP addresses per network interface").
+// A size is an instance type of a node, and how many pods fit on it by single addresses. On the large ones, the boot ENI
+// serves pods, too (EC2 user guide, "Maximum IP addresses per network interface"). The last one has four network cards.
 type size struct {
 	ec2sim.InstanceType
 	pods  int
@@ -26,13 +26,17 @@ type size struct {
 var (
 	small = size{ec2sim.InstanceType{Name: "m5.4xlarge", ENIs: 8, IPv4PerENI: 30, IPv6PerENI: 30}, 7 * 30, 1}
 	large = size{ec2sim.InstanceType{Name: "c8i.48xlarge", ENIs: 24, IPv4PerENI: 64, IPv6PerENI: 64}, 24*64 - 1, 0}
+	cards = size{ec2sim.InstanceType{Name: "p4d.24xlarge", ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}}, (60-3)*50 - 1, 0}
 )
 
 const maxConcurrency = 64
 
-// sizeFor returns the smaller size on which so many pods fit.
-func sizeFor(pods int) size {
-	if pods <= small.pods {
+// size returns the smaller size on which so many pods fit, or the one with network cards.
+func (o options) size() size {
+	switch {
+	case o.cards:
+		return cards
+	case o.pods <= small.pods:
 		return small
 	}
 	return large
@@ -57,7 +61,7 @@ func newWorld(nodes size) (*world, error) {
 	}
 	w := &world{dir: dir, size: nodes}
 	w.Fabric, err = vpcsim.New(ec2sim.Config{
-		InstanceTypes: []ec2sim.InstanceType{small.InstanceType, large.InstanceType},
+		InstanceTypes: []ec2sim.InstanceType{small.InstanceType, large.InstanceType, cards.InstanceType},
 		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")},
