@@ -64,31 +64,15 @@ func writeAddrs(c *Codec, owner, name string, all []netip.Addr) {
 	x := newIndexer(c, indexed(name), wordSize*(1+len(all)))
 	c.begins(name)
 	from := len(c.out)
+	c.out = append(c.out, '[')
 	for i := range all {
 		b := all[i].As4()
 		putWord(c.out[x.at+wordSize*(1+i):], binary.BigEndian.Uint32(b[:]))
-		c.out = append(appendIPv4(append(c.out, ',', '"'), b), '"')
+		c.comma()
+		Addr(&all[i], c)
 	}
-	c.out[from] = '['
 	c.out = append(c.out, ']')
 	putWord(c.out[x.at:], uint32(len(c.out)-from))
-}
-
-func appendIPv4(out []byte, b [4]byte) []byte {
-	for i, n := range b {
-		if i > 0 {
-			out = append(out, '.')
-		}
-		switch {
-		case n >= 100:
-			out = append(out, '0'+n/100, '0'+n/10%10, '0'+n%10)
-		case n >= 10:
-			out = append(out, '0'+n/10, '0'+n%10)
-		default:
-			out = append(out, '0'+n)
-		}
-	}
-	return out
 }
 
 // Addr is an IP address.
