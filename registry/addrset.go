@@ -17,7 +17,7 @@ type AddrSet struct {
 	others map[netip.Addr]bool
 }
 
-// NewAddrSet returns an empty set for up to n addresses.
+// NewAddrSet returns an empty set for at most n addresses. It has no room for more.
 func NewAddrSet(n int) *AddrSet {
 	places := bits.Len(uint(2 * n))
 	return &AddrSet{ipv4: make([]uint64, 1<<places), shift: 64 - places, others: map[netip.Addr]bool{}}
@@ -45,7 +45,7 @@ func (s *AddrSet) Has(a netip.Addr) bool {
 	return *place == n
 }
 
-// factor is 2^64 divided by the golden ratio. Its bits look random, so those of a multiple of it do.
+// factor is 2^64 divided by the golden ratio. It spreads numbers that are near each other.
 const factor = 0x9e3779b97f4a7c15
 
 // find returns the place of an IPv4 address, and the number that it has there.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
@@ -52,6 +53,9 @@ func parse(b []byte, written time.Time) (*State, error) {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
 	s.upgrade()
+	// After an edit, the members of a lease may be in another order, or have escapes. Then Held would not find the lease
+	// once the file is ours again.
+	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.begin()) })
 	return s, s.check()
 }
 

@@ -144,18 +144,18 @@ func TestLayoutRead(t *testing.T) {
 
 // Fields of a later release in an entry are kept and ignored; null is the zero value.
 func TestLaterFields(t *testing.T) {
-	const b = `{"colour":null,"schema_version":1,"leases":{"10.0.0.1":{"mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},"enis":null,"size":[]}`
+	const b = `{"colour":null,"schema_version":1,"leases":{"10.0.0.1":{"network":"n","containerID":"c","ifname":"eth0","mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},"enis":null,"size":[]}`
 	s, err := parse([]byte(b), then)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[netip.Addr]Lease{addr("10.0.0.1"): {ENI: "eni-1", Bound: true}}
+	want := map[netip.Addr]Lease{addr("10.0.0.1"): {Key: Key{"n", Attachment{ContainerID: "c", IfName: "eth0"}}, ENI: "eni-1", Bound: true}}
 	if diff := cmp.Diff(want, maps.Collect(s.Leases.All()), likeState); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	out := encoded(t, s)
 	for _, want := range []string{
-		`"leases":{"10.0.0.1":{"mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},`,
+		`"leases":{"10.0.0.1":{"network":"n","containerID":"c","ifname":"eth0","mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},`,
 		`,"colour":null,"size":[],"written":"`,
 	} {
 		if strings.Count(string(out), want) != 1 {

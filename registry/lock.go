@@ -54,7 +54,8 @@ func (r *Registry) hold(ctx context.Context, name string, flag int, stat func(st
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
 		}
-		if err != nil && !errors.Is(err, errDeleted) {
+		again := err == nil || errors.Is(err, errDeleted) || errors.Is(err, fs.ErrExist) // MkdirAll: it was created and deleted again
+		if !again {
 			return nil, err
 		}
 	}

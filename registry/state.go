@@ -226,7 +226,7 @@ func (s *State) check() error {
 		macs[e.MAC] = true
 	}
 	if !changed {
-		return nil // they were checked before the file was written
+		return nil // they were checked before the file was written; short lists are checked each time
 	}
 	all := NewAddrSet(n)
 	for _, e := range s.ENIs {

@@ -12,11 +12,11 @@ import (
 // The last member of the file is the modification time that the file has. If it is right, we have
 // checked and written the file, and a process that needs one lease does not parse the
 // others. If it is wrong, somebody else has written the file since: the original, a person, or an
-// earlier release of ours, which keeps the member as an unknown field. For the kernel sets another time with each
-// write (inode(7), mtime).
+// earlier release of ours, which keeps the member as an unknown field. The kernel sets another time with each
+// write, see inode(7). On a file system whose times are less exact, the time is never right: then all is parsed each time.
 //
-// Earlier releases had a sum of all bytes as the last member. To compute it for a large node took as
-// long as all else that a change does.
+// Earlier releases had a sum of all bytes as the last member. To compute it for a large node took a third of a change.
+// The sum also showed broken memory.
 //
 // A release needs another name for the member if its leases do not begin with their key, or if this release would
 // misread them.
@@ -34,7 +34,7 @@ func seal(written time.Time) []byte {
 // sealed reports whether the file has that modification time by its end.
 func sealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal(written)) }
 
-// content reads a file and its modification time. Who writes into the file meanwhile has changed the time before.
+// content reads a file and its modification time. The kernel changes the time before the text. So the time is read last.
 func content(f *os.File) (b []byte, written time.Time, err error) {
 	fi, err := f.Stat()
 	if err != nil {

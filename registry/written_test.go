@@ -5,6 +5,7 @@ package registry
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -30,8 +31,8 @@ func unsealed(t *testing.T, file []byte) []byte {
 	return append(bytes.Clone(body), "}\n"...)
 }
 
-// resealed is a file of ours after an edit that nobody can see.
-func resealed(t *testing.T, file []byte, old, new string) []byte {
+// broken is a file of ours after an edit that nobody can see.
+func broken(t *testing.T, file []byte, old, new string) []byte {
 	t.Helper()
 	edited := bytes.ReplaceAll(file, []byte(old), []byte(new))
 	if bytes.Equal(edited, file) {
@@ -199,7 +200,7 @@ func TestOthersStayUnread(t *testing.T) {
 		}
 		free = free.Next()
 	}
-	file := resealed(t, encoded(t, s), `"eni":"eni-1","since":`, `"eni":!eni-1!,"since":`)
+	file := broken(t, encoded(t, s), `"eni":"eni-1","since":`, `"eni":!eni-1!,"since":`)
 	s = parsed(t, file)
 	own := key(strings.Repeat("f", 64))
 	if held := s.Held(own); held != nil {
@@ -239,14 +240,49 @@ func TestHeldByAnyID(t *testing.T) {
 			}
 		}
 		file := encoded(t, s)
-		escaped := resealed(t, file, "anothe", `\u0061nothe`)
+		escaped := bytes.Replace(file, []byte(`"another"`), []byte(`"\u0061nother"`), 1)
+		escaped = encoded(t, parsed(t, escaped))
 		for _, file := range [][]byte{file, escaped} {
+			if !parsed(t, file).ours {
+				t.Fatalf("not ours: %s", file)
+			}
 			if held := parsed(t, file).Held(key(id)); len(held) != 1 || held[0] != a {
 				t.Errorf("%q: held %v", id, held)
 			}
 			if held := parsed(t, file).Held(key("another")); len(held) != 1 || held[0] != a.Next() {
 				t.Errorf("beside %q: held %v", id, held)
 			}
+		}
+	}
+}
+
+// A lease is found after any edit that means the same, also when the next process has made the file ours again.
+func TestHeldAfterEdit(t *testing.T) {
+	s := newState()
+	a := fill(s, 2)
+	if err := s.Reserve(a, lease("c1")); err != nil {
+		t.Fatal(err)
+	}
+	file := unsealed(t, encoded(t, s))
+	var all any
+	if err := json.Unmarshal(file, &all); err != nil {
+		t.Fatal(err)
+	}
+	sorted, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, edited := range map[string][]byte{
+		"sorted":  sorted,
+		"escaped": bytes.Replace(file, []byte(`"containerID":"c1"`), []byte(`"containerID":"\u00631"`), 1),
+		"spaced":  bytes.ReplaceAll(file, []byte(`,"`), []byte(`, "`)),
+	} {
+		if bytes.Equal(edited, file) {
+			t.Errorf("%s: nothing is edited", name)
+		}
+		again := parsed(t, encoded(t, parsed(t, edited)))
+		if held := again.Held(key("c1")); !again.ours || len(held) != 1 || held[0] != a {
+			t.Errorf("%s: held %v, ours %v", name, held, again.ours)
 		}
 	}
 }

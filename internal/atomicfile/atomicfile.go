@@ -18,7 +18,7 @@ import (
 // The caller holds a lock. So the new file has a fixed name until it replaces the old one. The
 // next caller overwrites what a killed process has left there, and nothing stays for ever.
 //
-// The file has the given modification time, or that of the write if the time is zero.
+// The file has the given modification time, if that is not zero, and if the file system can.
 //
 // If somebody has deleted the directory, the error is fs.ErrNotExist. Nothing is written then,
 // neither there nor into a directory that has its path now.
@@ -38,7 +38,9 @@ func Replace(dir *os.Root, name string, mode fs.FileMode, modified time.Time, da
 		_, err = f.Write(data[i])
 	}
 	if err == nil && !modified.IsZero() {
-		err = dir.Chtimes(next, modified, modified)
+		if e := dir.Chtimes(next, modified, modified); errors.Is(e, fs.ErrNotExist) {
+			err = e
+		}
 	}
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err

@@ -85,8 +85,8 @@ func Read(in []byte, value func(*Codec)) error {
 }
 
 // ReadLate is Read for a text that Write has written, byte for byte; the caller must be
-// sure of that, and must not change the text any more. The values of [Entries] are parsed
-// when they are used.
+// sure of that, and must not change the text any more. By their index, the values of [Entries] are parsed
+// when they are used. A value that cannot be parsed is the zero value.
 func ReadLate(in []byte, value func(*Codec)) error {
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), late: true} // a copy of a large text costs a page fault for each page
 	return c.read(value)

@@ -16,7 +16,7 @@ import (
 // Entries are a map by address that is read from a text and written again. A process uses
 // one entry of thousands of bytes, and changes one. So an unchanged entry is written as its
 // original text, and fields of a later release are not lost. With [ReadLate], a value is
-// parsed when it is used.
+// parsed when it is used, if there is an index.
 //
 // The zero Entries are empty. As with a map, entries may be set and deleted during a range
 // loop: an entry that is deleted before its turn is not seen, an entry that is set may be
@@ -36,7 +36,7 @@ type entry[V comparable] struct {
 	known           *V     // nil: not parsed yet
 }
 
-// Entered is a Table that is stored as Entries.
+// Entered is a Table that is stored as Entries. Its values have no [KeptList].
 func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *Codec)) {
 	if c.Writes() {
 		e.write(c, name, kind)
@@ -74,15 +74,12 @@ func (e *Entries[V]) read(c *Codec) {
 	} else if c.exact {
 		c.Fail(errors.New("null")) // as for a member of an object
 	}
-	if one.to = c.at; one.value-one.from > mostKey || one.to-one.from > mostEntry {
-		c.Fail(errors.New("the entry is too long"))
-	}
-	if c.err == nil {
+	if one.to = c.at; c.err == nil {
 		e.put(one)
 	}
 }
 
-// readIndexed reads the entries by their index. It reads the rows of IPv4 addresses here, because a node has thousands.
+// readIndexed reads the entries by their index. A node has thousands, so it calls nothing more for an IPv4 address.
 func (e *Entries[V]) readIndexed(c *Codec, x index) {
 	const short = 2 * wordSize
 	all := make([]entry[V], len(x.rows)/short) // or more than there are
@@ -136,13 +133,15 @@ func (e *Entries[V]) write(c *Codec, name string, kind func(*V, *Codec)) {
 	})
 }
 
-// indexSize is how many characters the index takes. It is 0 if there is none: there are no entries, or the key of one has a zone.
+// indexSize is how many characters the index takes. It is 0 if there is none: there are no entries, the key of one has a
+// zone, or its text is too long for a row.
 func (e *Entries[V]) indexSize() (n int) {
 	for i := range e.all {
-		if e.all[i].key.Zone() != "" {
+		one := &e.all[i]
+		if one.key.Zone() != "" || one.to > 0 && (one.value-one.from > mostKey || one.to-one.from > mostEntry) {
 			return 0
 		}
-		n += rowSize(e.all[i].key)
+		n += rowSize(one.key)
 	}
 	return n
 }
@@ -150,6 +149,10 @@ func (e *Entries[V]) indexSize() (n int) {
 // writeChanged writes an entry whose text is outdated.
 func (e *Entries[V]) writeChanged(c *Codec, i int, x *indexer, kind func(*V, *Codec)) {
 	one := &e.all[i]
+	if !one.key.IsValid() {
+		c.Fail(errors.New("an entry has no key"))
+		return
+	}
 	c.comma()
 	from := len(c.out)
 	Addr(&one.key, c)
@@ -181,8 +184,8 @@ func (e *Entries[V]) copy(c *Codec, all []entry[V], x *indexer) {
 	}
 }
 
-// rankOf is a number that orders addresses as Compare does, if they differ in it. Equal IPv4 addresses have equal
-// ranks, and so may different IPv6 addresses. To compare two numbers takes a fraction of the time.
+// rankOf is a number. Addresses with different ranks are in the order of their ranks. Different IPv6 addresses may have
+// the same rank. To compare two numbers takes a fraction of the time of Compare.
 func rankOf(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
@@ -231,6 +234,16 @@ func (e *Entries[V]) parse(one *entry[V], end int) {
 	}
 }
 
+// Renew has those entries written anew whose text is stale. What is not described in them is lost.
+func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
+	for i := range e.all {
+		one := &e.all[i]
+		if one.to > 0 && stale(e.in[one.value:one.to], e.ask(i)) {
+			one.to = 0
+		}
+	}
+}
+
 // Len is the number of entries.
 func (e *Entries[V]) Len() int { return len(e.all) }
 
@@ -264,7 +277,8 @@ func (e *Entries[V]) put(one entry[V]) {
 	}
 	i, found := e.find(one.key)
 	if !found {
-		e.all = slices.Insert(e.all, i, one)
+		e.all = append(e.all, one) // slices.Insert would add 5 kB to each program
+		copy(e.all[i+1:], e.all[i:])
 	}
 	e.all[i] = one
 }

@@ -281,7 +281,7 @@ func TestEntriesReadLate(t *testing.T) {
 	}
 }
 
-// A wrong index is an error, and never more: the caller then reads the text without it.
+// A wrong index may be an error, and is never a panic. To who reads the text without it, it does not matter.
 func TestEntriesWrongIndex(t *testing.T) {
 	var h house
 	for n := range 8 {
@@ -441,5 +441,30 @@ func TestAddrsReadLate(t *testing.T) {
 				t.Errorf("%s is read as %v", cut, late)
 			}
 		}
+	}
+}
+
+// An entry that is too long for a row is read and written all the same. Then there is no index.
+func TestEntriesTooLong(t *testing.T) {
+	for name, guests := range map[string]string{
+		"value": `{"10.0.0.1":{"name":"Jim","room":1,"more":"` + strings.Repeat("x", 1<<20) + `"},"10.0.0.2":{"name":"Al","room":2}}`,
+		"key":   `{"10.0.0.2":{"name":"Al","room":2},"fe80::1%` + strings.Repeat("x", 3000) + `":{"name":"Jim","room":1}}`,
+	} {
+		var h house
+		if err := codec.Read([]byte(`{"guests":`+guests+`}`), h.describe); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got := h.written(t); got != guests {
+			t.Errorf("%s: written %.100s", name, got)
+		}
+		h.guests.Set(netip.MustParseAddr("10.0.0.2"), guest{"Al", 3})
+		if got, want := h.written(t), strings.Replace(guests, `"room":2`, `"room":3`, 1); got != want {
+			t.Errorf("%s: written %.100s", name, got)
+		}
+	}
+	var h house
+	h.guests.Set(netip.Addr{}, guest{"nobody", 1})
+	if b, err := codec.Write([]byte{}, h.describe); err == nil {
+		t.Errorf("an entry without a key is written: %s", b)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // in hexadecimal. Most keys are IPv4 addresses, and they come first. The offset of an IPv6 address
 // has [wide] added.
 //
-// Only [ReadLate] uses an index. To others it is an unknown member, and wrong after an edit.
+// Only [ReadLate] uses an index, and it trusts the index. For others the index may be wrong, as after an edit.
 
 // indexed is the name of the member that has the index of Entries.
 func indexed(name string) string { return name + "Index" }
@@ -107,7 +107,7 @@ type index struct {
 	at   int
 }
 
-// describe reads the text as it was written. Another text ends with an error.
+// describe reads the text as it was written, or reads past it.
 func (x *index) describe(c *Codec) {
 	if !c.late {
 		if raw := c.skip(); !json.Valid([]byte(raw)) {
@@ -137,13 +137,14 @@ func newIndexer(c *Codec, name string, size int) indexer {
 }
 
 func (x *indexer) add(c *Codec, r row) {
+	if x.at == 0 {
+		return
+	}
 	if r.length > mostEntry {
 		c.Fail(fmt.Errorf("%s: its entry is too long", r.key))
 	}
-	if x.at > 0 {
-		r.write(c.out[x.at:])
-		x.at += rowSize(r.key)
-	}
+	r.write(c.out[x.at:])
+	x.at += rowSize(r.key)
 }
 
 // copy writes rows that were read.

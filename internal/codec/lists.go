@@ -5,8 +5,9 @@ package codec
 
 import "slices"
 
-// Lists are the long lists of a text that was read late, by an owner and their name. A list that is
-// still the same is written as its original text, which takes a tenth of the time.
+// Lists are some lists of a text that was read late, by an owner and their name. A list that is
+// still the same is written as its original text, which takes a tenth of the time. Lists of addresses without an index are
+// not among them: they are short, or have IPv6 addresses.
 type Lists map[string]any // of kept
 
 // A kept is the values of a list when it was read, and its text.

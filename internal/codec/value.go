@@ -56,8 +56,13 @@ func Text(v *string, c *Codec) {
 			return
 		}
 	}
+	raw := c.skip()
+	if strings.TrimLeft(raw, " \t\r\n") != raw { // json would read past it, and a member would seem to be an unknown one
+		c.Fail(errors.New("white space"))
+		return
+	}
 	var s string
-	if err := json.Unmarshal([]byte(c.skip()), &s); err != nil {
+	if err := json.Unmarshal([]byte(raw), &s); err != nil {
 		c.Fail(err)
 	}
 	*v = s

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Place is an ENI that serves a pool, and how busy it is.
+// A Place is an ENI that serves a pool, and how busy it is by the state that was given to [Places].
 type Place struct {
 	ID string
 	registry.ENI
@@ -29,7 +29,7 @@ type block struct {
 }
 
 // full reports whether all addresses of the block are leased. An IPv6 prefix never is full.
-func (b block) full() bool { return b.leased == 1<<(b.Addr().BitLen()-b.Bits()) }
+func (b block) full() bool { return b.Addr().Is4() && b.leased == 1<<(32-b.Bits()) }
 
 // Serves reports whether the ENI is at a device index for pods. The boot ENI is for pods only if
 // all indices are, whatever its own index is.
