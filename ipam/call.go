@@ -75,6 +75,9 @@ func (p *Pool) call(ctx context.Context, action string, begin begin, do do) erro
 			return errors.Join(err, e)
 		}
 		throttled = err
+		if err := p.yield(ctx, action); err != nil {
+			return errors.Join(throttled, err)
+		}
 	}
 }
 

@@ -17,6 +17,8 @@ import (
 type Pool struct {
 	lease.Pool
 	Cloud *aws.Client
+
+	yields bool // the pool gets addresses that no pod waits for: see yield
 }
 
 // Open opens the pool of this node.
@@ -25,7 +27,7 @@ func Open(policy lease.Policy) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pool{*p, aws.New(aws.Options{})}, nil
+	return &Pool{Pool: *p, Cloud: aws.New(aws.Options{})}, nil
 }
 
 // Acquire leases an address of each family to the owner: see [lease.Pool.Acquire].
@@ -37,7 +39,7 @@ func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, er
 // processes do that ask EC2 for more.
 func source(cloud func() *aws.Client) lease.Source {
 	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner, why error) (lease.Allocation, error) {
-		return (&Pool{*p, cloud()}).getMore(ctx, o, why)
+		return (&Pool{Pool: *p, Cloud: cloud()}).getMore(ctx, o, why)
 	}}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -26,6 +27,8 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	p.yields = true
+	defer func() { p.yields = false }()
 	p.renewPeers(ctx)
 	p.Look(ctx) // lest it gets addresses in the place of some that are back
 	for had, idle := -1, 0; ; {
@@ -52,4 +55,33 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 			return has, err
 		}
 	}
+}
+
+// yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the node has
+// pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends as soon as an ADD
+// waits. A node without pods has just started, and its pods come soon.
+func (p *Pool) yield(ctx context.Context, action string) error {
+	const most, look = time.Minute, time.Second
+	for end := time.Now().Add(most); p.yields && time.Now().Before(end); {
+		s, err := p.Registry.View()
+		if err != nil || s.Leases.Len() == 0 || anyWaits(s) {
+			return err
+		}
+		text, hint := lease.Throttled(action, end)
+		if err := sleep(ctx, look, text); err != nil {
+			return plugin.Errorf(plugin.CodeTryAgain, hint, "%w", err)
+		}
+	}
+	return nil
+}
+
+// anyWaits reports whether an ADD of any pool waits for an address.
+func anyWaits(s *registry.State) bool {
+	now := time.Now()
+	for _, w := range s.Waiters {
+		if w.Until.After(now) {
+			return true
+		}
+	}
+	return false
 }

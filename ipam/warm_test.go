@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// TestFillYields has EC2 throttle the account. A node keeps addresses ready only for later, so it asks once a minute, and
+// other nodes get what EC2 lets through. When an ADD waits on the node, or if it has no pods yet, it asks as often as
+// any other.
+func TestFillYields(t *testing.T) {
+	const patience = 4 * time.Minute
+	for _, tt := range []struct {
+		name        string
+		pods        int
+		waits       time.Duration // when an ADD begins to wait; 0: none does
+		least, most int           // calls: the SDK repeats each once
+	}{
+		{"with pods", 1, 0, 4, 10},
+		{"without pods", 0, 0, 70, 1000},
+		{"an ADD waits", 1, 130 * time.Second, 30, 70},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(100) // so that there is an ENI
+				if tt.pods == 0 {
+					w.end(100)
+				}
+				w.policy.Warm = registry.Warm{Min: 4}
+				const action = "AssignPrivateIpAddresses"
+				w.sim.Fail(action, throttling, -1)
+				w.sim.ResetCalls()
+				if tt.waits > 0 {
+					go func() {
+						time.Sleep(tt.waits)
+						must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+							s.Waiters["net/c/eth0"] = registry.Waiter{Since: time.Now(), Until: time.Now().Add(registry.MostWait)}
+						}))
+					}()
+				}
+				ctx, cancel := context.WithTimeout(w.Context(), patience)
+				defer cancel()
+				if _, err := w.pool().Fill(ctx); !errors.Is(err, aws.ErrThrottled) {
+					w.Errorf("it fails with %v", err)
+				}
+				if n := w.asked(action); n < tt.least || n > tt.most {
+					w.Errorf("it has asked %d times, want %d to %d", n, tt.least, tt.most)
+				}
+			})
+		})
+	}
+}
