@@ -234,7 +234,7 @@ func (e *Entries[V]) parse(one *entry[V], end int) {
 	}
 }
 
-// Renew has those entries written anew whose text is stale. What is not described in them is lost.
+// Renew has those entries written again whose text is stale. What is not described in them is lost.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.all {
 		one := &e.all[i]
