@@ -43,13 +43,13 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 				return err
 			}
 			var rows []warmRow
-			var failed error
+			// First, because a pod on another node may wait for such an ENI. To fill may take minutes.
+			failed := detachUnused(c, config.Policies()[0].Common())
 			for _, policy := range config.Policies() {
 				row, err := fillPool(c, policy)
 				rows = append(rows, row)
 				failed = errors.Join(failed, err)
 			}
-			failed = errors.Join(failed, detachUnused(c, config.Policies()[0].Common()))
 			return errors.Join(failed, cli.Table(c, rows))
 		},
 	}
