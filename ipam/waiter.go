@@ -76,14 +76,14 @@ func (p *Pool) serves(s *registry.State, a netip.Addr) bool {
 }
 
 // wantNew is want for a new ENI, which costs three changing calls. It has room for a quarter
-// more pods than the pool has then, and for as many free addresses as a collection leaves.
+// more pods than the pool has then.
 func (p *Pool) wantNew(s *registry.State) int {
 	n := p.want(s)
 	if p.Policy.Choice.Exclusive {
 		return n
 	}
 	waiting, _ := p.waiting(s)
-	return max(n, min(waiting+max((waiting+p.pods(s))/4, p.Policy.Warm.Left()), p.Policy.More(s)))
+	return max(n, min(waiting+(waiting+p.pods(s))/4, p.Policy.More(s)))
 }
 
 // gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes

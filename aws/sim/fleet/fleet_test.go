@@ -90,7 +90,7 @@ func TestSmall(t *testing.T) {
 	}{
 		{"defaults", enis(2), with1(enis(1), "AssignPrivateIpAddresses", 2)},
 		{"prefixes", enis(1), map[string]int{"AssignPrivateIpAddresses": 1}},
-		{"prefixes, warm", with1(enis(1), "AssignPrivateIpAddresses", 1), map[string]int{"AssignPrivateIpAddresses": 1}},
+		{"prefixes, warm", with1(enis(1), "AssignPrivateIpAddresses", 2), map[string]int{"AssignPrivateIpAddresses": 1}},
 		{"provisioned", nil, nil},
 	} {
 		w := ways[slices.IndexFunc(ways, func(w way) bool { return w.name == c.way })]
