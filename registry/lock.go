@@ -54,8 +54,8 @@ func (r *Registry) hold(ctx context.Context, name string, flag int, stat func(st
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
 		}
-		again := err == nil || errors.Is(err, errDeleted) || errors.Is(err, fs.ErrExist) // MkdirAll: it was created and deleted again
-		if !again {
+		// With ErrExist, MkdirAll has seen that others create and delete the directory.
+		if err != nil && !errors.Is(err, errDeleted) && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
 	}
