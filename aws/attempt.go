@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
@@ -34,7 +35,23 @@ func Undone(err error) bool {
 // attempts watches each attempt of one call. It is the SDK's last step before a request is
 // sent. If an earlier step fails, for example without credentials, no request is sent.
 type attempts struct {
+	changes   bool // something in EC2
 	maybeDone bool // EC2 may have carried out an attempt that failed
+}
+
+// answering returns the context of an attempt that was sent. The caller may give up, but an answer that comes soon after
+// that counts: without it, nobody knows whether EC2 has carried out the call, and to find that out takes more calls.
+func answering(ctx context.Context) (context.Context, context.CancelFunc) {
+	const soon = 3 * time.Second
+	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		wait := soon
+		if context.Cause(ctx) == errNoAnswer { // it was waited for long enough
+			wait = 0
+		}
+		time.AfterFunc(wait, func() { cancel(context.Cause(ctx)) })
+	})
+	return attempt, func() { stop(); cancel(nil) }
 }
 
 // watch adds a to the steps of a call.
@@ -49,6 +66,14 @@ func (a *attempts) ID() string { return "cni-ipvlan-vpc-k8s/attempts" }
 func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInput, next middleware.FinalizeHandler) (
 	middleware.FinalizeOutput, middleware.Metadata, error,
 ) {
+	if ctx.Err() != nil {
+		return middleware.FinalizeOutput{}, middleware.Metadata{}, ctx.Err()
+	}
+	if a.changes {
+		var end context.CancelFunc
+		ctx, end = answering(ctx)
+		defer end()
+	}
 	out, m, err := next.HandleFinalize(ctx, in)
 	a.maybeDone = a.maybeDone || err != nil && !refused(err)
 	return out, m, err

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
@@ -45,7 +46,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	if err != nil {
 		return nil, &Error{Action: action, Err: err}
 	}
-	var made attempts
+	made := attempts{changes: !strings.HasPrefix(action, "Describe")}
 	out, err := f(ctx, in, func(o *ec2.Options) {
 		o.Region, o.Retryer = region, c.retryer(ctx, action)
 		made.watch(o)

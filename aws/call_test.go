@@ -45,6 +45,15 @@ func fault(w http.ResponseWriter, _ *http.Request) {
 
 func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
+// slow refuses after two seconds.
+func slow(w http.ResponseWriter, r *http.Request) {
+	select {
+	case <-time.After(2 * time.Second):
+		throttle(w, r)
+	case <-r.Context().Done():
+	}
+}
+
 // TestRetry counts the attempts of Assign, which has no client token, and of Detach, which
 // may be repeated. Its clock is simulated.
 func TestRetry(t *testing.T) {
@@ -53,6 +62,10 @@ func TestRetry(t *testing.T) {
 		return err
 	}
 	detach := func(ctx context.Context, c *aws.Client) error { return c.DetachENI(ctx, "eni-attach-1") }
+	describe := func(ctx context.Context, c *aws.Client) error {
+		_, err := c.DescribeENIs(ctx, aws.ByID("eni-1"))
+		return err
+	}
 	type failures = []http.HandlerFunc
 	tests := []struct {
 		name     string
@@ -74,7 +87,9 @@ func TestRetry(t *testing.T) {
 		{name: "a fault that does no harm", call: detach, failures: failures{fault}, calls: 2, atMost: time.Second},
 		{name: "faults on and on", call: detach, failures: failures{fault, fault}, calls: 2, atMost: time.Second, is: aws.ErrTransient},
 		{name: "no answer", call: detach, failures: failures{hang}, calls: 1, atMost: 10 * time.Second, is: context.DeadlineExceeded},
-		{name: "no answer before the deadline", call: detach, failures: failures{hang}, deadline: time.Second, calls: 1, atMost: time.Second, is: context.DeadlineExceeded},
+		{name: "no answer before the deadline", call: detach, failures: failures{hang}, deadline: time.Second, calls: 1, atMost: 4 * time.Second, is: context.DeadlineExceeded},
+		{name: "an answer soon after the deadline", call: assign, failures: failures{slow}, deadline: time.Second, calls: 1, atMost: 2 * time.Second, is: aws.ErrThrottled},
+		{name: "no answer to a question before the deadline", call: describe, failures: failures{hang}, deadline: time.Second, calls: 1, atMost: time.Second, is: context.DeadlineExceeded},
 	}
 	for _, tt := range tests {
 		inBubble(t, tt.name, func(t *testing.T) {

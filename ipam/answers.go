@@ -24,6 +24,7 @@ const (
 	subnetsAnswer = "ec2-subnets.json" // the subnets of the zone
 	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached here
 	oursAnswer    = "ec2-ours.json"    // these, and those that were created for this instance
+	madeAnswer    = "ec2-made.json"    // the ENI that was created last
 )
 
 const (
@@ -93,7 +94,7 @@ func throttles(s *registry.State) bool {
 func (p *Pool) forgetUnlessThrottled(err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
-		for _, file := range []string{subnetsAnswer, enisAnswer, oursAnswer} {
+		for _, file := range []string{subnetsAnswer, enisAnswer, oursAnswer, madeAnswer} {
 			p.Registry.Drop(file)
 		}
 	}
@@ -127,6 +128,29 @@ func (p *Pool) oursLately(ctx context.Context, s *registry.State) ([]aws.ENI, ti
 		keep(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, a.Asked, here})
 	}
 	return a.All, a.Asked, err
+}
+
+// keepMade keeps for the next process an ENI that this one has created and could not attach, and which ENIs are attached.
+func (p *Pool) keepMade(instance string, e aws.ENI, seen attached) {
+	e.Status = "available" // in EC2's answer it is pending, and that ends within a second
+	keep(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
+	if _, ok := kept[aws.ENI](p, enisAnswer); !ok { // it would be a later one
+		keep(p, enisAnswer, reply[aws.ENI]{instance, seen.asked, seen.enis})
+	}
+}
+
+// made returns the ENI that an earlier process has created and kept, if to attach it is all that was begun. That process
+// has made no attachment with an unknown outcome: such a call has an intent of its own.
+func (p *Pool) made(s *registry.State) (e aws.ENI, ok bool) {
+	begun := unknowns(s)
+	if len(begun) != 1 || begun[0].Action != attachAction || s.Rebuilt.Unconfirmed {
+		return e, false
+	}
+	a, ok := kept[aws.ENI](p, madeAnswer)
+	if !ok || a.Question != s.Instance.ID || len(a.All) != 1 || a.All[0].ID != begun[0].ENI {
+		return e, false
+	}
+	return a.All[0], true
 }
 
 // comparesNow reports whether a rebuilt registry is to be compared with EC2 now.

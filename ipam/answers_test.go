@@ -32,7 +32,7 @@ func TestAnswersServeTheNext(t *testing.T) {
 	for _, c := range []struct {
 		action string
 		first  int // ADDs until everything is known
-	}{{"CreateNetworkInterface", 2}, {"AttachNetworkInterface", 2}} { // the first ADD has asked before EC2 throttled
+	}{{"CreateNetworkInterface", 2}, {"AttachNetworkInterface", 1}} { // the first ADD has asked for subnets and ENIs before EC2 throttled
 		t.Run(c.action, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.sim.Fail(c.action, throttling, -1)
@@ -119,6 +119,24 @@ func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 		w.consistent()
 		if n := len(w.node.ENIs()); n != 2 {
 			w.Errorf("the instance has %d ENIs, want the boot ENI and %s", n, made)
+		}
+	})
+}
+
+// A collection leaves the ENI alone whose attachment EC2 throttles, because the next ADD attaches it. If no ADD comes, the
+// collection deletes it.
+func TestAnswersAndCollections(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.sim.Fail("AttachNetworkInterface", throttling, -1)
+		w.givesUp(1)
+		w.collect()
+		if n := len(w.sim.ENIs()); n != 2 {
+			w.Fatalf("%d ENIs, want the boot ENI and a new one", n)
+		}
+		time.Sleep(keptLife)
+		w.collect()
+		if n := len(w.sim.ENIs()); n != 1 {
+			w.Errorf("%d ENIs, and no ADD wants one", n)
 		}
 	})
 }

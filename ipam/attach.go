@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -177,7 +178,11 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return eni.ID, p.attach(ctx, eni, token, spec, seen)
+		err = p.attach(ctx, eni, token, spec, seen)
+		if err != nil {
+			p.keepMade(s.Instance.ID, eni, seen)
+		}
+		return eni.ID, err
 	}
 	where := fmt.Sprintf("%s in %s", vpcOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -260,12 +265,12 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		return err
 	}
 	eni.Card, eni.Index = at.card, at.index
-	err = p.Registry.Change(ctx, func(s *registry.State) {
+	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		record(s, eni, spec.Managed)
 		addAddrs(s, eni.ID, addrs, time.Time{})
 		addPrefixes(s, eni.ID, cidrs, time.Now())
 		serve(s, eni.ID, spec.Pool)
-		s.Intents[token] = registry.Intent{Action: modify, ENI: eni.ID, Since: time.Now()}
+		s.Intents[token] = registry.Intent{Action: modify, ENI: eni.ID, Attachment: attachment, Since: time.Now()}
 	})
 	if err != nil {
 		return err
@@ -302,17 +307,43 @@ const modify = "ModifyNetworkInterfaceAttribute"
 // next growth or collection tries again.
 func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
-	if err != nil || time.Now().Before(s.NotBefore[modify]) {
-		return err
+	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[modify]) {
+		return err // it can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
 			return p.notBefore(ctx, modify, p.backoff(3))
 		}
-		return nil
+		return p.Registry.Change(ctx, func(s *registry.State) { askNext(s, token) })
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
+}
+
+// askNext has the next attempt ask EC2 for the ENI's attachment first: the one in the intent may have ended.
+func askNext(s *registry.State, token string) {
+	if i, ok := s.Intents[token]; ok {
+		i.Attachment = ""
+		s.Intents[token] = i
+	}
+}
+
+// deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
+func (p *Pool) deleteOnTerminations(ctx context.Context) error {
+	s, err := p.Registry.View()
+	if err != nil || !p.makesENIs() {
+		return err
+	}
+	for _, token := range slices.Sorted(maps.Keys(s.Intents)) {
+		i := s.Intents[token]
+		if i.Attachment == "" {
+			continue
+		}
+		if err := p.deleteOnTermination(ctx, i.ENI, i.Attachment, token); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // discard deletes an ENI that could not be attached.

@@ -69,7 +69,7 @@ func (p *Pool) call(ctx context.Context, action string, begin begin, do do) erro
 			}
 		})
 		if !errors.Is(err, aws.ErrThrottled) || !aws.Undone(err) || e != nil {
-			if ctx.Err() != nil {
+			if err != nil && ctx.Err() != nil {
 				err = errors.Join(throttled, err)
 			}
 			return errors.Join(err, e)

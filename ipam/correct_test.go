@@ -220,6 +220,7 @@ func TestUsedWithoutLease(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
 	w.mustAcquire(1)
+	w.collect() // compares the new registry with EC2
 	e := w.sim.ENIs()[1]
 	a := e.Addrs[2]
 	runPod(t, a)

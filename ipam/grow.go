@@ -25,6 +25,9 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		return p.provisioned()
 	}
 	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that somebody has detached
+	if err := p.deleteOnTerminations(ctx); err != nil {
+		return err
+	}
 	if !p.canWait() {
 		sure, err := p.resume(ctx, p.reattach)
 		if err != nil {

@@ -135,11 +135,29 @@ func TestThrottledModify(t *testing.T) {
 		}
 		w.sim.Fail(modify, throttling, 0)
 		time.Sleep(registry.MostBackoff)
+		w.sim.ResetCalls()
 		w.mustAcquire(3)
-		for _, e := range w.sim.ENIs()[1:] {
-			if !e.DeleteOnTermination {
-				w.Errorf("%s outlives the instance", e.ID)
-			}
+		w.noneLeaked()
+		if n := w.describes(); n > 0 {
+			w.Errorf("it has asked %d times for what the attachment has told", n)
+		}
+	})
+}
+
+// The attachment that was to be changed has ended, because somebody has detached the ENI and attached it again.
+func TestThrottledModifyOfAnEndedAttachment(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.sim.Fail(modify, throttling, -1)
+		w.mustAcquire(1)
+		made := w.sim.ENIs()[1]
+		w.asks("DetachNetworkInterface", "AttachmentId", made.Attachment)
+		w.asks("AttachNetworkInterface", "NetworkInterfaceId", made.ID, "InstanceId", w.node.ID, "DeviceIndex", "2")
+		w.sim.Fail(modify, throttling, 0)
+		time.Sleep(registry.MostBackoff)
+		w.mustAcquire(2)
+		w.noneLeaked()
+		if s := w.state(); len(s.Intents) > 0 {
+			w.Errorf("left: %v", s.Intents)
 		}
 	})
 }

@@ -36,6 +36,9 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if s, err = p.Registry.View(); err != nil || len(s.Intents) == 0 && s.Rebuilt == (registry.Rebuilt{}) {
 		return false, err // the registry was lost while we waited
 	}
+	if e, ok := p.made(s); ok {
+		return false, p.attachMade(ctx, s, e, stray)
+	}
 	enis, asked, err := p.oursLately(ctx, s)
 	if aws.NotAllowed(err) && len(s.Intents) == 0 {
 		return p.confirmByMetadata(ctx)
@@ -57,11 +60,8 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if err != nil {
 		return false, err
 	}
-	for _, e := range enis {
-		if err := p.adopt(ctx, s, e, stray); err != nil {
-			p.forgetUnlessThrottled(err)
-			return false, fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
-		}
+	if err := p.adoptAll(ctx, s, enis, stray); err != nil {
+		return false, err
 	}
 	before := s
 	p.learnOthers(ctx, enis)
@@ -76,11 +76,28 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	return sure, err
 }
 
-// canWait reports whether a growth can leave to a collection what resume would do: only the second
-// comparison of a registry without unconfirmed addresses, while EC2 throttles.
+// attachMade finishes the creation of an ENI of which all is known, without a question to EC2.
+func (p *Pool) attachMade(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
+	if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); err != nil {
+		return err
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.ENI == e.ID && i.Action == attachAction })
+	})
+}
+
+// canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
+// unconfirmed addresses, and to repeat a change that can wait. A collection comes within minutes. If none has come, and EC2
+// does not throttle, growth compares.
 func (p *Pool) canWait() bool {
+	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
-	return err == nil && throttles(s) && len(s.Intents) == 0 && s.Rebuilt.Compared && !s.Rebuilt.Unconfirmed
+	return err == nil && len(unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed && (throttles(s) || time.Since(s.Rebuilt.Since) < collected)
+}
+
+// unknowns returns the intents whose end only EC2 knows. The others say themselves what is left to do.
+func unknowns(s *registry.State) []registry.Intent {
+	return slices.DeleteFunc(slices.Collect(maps.Values(s.Intents)), func(i registry.Intent) bool { return i.Attachment != "" })
 }
 
 // noSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that
@@ -138,17 +155,23 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 }
 
 // endBegun calls resume for a collection, if there is something to finish. It waits for a
-// growth that is under way.
+// growth that is under way. A growth that EC2 throttles has ten minutes to go on.
 func (p *Pool) endBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !due(s) {
 		return err
+	}
+	if _, ok := p.made(s); ok {
+		return nil // EC2 throttles its attachment: the next ADD goes on
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if err := p.deleteOnTerminations(ctx); err != nil {
+		return err
+	}
 	_, err = p.resume(ctx, p.abandon)
 	return err
 }
@@ -169,6 +192,17 @@ func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 // without a configuration tries.
 func (p *Pool) makesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
+}
+
+// adoptAll calls adopt for each of the ENIs. If that fails, the kept answers may be the cause.
+func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) error {
+	for _, e := range enis {
+		if err := p.adopt(ctx, s, e, stray); err != nil {
+			p.forgetUnlessThrottled(err)
+			return fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
+		}
+	}
+	return nil
 }
 
 // adopt finishes the creation of one of our ENIs. Then it is attached, ends with the
@@ -223,6 +257,9 @@ func (p *Pool) learnOthers(ctx context.Context, enis []aws.ENI) {
 // node that creates ENIs also asks EC2. If none of them has the CIDRs, known is false, and
 // the ENI waits until metadata shows it.
 func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
+	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
+		return e, true, nil // this node has created it just now
+	}
 	of := func(subnet string, v4, v6 netip.Prefix) bool {
 		if subnet == e.Subnet && (v4.IsValid() || v6.IsValid()) {
 			e.CIDR, e.IPv6CIDR, known = v4, v6, true

@@ -136,19 +136,38 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 	}
 }
 
-// A node that boots takes what a launch template has given it at once, and looks once
-// more when EC2 has settled, for an ENI that was made right before.
+// A node that boots takes what a launch template has given it at once. It leaves it to a collection to look for an ENI that
+// was made right before. The collection looks once more when EC2 has settled.
 func TestConfirmedAtBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)
-	if _, unconfirmed := w.state().Unconfirmed(); unconfirmed || due(w.state()) {
+	if _, unconfirmed := w.state().Unconfirmed(); unconfirmed || w.asked("DescribeNetworkInterfaces") != 1 {
+		t.Errorf("rebuilt %+v; calls: %v, want one question: which slots are taken", w.state().Rebuilt, w.sim.Calls())
+	}
+	w.collect()
+	if due(w.state()) {
 		t.Errorf("rebuilt %+v", w.state().Rebuilt)
 	}
 	w.age(time.Minute)
 	if !due(w.state()) {
 		t.Error("it does not look again")
 	}
+	w.collect()
+	if r := w.state().Rebuilt; r != (registry.Rebuilt{}) {
+		t.Errorf("rebuilt %+v", r)
+	}
+}
+
+// If no collection comes, growth looks for what was made before the boot.
+func TestConfirmedWithoutCollections(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(1)
 	w.mustAcquire(2)
+	if w.state().Rebuilt.Since.IsZero() {
+		t.Error("growth has compared, and a collection would")
+	}
+	w.age(20 * time.Minute)
+	w.mustAcquire(3)
 	if r := w.state().Rebuilt; r != (registry.Rebuilt{}) {
 		t.Errorf("rebuilt %+v", r)
 	}

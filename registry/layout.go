@@ -139,6 +139,7 @@ func (i *Intent) describe(c *codec.Codec) {
 		codec.Optional(c, "prefixes", &i.Prefixes, codec.Number)
 		codec.Optional(c, "ipv6", &i.IPv6, codec.Number)
 		codec.Optional(c, "ipv6Prefixes", &i.IPv6Prefixes, codec.Number)
+		codec.Optional(c, "attachment", &i.Attachment, codec.Text)
 		codec.Optional(c, "addr", &i.Addr, codec.Addr)
 		codec.Optional(c, "pod", &i.Pod, (*Pod).describe)
 	})

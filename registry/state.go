@@ -110,6 +110,8 @@ type Intent struct {
 	Since  time.Time `json:"since"`
 	Wanted           // for CreateNetworkInterface
 
+	Attachment string `json:"attachment,omitempty"` // for ModifyNetworkInterfaceAttribute: its ID; empty if not known
+
 	// For the address that a pod has chosen: if EC2 has assigned it, that pod need not wait for it.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Pod  Pod        `json:"pod,omitzero"`

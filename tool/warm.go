@@ -4,11 +4,13 @@
 package tool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -43,10 +45,12 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 				return err
 			}
 			var rows []warmRow
+			ctx, cancel := context.WithTimeout(c.Context, filling)
+			defer cancel()
 			// First, because a pod on another node may wait for such an ENI. To fill may take minutes.
 			failed := detachUnused(c, config.Policies()[0].Common())
 			for _, policy := range config.Policies() {
-				row, err := fillPool(c, policy)
+				row, err := fillPool(ctx, c, policy)
 				rows = append(rows, row)
 				failed = errors.Join(failed, err)
 			}
@@ -54,6 +58,9 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 		},
 	}
 }
+
+// filling is how long the command waits for EC2, which may throttle: a little less than until systemd kills it.
+const filling = patience - 10*time.Second
 
 // detachUnused detaches the ENIs for which pods had asked and that no pod uses any more.
 func detachUnused(c *cli.Context, policy lease.Policy) error {
@@ -74,7 +81,7 @@ type warmRow struct {
 }
 
 // fillPool fills one pool, at most to what its configuration wants.
-func fillPool(c *cli.Context, policy lease.Policy) (warmRow, error) {
+func fillPool(ctx context.Context, c *cli.Context, policy lease.Policy) (warmRow, error) {
 	row := warmRow{Pool: conf.PoolName(policy.Pool), Min: policy.Warm.Min}
 	p, err := cli.OpenPool(policy)
 	if err != nil {
@@ -82,7 +89,7 @@ func fillPool(c *cli.Context, policy lease.Policy) (warmRow, error) {
 	}
 	defer p.Close()
 	defer cli.Working("fill pool " + row.Pool)()
-	if row.Free, err = p.Fill(c.Context); err != nil {
+	if row.Free, err = p.Fill(ctx); err != nil {
 		err = fmt.Errorf("fill pool %s: %w", row.Pool, err)
 	}
 	s, unread := p.Registry.View()

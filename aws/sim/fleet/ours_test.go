@@ -122,15 +122,15 @@ func (n *ours) boot(ctx context.Context) error {
 	if n.way.policy.Warm.Min == 0 {
 		return nil
 	}
-	const timeout = 3 * time.Minute // of cni-warm.service
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	_ = n.fill(ctx) // the kubelet starts in any case
 	return nil
 }
 
 // fill is cni-tool warm.
 func (n *ours) fill(ctx context.Context) error {
+	const filling = 170 * time.Second // as in package tool
+	ctx, cancel := context.WithTimeout(ctx, filling)
+	defer cancel()
 	if err := os.Remove(filepath.Join(n.dir, lease.Refill)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
@@ -221,8 +221,9 @@ func (n *ours) del(ctx context.Context, pod string) error {
 // collect is cni-tool registry-gc.
 func (n *ours) collect(ctx context.Context) error {
 	const freeAfter = 15 * time.Minute // as in cni-gc.service
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // no deadline, so it does not wait for EC2
 	defer cancel()
+	defer time.AfterFunc(3*time.Minute, cancel).Stop() // TimeoutStartSec=
 	if err := n.waitTurn(ctx); err != nil {
 		return err
 	}
