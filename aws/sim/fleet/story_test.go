@@ -187,7 +187,8 @@ func (f *fleet) play() (r result) {
 func (f *fleet) replaceAll(r *result) {
 	time.Sleep(time.Minute)
 	every := time.Duration(f.nodes) * time.Second / time.Duration(f.churn)
-	least := max(bound(f.churns, make([]time.Duration, f.nodes)), every*time.Duration(f.pods))
+	atOnce := make([]time.Duration, f.nodes)
+	least := max(bound(f.churns, atOnce), every*time.Duration(f.pods), bound(f.first, atOnce)+every*time.Duration(f.pods-1))
 	r.roll = f.phase(least, func(ctx context.Context, k *kubelet) { k.replace(ctx, every) })
 	const rest = 20 * time.Minute // collections release what nobody uses
 	time.Sleep(rest)
