@@ -96,8 +96,13 @@ func (p *Pool) canWait() bool {
 }
 
 // unknowns returns the intents whose end only EC2 knows. The others say themselves what is left to do.
-func unknowns(s *registry.State) []registry.Intent {
-	return slices.DeleteFunc(slices.Collect(maps.Values(s.Intents)), func(i registry.Intent) bool { return i.Attachment != "" })
+func unknowns(s *registry.State) (all []registry.Intent) {
+	for _, i := range s.Intents {
+		if i.Attachment == "" {
+			all = append(all, i)
+		}
+	}
+	return all
 }
 
 // noSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that

@@ -220,7 +220,7 @@ func (n *ours) del(ctx context.Context, pod string) error {
 
 // collect is cni-tool registry-gc.
 func (n *ours) collect(ctx context.Context) error {
-	const freeAfter = 15 * time.Minute // as in cni-gc.service
+	const freeAfter = 15 * time.Minute                            // as in cni-gc.service
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // no deadline, so it does not wait for EC2
 	defer cancel()
 	defer time.AfterFunc(3*time.Minute, cancel).Stop() // TimeoutStartSec=
