@@ -220,8 +220,9 @@ func (n *ours) del(ctx context.Context, pod string) error {
 
 // collect is cni-tool registry-gc.
 func (n *ours) collect(ctx context.Context) error {
-	const freeAfter = 15 * time.Minute                            // as in cni-gc.service
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // no deadline, so it does not wait for EC2
+	const freeAfter = 15 * time.Minute // as in cni-gc.service
+	// Without a deadline it does not wait for EC2, as the program.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer time.AfterFunc(3*time.Minute, cancel).Stop() // TimeoutStartSec=
 	if err := n.waitTurn(ctx); err != nil {
