@@ -205,7 +205,8 @@ func (w *world) provision(t *testing.T) {
 	if err := os.RemoveAll(w.node.StateDir); err != nil {
 		t.Fatal(err)
 	}
-	w.fabric.EC2.Fail(denied, "UnauthorizedOperation", 1)
+	w.fabric.EC2.Fail(denied, "UnauthorizedOperation", -1)
+	t.Cleanup(func() { w.fabric.EC2.Fail(denied, "", 0) }) // the other nodes have another role
 }
 
 // try tests the life of a pod.

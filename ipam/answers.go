@@ -24,7 +24,7 @@ const (
 	subnetsAnswer = "ec2-subnets.json" // the subnets of the zone
 	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached here
 	oursAnswer    = "ec2-ours.json"    // these, and those that were created for this instance
-	madeAnswer    = "ec2-made.json"    // the ENI that was created last
+	madeAnswer    = "ec2-made.json"    // the ENI that was created and whose attachment EC2 has throttled
 )
 
 const (

@@ -180,6 +180,7 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		}
 		err = p.attach(ctx, eni, token, spec, seen)
 		if err != nil {
+			eni.Tags = spec.tags(s.Instance.ID) // the role may not allow them
 			p.keepMade(s.Instance.ID, eni, seen)
 		}
 		return eni.ID, err
@@ -314,6 +315,9 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
 			return p.notBefore(ctx, modify, p.backoff(3))
+		}
+		if !aws.Undone(err) || ctx.Err() != nil {
+			return nil
 		}
 		return p.Registry.Change(ctx, func(s *registry.State) { askNext(s, token) })
 	}

@@ -158,7 +158,7 @@ func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISp
 		if err == nil {
 			err = strangeNew(s, eni, spec.Description)
 		}
-		eni.CIDR, eni.IPv6CIDR, eni.Tags = subnet.CIDR, subnet.IPv6CIDR, spec.Tags // EC2 leaves the CIDRs out
+		eni.CIDR, eni.IPv6CIDR = subnet.CIDR, subnet.IPv6CIDR // EC2 leaves the CIDRs out
 		return func(s *registry.State) {
 			s.Intents[token] = registry.Intent{Action: attachAction, ENI: eni.ID, Since: time.Now()}
 		}, err

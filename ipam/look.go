@@ -37,6 +37,9 @@ func look[T any](ctx context.Context, p *Pool, action string, ask func(context.C
 			return answer, errors.Join(err, e)
 		}
 		throttled = err
+		if err := p.yield(waiting, action); err != nil {
+			return answer, errors.Join(throttled, err)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,7 +38,13 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		return false, err // the registry was lost while we waited
 	}
 	if e, ok := p.made(s); ok {
-		return false, p.attachMade(ctx, s, e, stray)
+		if poolOf(e) != p.Policy.Pool {
+			return false, nil // the next ADD of that pool goes on
+		}
+		if err := p.attachMade(ctx, s, e, stray); !errors.Is(err, aws.ErrInUse) {
+			return false, err
+		}
+		// A process has attached it and was killed.
 	}
 	enis, asked, err := p.oursLately(ctx, s)
 	if aws.NotAllowed(err) && len(s.Intents) == 0 {
@@ -139,7 +146,11 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 	if poolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
 	}
-	err := p.attach(ctx, e, newToken(), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"}, attached{})
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	err = p.attach(ctx, e, cmp.Or(tokenOf(s, e.ID), newToken()), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"}, attached{})
 	if errors.Is(err, errDiscarded) && !errors.Is(err, aws.ErrNotRunning) {
 		return nil // several were begun, and there is no room for all: that is an end, too
 	}
@@ -160,20 +171,23 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 }
 
 // endBegun calls resume for a collection, if there is something to finish. It waits for a
-// growth that is under way. A growth that EC2 throttles has ten minutes to go on.
+// growth that is under way. It leaves a new ENI alone while EC2 throttles, for at most ten minutes.
 func (p *Pool) endBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !due(s) {
 		return err
-	}
-	if _, ok := p.made(s); ok {
-		return nil // EC2 throttles its attachment: the next ADD goes on
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if s, err = p.Registry.View(); err != nil {
+		return err
+	}
+	if _, ok := p.made(s); ok {
+		return nil // EC2 throttles its attachment: the next ADD goes on
+	}
 	if err := p.deleteOnTerminations(ctx); err != nil {
 		return err
 	}

@@ -59,7 +59,7 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 	}
 }
 
-// filling is how long the command waits for EC2, which may throttle: a little less than until systemd kills it.
+// filling is how long the command fills pools while EC2 throttles: a little less than until systemd kills it.
 const filling = patience - 10*time.Second
 
 // detachUnused detaches the ENIs for which pods had asked and that no pod uses any more.
