@@ -140,15 +140,12 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 	if err != nil {
 		return err
 	}
-	back := func() error {
-		msg := linkMessage()
-		msg.Change = podFlags
-		return v.NS.move(l, n, name, msg, attr32(unix.IFLA_GROUP, 0))
+	if err := v.NS.delAltNames(l); err != nil {
+		return err
 	}
-	if err = back(); errors.Is(err, fs.ErrExist) {
-		err = errors.Join(v.NS.delAltNames(l), back())
-	}
-	return err
+	msg := linkMessage()
+	msg.Change = podFlags
+	return v.NS.move(l, n, name, msg, attr32(unix.IFLA_GROUP, 0))
 }
 
 // podFlags are the flags of a link that a pod can leave behind.
@@ -179,6 +176,9 @@ func (v MovedLink) reset(n *NS, l Link) error {
 	msg.Index = int32(l.Index)
 	data := []nl.NetlinkRequestData{msg, attr32(unix.IFLA_GROUP, 0)}
 	if !l.Up && l.Name != v.Home {
+		if err := n.delAltNames(l); err != nil {
+			return err
+		}
 		name, err := v.freeName(n)
 		if err != nil {
 			return err
@@ -211,8 +211,9 @@ func (v MovedLink) Check(*NS) error {
 }
 
 // delAltNames deletes the alternative names of a link. A pod can choose one that is in use on the
-// node, and then the kernel refuses to move the link there. At the end of the namespace it would
-// delete that name, too.
+// node, and then the kernel refuses to move the link there. Or it chooses the link's own name on the
+// node: then the kernel moves the link, and refuses to rename it. Names that udev has given the link
+// come back, because udev sees the link come (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

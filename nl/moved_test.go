@@ -288,15 +288,16 @@ func TestMovedLinkHostile(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node)
 	for name, script := range map[string]string{
-		"lo has its address":     "ip link set lo down; ip link set lo address 06:00:00:00:00:07",
-		"another name":           "ip link set eth0 down; ip link set eth0 name eth9; ip link add eth0 type veth peer x",
-		"an alternative name":    "ip link property add dev eth0 altname eth0a altname ens6 altname a-name-that-is-longer-than-sixteen-bytes",
-		"the node's names":       "ip link set eth0 down; ip link set eth0 name lo0; ip link property add dev lo0 altname eth0",
-		"the default group":      "ip link set eth0 group 0",
-		"promiscuous":            "ip link set eth0 promisc on allmulticast on arp off",
-		"macvlan":                "ip link add link eth0 name mac0 type macvlan mode bridge; ip link set mac0 address 06:00:00:00:00:07 || true",
-		"a bridge":               "ip link add br0 type bridge; ip link set eth0 master br0",
-		"addresses and queueing": "ip addr add 192.0.2.7/24 dev eth0; tc qdisc add dev eth0 clsact; tc qdisc add dev eth0 root handle 1: htb || true",
+		"lo has its address":      "ip link set lo down; ip link set lo address 06:00:00:00:00:07",
+		"another name":            "ip link set eth0 down; ip link set eth0 name eth9; ip link add eth0 type veth peer x",
+		"an alternative name":     "ip link property add dev eth0 altname eth0a altname ens6 altname a-name-that-is-longer-than-sixteen-bytes",
+		"its own name as another": "ip link property add dev eth0 altname ens6; ip link set eth0 down; ip link set eth0 name eth9",
+		"the node's names":        "ip link set eth0 down; ip link set eth0 name lo0; ip link property add dev lo0 altname eth0",
+		"the default group":       "ip link set eth0 group 0",
+		"promiscuous":             "ip link set eth0 promisc on allmulticast on arp off",
+		"macvlan":                 "ip link add link eth0 name mac0 type macvlan mode bridge; ip link set mac0 address 06:00:00:00:00:07 || true",
+		"a bridge":                "ip link add br0 type bridge; ip link set eth0 master br0",
+		"addresses and queueing":  "ip addr add 192.0.2.7/24 dev eth0; tc qdisc add dev eth0 clsact; tc qdisc add dev eth0 root handle 1: htb || true",
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := b
@@ -306,6 +307,7 @@ func TestMovedLinkHostile(t *testing.T) {
 			b.must(v.Add(b.node))
 			b.sh(b.pod, script)
 			b.must(v.Del(b.node))
+			b.sh(b.node, `case $(ip link show ens6) in *altname*) ip link show ens6; exit 1;; esac`)
 			if d := cmp.Diff(before, nltest.Dump(t, b.node)); d != "" {
 				t.Errorf("-before +after\n%s", d)
 			}
@@ -314,6 +316,7 @@ func TestMovedLinkHostile(t *testing.T) {
 			if _, err := b.pod.FindMAC(cardMAC); err == nil && name != "lo has its address" && name != "macvlan" {
 				t.Error("the pod has the card still")
 			}
+			b.sh(b.pod, "ip link del mac0 || true") // it would keep the card busy until the kernel has ended the namespace
 			b.pod, b.path = nltest.NS(t, "next")
 			b.must(b.moved().Add(b.node))
 			b.must(b.moved().Del(b.node))
