@@ -23,8 +23,7 @@ import (
 const (
 	subnetsAnswer = "ec2-subnets.json" // the subnets of the zone
 	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached here
-	oursAnswer    = "ec2-ours.json"    // these, and those that were created for this instance
-	madeAnswer    = "ec2-made.json"    // the ENI that was created and whose attachment EC2 has throttled
+	madeAnswer    = "ec2-made.json"    // the ENI whose attachment EC2 has throttled
 )
 
 const (
@@ -39,10 +38,9 @@ type reply[T any] struct {
 	All      []T
 }
 
-// lately returns an answer of EC2. That may be one that a process has got since the time given, and
-// at most keptLife ago: see kept.
-func lately[T any](ctx context.Context, p *Pool, file, question string, since time.Time, ask func(context.Context) ([]T, error)) (a reply[T], err error) {
-	if a, ok := kept[T](p, file); ok && a.Question == question && a.Asked.After(since) {
+// lately returns an answer of EC2. That may be one that a process has got at most keptLife ago: see kept.
+func lately[T any](ctx context.Context, p *Pool, file, question string, ask func(context.Context) ([]T, error)) (a reply[T], err error) {
+	if a, ok := kept[T](p, file); ok && a.Question == question {
 		return a, nil
 	}
 	a = reply[T]{Question: question, Asked: time.Now()}
@@ -94,7 +92,7 @@ func throttles(s *registry.State) bool {
 func (p *Pool) forgetUnlessThrottled(err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
-		for _, file := range []string{subnetsAnswer, enisAnswer, oursAnswer, madeAnswer} {
+		for _, file := range []string{subnetsAnswer, enisAnswer, madeAnswer} {
 			p.Registry.Drop(file)
 		}
 	}
@@ -102,78 +100,57 @@ func (p *Pool) forgetUnlessThrottled(err error) {
 
 // zoneSubnets lists the subnets of the instance's zone for a new ENI.
 func (p *Pool) zoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
-	a, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, time.Time{}, func(ctx context.Context) ([]aws.Subnet, error) { return p.describeSubnets(ctx, vpc, zone) })
+	a, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, func(ctx context.Context) ([]aws.Subnet, error) { return p.describeSubnets(ctx, vpc, zone) })
 	return a.All, err
 }
 
 // attachedENIs lists the ENIs that are attached to the instance, and says when EC2 was asked.
 func (p *Pool) attachedENIs(ctx context.Context, instance string) ([]aws.ENI, time.Time, error) {
-	a, err := lately(ctx, p, enisAnswer, instance, time.Time{}, func(ctx context.Context) ([]aws.ENI, error) {
+	a, err := lately(ctx, p, enisAnswer, instance, func(ctx context.Context) ([]aws.ENI, error) {
 		return p.describeENIs(ctx, aws.ByInstance(instance))
 	})
 	return a.All, a.Asked, err
 }
 
-// oursLately is ours. A kept answer serves only if it is younger than all that was begun: then nothing has
-// an unknown outcome, and what remains is to attach an ENI. EC2 refuses that if the ENI is attached by now.
-func (p *Pool) oursLately(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
-	since := time.Now() // no kept answer serves
-	if onlyAttachments(s) && !comparesNow(s) {
-		since = lastBegun(s)
+// oursNow is ours. It says when EC2 was asked, and keeps which ENIs are attached.
+func (p *Pool) oursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
+	asked := time.Now()
+	all, err := p.ours(ctx, s)
+	if err == nil {
+		here := slices.DeleteFunc(slices.Clone(all), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
+		keep(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, asked, here})
 	}
-	began := time.Now()
-	a, err := lately(ctx, p, oursAnswer, s.Instance.ID, since, func(ctx context.Context) ([]aws.ENI, error) { return p.ours(ctx, s) })
-	if err == nil && !a.Asked.Before(began) { // an older answer must not replace one that others have got since
-		here := slices.DeleteFunc(slices.Clone(a.All), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
-		keep(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, a.Asked, here})
-	}
-	return a.All, a.Asked, err
+	return all, asked, err
 }
 
-// keepMade keeps for the next process an ENI that this one has created and could not attach, and which ENIs are attached.
+// keepMade keeps for the next process an ENI that could not be attached, and which ENIs are attached.
 func (p *Pool) keepMade(instance string, e aws.ENI, seen attached) {
-	e.Status = "available" // in EC2's answer it is pending, and that ends within a second
+	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
+		return // EC2 was not asked since
+	}
+	e.Status = "available" // in the answer to its creation it is pending, and that ends within a second
 	keep(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := kept[aws.ENI](p, enisAnswer); !ok { // it would be a later one
+	if _, ok := kept[aws.ENI](p, enisAnswer); !ok && !seen.asked.IsZero() { // a kept one would be later
 		keep(p, enisAnswer, reply[aws.ENI]{instance, seen.asked, seen.enis})
 	}
 }
 
-// made returns the ENI that an earlier process has created and kept, if to attach it is all that was begun. That process
+// keptENI returns the ENI of keepMade.
+func (p *Pool) keptENI(instance string) (e aws.ENI, ok bool) {
+	a, ok := kept[aws.ENI](p, madeAnswer)
+	if !ok || a.Question != instance || len(a.All) != 1 {
+		return e, false
+	}
+	return a.All[0], true
+}
+
+// made returns the ENI that an earlier process has kept, if to attach it is all that was begun. That process
 // has made no attachment with an unknown outcome: such a call has an intent of its own.
 func (p *Pool) made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := unknowns(s)
 	if len(begun) != 1 || begun[0].Action != attachAction || s.Rebuilt.Unconfirmed {
 		return e, false
 	}
-	a, ok := kept[aws.ENI](p, madeAnswer)
-	if !ok || a.Question != s.Instance.ID || len(a.All) != 1 || a.All[0].ID != begun[0].ENI {
-		return e, false
-	}
-	return a.All[0], true
-}
-
-// comparesNow reports whether a rebuilt registry is to be compared with EC2 now.
-func comparesNow(s *registry.State) bool {
-	r := s.Rebuilt
-	return !r.Since.IsZero() && (!r.Compared || r.Unconfirmed && time.Since(r.Since) > settled)
-}
-
-// onlyAttachments reports whether all that was begun is to attach an ENI.
-func onlyAttachments(s *registry.State) bool {
-	for _, i := range s.Intents {
-		if i.Action != attachAction || i.ENI == "" {
-			return false
-		}
-	}
-	return true
-}
-
-func lastBegun(s *registry.State) (last time.Time) {
-	for _, i := range s.Intents {
-		if i.Since.After(last) {
-			last = i.Since
-		}
-	}
-	return last
+	e, ok = p.keptENI(s.Instance.ID)
+	return e, ok && e.ID == begun[0].ENI
 }

@@ -159,7 +159,7 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		return "", err
 	}
 	if spec.Managed {
-		if err := p.gather(ctx, 1+p.most(spec.family(), s.Instance.IPv4PerENI-1)); err != nil {
+		if err := p.gather(ctx, 1+p.most(spec.family(), s.Instance.IPv4PerENI-1), pauseENI); err != nil {
 			return "", err
 		}
 	}
@@ -178,12 +178,8 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		err = p.attach(ctx, eni, token, spec, seen)
-		if err != nil {
-			eni.Tags = spec.tags(s.Instance.ID) // the role may not allow them
-			p.keepMade(s.Instance.ID, eni, seen)
-		}
-		return eni.ID, err
+		eni.Tags = spec.tags(s.Instance.ID) // EC2 has none of them if the role may not create tags
+		return eni.ID, p.attach(ctx, eni, token, spec, seen)
 	}
 	where := fmt.Sprintf("%s in %s", vpcOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -263,6 +259,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		return fmt.Errorf("%w: %w", err, errDiscarded)
 	}
 	if err != nil {
+		p.keepMade(s.Instance.ID, eni, seen)
 		return err
 	}
 	eni.Card, eni.Index = at.card, at.index
@@ -338,13 +335,12 @@ func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 	if err != nil || !p.makesENIs() {
 		return err
 	}
-	for _, token := range slices.Sorted(maps.Keys(s.Intents)) {
-		i := s.Intents[token]
-		if i.Attachment == "" {
-			continue
-		}
-		if err := p.deleteOnTermination(ctx, i.ENI, i.Attachment, token); err != nil {
-			return err
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		token := tokenOf(s, id)
+		if attachment := s.Intents[token].Attachment; attachment != "" {
+			if err := p.deleteOnTermination(ctx, id, attachment, token); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

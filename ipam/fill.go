@@ -53,7 +53,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	if most <= 0 {
 		return fmt.Errorf("%s has no room for %v: %w", at.ID, f, aws.ErrENIFull)
 	}
-	if err := p.gather(ctx, p.most(f, most)); err != nil {
+	if err := p.gather(ctx, p.most(f, most), pauseAssign); err != nil {
 		return err
 	}
 	if f == lease.IPv6 || p.Policy.Prefixes {

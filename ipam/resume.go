@@ -41,12 +41,12 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		if poolOf(e) != p.Policy.Pool {
 			return false, nil // the next ADD of that pool goes on
 		}
-		if err := p.attachMade(ctx, s, e, stray); !errors.Is(err, aws.ErrInUse) {
+		if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); !errors.Is(err, aws.ErrInUse) {
 			return false, err
 		}
 		// A process has attached it and was killed.
 	}
-	enis, asked, err := p.oursLately(ctx, s)
+	enis, asked, err := p.oursNow(ctx, s)
 	if aws.NotAllowed(err) && len(s.Intents) == 0 {
 		return p.confirmByMetadata(ctx)
 	}
@@ -81,16 +81,6 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		noSecond(s, before, enis)
 	})
 	return sure, err
-}
-
-// attachMade finishes the creation of an ENI of which all is known, without a question to EC2.
-func (p *Pool) attachMade(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
-	if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); err != nil {
-		return err
-	}
-	return p.Registry.Change(ctx, func(s *registry.State) {
-		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.ENI == e.ID && i.Action == attachAction })
-	})
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without

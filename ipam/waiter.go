@@ -86,15 +86,21 @@ func (p *Pool) wantNew(s *registry.State) int {
 	return max(n, min(waiting+(waiting+p.pods(s))/4, p.Policy.More(s)))
 }
 
+// The pauses of gather. A new ENI takes seconds, so its pods wait hardly longer for the ADDs of a slow burst.
+const (
+	pauseAssign = 50 * time.Millisecond
+	pauseENI    = 150 * time.Millisecond
+)
+
 // gather waits until all ADDs of a burst have come, before EC2 is asked. An ADD that comes
 // later costs another call. That takes some 100 ms, and counts against the rate limit of the
 // whole account.
 //
-// gather ends when no ADD has come for a moment, when one call can bring no more, or after a
+// gather ends when no ADD has come for the pause, when one call can bring no more, or after a
 // second. EC2 needs longer than that to create an ENI. A single ADD hardly waits. It does not
 // wait at all if EC2's describes have already taken that moment.
-func (p *Pool) gather(ctx context.Context, enough int) error {
-	const alone, pause, most = 20 * time.Millisecond, 50 * time.Millisecond, time.Second
+func (p *Pool) gather(ctx context.Context, enough int, pause time.Duration) error {
+	const alone, most = 20 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
 		s, err := p.Registry.View()
 		if err != nil {

@@ -52,7 +52,7 @@ func TestGather(t *testing.T) {
 					}
 				}()
 				start := time.Now()
-				must(t, p.gather(t.Context(), tt.enough))
+				must(t, p.gather(t.Context(), tt.enough, pauseAssign))
 				took := time.Since(start)
 				cancel()
 				synctest.Wait()
