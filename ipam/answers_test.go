@@ -99,7 +99,7 @@ func TestAnswersTooOld(t *testing.T) {
 	}
 }
 
-// The ENI of an interrupted attachment is attached by somebody meanwhile. EC2 refuses, and the next ADD asks.
+// The ENI of an interrupted attachment is attached by somebody meanwhile. EC2 refuses, and the ADD asks.
 func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		w.sim.Fail("AttachNetworkInterface", throttling, -1)
@@ -109,13 +109,7 @@ func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 		made := enis[len(enis)-1].ID
 		w.sim.Fail("AttachNetworkInterface", "", 0)
 		w.asks("AttachNetworkInterface", "NetworkInterfaceId", made, "InstanceId", w.node.ID, "DeviceIndex", "2")
-		for n := 3; ; n++ {
-			if _, err := w.acquire(n); err == nil {
-				break
-			} else if n > 5 {
-				w.Fatal(err)
-			}
-		}
+		w.mustAcquire(3)
 		w.consistent()
 		if n := len(w.node.ENIs()); n != 2 {
 			w.Errorf("the instance has %d ENIs, want the boot ENI and %s", n, made)
@@ -138,5 +132,27 @@ func TestAnswersAndCollections(t *testing.T) {
 		if n := len(w.sim.ENIs()); n != 1 {
 			w.Errorf("%d ENIs, and no ADD wants one", n)
 		}
+	})
+}
+
+// An ADD of another pool leaves the ENI alone, too, and the next ADD of its pool attaches it.
+func TestAnswersOfTwoPools(t *testing.T) {
+	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+		w.policy.Pools = true
+		w.sim.Fail("AttachNetworkInterface", throttling, -1)
+		w.givesUp(1)
+		made := w.sim.ENIs()[1].ID
+		w.sim.Fail("AttachNetworkInterface", "", 0)
+		w.policy.Pool = "other"
+		w.mustAcquire(2)
+		w.policy.Pool = ""
+		w.mustAcquire(3)
+		if s := w.state(); s.ENIs[made].Pool != "" || !s.ENIs[made].Managed || len(s.Intents) > 0 {
+			w.Errorf("%s: %+v, intents %v", made, s.ENIs[made], s.Intents)
+		}
+		if n := w.asked("DeleteNetworkInterface"); n > 0 {
+			w.Errorf("%d ENIs were deleted", n)
+		}
+		w.consistent()
 	})
 }
