@@ -22,8 +22,9 @@ import (
 // unconfirmed, and no ADD takes one.
 //
 // If no pod of a node has an address, the node uses what it finds at once. After a boot it
-// has to. Nothing waits for the comparisons then, so a collection makes them. A mark shows that the node has not just booted: the node has released something
-// since. The mark is a file beside the registry's, and /run is empty after a boot.
+// has to. Nothing waits for the comparisons then, so a collection makes them. A mark shows
+// that the node has not just booted: the node has released something since. The mark is a
+// file beside the registry's, and /run is empty after a boot.
 //
 // One case cannot be noticed. The address of the node's last pod was unassigned, and within
 // the seconds by which EC2 lags, somebody deleted the whole directory of the registry. Then a
