@@ -55,8 +55,9 @@ var Modes = []Mode{IPTables, NFTables}
 
 // Load gives a namespace the rules of a mode, with the addresses of a scenario. It also sets the sysctls that
 // kube-proxy sets on a node (testdata/*/sysctls). It loads the rules of a family if the scenario's Node has an address
-// of it. Load does not check for existing rules, so call unload before Load is called for the same namespace again.
-// unload removes everything except the sysctls, which kube-proxy also leaves, and empties the connection tracker.
+// of it, and empties the connection tracker. Load does not check for existing rules, so call unload before Load is called for
+// the same namespace again. unload removes everything except the sysctls, which kube-proxy also leaves, and empties the
+// connection tracker.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command
 	for _, f := range families {
@@ -77,7 +78,7 @@ func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 		return nil, fmt.Errorf("load rules of kube-proxy: %w", err)
 	}
 	unload = func() error { return errors.Join(run(n, off), forget(n)) }
-	return unload, m.sysctls(n).Add()
+	return unload, errors.Join(forget(n), m.sysctls(n).Add())
 }
 
 // A command is a program and its standard input.

@@ -5,7 +5,9 @@ package kubeproxy_test
 
 import (
 	"errors"
+	"io"
 	"maps"
+	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -14,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/kubeproxy"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -167,6 +170,41 @@ func TestLoadFamilies(t *testing.T) {
 		if _, err := kubeproxy.Load(n, kubeproxy.NFTables, s); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("got %v, want %s", err, what)
 		}
+	}
+}
+
+// TestLoadForgets calls a Service when there are no rules yet. Once there are, the same port reaches a backend.
+func TestLoadForgets(t *testing.T) {
+	need(t)
+	f := newFabric(t)
+	node := f[kubeproxy.Node]
+	tracks := func() error {
+		return exec.Command("nft", "table inet tracks { chain forward { type filter hook forward priority 0; ct state new accept; }; }").Run()
+	}
+	if err := node.Do(tracks); err != nil {
+		t.Fatal(err)
+	}
+	services := kubeproxy.Services()
+	s := services[slices.IndexFunc(services, func(s kubeproxy.Service) bool { return len(s.Backends) > 1 })]
+	var conn net.Conn
+	err := f[kubeproxy.Client].Do(func() (err error) {
+		conn, err = net.Dial("udp", netip.AddrPortFrom(s.ClusterIP.V4, s.Port).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "too early")
+	for end := time.Now().Add(time.Minute); nltest.Tracked(t, node) == 0 && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	unload := load(t, node, kubeproxy.NFTables)
+	defer unload()
+	io.WriteString(conn, "who am I?")
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
+	if _, err := conn.Read(make([]byte, 99)); err != nil {
+		t.Errorf("%s: %v", s.Name, err)
 	}
 }
 
