@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -28,9 +29,20 @@ func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
 	return n, last
 }
 
-// want returns how many addresses to ask for. That is one for each waiting ADD, and as many
-// as the pool wants to keep ready, but at least ipBatchSize. It is not more than maxPods
-// needs.
+// wanting counts the ADDs that wait, and those that have given up and that the runtime will repeat.
+func (p *Pool) wanting(s *registry.State) int {
+	n, _ := p.waiting(s)
+	for _, w := range s.GaveUp {
+		if w.Pool == p.Policy.Waits() && time.Since(w.Until) <= lease.Returns {
+			n++
+		}
+	}
+	return n
+}
+
+// want returns how many addresses to ask for. That is one for each ADD that waits or will be
+// repeated, and as many as the pool wants to keep ready, but at least ipBatchSize. It is not
+// more than maxPods needs.
 //
 // If addresses cool, pods are being replaced, and more will be. So want doubles what cools.
 // With one address for each waiting ADD, a rolling update would cost as many calls as the
@@ -42,9 +54,9 @@ func (p *Pool) want(s *registry.State) int {
 	if p.Policy.Batch == 0 {
 		return max(s.Instance.IPv4PerENI, 1)
 	}
-	waiting, _ := p.waiting(s)
-	n := min(max(waiting+p.Policy.Warm.Min, waiting+p.cooling(s), p.Policy.Batch), p.Policy.More(s))
-	return max(n, waiting, 1)
+	pods := p.wanting(s)
+	n := min(max(pods+p.Policy.Warm.Min, pods+p.cooling(s), p.Policy.Batch), p.Policy.More(s))
+	return max(n, pods, 1)
 }
 
 // cooling counts the addresses of the pool that cool.
@@ -82,8 +94,8 @@ func (p *Pool) wantNew(s *registry.State) int {
 	if p.Policy.Choice.Exclusive {
 		return n
 	}
-	waiting, _ := p.waiting(s)
-	return max(n, min(waiting+(waiting+p.pods(s))/4, p.Policy.More(s)))
+	more := p.wanting(s)
+	return max(n, min(more+(more+p.pods(s))/4, p.Policy.More(s)))
 }
 
 // The pauses of gather. A new ENI takes seconds, so its pods wait hardly longer for the ADDs of a slow burst.

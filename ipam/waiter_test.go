@@ -6,6 +6,7 @@ package ipam
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -80,7 +81,7 @@ func must1[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// An ADD that fails wants nothing any more; one that was killed does until its deadline.
+// An ADD that fails wants nothing any more if EC2 does not throttle; one that was killed does until its deadline.
 func TestWaiterEnds(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
@@ -98,6 +99,101 @@ func TestWaiterEnds(t *testing.T) {
 	w.mustAcquire(3)
 	if n := len(w.sim.ENIs()[1].Addrs); n != 2 {
 		t.Errorf("%d addresses for an ADD and one that may still wait", n)
+	}
+}
+
+// A runtime repeats an ADD that has given up while EC2 throttled: a growth for another one is for both. That ends when as many
+// have come, and when none has come in time.
+func TestGaveUp(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	givesUp := func(pool string, pods ...int) {
+		t.Helper()
+		w.policy.Pool = pool
+		defer func() { w.policy.Pool = "" }()
+		p := w.pool()
+		for _, n := range pods {
+			if _, err := p.Take(t.Context(), pod(n)); !lease.IsNone(err) {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range pods {
+			must(t, p.GiveUp(t.Context(), pod(n)))
+			must(t, p.End(t.Context(), pod(n).Key)) // as runtimes do
+		}
+	}
+	throttles := func(d time.Duration) {
+		t.Helper()
+		must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+			clear(s.NotBefore)
+			if d > 0 {
+				s.NotBefore["AttachNetworkInterface"] = time.Now().Add(d)
+			}
+		}))
+	}
+	want := func(eni, addrs int, pods ...int) {
+		t.Helper()
+		if n := len(w.sim.ENIs()[eni].Addrs); n != addrs {
+			t.Errorf("the ENI has %d addresses, want %d", n, addrs)
+		}
+		var keys []string
+		for _, n := range pods {
+			keys = append(keys, pod(n).Key.String())
+		}
+		if got := slices.Sorted(maps.Keys(w.state().GaveUp)); !slices.Equal(got, keys) {
+			t.Errorf("given up: %v, want %v", got, keys)
+		}
+	}
+
+	givesUp("", 8, 9) // EC2 does not throttle
+	throttles(registry.MostBackoff)
+	givesUp("", 1, 2, 3)
+	givesUp("b", 4)
+	throttles(0)
+	w.mustAcquire(2)
+	want(1, 3, 1, 3, 4)
+	w.mustAcquire(5) // 1, under another ID
+	w.mustAcquire(6) // 3
+	want(1, 3, 4)
+
+	throttles(registry.MostBackoff)
+	givesUp("", 7, 8, 9)
+	throttles(0)
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		for key, g := range s.GaveUp {
+			g.Until = g.Until.Add(-lease.Returns)
+			s.GaveUp[key] = g
+		}
+	}))
+	if n := w.pool().want(w.state()); n != 1 {
+		t.Errorf("want %d addresses for none who comes back in time", n)
+	}
+	w.mustAcquire(1)
+	want(1, 4)
+}
+
+// An ADD whose time is over may be forgotten by another one before it gives up itself.
+func TestGaveUpLate(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	p := w.pool()
+	takes := func(ctx context.Context, n int) {
+		t.Helper()
+		if _, err := p.Take(ctx, pod(n)); !lease.IsNone(err) {
+			t.Fatal(err)
+		}
+	}
+	must(t, p.Registry.Change(t.Context(), func(s *registry.State) {
+		s.NotBefore["AttachNetworkInterface"] = time.Now().Add(registry.MostBackoff)
+	}))
+	takes(t.Context(), 1)
+	late, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	takes(late, 2)
+	<-late.Done()
+	takes(t.Context(), 1) // in its turn
+	must(t, p.GiveUp(t.Context(), pod(2)))
+	s := w.state()
+	if _, found := s.GaveUp[pod(2).Key.String()]; !found || len(s.GaveUp) != 1 || len(s.Waiters) != 1 {
+		t.Errorf("given up: %v, waiters %v", s.GaveUp, s.Waiters)
 	}
 }
 

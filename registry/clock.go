@@ -139,6 +139,10 @@ func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
 		w.Since, w.Until = since(w.Since), until(w.Until, MostWait)
 		s.Waiters[key] = w
 	}
+	for key, w := range s.GaveUp {
+		w.Since, w.Until = since(w.Since), since(w.Until)
+		s.GaveUp[key] = w
+	}
 	for key, failure := range s.Failures {
 		failure.Since, failure.Began = since(failure.Since), since(failure.Began)
 		s.Failures[key] = failure

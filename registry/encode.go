@@ -26,6 +26,7 @@ func newState() *State {
 		VPCs:      map[string]VPC{},
 		Intents:   map[string]Intent{},
 		Waiters:   map[string]Waiter{},
+		GaveUp:    map[string]Waiter{},
 		Failures:  map[string]Failure{},
 		Owners:    map[netip.Addr]Pod{},
 		Gone:      map[netip.Addr]time.Time{},

@@ -24,6 +24,7 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
 		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)
 		codec.OptionalTable(c, "wishes", &s.Waiters, codec.ByName, (*Waiter).describe)
+		codec.OptionalTable(c, "gaveUp", &s.GaveUp, codec.ByName, (*Waiter).describe)
 		codec.OptionalTable(c, "failures", &s.Failures, codec.ByName, (*Failure).describe)
 		codec.OptionalTable(c, "owners", &s.Owners, codec.ByAddr, (*Pod).describe)
 		codec.OptionalTable(c, "warm", &s.Warm, codec.ByName, (*Warm).Describe)

@@ -31,6 +31,7 @@ type file struct {
 	Intents       map[string]Intent        `json:"intents,omitempty"`
 	Gone          map[netip.Addr]time.Time `json:"gone,omitempty"`
 	Waiters       map[string]Waiter        `json:"wishes,omitempty"`
+	GaveUp        map[string]Waiter        `json:"gaveUp,omitempty"`
 	Failures      map[string]Failure       `json:"failures,omitempty"`
 	Owners        map[netip.Addr]Pod       `json:"owners,omitempty"`
 	Warm          map[string]Warm          `json:"warm,omitempty"`

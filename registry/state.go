@@ -29,6 +29,7 @@ type State struct {
 	VPCs      map[string]VPC           // by ID
 	Intents   map[string]Intent        // by client token
 	Waiters   map[string]Waiter        // by attachment: an ADD that waits for an address; "wishes" in the file, which an older release may share
+	GaveUp    map[string]Waiter        // by attachment: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
 	Failures  map[string]Failure       // by network and pool: why its last request to EC2 failed
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time
 	Gone      map[netip.Addr]time.Time // when we unassigned it: metadata may still list it for minutes
@@ -156,11 +157,11 @@ func (s *State) Unconfirmed() (since time.Time, ok bool) {
 	return s.Rebuilt.Since, s.Rebuilt.Unconfirmed
 }
 
-// A Waiter is an ADD that waits for an address.
+// A Waiter is an ADD that waits for an address, or that has given up.
 type Waiter struct {
 	Pool  string    `json:"pool,omitempty"` // in which pool
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"` // its process has given up after this time
+	Until time.Time `json:"until"` // its process has given up after this time, or at this time
 }
 
 // A Failure says why a process has not got from EC2 the addresses that ADDs of a pool wait

@@ -177,6 +177,9 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 				return err
 			}
 			id, addrs = Candidates(s, p.Policy, now)
+			if waiter.Since.IsZero() {
+				p.returned(s, o)
+			}
 		}
 		if none = p.lacks(s, id); none != nil {
 			a.Fresh, a.seen = fresh, s
@@ -222,13 +225,18 @@ func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID 
 // ENI. Its users saw minutes; this is twice what they saw.
 const StaleMetadata = 10 * time.Minute
 
-// prune forgets four things that have no meaning any more. The first are waiters whose deadline
-// has passed. The second are failures that are older than the longest wait: no ADD that waits now
-// was waiting then. The third are the times when addresses of a /80 became free, if they cool no
-// longer: a /80 has too many addresses to list all. The fourth are the owners of addresses that
-// cool no longer.
+// prune forgets five things that have no meaning any more. The first are waiters whose deadline
+// has passed. The second are ADDs that have given up, and were not repeated soon. The third are
+// failures that are older than the longest wait: no ADD that waits now was waiting then. The
+// fourth are the times when addresses of a /80 became free, if they cool no longer: a /80 has too
+// many addresses to list all. The fifth are the owners of addresses that cool no longer.
 func prune(s *registry.State, policy Policy, now time.Time) {
-	maps.DeleteFunc(s.Waiters, func(_ string, w registry.Waiter) bool { return now.After(w.Until) })
+	for key, w := range s.Waiters {
+		if now.After(w.Until) {
+			givesUp(s, key, w.Until)
+		}
+	}
+	maps.DeleteFunc(s.GaveUp, func(_ string, w registry.Waiter) bool { return now.Sub(w.Until) > Returns })
 	maps.DeleteFunc(s.Owners, func(a netip.Addr, _ registry.Pod) bool {
 		since, free := s.Free.At(a)
 		return !free || now.Sub(since) > max(policy.ReuseWait, StaleMetadata)

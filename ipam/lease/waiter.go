@@ -11,8 +11,9 @@ import (
 )
 
 // An ADD that finds no free address becomes a waiter in the registry before it waits for its
-// turn. The process that has the turn asks EC2 for as many addresses as there are waiters. So
-// one call is enough for all ADDs of a burst that are in the registry by then.
+// turn. The process that has the turn asks EC2 for an address for each waiter, and for each ADD
+// that has just given up. So one call is enough for all ADDs of a burst that are in the registry
+// by then.
 
 // wait makes the owner a waiter. An owner that waits already keeps its first time.
 func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until time.Time) {
@@ -22,11 +23,41 @@ func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until 
 	s.Waiters[o.waiter()] = registry.Waiter{Pool: p.Policy.Waits(), Since: was.Since, Until: until}
 }
 
-// GiveUp removes the owner from the waiters, so that no process asks EC2 for its address. If
+// returned removes the ADD that has given up and that the owner's repeats. A runtime may repeat an ADD under another ID. Nobody
+// can tell then which one it is, so returned removes the first of the pool.
+func (p *Pool) returned(s *registry.State, o Owner) {
+	gone := o.waiter()
+	if _, same := s.GaveUp[gone]; !same {
+		for key, w := range s.GaveUp {
+			if first, found := s.GaveUp[gone]; w.Pool == p.Policy.Waits() && (!found || w.Until.Before(first.Until)) {
+				gone = key
+			}
+		}
+	}
+	delete(s.GaveUp, gone)
+}
+
+// GiveUp removes the owner from the waiters, so that nobody asks EC2 only for its address. If
 // a process was killed, its waiter counts until its deadline.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
-	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { delete(s.Waiters, o.waiter()) })
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { givesUp(s, o.waiter(), time.Now()) })
 }
+
+// givesUp removes a waiter. If EC2 has throttled meanwhile, the registry knows for some time that this ADD has given up. Its
+// runtime repeats it soon. So a growth that is for others is for this ADD, too. Else it would find no address, and cost
+// another call of those that EC2 throttles. In a full subnet, asking for more would only be refused.
+func givesUp(s *registry.State, waiter string, at time.Time) {
+	w, waits := s.Waiters[waiter]
+	delete(s.Waiters, waiter)
+	if waits && throttled(s, w.Since) != "" {
+		w.Until = at
+		s.GaveUp[waiter] = w
+	}
+}
+
+// Returns is how soon a runtime repeats an ADD that has given up. The kubelet waits 10 to 15 seconds (kubernetes,
+// pkg/kubelet/kubelet.go, backOffPeriod), and then makes a sandbox.
+const Returns = 30 * time.Second
 
 // ofAddr is between the pool and the address in the name of what an ADD waits for.
 const ofAddr = "="
