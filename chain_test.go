@@ -95,13 +95,19 @@ func formsOf(nth int) []form {
 func TestChain(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	for _, form := range forms {
-		t.Run(form.name, func(t *testing.T) { testChain(t, form.of) })
+		t.Run(form.name, func(t *testing.T) {
+			for _, file := range must(filepath.Glob("testdata/*.txtar")) {
+				t.Run(filepath.Base(file), func(t *testing.T) { testChain(t, file, form.of) })
+			}
+		})
 	}
 }
 
-func testChain(t *testing.T, form func([]byte) []byte) {
+// testChain runs one transcript. Two at once would find each other's pods: they have the same addresses, and a collection looks
+// into all namespaces.
+func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata",
+		Files:               []string{file},
 		RequireExplicitExec: true,
 		UpdateScripts:       os.Getenv("UPDATE") != "",
 		Setup:               func(e *testscript.Env) error { return setup(t, e, form) },
