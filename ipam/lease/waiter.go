@@ -26,6 +26,9 @@ func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until 
 // returned removes the ADD that has given up and that the owner's repeats. A runtime may repeat an ADD under another ID. Nobody
 // can tell then which one it is, so returned removes the first of the pool.
 func (p *Pool) returned(s *registry.State, o Owner) {
+	if len(s.GaveUp) == 0 {
+		return // as in nearly every ADD
+	}
 	gone := o.waiter()
 	if _, same := s.GaveUp[gone]; !same {
 		for key, w := range s.GaveUp {

@@ -199,6 +199,9 @@ func TestLoadForgets(t *testing.T) {
 	for end := time.Now().Add(time.Minute); nltest.Tracked(t, node) == 0 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
+	if nltest.Tracked(t, node) == 0 {
+		t.Fatal("the node does not track the datagram")
+	}
 	unload := load(t, node, kubeproxy.NFTables)
 	defer unload()
 	io.WriteString(conn, "who am I?")
