@@ -5,6 +5,7 @@ package nltest_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -20,6 +21,9 @@ import (
 var leaks = map[string]func(t *testing.T) error{
 	"namespace /run/netns/forgotten": func(*testing.T) error {
 		return os.WriteFile("/run/netns/forgotten", nil, 0o644)
+	},
+	"namespace /run/netns/pod-": func(*testing.T) error {
+		return os.WriteFile(named(os.Getpid()), nil, 0o644)
 	},
 	"descriptor of socket:[": func(*testing.T) (err error) {
 		listener, err = net.Listen("tcp", "127.0.0.1:0")
@@ -46,12 +50,21 @@ var leaks = map[string]func(t *testing.T) error{
 	},
 }
 
+// named is a name as NS makes it in a process.
+func named(pid int) string { return fmt.Sprintf("/run/netns/pod-%d-1", pid) }
+
+// another is a process whose tests run at the same time.
+const another = 1
+
 var listener net.Listener // keeps it from being collected, which would close it
 
 // TestLeak is for TestGuard, which runs it in a process and a namespace of its own.
 func TestLeak(t *testing.T) {
 	if os.Getenv("LEAK") == "" {
 		return
+	}
+	if err := os.WriteFile(named(another), nil, 0o644); err != nil {
+		t.Error(err)
 	}
 	for what, leave := range leaks {
 		if err := leave(t); err != nil {
@@ -86,7 +99,13 @@ func TestGuard(t *testing.T) {
 			t.Errorf("want %q in\n%s", what, out)
 		}
 	}
-	if err := os.Remove("/run/netns/forgotten"); err != nil {
-		t.Error(err)
+	if strings.Contains(string(out), named(another)) {
+		t.Errorf("the namespace is of another process:\n%s", out)
+	}
+	files, _ := filepath.Glob("/run/netns/pod-*-1")
+	for _, file := range append(files, "/run/netns/forgotten") {
+		if err := os.Remove(file); err != nil {
+			t.Error(err)
+		}
 	}
 }

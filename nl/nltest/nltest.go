@@ -16,10 +16,14 @@ package nltest
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -73,12 +77,12 @@ func Remove(t testing.TB, path string) {
 	}
 }
 
-// create mounts a new namespace on a file of its own, as "ip netns add" does.
+// create mounts a new namespace on a file of its own, as "ip netns add" does. The name has the process ID for mounted.
 func create(name string) (path string, err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp(dir, strings.ReplaceAll(name, "/", "-")+"-*")
+	f, err := os.CreateTemp(dir, fmt.Sprintf("%s-%d-*", strings.ReplaceAll(name, "/", "-"), os.Getpid()))
 	if err != nil {
 		return "", err
 	}
@@ -103,8 +107,15 @@ func mount(path string) error {
 	return os.NewSyscallError("mount", syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, ""))
 }
 
-// mounted lists the names under which namespaces are to be found.
+// mounted lists the names under which namespaces are to be found, but not those that create has made in other processes:
+// the tests of another package may run at the same time.
 func mounted() []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "*"))
-	return names
+	return slices.DeleteFunc(names, func(name string) bool {
+		made := created.FindStringSubmatch(name)
+		return made != nil && made[1] != strconv.Itoa(os.Getpid())
+	})
 }
+
+// created matches the names that create makes.
+var created = regexp.MustCompile(`-(\d+)-\d+$`)
