@@ -48,7 +48,7 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 			ctx, cancel := context.WithTimeout(c.Context, filling)
 			defer cancel()
 			// First, because a pod on another node may wait for such an ENI. To fill may take minutes.
-			failed := detachUnused(c, config.Policies()[0].Common())
+			failed := detachUnused(ctx, config.Policies()[0].Common())
 			for _, policy := range config.Policies() {
 				row, err := fillPool(ctx, c, policy)
 				rows = append(rows, row)
@@ -59,17 +59,22 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 	}
 }
 
-// filling is how long the command fills pools while EC2 throttles: a little less than until systemd kills it.
+// filling is how long the command works while EC2 throttles: a little less than until systemd kills it.
 const filling = patience - 10*time.Second
 
-// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more.
-func detachUnused(c *cli.Context, policy lease.Policy) error {
+// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. A collection that runs does so,
+// too, and it may take minutes while EC2 throttles. So half of the time is left to fill the pools.
+func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {
 		return err
 	}
 	defer p.Close()
-	_, err = p.DetachUnused(c.Context)
+	ctx, cancel := context.WithTimeout(ctx, filling/2)
+	defer cancel()
+	if _, err = p.DetachUnused(ctx); errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("detach ENIs that no pod uses any more: not done after %v, because a collection runs or EC2 throttles; the next collection does it: %w", filling/2, err)
+	}
 	return err
 }
 
