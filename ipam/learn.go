@@ -244,7 +244,10 @@ func (l discovery) learn(e aws.ENI) {
 			known.TagsUnknown = "" // the boot ENI
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
-			known.Missed = l.now // a collection that was killed may have detached it
+			known.Missed = l.now
+			if _, ok := l.Unconfirmed(); ok { // a collection may have detached it: it serves nobody until its link is there
+				known.Missed = l.now.Add(-registry.LinkPatience)
+			}
 		}
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {

@@ -397,8 +397,8 @@ func TestDetachedENIOfPoolThatKeeps(t *testing.T) {
 }
 
 // TestLostRegistryKnowsLinks: a registry that is rebuilt records the links that are on the
-// node, and from when the others are missing. So no ADD waits for one of them later, as it
-// does for the link of a new ENI.
+// node. An ENI without its link serves no pod, and no ADD waits for the link, as it does for that of a
+// new ENI: a collection may have detached it right before.
 func TestLostRegistryKnowsLinks(t *testing.T) {
 	n, first, second := linkWorld(t)
 	for _, e := range n.sim.ENIs() {
@@ -414,7 +414,7 @@ func TestLostRegistryKnowsLinks(t *testing.T) {
 	if e := s.ENIs[first]; e.Link == "" || !e.Missed.IsZero() {
 		t.Errorf("the link of %s is on the node: %+v", first, e)
 	}
-	if e := s.ENIs[second]; e.Link != "" || !e.NoLink(time.Now().Add(registry.LinkPatience)) {
+	if e := s.ENIs[second]; e.Link != "" || !e.NoLink(time.Now()) {
 		t.Errorf("the link of %s is not on the node: %+v", second, e)
 	}
 }

@@ -19,7 +19,9 @@ import (
 // the registry was lost, or by a collection that was under way then. They may not list a new
 // ENI yet. So a rebuilt registry is compared with EC2 twice: at once, to find interrupted
 // calls, and when EC2 has settled. Until then, the addresses that nobody uses are
-// unconfirmed, and no ADD takes one.
+// unconfirmed, and no ADD takes one. Those of a /80 are too many to list, and an ADD may take one. The
+// node never unassigns a /80, which goes with its ENI. An ENI that the rebuilt registry has, and whose link is not on the
+// node, serves no pod.
 //
 // If no pod of a node has an address, the node uses what it finds at once. After a boot it
 // has to. Nothing waits for the comparisons then, so a collection makes them. A mark shows
