@@ -277,11 +277,11 @@ func (m *model) room(policy lease.Policy) string {
 	return ""
 }
 
-// detached is the number of ENIs of ours and of a pool that an operator has detached. An ADD
+// detached is the number of ENIs of ours and of a pool that an operator has detached. Those of the original have no tags. An ADD
 // attaches such an ENI again, because running pods may have its addresses.
 func (m *model) detached(pool string) (n int) {
 	for _, e := range m.sim.ENIs() {
-		ours := e.Tags[TagInstance] == m.node.ID && strings.TrimPrefix(e.Tags[TagPool], lease.DefaultPool) == pool
+		ours := (e.Tags[TagInstance] == m.node.ID || e.Description == description(m.node.ID)) && strings.TrimPrefix(e.Tags[TagPool], lease.DefaultPool) == pool
 		if e.Status == "available" && ours {
 			n++
 		}
