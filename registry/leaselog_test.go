@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // withLog is a registry with free addresses, whose log is in a directory that nobody has made.
@@ -138,6 +140,57 @@ func read1(t *testing.T, file string) []byte {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// On a full disk, the log can be opened and not written. As many lines wait as if it could not be opened. When there is room
+// again, the log goes on.
+func TestLeaseLogFullDisk(t *testing.T) {
+	nltest.Need(t, "root")
+	r, file := withLog(t, 4)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	disk, others := filepath.Dir(file), filepath.Join(filepath.Dir(file), "others")
+	must(unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256k"))
+	defer func() { must(unix.Unmount(disk, unix.MNT_DETACH)) }()
+	must(os.WriteFile(others, make([]byte, 256<<10), 0o600))
+	for range mostUnwritten {
+		leaseTo(t, r, "10.0.0.10", "a")
+		end(t, r, "a")
+	}
+	s, err := r.View()
+	must(err)
+	if n := len(s.LogLines); n < mostUnwritten || n > mostUnwritten+1 {
+		t.Errorf("%d lines wait, want %d and those of the last change", n, mostUnwritten)
+	}
+	must(os.Remove(others))
+	leaseTo(t, r, "10.0.0.10", "b")
+	if got := logged(t, file); len(got) < mostUnwritten || got[len(got)-1] != "begin 10.0.0.10 b" {
+		t.Errorf("%d lines, the last ones %v", len(got), got[max(0, len(got)-3):])
+	}
+}
+
+// If there are to be fewer files, the others go with the next one.
+func TestLeaseLogFewerFiles(t *testing.T) {
+	r, file := withLog(t, 2)
+	rotate := func(files int) {
+		update(t, r, func(s *State) { s.UseLog("net", LeaseLog{File: file, MaxSize: 1, MaxFiles: files}) })
+		l := lease("a")
+		l.PodName = strings.Repeat("x", 100<<10)
+		for range 60 {
+			update(t, r, func(s *State) { s.Reserve(addr("10.0.0.11"), l) })
+			end(t, r, "a")
+		}
+		if all, _ := filepath.Glob(file + "*"); len(all) != files {
+			t.Errorf("maxFiles is %d, and there are %v", files, all)
+		}
+	}
+	for _, files := range []int{5, 2, 1} {
+		rotate(files)
+	}
 }
 
 // A log that cannot be written stops no change. Its lines come later.

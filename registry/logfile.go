@@ -57,7 +57,8 @@ func (s *State) prepareLog() (w appending) {
 		size, text = 0, s.logText(broken, true)
 	}
 	if broken {
-		s.events = append(slices.Clip(s.LogLines), s.events...)
+		last := s.LogLines[max(0, len(s.LogLines)-mostUnwritten):] // the disk may be full for days
+		s.events = append(slices.Clip(last), s.events...)
 	}
 	if size > 0 && broken && !endsLine(f, size) {
 		text = append([]byte("\n"), text...)
@@ -163,6 +164,8 @@ func (l LeaseLog) rotate() (*os.File, error) {
 			return l.File
 		}
 		return fmt.Sprintf("%s.%d", l.File, n)
+	}
+	for n := max(l.MaxFiles, 1); os.Remove(named(n)) == nil; n++ { // there may have been more files
 	}
 	last := 1
 	for ; last < l.MaxFiles-1; last++ {
