@@ -9,8 +9,11 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -46,6 +49,7 @@ primary address of an ENI where a packet went to another one.` +
 			&cli.StringFlag{Name: "flow-log", Usage: "add the pods to the records of this `FILE`; -: standard input"},
 		},
 		Action: func(c *cli.Context) error {
+			signal.Reset(os.Interrupt, syscall.SIGTERM) // it has nothing to finish, and a read from a pipe would go on
 			args := c.Args().Slice()
 			if file := c.String("flow-log"); file != "" {
 				if c.String("at") != "" {

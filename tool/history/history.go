@@ -98,7 +98,7 @@ func (n *node) begin(line registry.Line, at time.Time) {
 		n.resume(ls[len(ls)-1])
 		return // the registry was lost, and did not know yet that the pod goes on
 	}
-	if n.find(line, at) != nil {
+	if l := n.find(line, at); l != nil && l.Container == line.Container {
 		return // a line that is repeated
 	}
 	l := &Lease{Line: line, Begin: at}
