@@ -93,7 +93,10 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 		if err := i.startUnits(ctx); err != nil {
 			return err
 		}
-		return i.putConflist()
+		if err := i.putConflist(); err != nil {
+			return err
+		}
+		return i.startWarm(ctx)
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // system is where an administrator's units are (systemd.unit(5)).
@@ -33,7 +34,7 @@ func (i *Installation) unitFiles() ([]file, error) {
 			return err
 		}
 		text, err := i.Source.ReadFile(p)
-		all = append(all, file{path: path.Join(toSystemd, strings.TrimPrefix(p, fromSystemd)), mode: 0o644, text: i.absolute(text)})
+		all = append(all, file{path: path.Join(toSystemd, strings.TrimPrefix(p, fromSystemd)), mode: 0o644, text: i.configured(i.absolute(text))})
 		return err
 	})
 	if err != nil {
@@ -58,6 +59,17 @@ func (i *Installation) absolute(text []byte) []byte {
 		return text
 	}
 	return calls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
+}
+
+// reads finds the commands that read a conflist.
+var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|metrics)\b`)
+
+// configured names the directory of the conflists to these commands, if it is not the one that they read without that.
+func (i *Installation) configured(text []byte) []byte {
+	if i.ConfDir == conf.Dir {
+		return text
+	}
+	return reads.ReplaceAll(text, []byte("${0} --config "+i.ConfDir))
 }
 
 // script is the script of cni-links.service.
@@ -103,17 +115,29 @@ func enableable(units []file) (names []string) {
 // booted reports whether systemd runs the node, which is not so while an image is made (sd_booted(3)).
 func booted() bool { return has("/run/systemd/system")() }
 
-// startUnits lets systemd read the units, and start those that are enabled. It always does: a run may have been killed
-// between the files and this.
+// startUnits lets systemd read the units, and start those that are enabled, except warmUnit. It always does: a run may have
+// been killed between the files and this.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !booted() {
 		return nil
 	}
 	err := systemctl(ctx, "daemon-reload")
-	if err == nil && len(i.Enable) > 0 {
-		err = systemctl(ctx, append([]string{"start"}, i.Enable...)...)
+	units := slices.DeleteFunc(slices.Clone(i.Enable), func(unit string) bool { return unit == warmUnit })
+	if err == nil && len(units) > 0 {
+		err = systemctl(ctx, append([]string{"start"}, units...)...)
 	}
 	return err
+}
+
+// warmUnit fails without a conflist. While EC2 throttles, it works for minutes.
+const warmUnit = "cni-warm.service"
+
+// startWarm starts warmUnit, if it is enabled, and does not wait for its end. The conflist is there by then.
+func (i *Installation) startWarm(ctx context.Context) error {
+	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !booted() {
+		return nil
+	}
+	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
 // stopUnits stops all units of ours that can be enabled.
