@@ -174,6 +174,7 @@ func (m *maintenance) measure(ctx context.Context) []commandRow {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(m.metrics), 0o755); err != nil {
+		slog.Warn("the directory of the metrics cannot be made, so there are none", "error", err)
 		return []commandRow{{"metrics", err.Error()}}
 	}
 	return []commandRow{m.run(ctx, "metrics", "--config", m.config, "--file", m.metrics)}

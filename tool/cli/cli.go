@@ -45,9 +45,9 @@ func NewStringSlice(words ...string) *StringSlice { return urfave.NewStringSlice
 // Name is the name under which the program is installed.
 const Name = "cni-ipvlan-vpc-k8s-tool"
 
-// patience is how long a command may take. EC2 may throttle an account for a minute,
+// Patience is how long a command may take. EC2 may throttle an account for a minute,
 // and a link needs seconds to appear.
-const patience = 2 * time.Minute
+const Patience = 2 * time.Minute
 
 // Complete gives a command what all of them have: the output flag, a limit of time,
 // and a look at its arguments, of which it takes none unless it has an ArgsUsage.
@@ -55,7 +55,7 @@ func Complete(c *Command) {
 	CompleteEndless(c)
 	action := c.Action
 	c.Action = func(c *Context) error {
-		ctx, cancel := context.WithTimeout(c.Context, patience)
+		ctx, cancel := context.WithTimeout(c.Context, Patience)
 		defer cancel()
 		c.Context = ctx
 		return action(c)
