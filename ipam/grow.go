@@ -214,7 +214,7 @@ func addAll(s *registry.State, e aws.ENI, used lease.Used) {
 		return
 	}
 	now := time.Now()
-	discovery{State: s, used: used, now: now}.learnAddrs(e)
+	discovery{State: s, used: used, now: now, lag: lagOfEC2}.learnAddrs(e)
 	if has := s.ENIs[e.ID]; len(has.Addrs) > len(had.Addrs) {
 		has.Grown = now
 		s.ENIs[e.ID] = has

@@ -65,7 +65,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 		if s.Instance.ID != instance.ID {
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := discovery{s, described, tagsUnknown, used, nl.ByMAC(links), now, first}
+		l := discovery{s, described, tagsUnknown, used, nl.ByMAC(links), now, first, lease.StaleMetadata}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -174,7 +174,7 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	}
 	used := p.Used()
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		l := discovery{State: s, described: shown, used: used, now: time.Now()}
+		l := discovery{State: s, described: shown, used: used, now: time.Now(), lag: lagOfEC2}
 		for _, e := range shown {
 			if i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet }); i >= 0 {
 				e.CIDR, e.IPv6CIDR, e.Boot = subnets[i].CIDR, subnets[i].IPv6CIDR, e.MAC == instance.MAC
@@ -209,8 +209,12 @@ type discovery struct {
 	used        lease.Used
 	links       map[string]nl.Link // of the node, by MAC address; nil if nobody looked
 	now         time.Time
-	first       bool // nothing was ever used here
+	first       bool          // nothing was ever used here
+	lag         time.Duration // of who says it: what was unassigned more recently may still be listed
 }
+
+// lagOfEC2 is how long EC2 may still list what this node is about to unassign: the call takes seconds, and EC2 lags then.
+const lagOfEC2 = 2 * settled
 
 // learn takes over what metadata says of an ENI.
 func (l discovery) learn(e aws.ENI) {
@@ -249,6 +253,9 @@ func (l discovery) learn(e aws.ENI) {
 				known.Missed = l.now.Add(-registry.LinkPatience)
 			}
 		}
+	}
+	if !again && begun(l.State, e.ID) {
+		l.first = true // of this ENI: this node has attached it for a pod
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
 		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // somebody may have changed them
@@ -312,7 +319,7 @@ func (l discovery) plausible(eni string, a netip.Addr) bool {
 		return false
 	}
 	gone, unassigned := l.Gone[a]
-	return !(unassigned && l.now.Sub(gone) < lease.StaleMetadata) && strange(l.State, eni, l.ENIs[eni], []netip.Addr{a}, nil) == nil
+	return !(unassigned && l.now.Sub(gone) < l.lag) && strange(l.State, eni, l.ENIs[eni], []netip.Addr{a}, nil) == nil
 }
 
 // learnAddr decides whether an address of an ENI is leased, free, or cooling.

@@ -310,11 +310,17 @@ func (m *model) retain() {
 	m.damaged = false
 }
 
+// never is longer than any history.
+const never = 1000 * time.Hour
+
 func (m *model) collect() {
 	if m.locked("collect") || m.locked("grow") && m.begun() {
 		return // it would wait
 	}
 	c := Collection{FreeAfter: pick(m.rng, 0, time.Minute, time.Hour), Max: pick(m.rng, -1, -1, 1, 3)}
+	if m.locked("grow") {
+		c.FreeAfter = never // else it would wait when it has something to unassign
+	}
 	m.collectNow(&c, m.fate())
 }
 

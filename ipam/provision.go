@@ -106,8 +106,13 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	if err := p.Learn(ctx); err != nil {
 		return err
 	}
+	unlock, err := p.Registry.Lock(ctx, "grow") // see release
+	if err != nil {
+		return err
+	}
+	defer unlock()
 	victims := map[string]releasable{} // by ENI
-	err := p.Registry.Update(ctx, func(s *registry.State) error {
+	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		clear(victims)
 		var refused error
 		for _, a := range addrs {

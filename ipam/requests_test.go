@@ -452,3 +452,103 @@ func wantRefusal(t *testing.T, err error, text string) {
 		t.Errorf("%v: no hint", err)
 	}
 }
+
+// TestRequestENILostAnswer: EC2 attaches the ENI for which a pod asks, and its answer is lost. The same ADD gets an address,
+// whether metadata shows the ENI yet or not: no pod of this node has had one of its addresses.
+func TestRequestENILostAnswer(t *testing.T) {
+	for _, shown := range []bool{true, false} {
+		w := newCity(t, "m5.large")
+		w.mustAsk(0, "")
+		e := w.given(aws.ENISpec{Subnet: "subnet-db"})
+		if !shown {
+			w.node.Lie(ec2sim.ForgetENI(e.ID))
+		}
+		w.sim.Script("AttachNetworkInterface", ec2sim.DoneLost)
+		all, err := w.ask(1, allowAll, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+		if err != nil || all[0].ID != e.ID {
+			t.Errorf("shown by metadata %v: %v", shown, err)
+		}
+		if s := w.state(); len(s.Intents) > 0 {
+			t.Errorf("left over: %v", s.Intents)
+		}
+		w.consistent()
+	}
+}
+
+// TestRequestPutBack: a pod that is created again has the address that it asks for at once, while the address cools. If its ADD
+// then fails for another reason, the address still cools for all others, and the pod gets it with its next ADD.
+func TestRequestPutBack(t *testing.T) {
+	w := newCity(t, "m5.large")
+	asked := netip.MustParseAddr("10.177.1.77")
+	const alone, two = `[{"ip": "10.177.1.77"}]`, `[{"ip": "10.177.1.77"}, {"subnet": "subnet-db"}]`
+	w.mustAsk(0, "") // has the primary address
+	w.mustAsk(1, alone)
+	w.end(1) // its address cools
+	w.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 1)
+	if _, err := w.ask(1, allowAll, two); err == nil {
+		t.Fatal("no error")
+	}
+	w.end(1) // as runtimes do
+	if a := w.mustAsk(2, "")[0].Addrs[0]; a == asked {
+		t.Errorf("a pod that asks for nothing gets %v, which was a pod's a moment ago", a)
+	}
+	if all, err := w.ask(1, allowAll, two); err != nil || all[0].Addrs[0] != asked {
+		t.Errorf("the pod that had it: %v, %v", all, err)
+	}
+	w.consistent()
+}
+
+// TestRequestInTurn: EC2 assigns the address for which a pod asks. Right after that, before this pod's ADD leases it, an ADD of
+// another pod, which asks for nothing, looks for a free address.
+func TestRequestInTurn(t *testing.T) {
+	w := newCity(t, "m5.large")
+	asked := netip.MustParseAddr("10.177.1.77")
+	w.mustAsk(0, "")
+	policies, err := w.policies(1, allowAll, `[{"ip": "10.177.1.77"}]`)
+	must(t, err)
+	p := w.pool()
+	p.Policy = policies[0]
+	if _, err := p.Take(t.Context(), pod(1)); !lease.IsNone(err) { // it waits
+		t.Fatal(err)
+	}
+	must(t, p.grow(t.Context()))
+	if a := w.mustAsk(2, "")[0].Addrs[0]; a == asked {
+		t.Errorf("a pod that asks for nothing gets %v, which EC2 was asked for on behalf of another", a)
+	}
+	if a, err := p.Take(t.Context(), pod(1)); err != nil || a.Addrs[0] != asked {
+		t.Errorf("the pod that asks for %v: %v, %v", asked, a.Addrs, err)
+	}
+	w.consistent()
+}
+
+// TestRequestWithdrawn: a collection is killed before EC2 hears that it should unassign an address. The pod that asks for the
+// address hears why it has to wait, and gets it when it has cooled. Metadata may be behind for minutes, EC2 is not.
+func TestRequestWithdrawn(t *testing.T) {
+	w := newCity(t, "m5.large")
+	const ask = `[{"ip": "10.177.1.77"}]`
+	asked := netip.MustParseAddr("10.177.1.77")
+	w.mustAsk(0, "")
+	w.mustAsk(1, ask)
+	w.end(1)
+	w.age(hour)
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { // as release does, and is killed then
+		id, _ := s.ENIOf(asked)
+		withdraw(s, id, releasable{addrs: map[netip.Addr]time.Time{asked: {}}})
+	}))
+	w.age(time.Minute) // EC2 has shown all changes by now
+	policies, err := w.policies(1, allowAll, ask)
+	must(t, err)
+	p := w.pool()
+	p.Policy = policies[0]
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	began := time.Now()
+	_, err = p.Acquire(ctx, pod(1))
+	t.Logf("after %v, %d calls: %v", time.Since(began), len(w.sim.Calls()), err)
+	wantRefusal(t, err, "asks for the address 10.177.1.77, which is free since ")
+	w.age(time.Minute)
+	if a, err := p.Acquire(ctx, pod(1)); err != nil || a.Addrs[0] != asked {
+		t.Errorf("%v, %v", a.Addrs, err)
+	}
+	w.consistent()
+}

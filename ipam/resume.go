@@ -75,12 +75,19 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		sure = confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
-			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI })
+			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI && !unrecorded(s, i, e) })
 			return found && i.Action != modify || time.Since(i.Since) > intentLife
 		})
 		noSecond(s, before, enis)
 	})
 	return sure, err
+}
+
+// unrecorded reports whether an ENI for which a pod has asked is attached, and not in the registry yet. The pod's ADD
+// records it: see begun.
+func unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
+	_, known := s.ENIs[e.ID]
+	return i.Action == attachAction && e.Instance == s.Instance.ID && !known
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without

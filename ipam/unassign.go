@@ -132,12 +132,24 @@ func (x releasable) without(other releasable) releasable {
 // release first removes the chosen addresses or prefixes from the registry, so that no ADD
 // takes them. Then it unassigns them from the ENI. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
+//
+// It holds the lock of growth. Else EC2 could give a pod of this ENI what has just left it. If the answer to
+// release's call is lost, the call is repeated, and would take the address from that pod.
 func (p *Pool) release(ctx context.Context, id string, choose choice) (releasable, error) {
 	if err := p.turn(ctx, unassign); err != nil {
 		return releasable{}, err
 	}
+	s, err := p.Registry.View()
+	if err != nil || choose(s, id, time.Now()).empty() {
+		return releasable{}, err
+	}
+	unlock, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return releasable{}, err
+	}
+	defer unlock()
 	var x releasable
-	err := p.Registry.Change(ctx, func(s *registry.State) {
+	err = p.Registry.Change(ctx, func(s *registry.State) {
 		x = choose(s, id, time.Now())
 		withdraw(s, id, x)
 	})
@@ -211,7 +223,7 @@ func withdraw(s *registry.State, id string, x releasable) {
 const unassign = "UnassignPrivateIpAddresses"
 
 // unassign unassigns x from the ENI in one call, and returns what has left the ENI. The caller
-// has withdrawn x from the registry. EC2 takes all or nothing. If somebody else has unassigned
+// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If somebody else has unassigned
 // a part of x, unassign asks EC2 to take the rest.
 //
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,

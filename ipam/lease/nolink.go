@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -87,9 +88,19 @@ func noAnswer(a Allocation, err error) error {
 func (p *Pool) putBack(ctx context.Context, o Owner) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
-			s.End(a, time.Time{})
+			unleash(s, a)
 		}
 	})
+}
+
+// unleash ends a lease of which no pod has had the address. But an address that the pod has asked for may have cooled
+// still when it got it, see Choice.cooled: so it cools again, for all others.
+func unleash(s *registry.State, a netip.Addr) {
+	since := time.Time{}
+	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {
+		since = time.Now()
+	}
+	s.End(a, since)
 }
 
 // await waits for the link of a new ENI, until its patience has ended. Before that, it

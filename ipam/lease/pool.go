@@ -306,7 +306,7 @@ func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen str
 			if l, _ := s.Leases.At(a); slices.Contains(taken, a) {
 				s.Found(a, registry.Lease{NetNS: seen, ENI: l.ENI, Bound: true, Since: time.Now()})
 			} else {
-				s.End(a, time.Time{})
+				unleash(s, a)
 			}
 		}
 		return nil

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// TestUnassignAndGrow: EC2 has carried out our UnassignPrivateIpAddresses, and its answer is late, or lost. Meanwhile an ADD
+// asks EC2 for an address, and EC2 gives it the one that has just left the ENI. The pod keeps it.
+func TestUnassignAndGrow(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		idle int
+		lost bool
+	}{{"late", 2, false}, {"one, lost", 1, true}, {"two, lost", 2, true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 28) // of 11 addresses, the pods have a few, and somebody else has the rest
+			_, err := aws.New(w.cloud).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9 - tt.idle})
+			must(t, err)
+			for n := range 1 + tt.idle {
+				w.mustAcquire(n)
+			}
+			for n := range tt.idle {
+				w.end(1 + n)
+			}
+			w.age(time.Hour)
+			var got lease.Allocation
+			var failed error
+			var began atomic.Bool
+			done := make(chan struct{})
+			ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				if !bytes.Contains(body, []byte("Action="+unassign)) || began.Swap(true) {
+					w.sim.ServeHTTP(rw, r)
+					return
+				}
+				answer := httptest.NewRecorder()
+				w.sim.ServeHTTP(answer, r)
+				go func() { defer close(done); got, failed = w.acquire(9) }()
+				select {
+				case <-done:
+				case <-time.After(time.Second): // it waits for the collection
+				}
+				if tt.lost {
+					panic(http.ErrAbortHandler)
+				}
+				rw.WriteHeader(answer.Code)
+				rw.Write(answer.Body.Bytes())
+			}))
+			t.Cleanup(ec2.Close)
+			w.cloud.EC2URL = ec2.URL
+			c := &Collection{FreeAfter: time.Minute, Max: -1}
+			if err := w.pool().Collect(t.Context(), c); err != nil || len(c.Unassigned) != tt.idle {
+				t.Errorf("the collection has unassigned %v, %v", c.Unassigned, err)
+			}
+			<-done
+			must(t, failed)
+			a := got.Addrs[0]
+			w.consistent()
+			var has []netip.Addr
+			for _, e := range w.node.ENIs() {
+				has = append(has, e.Addrs...)
+			}
+			if !slices.Contains(has, a) {
+				t.Errorf("a pod was given %v, and the collection has unassigned it; EC2 has %v", a, has)
+			}
+			if id, _ := w.state().ENIOf(a); id == "" {
+				t.Errorf("a pod was given %v, and the registry has it on no ENI: %v", a, w.state().ENIs[got.ID].Addrs)
+			}
+		})
+	}
+}
