@@ -46,7 +46,7 @@ var egressModes = []mode{
 // TestEgress tries clients and routers: what clients reach by routers, and that all other paths are as before. kube-proxy has both
 // of its modes.
 func TestEgress(t *testing.T) {
-	nltest.Need(t, "root", "ipvlan", "nftables", "fou")
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := &matrix{counts: map[cell]string{}}
 	for i, mode := range egressModes {
 		t.Run(mode.name, func(t *testing.T) {

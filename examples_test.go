@@ -33,6 +33,7 @@ const examplePort = 8080
 // An example describes what a file of conflist-examples shows and the others do not.
 type example struct {
 	kubernetes   string         // the pod's namespace
+	needs        []string       // of the kernel
 	capabilities map[string]any // what the runtime passes to plugins
 	ipv6         int            // addresses of the boot ENI
 	provisioned  bool           // the node already has its ENI
@@ -79,7 +80,7 @@ var examples = map[string]example{
 			}
 		},
 	},
-	"egress.conflist": {kubernetes: "payments", shows: func(t *testing.T, w *world, addrs []netip.Addr) {
+	"egress.conflist": {kubernetes: "payments", needs: []string{"fou", "fib"}, shows: func(t *testing.T, w *world, addrs []netip.Addr) {
 		s, err := egress.Read(w.pods["pod"].NS)
 		if err != nil || s.Role != egress.Client || !slices.Equal(s.Addrs, addrs) {
 			t.Errorf("the pod is %+v, want a client with %v; %v", s, addrs, err)
@@ -116,6 +117,7 @@ func TestExamples(t *testing.T) {
 			if !ok {
 				t.Fatal("this test knows nothing of it")
 			}
+			nltest.Need(t, x.needs...)
 			list, err := libcni.ConfListFromFile(file)
 			if err != nil {
 				t.Fatal(err)

@@ -4,9 +4,11 @@
 package ptp_test
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,10 +50,14 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// callFrom connects from a port and returns the server's answer.
+// callFrom connects from a port and returns the server's answer. The last connection from the port may not have ended yet: its
+// last acknowledgement is on the way.
 func callFrom(port int, to string) (string, error) {
 	d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{Port: port}}
 	c, err := d.Dial("tcp4", to)
+	for deadline := time.Now().Add(time.Minute); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		c, err = d.Dial("tcp4", to)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -42,6 +42,7 @@ var probes = map[string]func() error{
 	"ipvlan":   sync.OnceValue(func() error { return nl.Scratch(nl.IPVlan{}.Supported) }),
 	"nftables": sync.OnceValue(func() error { return nl.Scratch(nftables) }),
 	"police":   sync.OnceValue(func() error { return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add) }),
+	"fib":      sync.OnceValue(func() error { return nl.Scratch(routeBack) }), // not Linux 5.10
 	"fou":      sync.OnceValue(func() error { return nl.Scratch(tunnels) }),
 	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),       // takes the kernel its part
 	"owner":    sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }), // Linux 5.12
@@ -58,6 +59,13 @@ func root() error {
 func nftables(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{{nl.CTState("new"), nl.Masquerade()}}},
+	}}.Add(n)
+}
+
+// routeBack installs what a client of an egress has: a look at the route back where packets have arrived.
+func routeBack(n *nl.NS) error {
+	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
+		{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.NoRouteBack(), nl.Drop()}}},
 	}}.Add(n)
 }
 

@@ -70,7 +70,7 @@ func unavailable(err error) error {
 		return err
 	}
 	return plugin.Errorf(plugin.CodeNotAvailable, "load the modules fou, fou6, ipip and ip6_tunnel when the node boots, see modules-load.d(5); "+
-		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra", "egress: %w", err)
+		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra; Linux 5.10 is too old for an egress", "egress: %w", err)
 }
 
 // check looks for the tunnel, the rules, and the table.
