@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net"
 	"strings"
 
@@ -140,7 +141,7 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 	if err != nil {
 		return err
 	}
-	if err := v.NS.delAltNames(l); err != nil {
+	if err := errors.Join(v.NS.delAltNames(l), v.NS.delXDP(l)); err != nil {
 		return err
 	}
 	msg := linkMessage()
@@ -172,6 +173,9 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 // reset gives a link of the node its name again, and removes it from the pod's group. A link
 // that somebody has set up keeps its name: kernels before 6.2 do not rename it then.
 func (v MovedLink) reset(n *NS, l Link) error {
+	if err := n.delXDP(l); err != nil {
+		return err
+	}
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
 	data := []nl.NetlinkRequestData{msg, attr32(unix.IFLA_GROUP, 0)}
@@ -224,6 +228,23 @@ func (n *NS) delAltNames(l Link) error {
 	for t, value := range attrsOf(msgs[0][msg.Len():]) {
 		if t == unix.IFLA_PROP_LIST {
 			return n.change(unix.RTM_DELLINKPROP, 0, msg, attr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, value))
+		}
+	}
+	return nil
+}
+
+// delXDP detaches the programs of XDP that a pod has left at a link. In contrast to filters, they move with it, and no process
+// need hold them. One that a process holds (EBUSY) ends with the process. Not all drivers have all modes.
+func (n *NS) delXDP(l Link) error {
+	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
+		msg := linkMessage()
+		msg.Index = int32(l.Index)
+		xdp := attr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)
+		xdp.AddRtAttr(nl.IFLA_XDP_FD, nl.Uint32Attr(math.MaxUint32)) // -1: none
+		xdp.AddRtAttr(nl.IFLA_XDP_FLAGS, nl.Uint32Attr(mode))
+		err := n.change(unix.RTM_SETLINK, 0, msg, xdp)
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EBUSY) {
+			return fmt.Errorf("detach XDP from %s: %w", l.Name, err)
 		}
 	}
 	return nil
