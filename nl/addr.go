@@ -190,6 +190,9 @@ func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, e
 	}
 	var found []kernelAddr
 	for _, m := range msgs {
+		if Family(m[0]) != family { // without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
+			continue
+		}
 		a, err := parseAddr(m)
 		if err != nil {
 			return nil, err

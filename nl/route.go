@@ -241,6 +241,9 @@ func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, err
 	}
 	var found []kernelRoute
 	for _, m := range msgs {
+		if Family(m[0]) != family { // without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
+			continue
+		}
 		r, err := parseRoute(m)
 		switch {
 		case err != nil:
