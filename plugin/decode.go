@@ -5,6 +5,7 @@ package plugin
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -100,7 +101,14 @@ func (n *network) prevResult() (*types100.Result, error) {
 	if err != nil {
 		return nil, Errorf(CodeDecode, "", "decode prevResult: %w", err)
 	}
-	r, err := types100.NewResultFromResult(prev)
+	var r *types100.Result
+	err = protect(func() error { // it does not expect null in a list
+		r, err = types100.NewResultFromResult(prev)
+		return err
+	})
+	if err == nil && (slices.Contains(r.Interfaces, nil) || slices.Contains(r.IPs, nil) || slices.Contains(r.Routes, nil)) {
+		err = errors.New("a list of it has null")
+	}
 	if err != nil {
 		return nil, Errorf(CodeDecode, "", "convert prevResult: %w", err)
 	}

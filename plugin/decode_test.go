@@ -4,8 +4,13 @@
 package plugin
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
 )
 
 func TestParseArgs(t *testing.T) {
@@ -34,4 +39,37 @@ func FuzzParseArgs(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNullInPrevResult: a DEL goes on if a list of prevResult has null, and a CHECK is refused. The library panics, or leaves nil
+// in the list.
+func TestNullInPrevResult(t *testing.T) {
+	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
+		for _, list := range []string{"ips", "interfaces", "routes"} {
+			for command, want := range map[string]uint{"DEL": 0, "CHECK": CodeDecode} {
+				in := fmt.Sprintf(`{"cniVersion":%q,"name":"n","type":"t","prevResult":{"cniVersion":%[1]q,%q:[null]}}`, version, list)
+				env := map[string]string{"CNI_COMMAND": command, "CNI_CONTAINERID": "c", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0", "CNI_PATH": "/opt"}
+				use := func(_ context.Context, r *Request[struct{}]) error {
+					if r.Prev != nil { // as the plugins do
+						NICs(r.Prev, r.IfName)
+						Several(r.Prev)
+					}
+					return nil
+				}
+				e := execution[struct{}]{commands: Commands[struct{}]{Del: use, Check: use}}
+				err := e.run(func(k string) string { return env[k] }, strings.NewReader(in), io.Discard)
+				if got := codeOf(err); got != want {
+					t.Errorf("%s, %s of %s: %v, want %d", command, list, version, err, want)
+				}
+			}
+		}
+	}
+}
+
+// codeOf is the code of an error that a plugin prints, or 0.
+func codeOf(err *types.Error) uint {
+	if err == nil {
+		return 0
+	}
+	return err.Code
 }
