@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -376,5 +377,55 @@ func (e *egressScene) reports(t *testing.T, config, want string) {
 	t.Helper()
 	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+config); !strings.Contains(out, want) {
 		t.Errorf("doctor reports %s, want %q", out, want)
+	}
+}
+
+// TestRouterCallsSibling: a router calls a Service whose backend is beside it on its ENI. Packets go there without the VPC, which
+// need not send back what comes from the same ENI.
+func TestRouterCallsSibling(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
+	m := egressModes[0]
+	m.NAT = true
+	conflist, err := m.conflist()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := m.open(t, conflist)
+	for _, p := range []struct {
+		node             int
+		kubernetes, name string
+	}{{0, "egress", "router"}, {0, "default", "sibling"}, {0, "cousins", "cousin"},
+		{1, "default", "remote"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}} {
+		addPod(t, s.Nodes[p.node], p.kubernetes, p.name)
+	}
+	for _, n := range s.Nodes {
+		for _, p := range n.Pods {
+			if err := p.Answer(paths.DNS); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	noWayBack(t)
+	serve(t, s, kubeproxy.NFTables)
+	const path = "pod to a Service on its ENI"
+	i := slices.IndexFunc(paths.Services, func(svc paths.Service) bool { return svc.Name == path })
+	for _, f := range dual.Families {
+		if r := paths.Services[i].Try(s, f, paths.Services[i].Probes[:1]); r.Err != nil {
+			t.Errorf("%s, %v: %v", path, f, r.Err)
+		}
+	}
+}
+
+// noWayBack has the VPC drop what would leave to the ENI that it came from.
+func noWayBack(t *testing.T) {
+	t.Helper()
+	all, err := filepath.Glob("/run/netns/*-vpc")
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the VPC is one of %v, %v", all, err)
+	}
+	out, err := exec.Command("nsenter", "--net="+all[0], "sh", "-ec", `nft "add table inet back; add chain inet back forward { type filter hook forward priority 0; }"
+		ip -br link | while read l rest; do l=${l%@*}; nft add rule inet back forward iifname $l oifname $l drop; done`).CombinedOutput()
+	if err != nil {
+		t.Fatal(err, string(out))
 	}
 }

@@ -55,7 +55,14 @@ func (p *pod) routerRoutes(f nl.Family) []nl.Object {
 		r.Pref, r.Family, r.Protocol = pref, f, proto
 		return r
 	}
-	return []nl.Object{
+	// The subnet is on the link: the VPC need not send back what is for another pod of the ENI.
+	var objects []nl.Object
+	for _, c := range p.nic.IPs {
+		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
+			objects = append(objects, nl.Route{Dst: dst.Masked(), Dev: p.nic.Name, Table: TableOut, Protocol: proto})
+		}
+	}
+	return append(objects,
 		nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: TableOut, Protocol: proto},
 		nl.Route{Dst: f.Everywhere(), Dev: link, Src: p.addr(f), Table: tableBack, Protocol: proto},
 		rule(prefOut, nl.Rule{IIF: link, Table: nl.MainTable, MinLen: 1}),
@@ -63,8 +70,7 @@ func (p *pod) routerRoutes(f nl.Family) []nl.Object {
 		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),                 // errors about clients' packets
 		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}), // errors about answers
 		rule(prefBack+2, nl.Rule{Mark: answer, Mask: answer, Table: tableBack}),
-		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}),
-	}
+		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}))
 }
 
 // routerTable is what a router forwards, and how.
