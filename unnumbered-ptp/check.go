@@ -68,7 +68,18 @@ func (s *scene) checkPod(p pair, n node) error {
 			w = append(w, step)
 		}
 	}
-	return slices.DeleteFunc(w, minor).Check()
+	return slices.DeleteFunc(w, func(step nl.Step) bool { return minor(step) || s.followsRoutes(step) }).Check()
+}
+
+// followsRoutes reports whether a step depends on the routes of prevResult, to which a later plugin may have added some.
+func (s *scene) followsRoutes(step nl.Step) bool {
+	switch o := step.Object.(type) {
+	case nl.Rule:
+		return o.Pref == prefNode
+	case nl.Forbid:
+		return slices.Equal(o.Devs, s.podLinks()) && s.Config.BlockInstanceMetadata == nil && s.Config.DefaultRoute != byVPC
+	}
+	return false
 }
 
 // minor reports whether a pod works without a step, though not as well. That is so for a

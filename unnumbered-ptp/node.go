@@ -22,11 +22,14 @@ type node struct {
 	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
 }
 
-func readNode(ns *nl.NS, c Config) (node, error) {
+// readNode reads the node. If hostInterface is an alternative name of the link, readNode replaces it by the name: netfilter and
+// /proc/sys know no other.
+func readNode(ns *nl.NS, c *Config) (node, error) {
 	l, err := ns.LinkByName(c.HostInterface)
 	if err != nil {
 		return node{}, fmt.Errorf("hostInterface: %w", err)
 	}
+	c.HostInterface = l.Name
 	n := node{mtu: l.MTU}
 	if n.addrs, err = nodeAddrs(ns, c.HostInterface); err != nil {
 		return n, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -145,4 +146,27 @@ func TestFolded(t *testing.T) {
 	must(t, f.GC(p, p.request.Attachment))
 	left("with another network's pod", "inet cni_ipvlan_vpc_k8s.a.b", "inet cni_ipvlan_vpc_k8s_a_b")
 	must(t, f.CHECK(q))
+}
+
+// TestAltName has a hostInterface that is an alternative name of the link, as enp0s5 is one of ens5.
+func TestAltName(t *testing.T) {
+	for name, ports := range map[string]string{"NodePorts": "30000:32767", "no NodePorts": ""} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			serve(t, f.router, internet+":443")
+			iproute(t, f.node, "link property add dev eth0 altname enp0s5")
+			p := f.pod("pod", "10.0.1.50")
+			p.request.Config.HostInterface, p.request.Config.NodePorts = "enp0s5", &ports
+			must(t, p.request.Config.Validate())
+			must(t, f.node.Do(func() error {
+				return ptp.Commands().Status(t.Context(), &plugin.Request[ptp.Config]{Network: "net", Config: p.request.Config})
+			}))
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			if seen, err := call(p.NS, "tcp4", internet+":443"); err != nil || seen != nodeAddr {
+				t.Errorf("the internet sees %q, want %s; %v", seen, nodeAddr, err)
+			}
+			must(t, f.DEL(p))
+		})
+	}
 }

@@ -143,7 +143,7 @@ func open(r *request) (*scene, error) {
 }
 
 func (s *scene) read() (err error) {
-	if s.node, err = readNode(s.nodeNS, s.Config); err != nil {
+	if s.node, err = readNode(s.nodeNS, &s.Config); err != nil {
 		return err
 	}
 	if s.podNS, err = s.nodeNS.OpenOther("pod", s.NetNS); err != nil {

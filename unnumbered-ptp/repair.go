@@ -24,7 +24,7 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	if len(veths) == 0 || err != nil {
 		return nil, err
 	}
-	n, err := readNode(node, c)
+	n, err := readNode(node, &c)
 	if err != nil {
 		return nil, err
 	}

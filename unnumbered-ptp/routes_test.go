@@ -6,8 +6,11 @@ package ptp_test
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -118,6 +121,26 @@ func TestRoutesChanged(t *testing.T) {
 			f.configured(p, func(c *ptp.Config) { c.DefaultRoute = was })
 			p.result = result
 			must(t, f.CHECK(p))
+		})
+	}
+}
+
+// TestCheckLaterRoutes: a later plugin has added a route to the result, which CHECK gets (CNI specification 1.1.0, section 2,
+// "CHECK": plugins may change routes).
+func TestCheckLaterRoutes(t *testing.T) {
+	for name, dst := range map[string]string{"default route": "0.0.0.0/0", "of hostCidrs": "172.20.0.0/16"} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.pod("pod", "10.0.1.50")
+			p.request.Config.HostCIDRs = []string{"172.20.0.0/16"}
+			must(t, p.request.Config.Validate())
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			later := *p.result
+			later.Routes = append(slices.Clip(later.Routes), &types.Route{Dst: cidr(dst), GW: net.ParseIP("10.0.9.10")})
+			p.result = &later
+			must(t, f.CHECK(p))
+			must(t, f.DEL(p))
 		})
 	}
 }

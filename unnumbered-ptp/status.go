@@ -13,7 +13,7 @@ import (
 
 // status fails if the node lacks what every ADD needs.
 func status(r *request) error {
-	n, err := readNode(r.nodeNS, r.Config)
+	n, err := readNode(r.nodeNS, &r.Config)
 	if err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "hostInterface is the name of the boot ENI's link, see 'ip addr'", "%w", err)
 	}
