@@ -18,6 +18,7 @@ type Limits struct {
 	ENIs       int   // of the instance, including the boot ENI and EFA-only ENIs
 	IPv4PerENI int   // addresses, the primary one included; a prefix counts as one
 	IPv6PerENI int   // the same, with no primary; 0 if the type has no IPv6
+	NoPrefixes bool  // it is not a Nitro type: EC2 delegates no prefixes to its ENIs
 	Cards      []int // maximum number of ENIs of each network card, by its index; 0 if it takes none with addresses; at least one card
 
 	// TCPEstablished is after how many seconds an idle TCP connection is no longer tracked, on
@@ -53,6 +54,7 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 	if err := validate(action, err, about(instanceType, new(string(out.InstanceTypes[0].InstanceType)))); err != nil {
 		return Limits{}, err
 	}
+	l.NoPrefixes = out.InstanceTypes[0].Hypervisor == types.InstanceTypeHypervisorXen
 	return l, nil
 }
 

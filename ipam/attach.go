@@ -219,6 +219,14 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 		own[e.Subnet]++
 	}
 	spread(fit, s.Instance.ID, own)
+	// An ENI takes a slot for ever, however few addresses its subnet has left for it.
+	narrow := func(n aws.Subnet) int {
+		if spec.wants(lease.IPv4) && n.Free < s.Instance.IPv4PerENI {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(fit, func(a, b aws.Subnet) int { return narrow(a) - narrow(b) })
 	return fit, nil
 }
 

@@ -86,7 +86,11 @@ func poolOf(e aws.ENI) string {
 // has some, otherwise for addresses.
 func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec) (aws.ENI, string, error) {
 	most := s.Instance.IPv4PerENI - 1 // beside the primary address
-	prefixes := func(s *registry.State, e *aws.ENISpec) { e.Prefixes = min(max(blocks(p.secondary(s, spec)), 1), most) }
+	wanted := 0
+	prefixes := func(s *registry.State, e *aws.ENISpec) {
+		wanted = min(max(blocks(p.secondary(s, spec)), 1), most)
+		e.Prefixes = wanted
+	}
 	addrs := func(s *registry.State, e *aws.ENISpec) {
 		if spec.wants(lease.IPv4) {
 			e.Secondary = min(p.secondary(s, spec), most, max(subnet.Free-1, 0))
@@ -99,11 +103,18 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 		Tags:           spec.tags(s.Instance.ID),
 		Tracking:       aws.Tracking(spec.Tracking),
 	}
-	if spec.wants(lease.IPv6) {
+	switch {
+	case !spec.wants(lease.IPv6):
+	case s.Instance.NoPrefixes: // EC2 would create the ENI, and then not attach it
+		eni.IPv6 = min(p.secondary(s, spec)+1, s.Instance.IPv6PerENI)
+	default:
 		eni.IPv6Prefixes = 1
 	}
-	if spec.Prefixes && most > 0 && spec.wants(lease.IPv4) {
+	if spec.Prefixes && !s.Instance.NoPrefixes && most > 0 && spec.wants(lease.IPv4) {
 		made, token, err := p.createENI(ctx, subnet, eni, prefixes)
+		if noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) && wanted > 1 { // EC2 gives all or nothing
+			made, token, err = p.createENI(ctx, subnet, eni, func(_ *registry.State, e *aws.ENISpec) { e.Prefixes = 1 })
+		}
 		if !noPrefix(err) {
 			return made, token, err
 		}

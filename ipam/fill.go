@@ -25,16 +25,32 @@ const blockSize = 16
 func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	for _, f := range p.Policy.Families {
-		one := p.Policy
-		one.Families = []lease.Family{f}
-		if len(at.Pick(s, one, now)) > 0 && (f == lease.IPv6 || !p.Short(s, now)) {
-			continue
-		}
-		if err := p.more(ctx, s, at, f); err != nil {
-			return err
+		if f == lease.IPv4 && !at.CIDR.IsValid() || f == lease.IPv6 && !at.CIDR6.IsValid() {
+			return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 		}
 	}
-	return nil
+	var full error // of a family that has a free address: a pod may lack only the other one
+	asked := false
+	for _, f := range p.Policy.Families {
+		one := p.Policy
+		one.Families = []lease.Family{f}
+		has := len(at.Pick(s, one, now)) > 0
+		if has && (f == lease.IPv6 || !p.Short(s, now)) {
+			continue
+		}
+		switch err := p.more(ctx, s, at, f); {
+		case has && isFull(err):
+			full = err
+		case err != nil:
+			return err
+		default:
+			asked = true
+		}
+	}
+	if asked {
+		return nil
+	}
+	return full
 }
 
 // room returns how many more addresses or prefixes of a family an ENI can take.
@@ -56,7 +72,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	if err := p.gather(ctx, p.most(f, most), pauseAssign); err != nil {
 		return err
 	}
-	if f == lease.IPv6 || p.Policy.Prefixes {
+	if (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes {
 		if err := p.assignPrefixes(ctx, at.ID, f, most); !noPrefix(err) {
 			return err
 		}
@@ -116,14 +132,17 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	if f == lease.IPv6 {
 		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Prefixes
 	}
+	n := 1
 	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
-		n := 1
 		if f == lease.IPv4 {
 			n = min(blocks(p.want(s)), most)
 		}
 		got, err := do(ctx, eni, n)
 		return func(s *registry.State) { addPrefixes(s, eni, got, time.Now()) }, cmp.Or(err, strange(s, eni, s.ENIs[eni], nil, got))
 	})
+	if n > 1 && noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) {
+		return p.assignPrefixes(ctx, eni, f, 1) // EC2 gives all or nothing
+	}
 	return p.corrected(ctx, eni, err)
 }
 

@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +73,11 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		return explain(errors.Join(why...))
 	}
 	if err := p.addENI(ctx, s); err != nil {
-		return explain(errors.Join(append(why, err)...))
+		all := errors.Join(append(why, err)...)
+		if _, ok := errors.AsType[*plugin.Error](all); !ok {
+			return plugin.Errorf(plugin.CodeTryAgain, cmp.Or(aws.Hint(err), aws.Hint(all)), "%w", all) // the last failure is what is in the way
+		}
+		return all
 	}
 	return nil
 }
@@ -127,7 +132,7 @@ func (p *Pool) describeInstance(ctx context.Context) (*registry.State, error) {
 	}
 	err = p.Registry.Update(ctx, func(now *registry.State) error {
 		now.Instance.ENIs, now.Instance.IPv4PerENI, now.Instance.IPv6PerENI = limits.ENIs, limits.IPv4PerENI, limits.IPv6PerENI
-		now.Instance.Cards = several(limits.Cards)
+		now.Instance.NoPrefixes, now.Instance.Cards = limits.NoPrefixes, several(limits.Cards)
 		s = now
 		return nil
 	})

@@ -98,9 +98,10 @@ func isNew(s *registry.State, e aws.ENI) bool {
 	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) || slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// nodesOwn reports whether an address is that of the node: the primary one of the boot ENI.
+// nodesOwn reports whether an address is that of the node: the first one of each family of the boot ENI.
 func nodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
-	return (e.Index == 0 || known.Boot) && len(e.Addrs) > 0 && a == e.Addrs[0]
+	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
+	return (e.Index == 0 || known.Boot) && (first(e.Addrs) || first(e.IPv6Addrs))
 }
 
 // describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown.
@@ -297,7 +298,9 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		if nodesOwn(e, l.ENIs[e.ID], a) {
+		// metadata and EC2 do not say which IPv6 address of the boot ENI the node has by DHCPv6: the kernel does.
+		boot := l.ENIs[e.ID].IsBoot()
+		if nodesOwn(e, l.ENIs[e.ID], a) || boot && l.used.Node[a] {
 			l.Free.Delete(a) // an earlier release took it for a pod's
 			continue
 		}

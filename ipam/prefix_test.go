@@ -293,3 +293,20 @@ func TestNewPrefixIsNotIdle(t *testing.T) {
 		t.Error("none ever goes back")
 	}
 }
+
+// TestFewerPrefixes: three /28 are wanted, and the subnet has two. EC2 gives all or nothing, so the node asks once more for one.
+func TestFewerPrefixes(t *testing.T) {
+	for _, name := range []string{"a new ENI", "an ENI that is there"} {
+		w := newWorld(t, "m5.large", 26)
+		if name != "a new ENI" {
+			w.mustAcquire(0)
+		}
+		w.policy.Prefixes, w.policy.Warm = true, registry.Warm{Min: 40}
+		w.mustAcquire(1)
+		for id, e := range w.state().ENIs {
+			if e.Index > 0 && len(e.Prefixes) == 0 {
+				t.Errorf("%s: %s has %d addresses and no prefix", name, id, len(e.Addrs))
+			}
+		}
+	}
+}

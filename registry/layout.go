@@ -197,6 +197,7 @@ func (i *Instance) describe(c *codec.Codec) {
 		codec.Optional(c, "enis", &i.ENIs, codec.Number)
 		codec.Optional(c, "ipv4PerENI", &i.IPv4PerENI, codec.Number)
 		codec.Optional(c, "ipv6PerENI", &i.IPv6PerENI, codec.Number)
+		codec.Optional(c, "noPrefixes", &i.NoPrefixes, codec.Flag)
 		codec.OptionalList(c, "cards", &i.Cards, codec.Number)
 		codec.Optional(c, "fullUntil", &i.FullUntil, codec.Time)
 		codec.Optional(c, "fullWith", &i.FullWith, codec.Number)

@@ -92,6 +92,7 @@ type Instance struct {
 	ENIs       int    `json:"enis,omitempty"`       // maximum number of its ENIs on all cards; 0 if not known yet
 	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
 	IPv6PerENI int    `json:"ipv6PerENI,omitempty"` // the same for IPv6; 0 if the type has none, or if it is not known yet
+	NoPrefixes bool   `json:"noPrefixes,omitempty"` // EC2 delegates no prefixes to its ENIs: it is not a Nitro instance
 	Cards      []int  `json:"cards,omitempty"`      // maximum number of ENIs with addresses on each network card, by the card's index; none if it has one card
 
 	// FullUntil is set when EC2 has refused another ENI for this instance although we

@@ -94,9 +94,9 @@ func world() ec2sim.Config {
 	pods := map[string]string{"kubernetes_kubelet": "true", "Name": "pods"}
 	return ec2sim.Config{
 		AttachDelay: 100 * time.Millisecond,
-		VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")}}},
+		VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{block("2001:db8:1::/56")}}},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.0.0/24")},
+			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.0.0/24"), IPv6CIDR: block("2001:db8:1::/64")},
 			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.1.0/24"), Tags: pods},
 			{ID: "subnet-c", VPC: "vpc-1", Zone: "us-east-1b", CIDR: block("10.0.2.0/24"), Tags: pods},
 			{ID: "subnet-tiny", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("100.64.0.0/28"), Tags: map[string]string{"tiny": "true"}},

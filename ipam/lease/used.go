@@ -51,6 +51,7 @@ const routed = "a route of the node"
 type Used struct {
 	By      map[netip.Addr]string // the path of a namespace that has the address
 	Cards   map[string]bool       // MAC addresses of the network cards in namespaces
+	Node    map[netip.Addr]bool   // the IPv6 addresses of the node's own links
 	Partial bool                  // some namespace could not be read: what it has is not known
 }
 
@@ -96,6 +97,15 @@ func (p *Pool) Used() Used {
 	if err != nil {
 		slog.Warn("the node's links cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
+	}
+	addrs, err := p.Host.AllAddrs()
+	if err != nil {
+		slog.Warn("the node's addresses cannot be read: all addresses count as used", "error", err)
+		used.Partial = true
+	}
+	used.Node = map[netip.Addr]bool{}
+	for _, a := range addrs {
+		used.Node[a] = a.Is6()
 	}
 	// What is on the node is in no pod. A pod may have given its own links such an address.
 	maps.DeleteFunc(used.Cards, func(mac string, _ bool) bool { _, here := links[mac]; return here })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
@@ -42,7 +43,7 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.waits, time.Now()) {
-		if h.State != view.StateNode {
+		if h.State != view.StateNode && (h.Leased() || p.forPods(h.ENI)) {
 			pods[h.Addr] = h
 		}
 	}
@@ -67,4 +68,14 @@ func (p *Node) drop(r nl.Rule) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return "deleted", nl.Wiring{{NS: p.pool.Host, Object: r}}.Del()
 	}
+}
+
+// forPods reports whether pods get addresses of an ENI. Others serve the node, or somebody else.
+func (p *Node) forPods(id string) bool {
+	e := p.state.ENIs[id]
+	if p.config == nil {
+		return !e.Foreign
+	}
+	first := p.config.Policies()[0]
+	return !e.Foreign && first.Serves(e) && (first.Requestable(e.Tags) || conf.Misfits(p.given)(e) == "")
 }

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+var (
+	dual   = []lease.Family{lease.IPv4, lease.IPv6}
+	dualV4 = netip.MustParsePrefix("10.177.0.0/16")
+	dualV6 = netip.MustParsePrefix("2001:db8:77::/56")
+)
+
+// dualWorld is a node in a VPC with both families, and with these subnets.
+func dualWorld(t *testing.T, instanceType string, subnets ...ec2sim.Subnet) *world {
+	t.Helper()
+	for i := range subnets {
+		subnets[i].VPC, subnets[i].Zone = "vpc-1", "us-east-1a"
+	}
+	return buildWorld(t, instanceType, ec2sim.Config{
+		InstanceTypes: []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}},
+		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{dualV4}, IPv6CIDRs: []netip.Prefix{dualV6}}},
+		Subnets:       subnets,
+	})
+}
+
+// TestNodesOwnIPv6: the boot ENI serves pods (interfaceIndex 0, the default), and no pod gets an IPv6 address of the node: neither the
+// first one of the ENI, nor one that the node's kernel has.
+func TestNodesOwnIPv6(t *testing.T) {
+	w := dualWorld(t, "m5.large", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
+		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+	w.policy.MinIndex, w.policy.Families = 0, dual
+	own, err := w.byHand().AssignIPv6(t.Context(), w.sim.ENIs()[0].ID, 3)
+	must(t, err)
+	must(t, nl.Wiring{
+		{NS: w.host, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: w.host}},
+		{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[1], 128), Dev: "eth0", NoDAD: true}}, // as DHCPv6 does
+	}.Add())
+	for n := range 3 {
+		a, err := w.acquire(n)
+		must(t, err)
+		if slices.ContainsFunc(a.Addrs, func(a netip.Addr) bool { return a == own[0] || a == own[1] }) {
+			t.Errorf("pod %d has %v, and the node has %v", n, a.Addrs, own[:2])
+		}
+	}
+}
+
+// TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because IPv6 came later.
+func TestDualStackOldENI(t *testing.T) {
+	tags, old := map[string]string{"kubernetes_kubelet": "true"}, map[string]string{"old": "true"}
+	w := dualWorld(t, "m5.large",
+		ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
+		ec2sim.Subnet{ID: "subnet-old", CIDR: netip.MustParsePrefix("10.177.32.0/20"), Tags: old},
+		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: tags})
+	w.policy.SubnetTags = old
+	w.mustAcquire(1)
+	w.policy.SubnetTags, w.policy.Families = tags, dual
+	for n := 2; n < 5; n++ {
+		if _, err := w.acquire(n); err != nil {
+			t.Errorf("pod %d: %v", n, err)
+		}
+	}
+}
+
+// TestDualStackFullENI: an ENI is full of IPv4 addresses, which are free, and lacks only a /80.
+func TestDualStackFullENI(t *testing.T) {
+	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
+		w := newWorld6(t, "m5.large")
+		c := aws.New(w.cloud)
+		eni, err := c.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9, Tags: map[string]string{TagPool: "default"}})
+		must(t, err)
+		_, err = c.AttachENI(t.Context(), eni.ID, w.node.ID, 0, 1)
+		must(t, err)
+		w.policy.Families, w.policy.Provision, w.policy.Warm = dual, provision, registry.Warm{Min: 12}
+		w.sim.ResetCalls()
+		if _, err := w.acquire(1); err != nil || w.asked("CreateNetworkInterface") > 0 {
+			t.Errorf("%s: %s has ten free IPv4 addresses: %v, calls %v", provision, eni.ID, err, w.writes())
+		}
+	}
+}
+
+// TestNoPrefixesOnXen: EC2 creates an ENI with prefixes for any instance, and then does not attach it to one that is not a Nitro
+// instance. Such an instance gets single addresses.
+func TestNoPrefixesOnXen(t *testing.T) {
+	for _, families := range [][]lease.Family{dual[:1], dual} {
+		w := dualWorld(t, "t9.xen",
+			ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
+			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}})
+		w.policy.Prefixes, w.policy.Families = true, families
+		for n := range 6 {
+			if _, err := w.acquire(n); err != nil {
+				t.Errorf("%v: pod %d: %v", families, n, err)
+			}
+		}
+	}
+}
