@@ -75,7 +75,7 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		sure = confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
-			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI && !unrecorded(s, i, e) })
+			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && unrecorded(s, i, e)) })
 			return found && i.Action != modify || time.Since(i.Since) > intentLife
 		})
 		noSecond(s, before, enis)
@@ -84,7 +84,7 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 }
 
 // unrecorded reports whether an ENI for which a pod has asked is attached, and not in the registry yet. The pod's ADD
-// records it: see begun.
+// records it: see begun. For the growths of other pods, the intent would only cost further describes.
 func unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == attachAction && e.Instance == s.Instance.ID && !known

@@ -77,6 +77,10 @@ func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
 		// These are two calls to EC2: one may fail and the other succeed.
 		for _, choose := range []choice{c.releasablePrefixes, c.releasableAddrs} {
 			gone, err := p.release(ctx, id, choose)
+			if errors.Is(err, errGrowing) {
+				slog.Info(err.Error())
+				return failed
+			}
 			failed = errors.Join(failed, err)
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.list()...), append(c.Returned, gone.cidrs()...)
 		}
@@ -143,7 +147,7 @@ func (p *Pool) release(ctx context.Context, id string, choose choice) (releasabl
 	if err != nil || choose(s, id, time.Now()).empty() {
 		return releasable{}, err
 	}
-	unlock, err := p.Registry.Lock(ctx, "grow")
+	unlock, err := p.growthLock(ctx)
 	if err != nil {
 		return releasable{}, err
 	}
@@ -158,6 +162,22 @@ func (p *Pool) release(ctx context.Context, id string, choose choice) (releasabl
 	}
 	return p.unassign(ctx, id, x)
 }
+
+// growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. What is idle can wait for
+// the next collection, and the rest of this one goes on.
+func (p *Pool) growthLock(ctx context.Context) (unlock func(), err error) {
+	const most = 10 * time.Second
+	waiting, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	unlock, err = p.Registry.Lock(waiting, "grow")
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		err = errGrowing
+	}
+	return unlock, err
+}
+
+// errGrowing means that a growth is under way.
+var errGrowing = errors.New("a growth is under way: this collection unassigns nothing more")
 
 // releasablePrefixes chooses the prefixes that an ENI is to lose. It chooses no /80: a /80 costs
 // nothing, and stays as long as its ENI.
