@@ -66,6 +66,9 @@ func (v MovedLink) Add(n *NS) error {
 	if err == nil {
 		err = n.unshared(l)
 	}
+	if err == nil {
+		err = n.delXDP(l) // the card may have come back by itself, when a pod's namespace ended
+	}
 	if err != nil {
 		return err
 	}
@@ -234,7 +237,8 @@ func (n *NS) delAltNames(l Link) error {
 }
 
 // delXDP detaches the programs of XDP that a pod has left at a link. In contrast to filters, they move with it, and no process
-// need hold them. One that a process holds (EBUSY) ends with the process. Not all drivers have all modes.
+// need hold them. The kernel detaches none that a bpf_link holds (EBUSY), which mostly ends with a process, and none as long as an
+// upper link has one, too (EEXIST). Not all drivers have all modes.
 func (n *NS) delXDP(l Link) error {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()
@@ -243,7 +247,7 @@ func (n *NS) delXDP(l Link) error {
 		xdp.AddRtAttr(nl.IFLA_XDP_FD, nl.Uint32Attr(math.MaxUint32)) // -1: none
 		xdp.AddRtAttr(nl.IFLA_XDP_FLAGS, nl.Uint32Attr(mode))
 		err := n.change(unix.RTM_SETLINK, 0, msg, xdp)
-		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EBUSY) {
+		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("detach XDP from %s: %w", l.Name, err)
 		}
 	}

@@ -21,20 +21,63 @@ func TestMovedLinkXDP(t *testing.T) {
 	b := newBay(t)
 	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
 	b.must(w.Add())
-	prog := xdpDrop(t)
+	b.xdp(b.pod, "eth0")
+	b.must(w.Del())
+	b.noXDP(b.node, "ens6")
+}
+
+// TestMovedLinkXDPLate: the card has come back by itself, when the kernel ended the pod's namespace.
+func TestMovedLinkXDPLate(t *testing.T) {
+	b := newBay(t)
+	b.xdp(b.node, "ens6")
+	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
+	b.must(w.Add())
+	b.noXDP(b.pod, "eth0")
+	b.must(w.Del())
+}
+
+// TestMovedLinkXDPAbove: a link above the card has a program, too, and the kernel detaches none from the card as long as it has. The
+// card comes back all the same, and the next pod gets it without a program.
+func TestMovedLinkXDPAbove(t *testing.T) {
+	b := newBay(t)
+	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
+	b.must(w.Add())
+	b.xdp(b.pod, "eth0")
+	b.must(nl.Wiring{{NS: b.pod, Object: nl.IPVlan{Name: "above", Master: "eth0", NS: b.pod, Mode: "l2"}}}.Add())
+	b.xdp(b.pod, "above")
+	b.must(w.Del())
 	b.must(b.pod.Do(func() error {
-		l, err := netlink.LinkByName("eth0")
+		l, err := netlink.LinkByName("above")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkDel(l)
+	}))
+	b.must(w.Add())
+	b.noXDP(b.pod, "eth0")
+	b.must(w.Del())
+}
+
+// xdp has a link drop all packets, as long as nobody detaches the program.
+func (b *bay) xdp(n *nl.NS, link string) {
+	b.Helper()
+	prog := xdpDrop(b.T)
+	defer unix.Close(prog)
+	b.must(n.Do(func() error {
+		l, err := netlink.LinkByName(link)
 		if err != nil {
 			return err
 		}
 		return netlink.LinkSetXdpFdWithFlags(l, prog, unix.XDP_FLAGS_SKB_MODE)
 	}))
-	unix.Close(prog) // as the program in the pod ends
-	b.must(w.Del())
-	b.must(b.node.Do(func() error {
-		out, err := exec.Command("ip", "-d", "link", "show", "ens6").CombinedOutput()
+}
+
+func (b *bay) noXDP(n *nl.NS, link string) {
+	b.Helper()
+	b.must(n.Do(func() error {
+		out, err := exec.Command("ip", "-d", "link", "show", link).CombinedOutput()
 		if strings.Contains(string(out), "xdp") {
-			t.Errorf("the node has the pod's program: %s", out)
+			b.Errorf("%s has the program of a pod: %s", link, out)
 		}
 		return err
 	}))
