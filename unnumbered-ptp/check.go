@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -71,15 +72,21 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(w, func(step nl.Step) bool { return minor(step) || s.followsRoutes(step) }).Check()
 }
 
-// followsRoutes reports whether a step depends on the routes of prevResult, to which a later plugin may have added some.
+// followsRoutes reports whether ADD may not have made a step: it depends on the routes of prevResult, to which a later plugin may have
+// added some. ADD makes the filters of metadata only together with a route.
 func (s *scene) followsRoutes(step nl.Step) bool {
 	switch o := step.Object.(type) {
 	case nl.Rule:
 		return o.Pref == prefNode
 	case nl.Forbid:
-		return slices.Equal(o.Devs, s.podLinks()) && s.Config.BlockInstanceMetadata == nil && s.Config.DefaultRoute != byVPC
+		return slices.Equal(o.Devs, s.podLinks()) && s.Config.BlockInstanceMetadata == nil && s.Config.DefaultRoute != byVPC && !s.prohibits(o.Addrs)
 	}
 	return false
+}
+
+// prohibits reports whether the pod has the routes of metadataBlock.
+func (s *scene) prohibits(addrs []netip.Addr) bool {
+	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return s.podNS == nil || prohibition(a).Check(s.podNS) != nil })
 }
 
 // minor reports whether a pod works without a step, though not as well. That is so for a

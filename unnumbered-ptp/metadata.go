@@ -41,12 +41,17 @@ func metadataBlock(r *request, p pair) (objects []nl.Object) {
 		return nil
 	}
 	for _, a := range addrs {
-		objects = append(objects, nl.Route{Dst: single(a), Type: "prohibit", Protocol: nl.RouteProtocol})
+		objects = append(objects, prohibition(a))
 	}
 	if filters(r, p.loop) {
 		objects = append(objects, nl.Forbid{Devs: r.podLinks(), Addrs: addrs})
 	}
 	return objects
+}
+
+// prohibition is the route of metadataBlock.
+func prohibition(a netip.Addr) nl.Route {
+	return nl.Route{Dst: single(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
 // filters reports whether a pod with such a loop has filters besides the routes.

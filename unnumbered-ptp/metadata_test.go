@@ -7,11 +7,13 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -156,4 +158,21 @@ func TestMetadata(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCheckForbid: CHECK misses the filters against the metadata service, which the pod has because its default route is by its ENI.
+func TestCheckForbid(t *testing.T) {
+	f := newFabric(t)
+	p := f.pod("pod", "10.0.1.50")
+	routed := *p.request.Prev
+	routed.Routes = append(slices.Clip(routed.Routes), &types.Route{Dst: cidr("0.0.0.0/0"), GW: net.ParseIP("10.0.0.1")})
+	p.request.Prev = &routed
+	must(t, p.request.Config.Validate())
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	must(t, (nl.Wiring{{NS: p.NS, Object: nl.Forbid{Devs: []string{"eth0", "eth1"}}}}).Del())
+	if err := f.CHECK(p); err == nil {
+		t.Error("CHECK misses nothing")
+	}
+	must(t, f.DEL(p))
 }
