@@ -165,11 +165,18 @@ func (l LeaseLog) rotate() (*os.File, error) {
 		}
 		return fmt.Sprintf("%s.%d", l.File, n)
 	}
-	for n := max(l.MaxFiles, 1); os.Remove(named(n)) == nil; n++ { // there may have been more files
+	surplus := max(l.MaxFiles, 1) // there may have been more files
+	for has(named(surplus)) {
+		surplus++
+	}
+	for surplus--; surplus >= max(l.MaxFiles, 1); surplus-- { // the last one first, so that a killed process leaves no gap
+		if err := os.Remove(named(surplus)); err != nil {
+			return nil, err
+		}
 	}
 	last := 1
 	for ; last < l.MaxFiles-1; last++ {
-		if _, err := os.Lstat(named(last)); err != nil {
+		if !has(named(last)) {
 			break
 		}
 	}
@@ -186,6 +193,12 @@ func (l LeaseLog) rotate() (*os.File, error) {
 	}
 	f, _, err := openLog(l.File)
 	return f, err
+}
+
+// has reports whether there is such a file.
+func has(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // endsLine reports whether the file ends with a whole line. A killed process, or a full disk, may
