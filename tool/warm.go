@@ -72,7 +72,7 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 	defer p.Close()
 	ctx, cancel := context.WithTimeout(ctx, filling/2)
 	defer cancel()
-	if _, err = p.DetachUnused(ctx); errors.Is(err, context.DeadlineExceeded) {
+	if _, err = p.DetachUnused(ctx); err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("detach ENIs that no pod uses any more: not done after %v, because a collection runs or EC2 throttles; the next collection does it: %w", filling/2, err)
 	}
 	return err

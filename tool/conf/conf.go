@@ -244,3 +244,11 @@ func First(path string) string {
 // PoolName returns the name of a pool for people. In the registry, the default pool has an
 // empty name.
 func PoolName(pool string) string { return cmp.Or(pool, lease.DefaultPool) }
+
+// Delegates reports whether a file is of Multus. Multus hands the first network of a pod to the next conflist of the
+// directory, or to the one that the file names.
+func Delegates(path string) bool {
+	var c struct{ Type string }
+	b, err := os.ReadFile(path)
+	return err == nil && json.Unmarshal(b, &c) == nil && slices.Contains([]string{"multus", "multus-shim"}, c.Type)
+}

@@ -29,7 +29,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 			Do: "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
 	}
 	files, err := conf.Files(filepath.Dir(p.file))
-	if err == nil && len(files) > 0 && files[0] != p.file {
+	if err == nil && len(files) > 0 && files[0] != p.file && !conf.Delegates(files[0]) {
 		found = append(found, Finding{Severity: severe, About: files[0],
 			Means: "container runtimes read the first file of the directory, which is this one: no pod gets a network from " + filepath.Base(p.file),
 			Do:    "remove this file, or rename " + filepath.Base(p.file) + " so that it sorts before"})

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"slices"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -34,8 +33,10 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 		return nil, err
 	}
 	var found []Finding
+	skipped := false
 	for _, action := range n.Actions() {
-		if on.ENI == "" && bound(action) {
+		if bound(action) && (on.ENI == "" || on.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
+			skipped = true
 			continue
 		}
 		err := p.pool.Cloud.DryRun(ctx, action, on)
@@ -47,8 +48,8 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 			return found, err
 		}
 	}
-	if on.ENI == "" && slices.ContainsFunc(n.Actions(), bound) {
-		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs were not checked, because this node has no ENI for pods yet",
+	if skipped {
+		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs were not checked, because this node has no ENI that was created for pods yet",
 			Do: "run this check again after the first pod, or after " + cli.Name + " warm, which creates an ENI if warm.min asks for one"})
 	}
 	return found, nil
@@ -87,8 +88,11 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (aws.
 		if on.Subnet == "" || e.Tags[ipam.TagManaged] != "" || known.Serving && !known.Foreign {
 			on.Subnet = e.Subnet
 		}
-		if e.Tags[ipam.TagManaged] != "" || known.Serving && !known.Foreign {
+		switch {
+		case e.Tags[ipam.TagManaged] != "":
 			on.ENI, on.Attachment = e.ID, e.Attachment
+		case known.Serving && !known.Foreign && on.ENI == "":
+			on.ENI = e.ID // the boot ENI, or one of others: the node changes only its addresses
 		}
 	}
 	if n.Mode != lease.ProvisionFull {

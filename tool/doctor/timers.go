@@ -22,6 +22,9 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	if p.root == "" && view.CollectedLately() {
 		delete(why, "cni-gc.timer") // something else runs it
 	}
+	if p.root == "" && view.MaintainedLately() {
+		delete(why, "cni-warm.path") // maintain refills
+	}
 	var found []Finding
 	for _, unit := range slices.Sorted(maps.Keys(why)) {
 		_, installed := p.lookUp("systemd/system", unit)

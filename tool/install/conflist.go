@@ -71,7 +71,7 @@ func (i *Installation) putConflist() error {
 		return err
 	}
 	files, err := conf.Files(i.ConfDir)
-	if first := slices.DeleteFunc(files, func(f string) bool { return f >= target }); err == nil && len(first) > 0 {
+	if first := slices.DeleteFunc(files, func(f string) bool { return f >= target || conf.Delegates(f) }); err == nil && len(first) > 0 {
 		slog.Warn("the runtime uses another configuration, because its name comes before ours: remove it, or give ours an earlier name",
 			"used", first[0], "ours", target)
 	}

@@ -69,7 +69,7 @@ func (i *Installation) configured(text []byte) []byte {
 	if i.ConfDir == conf.Dir {
 		return text
 	}
-	return reads.ReplaceAll(text, []byte("${0} --config "+i.ConfDir))
+	return reads.ReplaceAllFunc(text, func(call []byte) []byte { return slices.Concat(call, []byte(" --config "+i.ConfDir)) })
 }
 
 // script is the script of cni-links.service.
