@@ -165,12 +165,13 @@ func (l LeaseLog) rotate() (*os.File, error) {
 		}
 		return fmt.Sprintf("%s.%d", l.File, n)
 	}
-	surplus := max(l.MaxFiles, 1) // there may have been more files
-	for has(named(surplus)) {
-		surplus++
+	most := max(l.MaxFiles, 1)
+	n := most
+	for has(named(n)) { // there may have been more files
+		n++
 	}
-	for surplus--; surplus >= max(l.MaxFiles, 1); surplus-- { // the last one first, so that a killed process leaves no gap
-		if err := os.Remove(named(surplus)); err != nil {
+	for n--; n >= most; n-- { // the last one first, so that a killed process leaves no gap
+		if err := os.Remove(named(n)); err != nil {
 			return nil, err
 		}
 	}
