@@ -46,6 +46,9 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 
 // parameters returns the sysctls that a configuration relies on.
 func (p *Node) parameters(c ptp.Config) []parameter {
+	if l, err := p.pool.Host.LinkByName(c.HostInterface); err == nil {
+		c.HostInterface = l.Name // it may have an alternative name, which /proc/sys does not know
+	}
 	var all []parameter
 	need := func(key, value, severity, means string) {
 		all = append(all, parameter{nl.Sysctl{Key: key, Value: value}, severity, means})
