@@ -116,12 +116,12 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.73,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.75,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.52,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.53,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.56,
 }
 
 type pkg struct {
