@@ -552,3 +552,27 @@ func TestRequestWithdrawn(t *testing.T) {
 	}
 	w.consistent()
 }
+
+// TestRequestLostBetween: the registry is lost after the pod has got its first interface. The ADD fails, because the registry would give
+// the first address to another pod.
+func TestRequestLostBetween(t *testing.T) {
+	w := newCity(t, "m5.large")
+	policies, err := w.policies(1, allowAll, `[{}, {}]`)
+	must(t, err)
+	p := w.pool()
+	_, err = p.Each(t.Context(), pod(1), policies, func(ctx context.Context, o lease.Owner) (bool, error) {
+		a, err := p.Acquire(ctx, o)
+		if o.NIC == 0 {
+			w.lose()
+		}
+		return a.Fresh, err
+	})
+	wantRefusal(t, err, "the registry was lost while the pod got its 2 interfaces: interface 1 has no address any more")
+	if n := w.state().Leases.Len(); n > 0 {
+		t.Errorf("%d leases are left", n)
+	}
+	if _, err := w.ask(1, allowAll, `[{}, {}]`); err != nil {
+		t.Errorf("once more: %v", err)
+	}
+	w.consistent()
+}

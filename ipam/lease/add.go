@@ -65,7 +65,28 @@ func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(co
 			done++
 		}
 	}
+	if err := p.complete(o, policies); err != nil {
+		return fresh, errors.Join(err, p.undo(ctx, o, policies, fresh))
+	}
 	return fresh, nil
+}
+
+// complete returns an error if the registry was lost between two interfaces of the attachment. It does not know then that the first
+// one has addresses, and would give them to other pods.
+func (p *Pool) complete(o Owner, policies []Policy) error {
+	if len(policies) == 1 {
+		return nil
+	}
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	for nic := range policies {
+		if len(s.HeldBy(o.Key, nic)) == 0 {
+			return plugin.Errorf(plugin.CodeTryAgain, "the runtime repeats the ADD", "the registry was lost while the pod got its %d interfaces: interface %d has no address any more", len(policies), nic+1)
+		}
+	}
+	return nil
 }
 
 // add leases addresses for one interface, and returns its part of the result.
