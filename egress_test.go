@@ -100,11 +100,26 @@ func newEgress(t *testing.T, m mode) *egressScene {
 		t.Fatal(err)
 	}
 	s := m.open(t, conflist)
-	for _, p := range []struct {
-		node             int
-		kubernetes, name string
-	}{{0, "payments", "client"}, {0, "egress", "router"}, {0, "default", "other"}, {0, "cousins", "cousin"},
-		{1, "egress", "remoterouter"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}} {
+	answering(t, s, []placed{{0, "payments", "client"}, {0, "egress", "router"}, {0, "default", "other"}, {0, "cousins", "cousin"},
+		{1, "egress", "remoterouter"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}})
+	e := &egressScene{Scene: s, config: filepath.Join(t.TempDir(), "10.conflist")}
+	e.client, e.router, e.other, e.remote = s.Nodes[0].Pods[0], s.Nodes[0].Pods[1], s.Nodes[0].Pods[2], s.Nodes[1].Pods[0]
+	if err := os.WriteFile(e.config, conflist, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// A placed is a pod to be: its node, its namespace and its name.
+type placed struct {
+	node             int
+	kubernetes, name string
+}
+
+// answering adds pods, which answer to all, also as DNS servers.
+func answering(t *testing.T, s *paths.Scene, all []placed) {
+	t.Helper()
+	for _, p := range all {
 		addPod(t, s.Nodes[p.node], p.kubernetes, p.name)
 	}
 	for _, n := range s.Nodes {
@@ -114,12 +129,6 @@ func newEgress(t *testing.T, m mode) *egressScene {
 			}
 		}
 	}
-	e := &egressScene{Scene: s, config: filepath.Join(t.TempDir(), "10.conflist")}
-	e.client, e.router, e.other, e.remote = s.Nodes[0].Pods[0], s.Nodes[0].Pods[1], s.Nodes[0].Pods[2], s.Nodes[1].Pods[0]
-	if err := os.WriteFile(e.config, conflist, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return e
 }
 
 // chainedEgress is the list with the three plugins and egress instead of the one that is all of them.
@@ -391,20 +400,8 @@ func TestRouterCallsSibling(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := m.open(t, conflist)
-	for _, p := range []struct {
-		node             int
-		kubernetes, name string
-	}{{0, "egress", "router"}, {0, "default", "sibling"}, {0, "cousins", "cousin"},
-		{1, "default", "remote"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}} {
-		addPod(t, s.Nodes[p.node], p.kubernetes, p.name)
-	}
-	for _, n := range s.Nodes {
-		for _, p := range n.Pods {
-			if err := p.Answer(paths.DNS); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	answering(t, s, []placed{{0, "egress", "router"}, {0, "default", "sibling"}, {0, "cousins", "cousin"},
+		{1, "default", "remote"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}})
 	noWayBack(t)
 	serve(t, s, kubeproxy.NFTables)
 	const path = "pod to a Service on its ENI"

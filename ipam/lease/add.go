@@ -83,7 +83,8 @@ func (p *Pool) complete(o Owner, policies []Policy) error {
 	}
 	for nic := range policies {
 		if len(s.HeldBy(o.Key, nic)) == 0 {
-			return plugin.Errorf(plugin.CodeTryAgain, "the runtime repeats the ADD", "the registry was lost while the pod got its %d interfaces: interface %d has no address any more", len(policies), nic+1)
+			return plugin.Errorf(plugin.CodeTryAgain, "the runtime repeats the ADD",
+				"the registry was lost while the pod got its %d interfaces: interface %d has no address any more", len(policies), nic+1)
 		}
 	}
 	return nil
