@@ -5,19 +5,23 @@ package vpcsim
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 )
 
 // How long a probe waits for an answer: long enough for a busy machine. A probe that expects silence waits only
-// briefly. While a probe waits, it checks at this interval whether its datagram was too big for the path.
+// briefly. While a probe waits, it checks at this interval whether its datagram was too big for the path. A ping is
+// repeated as ping(8) repeats it.
 const (
 	patience = time.Minute
 	glance   = 100 * time.Millisecond
 	while    = 2 * time.Second
+	again    = time.Second
 )
 
 // small is the number of bytes of a Call.
@@ -71,10 +75,12 @@ func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
 	return parseAnswer(answer, size)
 }
 
-// Ping sends one ICMP echo request and waits for its reply.
+// Ping sends an ICMP echo request each second until there is a reply. One request is not enough: the kernel adds an
+// IPv6 address before the local route to it, which a work item adds (net/ipv6/addrconf.c: addrconf_dad_start). A packet
+// that arrives in between is dropped.
 func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, patience) }
 
-// Silent sends one ICMP echo request, and returns an error if there is a reply.
+// Silent sends ICMP echo requests for two seconds, and returns an error if there is a reply.
 func (n *Namespace) Silent(to netip.Addr) error {
 	if err := n.ping(to, while); err != nil {
 		return nil
@@ -109,26 +115,39 @@ var (
 	echo6 = echo{128, 129}
 )
 
+// atID is the offset of identifier and sequence number in the messages.
+const atID = 4
+
 // ask uses the time of day as identifier and sequence number, so that it recognises its own reply.
 func (e echo) ask(c *net.IPConn, patience time.Duration) error {
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	const atSum, atID, length = 2, 4, 8
+	const atSum, length = 2, 8
 	request := make([]byte, length)
 	request[0] = e.request
 	byteOrder.PutUint32(request[atID:], uint32(time.Now().UnixNano()))
 	byteOrder.PutUint16(request[atSum:], checksum(request)) // for IPv6, the kernel computes it
-	if _, err := c.Write(request); err != nil {
+	for end := time.Now().Add(patience); ; {
+		if _, err := c.Write(request); err != nil {
+			return err
+		}
+		err := e.await(c, request[atID:], time.Now().Add(again))
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// await reads until the reply with that identifier and sequence number comes. A raw socket gets all replies from there, also
+// those to other processes.
+func (e echo) await(c *net.IPConn, id []byte, deadline time.Time) error {
+	if err := c.SetReadDeadline(deadline); err != nil {
 		return err
 	}
-	// A raw socket gets all replies from there, also those to other processes.
 	for reply := make([]byte, ethernet); ; {
 		size, _, err := c.ReadFrom(reply) // without the IP header
 		if err != nil {
 			return err
 		}
-		if size == length && reply[0] == e.reply && bytes.Equal(reply[atID:size], request[atID:]) {
+		if size == atID+len(id) && reply[0] == e.reply && bytes.Equal(reply[atID:size], id) {
 			return nil
 		}
 	}
