@@ -205,6 +205,7 @@ bench-egress: build
 # namespaces are in a /run of their own: all tests of this machine that look into namespaces would see them.
 FLEET   := -nodes 2000
 fleet:
+	VM_NEED=nat $(VM)/setup iptables nftables
 	rm -rf .cache/fleet
 	VM_NEED=nat go test -count=1 -timeout 12h -exec $(VM)/exec -run TestWhole -v ./aws/sim/fleet -args $(FLEET) -results $(CURDIR)/.cache/fleet -write $(CURDIR)/docs/fleet.md
 	$(MAKE) -s plot
