@@ -31,7 +31,8 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 }
 
 // podRoutes lead to the addresses of the node, to what the pod reaches by the node, and
-// everywhere else by the node's primary address or by the pod's own gateway.
+// everywhere else by the node's primary address or by the pod's own gateway. What the pod
+// reaches by the node may also be the CIDR of a peer, to which it has a route by its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
@@ -46,7 +47,7 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	for _, dst := range p.byNode(r.Config) {
 		// The route to an address of the node itself is there already.
 		if a, ok := n.primary(nl.FamilyOf(dst.Addr())); ok && !(dst.IsSingleIP() && slices.Contains(n.addrs, dst.Addr())) {
-			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol})
+			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol, Replace: slices.Contains(r.routes, dst)})
 		}
 	}
 	return append(objects, defaultRoutes(r, p, n)...)

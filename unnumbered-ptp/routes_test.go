@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -140,6 +141,34 @@ func TestCheckLaterRoutes(t *testing.T) {
 			later.Routes = append(slices.Clip(later.Routes), &types.Route{Dst: cidr(dst), GW: net.ParseIP("10.0.9.10")})
 			p.result = &later
 			must(t, f.CHECK(p))
+			must(t, f.DEL(p))
+		})
+	}
+}
+
+// TestRoutesOfPeer: the VPC is peered with one that has the CIDRs of the Services, so prevResult has the routes of hostCidrs by the
+// ENI. They still lead to the node.
+func TestRoutesOfPeer(t *testing.T) {
+	for _, loop := range []string{"redirect", "masquerade"} {
+		t.Run(loop, func(t *testing.T) {
+			f := newFabric(t)
+			f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
+			serve(t, f.other, ":8080")
+			peer := func(res *types100.Result) {
+				for i, dst := range []string{"172.20.0.0/16", "fd77::/64"} {
+					res.Routes = append(res.Routes, &types.Route{Dst: cidr(dst), GW: res.IPs[i].Gateway})
+				}
+			}
+			p := f.configured(f.pod("pod1", pod1Addr, dual, peer), func(c *ptp.Config) { atNode(c); c.ServiceLoop = loop })
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			for _, network := range []string{"tcp4", "udp4", "tcp6", "udp6"} {
+				got, err := call(p.NS, network, dialled(network, "172.20.0.10:80"))
+				if want := seenAs(network, pod1Addr); err != nil || got != want {
+					t.Errorf("%s: the service sees %q, want %q; %v", network, got, want, err)
+				}
+			}
+			must(t, f.ADD(p))
 			must(t, f.DEL(p))
 		})
 	}
