@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -16,11 +17,12 @@ import (
 // raised that. By the ENI there is no hop in between.
 var metadata = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blocked are the addresses of the metadata service that the pod must not reach.
+// blocked are the addresses of the metadata service that the pod must not reach. Where nobody
+// asked for the block, hostCidrs may lead to one of them: to a proxy on the node.
 func blocked(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadata {
 		f := nl.FamilyOf(a)
-		block := r.Config.DefaultRoute == byVPC || r.routed(f) // its default route is by the ENI
+		block := (r.Config.DefaultRoute == byVPC || r.routed(f)) && !slices.Contains(r.Config.hostCIDRs, single(a)) // it would leave by the ENI
 		if r.Config.BlockInstanceMetadata != nil {
 			block = *r.Config.BlockInstanceMetadata
 		}

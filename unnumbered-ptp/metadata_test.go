@@ -113,14 +113,18 @@ func TestMetadata(t *testing.T) {
 	for name, c := range map[string]struct {
 		route     string
 		block     *bool
+		cidrs     []string // further hostCidrs
 		reach     []string // address and link
 		unreached []string
 	}{
-		"by the node": {"host", nil, []string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1"}, nil},
-		"by the node, blocked": {"host", yes, nil,
+		"by the node": {"host", nil, nil, []string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1"}, nil},
+		"by the node, blocked": {"host", yes, nil, nil,
 			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
-		"by the ENI, allowed": {"vpc", no, []string{metadata4, metadata4 + "%eth0", metadata6, metadata6 + "%eth0"}, nil},
-		"by the ENI": {"vpc", nil, nil,
+		"blocked, though hostCidrs lead to it": {"vpc", yes, []string{metadata4, metadata6}, nil, []string{metadata4, metadata4 + "%eth1", metadata6, metadata6 + "%eth1"}},
+		"by the ENI, allowed":                  {"vpc", no, nil, []string{metadata4, metadata4 + "%eth0", metadata6, metadata6 + "%eth0"}, nil},
+		"by the node, the rest by the ENI":     {"vpc", nil, []string{metadata4, metadata6}, []string{metadata4, metadata6}, nil},
+		"by the node for one family":           {"vpc", nil, []string{metadata4}, []string{metadata4}, []string{metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
+		"by the ENI": {"vpc", nil, nil, nil,
 			[]string{metadata4, metadata4 + "%eth0", metadata4 + "%eth1", metadata6, metadata6 + "%eth0", metadata6 + "%eth1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +134,7 @@ func TestMetadata(t *testing.T) {
 			h := hear(t, f.router)
 			p := f.configured(f.pod("pod1", pod1Addr, dual), func(cfg *ptp.Config) {
 				atNode(cfg)
+				cfg.HostCIDRs = append(cfg.HostCIDRs, c.cidrs...)
 				cfg.DefaultRoute, cfg.BlockInstanceMetadata = c.route, c.block
 			})
 			must(t, f.ADD(p))
@@ -139,7 +144,7 @@ func TestMetadata(t *testing.T) {
 				must(t, tell(p.NS, dev, addr, where))
 				h.until(t, where, "")
 			}
-			if len(c.reach) > 0 {
+			if slices.Contains(c.reach, metadata4) {
 				must(t, f.frame(p, "frame"))
 				h.until(t, "frame", "")
 			} else if err := f.frame(p, "frame"); !errors.Is(err, unix.ENOBUFS) {

@@ -45,8 +45,9 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		}
 	}
 	for _, dst := range p.byNode(r.Config) {
-		// The route to an address of the node itself is there already.
-		if a, ok := n.primary(nl.FamilyOf(dst.Addr())); ok && !(dst.IsSingleIP() && slices.Contains(n.addrs, dst.Addr())) {
+		// The route to an address of the node itself is there already, and so is one that refuses.
+		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) || slices.Contains(blocked(r, p), dst.Addr()))
+		if a, ok := n.primary(nl.FamilyOf(dst.Addr())); ok && !there {
 			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol, Replace: slices.Contains(r.routes, dst)})
 		}
 	}
