@@ -23,6 +23,7 @@ type Chain struct {
 	Priority int
 	Policy   string // accept or drop; "" is accept
 	Rules    []NFRule
+	Alike    bool // see [Table.Others]
 }
 
 func (c Chain) header() string {
@@ -64,6 +65,9 @@ const revision = "1"
 // A fingerprinted identifies a rule for Check: its chain, and its comment, a hash of the rule
 // and of how the chain is called.
 type fingerprinted struct{ chain, comment string }
+
+// ours reports whether the comment is as long as those that we give to rules.
+func (f fingerprinted) ours() bool { return len(f.comment) == hex.EncodedLen(8) }
 
 // fingerprints are those of the rules.
 func (c Chain) fingerprints() []fingerprinted {

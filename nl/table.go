@@ -24,6 +24,9 @@ type Table struct {
 	Name   string
 	Chains []Chain
 	More   bool // Check ignores chains that are not among these
+	// Others makes Check accept what is made for another configuration: further rules of ours, and
+	// in a chain that is Alike as many other ones.
+	Others bool
 }
 
 // An NFRule is a rule of netfilter. Its last terms act on what all the others match.
@@ -175,6 +178,10 @@ func (t Table) Check(n *NS) error {
 	for _, c := range t.Chains {
 		want = append(want, c.fingerprints()...)
 	}
+	if t.Others {
+		got, want = t.alike(got), t.alike(want)
+		got = slices.DeleteFunc(got, func(f fingerprinted) bool { return f.ours() && !slices.Contains(want, f) })
+	}
 	switch {
 	case slices.Equal(got, want):
 		return t.works(n)
@@ -182,6 +189,16 @@ func (t Table) Check(n *NS) error {
 		return fmt.Errorf("the table has no rules: %w", fs.ErrNotExist)
 	}
 	return ErrOtherRules
+}
+
+// alike makes our rules of each chain that is Alike equal.
+func (t Table) alike(rules []fingerprinted) []fingerprinted {
+	for i, f := range rules {
+		if f.ours() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
+			rules[i].comment = "alike"
+		}
+	}
+	return rules
 }
 
 // ErrOtherRules is the error of Check about a table with other rules than it should have.

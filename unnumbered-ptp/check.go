@@ -30,7 +30,7 @@ func check(r *request) error {
 	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Check(); err != nil {
 		return err
 	}
-	if err := serves(r, s.node); err != nil {
+	if err := s.served(p); err != nil {
 		return err
 	}
 	n, err := s.whenMade(p)
@@ -40,6 +40,28 @@ func check(r *request) error {
 	// A pod from before an upgrade, or from another configuration, has the other loop, which
 	// is as good, and may not distinguish callers.
 	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(p, n) })
+}
+
+// served returns what the pod misses of what serves all pods. The ADD of a later pod may have made
+// that for another configuration: for other NodePorts, or without the IPv6 that the node had. CRI-O
+// calls CHECK with the configuration that the pod was made with, and when it starts it takes a pod
+// for broken if that fails.
+func (s *scene) served(p pair) error {
+	n, err := s.node.of(p).inTable(s.request)
+	if err != nil {
+		return err
+	}
+	w := slices.DeleteFunc(lasting(nodeWiring(s.request, n)), minor)
+	for i, step := range w {
+		if t, is := step.Object.(nl.Table); is {
+			t.Others = true
+			for k := range t.Chains { // lasting has made a copy
+				t.Chains[k].Alike = t.Chains[k].Name == nodePortsChain
+			}
+			w[i].Object = t
+		}
+	}
+	return w.Check()
 }
 
 // anyRight returns nil if one of the forms that a pod may have is right. Otherwise it returns

@@ -136,6 +136,12 @@ func (n node) primaries() node {
 	return n
 }
 
+// of is the node without the families that a pod does not have.
+func (n node) of(p pair) node {
+	n.addrs = slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !p.has(nl.FamilyOf(a)) })
+	return n
+}
+
 // primary is the first address of a family.
 func (n node) primary(f nl.Family) (netip.Addr, bool) { return first(n.addrs, f) }
 

@@ -103,7 +103,7 @@ func nodeTable(r *request, n node) nl.Table {
 	if p := c.ports; p.last != 0 {
 		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
 		t.Chains = append(t.Chains, nl.Chain{
-			Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
+			Name: nodePortsChain, Type: "filter", Hook: "prerouting", Priority: mangle,
 			Rules: []nl.NFRule{
 				{in, nl.DPort("tcp", p.first, p.last), mark},
 				{in, nl.DPort("udp", p.first, p.last), mark},
@@ -119,6 +119,9 @@ func nodeTable(r *request, n node) nl.Table {
 	}
 	return t
 }
+
+// nodePortsChain is the name of the chain that marks connections to NodePorts.
+const nodePortsChain = "prerouting"
 
 // postrouting is the node's chain for what it forwards for pods, with these of its addresses
 // as sources. It is before kube-proxy, at 100: where kube-proxy masquerades, it would give the

@@ -150,6 +150,46 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
+// TestCheckOlder has an older pod, and a later one made by another configuration, or after the node has lost or got IPv6. CRI-O calls
+// CHECK of the older pod with the configuration of its ADD. CHECK succeeds as long as nothing that the pod needs is missing.
+func TestCheckOlder(t *testing.T) {
+	const lose, get = "-6 addr del fd00:0:9::10/64 dev eth0", "-6 addr add fd00:0:9::10/64 dev eth0 nodad"
+	for name, x := range map[string]struct {
+		before, after string
+		change        func(*ptp.Config)
+	}{
+		"other NodePorts": {"", "", func(c *ptp.Config) { c.NodePorts = new("1:32767") }},
+		"another mark":    {"", "", func(c *ptp.Config) { c.NodePortMark = new(uint32(0x4000)) }},
+		"IPv6 lost":       {"", lose, func(*ptp.Config) {}},
+		"IPv6 got":        {lose, get, func(*ptp.Config) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			iproute(t, f.node, x.before)
+			older, later := f.pod("pod1", pod1Addr), f.configured(f.pod("pod2", pod2Addr), x.change)
+			must(t, f.ADD(older))
+			iproute(t, f.node, x.after)
+			must(t, f.CHECK(older))
+			must(t, f.ADD(later))
+			must(t, f.CHECK(older))
+			must(t, f.CHECK(later))
+			for _, chain := range []string{"prerouting", "postrouting", "senders"} {
+				f.nft("flush", "chain", "inet", "cni_ipvlan_vpc_k8s_net", chain)
+				if f.CHECK(older) == nil {
+					t.Errorf("CHECK is content without the chain %s", chain)
+				}
+				must(t, f.ADD(later))
+				f.nft("insert", "rule", "inet", "cni_ipvlan_vpc_k8s_net", chain, "drop")
+				if f.CHECK(older) == nil {
+					t.Errorf("CHECK is content with a rule of others in the chain %s", chain)
+				}
+				must(t, f.ADD(later))
+			}
+			must(t, f.CHECK(older))
+		})
+	}
+}
+
 // TestLoopWanted has a pod without a service loop, and a configuration with one. CHECK fails.
 // Another ADD adds the loop.
 func TestLoopWanted(t *testing.T) {
