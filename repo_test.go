@@ -120,8 +120,8 @@ var sizes = map[string]float64{
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.52,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.56,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.53,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.57,
 }
 
 type pkg struct {

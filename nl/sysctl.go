@@ -21,6 +21,7 @@ type Sysctl struct {
 	// name of a link with a dot would be ambiguous.
 	Key   string
 	Value string
+	Also  bool // the value is a list, and Add keeps what others have in it
 }
 
 func (s Sysctl) String() string {
@@ -38,8 +39,12 @@ func (s Sysctl) String() string {
 // Add sets the value.
 func (s Sysctl) Add(n *NS) error {
 	return n.Do(func() error {
-		if s.check() == nil {
+		is, err := s.read()
+		switch {
+		case err == nil && s.has(is):
 			return errSame // a write has effects even if the value is the same: ip_forward=1 resets a dozen others
+		case s.Also && is != "":
+			s.Value = is + "," + s.Value
 		}
 		return s.write()
 	})
@@ -75,10 +80,15 @@ func (s Sysctl) Check(n *NS) error { return n.Do(s.check) }
 
 func (s Sysctl) check() error {
 	v, err := s.read()
-	if err == nil && v != s.Value {
+	if err == nil && !s.has(v) {
 		err = fmt.Errorf("the value is %s", v)
 	}
 	return err
+}
+
+// has reports whether a value is the wanted one, or a list that has it.
+func (s Sysctl) has(value string) bool {
+	return value == s.Value || s.Also && strings.Contains(","+value+",", ","+s.Value+",")
 }
 
 // read reads the value, with a space instead of the kernel's tab between two numbers.

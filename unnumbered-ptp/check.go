@@ -115,6 +115,8 @@ func (s *scene) prohibits(addrs []netip.Addr) bool {
 // sysctl that does not forward, and for the second route, which pods of older releases lack.
 func minor(s nl.Step) bool {
 	switch o := s.Object.(type) {
+	case nl.LocalPorts:
+		return true
 	case nl.Sysctl:
 		return !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
 	case nl.Route:

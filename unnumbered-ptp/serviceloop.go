@@ -61,10 +61,10 @@ import (
 // From there they reach the pod as errors about its connection to the service.
 //
 // The cost: the pod has 16,384 ports of its own where Linux has 28,232. A pod that needs more
-// sets the sysctl ip_local_port_range, but must leave the loop's ports free. The loop has
-// 16,384 ports for each backend. The pod's own ports end first: the node's entry for a
-// connection ends when the pod uses the port again towards the service. So no service that
-// has the backend has more entries than the pod has ports.
+// sets the sysctl ip_local_port_range, and the plugin leaves that if it has ports below those of
+// the loop, which stay reserved. The loop has 16,384 ports for each backend. The pod's own ports
+// end first: the node's entry for a connection ends when the pod uses the port again towards the
+// service. So no service that has the backend has more entries than the pod has ports.
 //
 // The limits, all about ports from 49152 on:
 //
@@ -180,8 +180,8 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 			s.Mark = r.Config.mark
 		}
 		return append(objects, s,
-			nl.Sysctl{Key: "net/ipv4/ip_local_port_range", Value: fmt.Sprintf("%d %d", nl.SpliceOwn, nl.SpliceFirst-1)}, // also for IPv6
-			nl.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-65535", nl.SpliceFirst)})
+			nl.LocalPorts{First: nl.SpliceOwn, Last: nl.SpliceFirst - 1},
+			nl.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-65535", nl.SpliceFirst), Also: true})
 	case masquerade:
 		if p.has(nl.IPv4) {
 			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})

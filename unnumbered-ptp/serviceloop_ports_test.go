@@ -153,6 +153,37 @@ func TestOwnPorts(t *testing.T) {
 	}
 }
 
+// TestChosenPorts has pods whose ports somebody has chosen before the ADD, as CRI-O does for a pod with such sysctls. They keep
+// them, but for those of the loop.
+func TestChosenPorts(t *testing.T) {
+	const portRange, reserved = "net/ipv4/ip_local_port_range", "net/ipv4/ip_local_reserved_ports"
+	for chosen, want := range map[[2]string][2]string{
+		{"32768 60999", ""}:                {"32768 49151", "49152-65535"},
+		{"1024 65535", ""}:                 {"1024 65535", "49152-65535"},
+		{"1024 20001", "8080,30000-30010"}: {"1024 20001", "8080,30000-30010,49152-65535"},
+		{"49152 65535", "50000-50010"}:     {"32768 49151", "49152-65535"},
+		{"32768 60999", "40000-65535"}:     {"32768 49151", "40000-65535"},
+	} {
+		f := newFabric(t)
+		f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
+		serve(t, f.other, ":8080")
+		p := f.pod("pod1", pod1Addr, dual)
+		f.add(p.NS, nl.Sysctl{Key: portRange, Value: chosen[0]}, nl.Sysctl{Key: reserved, Value: chosen[1]})
+		for range 2 {
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			for i, key := range []string{portRange, reserved} {
+				if got, err := p.Sysctl(key); err != nil || got != want[i] {
+					t.Errorf("%v: %s is %q, want %q; %v", chosen, key, got, want[i], err)
+				}
+			}
+		}
+		if seen, err := call(p.NS, "tcp4", "172.20.0.10:80"); err != nil || seen != pod1Addr {
+			t.Errorf("%v: the service sees %q; %v", chosen, seen, err)
+		}
+	}
+}
+
 // TestSharedPort gives packets of the loop the port on which the pod serves, by TCP and UDP,
 // to each backend. Meanwhile it calls that server.
 func TestSharedPort(t *testing.T) {

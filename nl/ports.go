@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// LocalPorts are the ports that a namespace gives to its own connections. Add leaves other ports that
+// somebody has chosen, if there are some among them up to Last. Deleting does nothing, as with a Sysctl.
+type LocalPorts struct{ First, Last uint16 }
+
+func (p LocalPorts) String() string { return p.sysctl().String() }
+
+func (p LocalPorts) sysctl() Sysctl {
+	return Sysctl{Key: "net/ipv4/ip_local_port_range", Value: fmt.Sprintf("%d %d", p.First, p.Last)} // also for IPv6
+}
+
+// Add sets the range.
+func (p LocalPorts) Add(n *NS) error {
+	return n.Do(func() error {
+		err := p.check()
+		if err == nil {
+			return errSame
+		}
+		return p.sysctl().write()
+	})
+}
+
+// Del does nothing.
+func (p LocalPorts) Del(*NS) error { return nil }
+
+// Check accepts what Add leaves.
+func (p LocalPorts) Check(n *NS) error { return n.Do(p.check) }
+
+func (p LocalPorts) check() error {
+	s := p.sysctl()
+	is, err := s.read()
+	if err == nil && is != s.Value && !p.chosen(is) {
+		err = differs(s.Key, is, s.Value)
+	}
+	return err
+}
+
+// chosen reports whether somebody has chosen a range, in which are ports up to Last.
+func (p LocalPorts) chosen(is string) bool {
+	const byDefault = "32768 60999" // of each new namespace (inet_init_net)
+	first, _, _ := strings.Cut(is, " ")
+	n, err := strconv.Atoi(first)
+	return is != byDefault && err == nil && n <= int(p.Last)
+}
