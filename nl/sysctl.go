@@ -4,6 +4,7 @@
 package nl
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"path/filepath"
@@ -22,6 +23,8 @@ type Sysctl struct {
 	Key   string
 	Value string
 	Also  bool // the value is a list, and Add keeps what others have in it
+	// Optional is for a parameter that a kernel may not have, as all of IPv6.
+	Optional bool
 }
 
 func (s Sysctl) String() string {
@@ -41,6 +44,8 @@ func (s Sysctl) Add(n *NS) error {
 	return n.Do(func() error {
 		is, err := s.read()
 		switch {
+		case s.Optional && errors.Is(err, fs.ErrNotExist):
+			return errSame
 		case err == nil && s.has(is):
 			return errSame // a write has effects even if the value is the same: ip_forward=1 resets a dozen others
 		case s.Also && is != "":

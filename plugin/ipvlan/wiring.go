@@ -43,18 +43,22 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	}
 	w := nl.Wiring{{NS: node, Object: s.object()}}
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
+	conf := "net/ipv6/conf/" + s.link.Name + "/"
+	// The pod has the routes of the result, and none that routers advertise, or pods that claim to
+	// be routers. Without addresses of IPv6, it would get some that way.
+	deaf := nl.Sysctl{Key: conf + "accept_ra", Value: "0", Optional: !v6}
 	if v6 {
 		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole
 		// namespace disables it on lo, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
-		conf := "net/ipv6/conf/" + s.link.Name + "/"
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
 		// All slaves have the MAC address of their master, and so the same link-local
 		// address. Duplicate address detection would refuse it.
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
-		// The pod has the routes of the result, and none that routers advertise.
-		add(nl.Sysctl{Key: conf + "accept_ra", Value: "0"})
+		add(deaf)
 		add(nl.Up{Dev: s.link.Name})
+	} else {
+		add(deaf)
 	}
 	if s.alone {
 		add(answersAlone(s.link.Name))
