@@ -154,8 +154,13 @@ func (r *review) pair(i int) {
 		r.wrong(r.where(i), "containerInterface: %q: that is the name of the pod's first link, the ENI's: want eth1, for example", podLink)
 	}
 	for j, m := range r.Plugins {
-		if m.Type == "portmap" {
+		switch m.Type {
+		case "portmap":
 			r.portmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
+		case "bandwidth":
+			r.wrong(r.where(j), `it does not work, because the pod's first link is no veth: remove it, and add "capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
+		case "sbr":
+			r.wrong(r.where(j), "it moves the routes by which pods reach the node, Services and the internet: remove it")
 		}
 	}
 }
