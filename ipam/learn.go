@@ -43,6 +43,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance's ENIs: %w", err)
 	}
+	sameVPC(enis)
 	described, tagsUnknown := map[string]aws.ENI(nil), registry.NotAsked
 	if ask {
 		if described, tagsUnknown, err = p.describeNew(ctx, instance.ID, enis); err != nil {
@@ -223,6 +224,9 @@ func (l discovery) learn(e aws.ENI) {
 		return // not all of it is there yet
 	}
 	known, again := l.ENIs[e.ID]
+	if partial(e, known, l.described[e.ID]) {
+		return
+	}
 	if known.Boot = e.Boot && (e.Index > 0 || e.Card > 0); known.Boot {
 		known.Groups, known.Tags = nil, nil // an earlier release took it for another ENI
 	}
@@ -275,6 +279,32 @@ func (l discovery) learn(e aws.ENI) {
 		vpc.CIDRs6 = e.VPCIPv6CIDRs
 	}
 	l.VPCs[e.VPC] = vpc
+}
+
+// partial reports whether metadata does not show all of an ENI yet: the keys of a new ENI appear one after another, within
+// half a minute (amazon-ec2-net-utils, lib/lib.sh). What the registry had of it before, and EC2's description, are whole.
+// In a subnet with IPv4, each ENI has an IPv4 address. A subnet keeps its CIDR of a family while an ENI has such addresses.
+func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
+	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
+	v4 := had(netip.Addr.Is4, len(described.Addrs))
+	v6 := had(netip.Addr.Is6, len(described.IPv6Addrs)+len(described.IPv6Prefixes)) || len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0
+	noIPv4 := len(e.Addrs) == 0 && !bare(e)
+	return e.Subnet == "" || e.VPC == "" || e.CIDR.IsValid() && noIPv4 || !e.CIDR.IsValid() && (v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
+}
+
+// sameVPC gives the ENIs of a VPC the CIDRs that metadata shows for any of them: for a new ENI, it may not show all yet.
+func sameVPC(enis []aws.ENI) {
+	for i := range enis {
+		e := &enis[i]
+		for _, other := range enis {
+			if other.VPC == e.VPC && len(other.VPCCIDRs) > len(e.VPCCIDRs) {
+				e.VPCCIDRs = other.VPCCIDRs
+			}
+			if other.VPC == e.VPC && len(other.VPCIPv6CIDRs) > len(e.VPCIPv6CIDRs) {
+				e.VPCIPv6CIDRs = other.VPCIPv6CIDRs
+			}
+		}
+	}
 }
 
 // foreign reports whether an ENI is none of ours to touch: its owner has said so, by the

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"net/http"
 	"net/netip"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,6 +149,54 @@ func TestHiddenENI(t *testing.T) {
 				w.consistent()
 			})
 		})
+	}
+}
+
+// TestPartlyShownENI: the keys of a new ENI appear in metadata one after another. The registry keeps what it has of an ENI, and its next
+// pod gets the same routes, gateways and DNS server as the one before.
+func TestPartlyShownENI(t *testing.T) {
+	for _, keys := range [][]string{
+		{"vpc-id"}, {"vpc-id", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks"}, {"vpc-ipv4-cidr-blocks"}, {"subnet-id"},
+		{"subnet-ipv4-cidr-block"}, {"subnet-ipv4-cidr-block", "local-ipv4s"}, {"subnet-ipv6-cidr-blocks"}, {"subnet-ipv6-cidr-blocks", "ipv6-prefix"},
+	} {
+		v4, v6 := newWorld(t, "m5.large", 20), newWorld6(t, "m5.large")
+		v6.policy.Families = dual
+		for _, w := range []*world{v4, v6} {
+			w.policy.Batch = 2
+			first, err := w.acquire(1)
+			must(t, err)
+			w.node.Lie(ec2sim.HideKeys(first.ID, keys...))
+			must(t, w.pool().Learn(t.Context()))
+			second, err := w.acquire(2)
+			must(t, err)
+			a, b := first.Result("eth1", w.policy), second.Result("eth1", w.policy)
+			same := second.ID == first.ID && reflect.DeepEqual(a.Routes, b.Routes) && reflect.DeepEqual(a.DNS, b.DNS) && len(a.IPs) == len(b.IPs)
+			for i := range a.IPs {
+				same = same && a.IPs[i].Gateway.Equal(b.IPs[i].Gateway) && slices.Equal(a.IPs[i].Address.Mask, b.IPs[i].Address.Mask)
+			}
+			if !same {
+				t.Errorf("without %v, on %s after %s:\n%v\n%v", keys, second.ID, first.ID, b, a)
+			}
+		}
+	}
+}
+
+// TestPartlyShownOther: nor does the node take an ENI of others for one without IPv4, or without a VPC. It serves pods when metadata has all of it.
+func TestPartlyShownOther(t *testing.T) {
+	for _, keys := range [][]string{{"local-ipv4s"}, {"local-ipv4s", "subnet-ipv4-cidr-block"}, {"vpc-id"}, {"subnet-id"}, {"subnet-ipv6-cidr-blocks"}} {
+		w := newWorld6(t, "m5.large")
+		must(t, w.pool().Learn(t.Context()))
+		id := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", IPv6Prefixes: 1})
+		stop := w.node.Lie(ec2sim.HideKeys(id, keys...))
+		must(t, w.pool().Learn(t.Context()))
+		if e, known := w.state().ENIs[id]; known {
+			t.Errorf("without %v: %+v", keys, e)
+		}
+		stop()
+		must(t, w.pool().Learn(t.Context()))
+		if e := w.state().ENIs[id]; e.Primary() != w.sim.ENIs()[1].Addrs[0] || !e.CIDR.IsValid() || !e.CIDR6.IsValid() || e.VPC != "vpc-1" {
+			t.Errorf("after %v: %+v", keys, e)
+		}
 	}
 }
 
