@@ -143,6 +143,41 @@ func TestDeallocateOutcomes(t *testing.T) {
 	}
 }
 
+// TestDeallocateIPv6: an IPv6 address that an operator releases by name leaves its ENI, together with those of IPv4.
+func TestDeallocateIPv6(t *testing.T) {
+	w := dualWorld(t, "t9.xen", // its ENIs have single addresses
+		ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
+		ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"),
+			Tags: map[string]string{"kubernetes_kubelet": "true"}})
+	w.policy.Families, w.policy.Batch = dual, 3
+	had, err := w.acquire(1)
+	must(t, err)
+	free := slices.DeleteFunc(slices.Concat(had.ENI.Addrs), func(a netip.Addr) bool { return slices.Contains(had.Addrs, a) })
+	if !slices.ContainsFunc(free, netip.Addr.Is6) || !slices.ContainsFunc(free, netip.Addr.Is4) {
+		t.Fatalf("of %v, %v are free", had.ENI.Addrs, free)
+	}
+	w.sim.Fail("UnassignIpv6Addresses", "UnauthorizedOperation", 1)
+	if err := w.pool().Deallocate(t.Context(), free...); err == nil {
+		t.Error("no error")
+	}
+	w.noneElsewhere()
+	w.consistent()
+	must(t, w.pool().Deallocate(t.Context(), slices.DeleteFunc(free, netip.Addr.Is4)...)) // those of IPv4 have left
+	w.noneElsewhere()
+	w.consistent()
+	e := w.node.ENIs()[1]
+	if left := slices.Concat(e.Addrs, e.IPv6Addrs); !slices.Equal(left, had.Addrs) {
+		t.Errorf("the ENI has %v, the pod %v", left, had.Addrs)
+	}
+	w = newWorld6(t, "m5.large")
+	w.policy.Families = dual
+	w.mustAcquire(1)
+	a := w.node.ENIs()[1].IPv6Prefixes[0].Addr().Next()
+	if err := w.pool().Deallocate(t.Context(), a); err == nil || !strings.HasSuffix(err.Error(), "which stays as long as its ENI") {
+		t.Errorf("an address of a /80: %v", err)
+	}
+}
+
 // hideNew has EC2's describes not show yet what was made for an instance and is not
 // attached, as they may for seconds.
 func (w *world) hideNew() {

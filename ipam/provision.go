@@ -97,7 +97,7 @@ func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
 	return f(s)
 }
 
-// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI. It does
+// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It does
 // nothing if one of them is not free, or is the primary address of an ENI.
 func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	if err := p.turn(ctx, unassign); err != nil {
@@ -136,8 +136,14 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(victims)) {
-		_, err := p.unassign(ctx, id, victims[id])
-		failed = errors.Join(failed, err)
+		for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
+			x := victims[id].only(family, func(netip.Prefix) bool { return false })
+			if x.empty() {
+				continue
+			}
+			_, err := p.unassign(ctx, id, x)
+			failed = errors.Join(failed, err)
+		}
 	}
 	return failed
 }
@@ -151,6 +157,8 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
 	case leased:
 		return "", fmt.Errorf("%s is in use: %s", a, holder(lease))
+	case !slices.Contains(e.Addrs, a) && a.Is6():
+		return "", fmt.Errorf("%s is in a prefix of %s, which stays as long as its ENI", a, id)
 	case !slices.Contains(e.Addrs, a):
 		return "", fmt.Errorf("%s is in a prefix of %s, and EC2 releases only whole prefixes: registry-gc does so when no pod uses the prefix", a, id)
 	case a == e.Primary():

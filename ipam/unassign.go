@@ -239,10 +239,13 @@ func withdraw(s *registry.State, id string, x releasable) {
 	}
 }
 
-// unassign is the EC2 action that takes IPv4 addresses or prefixes from an ENI.
-const unassign = "UnassignPrivateIpAddresses"
+// The EC2 actions that take addresses or prefixes of a family from an ENI.
+const (
+	unassign  = "UnassignPrivateIpAddresses"
+	unassign6 = "UnassignIpv6Addresses"
+)
 
-// unassign unassigns x from the ENI in one call, and returns what has left the ENI. The caller
+// unassign unassigns x, which is of one family, from the ENI in one call, and returns what has left the ENI. The caller
 // has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If somebody else has unassigned
 // a part of x, unassign asks EC2 to take the rest.
 //
@@ -276,14 +279,19 @@ func (p *Pool) unassign(ctx context.Context, id string, x releasable) (gone rele
 // isPartial reports whether EC2 has refused because the ENI no longer has all that it was to lose.
 func isPartial(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
-	return ok && e.Action == unassign && e.Code == "InvalidParameterValue"
+	return ok && (e.Action == unassign || e.Action == unassign6) && e.Code == "InvalidParameterValue"
 }
 
 // take calls EC2 to unassign addresses or prefixes from an ENI.
 func (p *Pool) take(ctx context.Context, id string, x releasable) error {
-	err := p.Cloud.Unassign(ctx, id, x.list()...)
-	if cidrs := x.cidrs(); len(cidrs) > 0 {
+	var err error
+	switch addrs, cidrs := x.list(), x.cidrs(); {
+	case len(cidrs) > 0:
 		err = p.Cloud.UnassignPrefixes(ctx, id, cidrs...)
+	case slices.ContainsFunc(addrs, netip.Addr.Is6):
+		err = p.Cloud.UnassignIPv6(ctx, id, addrs, nil)
+	default:
+		err = p.Cloud.Unassign(ctx, id, addrs...)
 	}
 	if errors.Is(err, aws.ErrNotFound) {
 		return nil // the ENI is gone, and so are its addresses
@@ -302,7 +310,8 @@ func (p *Pool) still(ctx context.Context, id string, x releasable, why error) (r
 	if len(enis) > 0 {
 		e = enis[0]
 	}
-	rest := x.only(func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) }, func(c netip.Prefix) bool { return slices.Contains(e.Prefixes, c) })
+	rest := x.only(func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) },
+		func(c netip.Prefix) bool { return slices.Contains(e.Prefixes, c) })
 	gone := x.without(rest)
 	slog.Warn("some addresses were not on the ENI any more: somebody else, or an earlier attempt, has unassigned them", "eni", id, "addrs", gone.list(), "prefixes", gone.cidrs())
 	return rest, nil

@@ -17,7 +17,8 @@ func deallocate() *cli.Command {
 		Name:  "deallocate",
 		Usage: "Deallocate a private IP",
 		Description: `It unassigns addresses of this instance's ENIs that no pod has: all of them,
-or none. The primary address of an ENI stays.` + cli.JSON("deallocated"),
+or none. The primary address of an ENI stays. For IPv6 addresses the role needs
+ec2:UnassignIpv6Addresses, which iam-policy leaves out.` + cli.JSON("deallocated"),
 		ArgsUsage: "IP...",
 		Action: func(c *cli.Context) error {
 			var addrs []netip.Addr
