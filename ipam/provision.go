@@ -48,12 +48,14 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 }
 
 // Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
-// index. It returns that ENI and the addresses, which are free then.
+// index. It returns that ENI and the addresses, which are free then. It changes no ENI for which
+// a pod has asked, and none whose link a pod has.
 func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.asked(ctx, func(s *registry.State) error {
 		var rs []lease.Place
+		inPods := s.Exclusive()
 		for id, e := range s.ENIs {
-			if p.Policy.Serves(e) && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && room(s, e, lease.IPv4) > 0 {
+			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && room(s, e, lease.IPv4) > 0 {
 				rs = append(rs, lease.Place{ID: id, ENI: e})
 			}
 		}

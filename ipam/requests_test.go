@@ -475,6 +475,21 @@ func TestRequestENILostAnswer(t *testing.T) {
 	}
 }
 
+// TestRequestAllocate: an operator's addresses are for the next pods. So they go to no ENI that somebody else has created, and to none whose link a pod has.
+func TestRequestAllocate(t *testing.T) {
+	w := newCity(t, "m5.xlarge")
+	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	w.mustAsk(0, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+	whole, err := w.ask(1, strings.Replace(allowAll, `"ips": true`, `"exclusive": true`, 1), `[{"exclusive": true}]`)
+	must(t, err)
+	want := w.mustAsk(2, "")[0].ID
+	p := w.pool()
+	p.Policy = lease.Policy{MinIndex: 1}
+	if id, got, err := p.Allocate(t.Context(), 1); err != nil || id != want {
+		t.Errorf("%v on %s, want %s: %s is on request, and a pod has %s: %v", got, id, want, e.ID, whole[0].ID, err)
+	}
+}
+
 // TestRequestPutBack: a pod that is created again has the address that it asks for at once, while the address cools. If its ADD
 // then fails for another reason, the address still cools for all others, and the pod gets it with its next ADD.
 func TestRequestPutBack(t *testing.T) {

@@ -18,7 +18,7 @@ func allocate() *cli.Command {
 		Name:  "allocate-first-available",
 		Usage: "Allocate a private IP on the first available interface",
 		Description: `It assigns addresses to the first ENI, by device index, that has room. The
-next pods find them:
+next pods find them. It passes over ENIs for which pods have asked:
 
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{
