@@ -34,7 +34,8 @@ It has the boot ENI, and further ENIs from interfaceIndex of the configuration o
 as many as maxPods needs, else as maxENIs allows, else as the type can have, but
 for --except-enis: the node attaches ENIs there for pods that ask for them. Each
 has the security groups, the timeouts of connectionTracking and, by default, as
-many prefixes or addresses as fit. Add to it what a template has besides: image,
+many prefixes or addresses as fit. If the type is no Nitro type, they are
+addresses, of IPv6 too. Add to it what a template has besides: image,
 instance type, user data. A template serves the zone of its subnets. On an instance, its type is the
 default, and --subnet may be left out: subnetTags select one of its zone. EC2
 is asked for the limits of the type (ec2:DescribeInstanceTypes).
@@ -42,6 +43,7 @@ is asked for the limits of the type (ec2:DescribeInstanceTypes).
 No collection deletes these ENIs or releases their addresses: they end with
 their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
     DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
+    with --ipv6 and no Nitro type: NetworkInterfaces[] {Ipv6AddressCount} besides
     with --prefixes, --ipv6, connectionTracking: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description
     SubnetId Groups DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount ConnectionTrackingSpecification
     {TcpEstablishedTimeout UdpStreamTimeout UdpTimeout}} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),
@@ -90,6 +92,7 @@ type launchENI struct {
 	Secondary           int `json:"SecondaryPrivateIpAddressCount,omitempty"`
 	Prefixes            int `json:"Ipv4PrefixCount,omitempty"`
 	IPv6Prefixes        int `json:"Ipv6PrefixCount,omitempty"`
+	IPv6                int `json:"Ipv6AddressCount,omitempty"`
 
 	Tracking launchTracking `json:"ConnectionTrackingSpecification,omitzero"`
 }
@@ -135,7 +138,7 @@ func templateFor(c *cli.Context) (launchData, error) {
 	}
 	if p.MinIndex == 0 { // it serves pods, too
 		boot.Secondary, boot.Prefixes, boot.IPv6Prefixes = p.eni.Secondary, p.eni.Prefixes, p.eni.IPv6Prefixes
-		boot.Tracking = p.eni.Tracking
+		boot.IPv6, boot.Tracking = p.eni.IPv6, p.eni.Tracking
 	}
 	slots, err := p.slots()
 	if err != nil {
@@ -194,7 +197,8 @@ func planOf(c *cli.Context) (plan, error) {
 }
 
 // fillENI decides what each ENI carries, within the limits of the type. EC2 counts a
-// prefix as one address, and takes either prefixes or addresses with a new ENI.
+// prefix as one address, and takes either prefixes or addresses with a new ENI. If the type is no
+// Nitro type, EC2 launches no instance with prefixes.
 func (p *plan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
@@ -207,12 +211,14 @@ func (p *plan) fillENI(c *cli.Context) error {
 	switch {
 	case c.IsSet("prefixes") && c.IsSet("addresses"):
 		return cli.Misuse(c, "--prefixes, --addresses: EC2 makes an ENI with one or the other")
+	case c.Int("prefixes") > 0 && p.limits.NoPrefixes:
+		return cli.Misuse(c, "--prefixes: %d: %s is no Nitro type, and EC2 delegates no prefixes to its ENIs", c.Int("prefixes"), p.kind)
 	case c.IsSet("prefixes"):
 		p.eni.Prefixes = c.Int("prefixes")
 	case c.IsSet("addresses"):
 		p.eni.Secondary = c.Int("addresses")
 	case !slices.Contains(p.Families, lease.IPv4):
-	case p.Prefixes:
+	case p.Prefixes && !p.limits.NoPrefixes:
 		p.eni.Prefixes = room
 	default:
 		p.eni.Secondary = room
@@ -225,17 +231,24 @@ func (p *plan) fillENI(c *cli.Context) error {
 			return cli.Misuse(c, "--ipv6: %s has no IPv6", p.kind)
 		}
 		p.eni.IPv6Prefixes = 1
+		if p.limits.NoPrefixes {
+			p.eni.IPv6Prefixes, p.eni.IPv6 = 0, p.limits.IPv6PerENI
+		}
 	}
 	return nil
 }
 
 // pods returns for how many pods an ENI has addresses.
 func (p *plan) pods() int {
+	n := 1 << 20 // of a /80 nobody sees the end
+	if p.limits.NoPrefixes && slices.Contains(p.Families, lease.IPv6) {
+		n = p.limits.IPv6PerENI
+	}
 	if !slices.Contains(p.Families, lease.IPv4) {
-		return 1 << 20 // of a /80 nobody sees the end
+		return n
 	}
 	const size = 16 // of a /28
-	return 1 + p.eni.Secondary + size*p.eni.Prefixes
+	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
 // podENIs returns how many ENIs for pods an instance can have.

@@ -94,7 +94,10 @@ func world() ec2sim.Config {
 	pods := map[string]string{"kubernetes_kubelet": "true", "Name": "pods"}
 	return ec2sim.Config{
 		AttachDelay: 100 * time.Millisecond,
-		VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{block("2001:db8:1::/56")}}},
+
+		InstanceTypes: []ec2sim.InstanceType{{Name: "t9.xen", ENIs: 3, IPv4PerENI: 4, IPv6PerENI: 4, Xen: true}},
+
+		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{block("10.0.0.0/16"), block("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{block("2001:db8:1::/56")}}},
 		Subnets: []ec2sim.Subnet{
 			{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.0.0/24"), IPv6CIDR: block("2001:db8:1::/64")},
 			{ID: "subnet-b", VPC: "vpc-1", Zone: "us-east-1a", CIDR: block("10.0.1.0/24"), Tags: pods},
