@@ -56,7 +56,7 @@ func TestPolicyCommand(t *testing.T) {
 		"eu-west-1": "cni-ipvlan-vpc-k8s-tool iam-policy", "cn-north-1": "cni-ipvlan-vpc-k8s-tool iam-policy --partition aws-cn",
 		"us-gov-west-1": "cni-ipvlan-vpc-k8s-tool iam-policy --partition aws-us-gov",
 	} {
-		if got := policyCommand(region); got != want {
+		if got := policyCommand(region, false); got != want {
 			t.Errorf("%s: %s, want %s", region, got, want)
 		}
 	}

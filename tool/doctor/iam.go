@@ -35,29 +35,39 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	skipped := false
 	for _, action := range n.Actions() {
-		if bound(action) && (on.ENI == "" || on.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
+		at := on.Target
+		if n.Mode == lease.ProvisionAssign && (action == "AttachNetworkInterface" || action == "DetachNetworkInterface") {
+			at = on.requested // the policy allows these for no other ENI
+		}
+		if bound(action) && (at.ENI == "" || at.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
 			skipped = true
 			continue
 		}
-		err := p.pool.Cloud.DryRun(ctx, action, on)
+		err := p.pool.Cloud.DryRun(ctx, action, at)
 		switch {
 		case errors.Is(err, aws.ErrDenied):
 			found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the instance role does not allow this action: " + err.Error(),
-				Do: "add the action to the policy of the role: " + policyCommand(self.Region) + " prints a complete policy"})
+				Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) + " prints a complete policy"})
 		case err != nil:
 			return found, err
 		}
 	}
-	if skipped {
+	if skipped && on.ENI != "" && n.Mode == lease.ProvisionAssign {
+		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs for which pods may ask were not checked, because none is attached",
+			Do: "run this check again while a pod has one"})
+	} else if skipped {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs were not checked, because this node has no ENI that was created for pods yet",
 			Do: "run this check again after the first pod, or after " + cli.Name + " warm, which creates an ENI if warm.min asks for one"})
 	}
 	return found, nil
 }
 
-// policyCommand prints a complete policy for nodes in a region.
-func policyCommand(region string) string {
+// policyCommand prints a complete policy for nodes in a region, whose pods may also use ENIs without our tags.
+func policyCommand(region string, untagged bool) string {
 	command := cli.Name + " iam-policy"
+	if untagged {
+		command += " --untagged"
+	}
 	if name := aws.Partition(region); name != aws.Partition("") {
 		command += " --partition " + name
 	}
@@ -70,13 +80,18 @@ func bound(action string) bool {
 	return !strings.HasPrefix(action, "Describe") && action != "CreateNetworkInterface"
 }
 
-// target returns what the actions are tried on for this instance: an ENI that serves pods, and the subnet of a
-// new ENI.
-func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (aws.Target, error) {
+// targets are what the actions are tried on for an instance.
+type targets struct {
+	aws.Target            // an ENI that serves pods, and the subnet of a new ENI
+	requested  aws.Target // an ENI for which a pod has asked
+	untagged   bool       // the ENI that serves pods has none of our tags, and is not the boot ENI
+}
+
+func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on targets, _ error) {
 	if n.Mode == lease.ProvisionNone {
-		return aws.Target{}, nil
+		return on, nil
 	}
-	on := aws.Target{Instance: self.ID, SecurityGroups: n.Pools[0].SecurityGroups, Tags: map[string]string{
+	on.Target = aws.Target{Instance: self.ID, SecurityGroups: n.Pools[0].SecurityGroups, Tags: map[string]string{
 		ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(n.Pools[0].Pool)}}
 	maps.Copy(on.Tags, n.Pools[0].Tags)
 	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
@@ -90,9 +105,12 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (aws.
 		}
 		switch {
 		case e.Tags[ipam.TagManaged] != "":
-			on.ENI, on.Attachment = e.ID, e.Attachment
+			on.ENI, on.Attachment, on.untagged = e.ID, e.Attachment, false
+		case n.Pools[0].Requestable(e.Tags):
+			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
 		case known.Serving && !known.Foreign && on.ENI == "":
 			on.ENI = e.ID // the boot ENI, or one of others: the node changes only its addresses
+			on.untagged = e.MAC != self.MAC
 		}
 	}
 	if n.Mode != lease.ProvisionFull {
