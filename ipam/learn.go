@@ -141,12 +141,19 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 	case ctx.Err() != nil:
 		return nil, "", fmt.Errorf("ask EC2 for the tags of the ENIs: %w", err)
 	}
-	return nil, whyTagsUnknown(err), nil
+	return nil, p.whyTagsUnknown(err), nil
 }
 
 // whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI].
-func whyTagsUnknown(err error) string {
-	if aws.NotAllowed(err) {
+// With ProvisionNone, ENIs serve pods and are not released whatever their tags are, and a node needs no way to EC2.
+func (p *Pool) whyTagsUnknown(err error) string {
+	denied := aws.NotAllowed(err)
+	switch {
+	case p.Policy.Provision == lease.ProvisionNone && denied:
+		return registry.NotAllowed
+	case p.Policy.Provision == lease.ProvisionNone:
+		return registry.NotAsked
+	case denied:
 		slog.Warn("the role does not allow ec2:DescribeNetworkInterfaces, so this node does not know the tags of its ENIs. ENIs with unknown tags serve pods, but the node does not release them or their addresses", "error", err)
 		return registry.NotAllowed
 	}

@@ -46,7 +46,7 @@ func (p *Pool) askTags(ctx context.Context, s *registry.State) (*registry.State,
 	enis, err := p.describeENIs(waiting, aws.ByInstance(s.Instance.ID))
 	why := ""
 	if err != nil {
-		why = whyTagsUnknown(err)
+		why = p.whyTagsUnknown(err)
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		for _, e := range enis {

@@ -52,7 +52,7 @@ original or of a launch template of your own, add --untagged.` + cli.JSON("Versi
 			}
 			p := n.Policy()
 			if len(p.Statement) == 0 {
-				slog.Info("this node makes no EC2 call, so it needs no policy: IAM does not accept an empty one")
+				slog.Info("this node needs no answer of EC2, so it needs no policy: IAM does not accept an empty one")
 			}
 			return cli.Answer(c, p, func(w io.Writer) {
 				e := json.NewEncoder(w)
