@@ -114,9 +114,14 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 	if err != nil {
 		s = &registry.State{} // Update will set the file aside
 	}
+	enough := func(e registry.ENI) bool {
+		// Who watches the account for refused calls sees one of a node that needs no role, and not one of each collection.
+		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
+		return e.TagsUnknown == "" || refused
+	}
 	known := func(e aws.ENI) bool {
 		was, ok := s.ENIs[e.ID]
-		return ok && was.TagsUnknown == "" || e.Index <= 0 || e.Boot
+		return ok && enough(was) || e.Index <= 0 || e.Boot
 	}
 	if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return !known(e) }) {
 		return nil, "", nil
