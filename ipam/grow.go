@@ -60,7 +60,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !isFull(err) {
+		if !isFull(err) && !deniedHere(at, err) {
 			return explain(err)
 		}
 		why = append(why, err)
@@ -105,6 +105,12 @@ func (p *Pool) provisioned() error {
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, `add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set "provision" to "assign"`,
 		`all %d addresses of this node are in use or cooling, and "provision" is "none", so the node does not ask EC2 for more`, s.Free.Len()+s.Leases.Len())
+}
+
+// deniedHere reports whether the role may not change this ENI, but may change those that the node makes. A good policy allows
+// no more than these, by their tags. The original's ENIs have no tags.
+func deniedHere(at lease.Place, err error) bool {
+	return !at.Managed && aws.NotAllowed(err) && aws.Undone(err)
 }
 
 // isFull reports whether err means that this ENI or subnet has no room, so that growth may

@@ -86,6 +86,25 @@ func TestOthersENI(t *testing.T) {
 	}
 }
 
+// TestOthersENIDenied: the policy of iam-policy allows addresses only for ENIs with our tags. The original's ENI has none. A growth
+// that EC2 refuses there makes an ENI of ours. If the role may assign none at all, it makes no further one.
+func TestOthersENIDenied(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.node.ID})
+	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", -1)
+	w.policy.Batch = 3
+	for n := range 4 + 3 {
+		w.mustAcquire(n)
+	}
+	if _, err := w.acquire(7); !errors.Is(err, aws.ErrDenied) || !strings.Contains(err.Error(), "AssignPrivateIpAddresses") {
+		t.Errorf("got %v", err)
+	}
+	if n := len(w.sim.ENIs()); n != 3 {
+		t.Errorf("%d ENIs", n)
+	}
+	w.consistent()
+}
+
 // TestOthersENILater: what the configuration says later is for new pods; a running one
 // keeps its address, and the ENI of others is neither filled nor emptied. ENIs of ours serve
 // on with the groups that they have.
