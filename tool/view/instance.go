@@ -11,6 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // ZoneSubnets lists the subnets in which this instance could have an ENI: those of the boot
@@ -44,12 +45,34 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 	return fit, zone, err
 }
 
-// Limits asks EC2 for the limits of this instance's type.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not tell them, for instance because it throttles the many
+// nodes that boot at once, the registry may have them.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
 	if err != nil {
 		return aws.Limits{}, err
 	}
-	return cloud.Limits(ctx, i.Type)
+	l, err := cloud.Limits(ctx, i.Type)
+	if err == nil {
+		return l, nil
+	}
+	if known, ok := knownLimits(i); ok {
+		return known, nil
+	}
+	return l, err
+}
+
+// knownLimits returns the limits that the registry has of the instance: they never change.
+func knownLimits(i aws.Instance) (l aws.Limits, ok bool) {
+	s, err := cli.ViewRegistry()
+	if err != nil || s.Instance.ID != i.ID || s.Instance.Type != i.Type || s.Instance.ENIs == 0 {
+		return l, false
+	}
+	n := s.Instance
+	l = aws.Limits{ENIs: n.ENIs, IPv4PerENI: n.IPv4PerENI, IPv6PerENI: n.IPv6PerENI, NoPrefixes: n.NoPrefixes, Cards: n.Cards}
+	if len(l.Cards) == 0 {
+		l.Cards = []int{l.ENIs}
+	}
+	return l, true
 }
