@@ -109,6 +109,9 @@ func (v variable) checkRegion() error {
 // metadata returns the endpoint of the metadata service.
 func (env Environment) metadata() (string, error) {
 	at, err := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT").url()
+	if off := env.first("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") { // the SDK heeds it
+		err = cmp.Or(err, off.invalid("this program needs metadata: want false, or no such variable"))
+	}
 	mode := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE")
 	switch strings.ToLower(mode.value) {
 	case "", "ipv4":

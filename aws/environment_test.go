@@ -125,6 +125,7 @@ func TestInvalidEnvironment(t *testing.T) {
 		{[]string{"AWS_REGION", "", "AWS_EC2_METADATA_SERVICE_ENDPOINT", "169.254.169.254"},
 			`AWS_EC2_METADATA_SERVICE_ENDPOINT="169.254.169.254": want a URL that begins with https:// or http://`},
 		{[]string{"AWS_REGION", "", "AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE", "6"}, `AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE="6": want IPv4 or IPv6`},
+		{[]string{"AWS_REGION", "", "AWS_EC2_METADATA_DISABLED", "True"}, `AWS_EC2_METADATA_DISABLED="True": this program needs metadata: want false, or no such variable`},
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.env, " "), func(t *testing.T) {
