@@ -276,7 +276,10 @@ func (p *plan) slots() ([][2]int, error) {
 	if p.MaxENIs > p.limits.ENIs {
 		return nil, fmt.Errorf("maxENIs: %d: %s can have %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
 	}
-	most := p.podENIs()
+	if len(all) == 0 && p.podENIs() > 0 {
+		return nil, fmt.Errorf("interfaceIndex: %d: no network card of %s has such a device index", p.MinIndex, p.kind)
+	}
+	most := min(p.podENIs(), len(all))
 	if p.except > 0 && p.except >= most {
 		return nil, fmt.Errorf("--except-enis: %d: %s can have %d ENIs for pods, so none would be in the template", p.except, p.kind, most)
 	}
@@ -292,7 +295,7 @@ func (p *plan) slots() ([][2]int, error) {
 		}
 		most = want
 	}
-	return all[:min(most, len(all))], nil
+	return all[:most], nil
 }
 
 // tags returns the tags of the ENIs. The boot ENI has the same, because a template has one
