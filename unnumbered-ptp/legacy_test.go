@@ -6,6 +6,7 @@ package ptp_test
 import (
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -143,6 +144,33 @@ func TestOriginalUnread(t *testing.T) {
 	if rules := f.iptables("-S"); strings.Contains(rules, "CNI-") {
 		t.Errorf("left:\n%s", rules)
 	}
+}
+
+// TestOriginalAgain rolls a node back. With what the documentation says, the original's DEL deletes a pod of ours. Without it,
+// its first command fails in a way that it does not expect: it takes only the status 1 for a rule or a chain that is gone.
+func TestOriginalAgain(t *testing.T) {
+	nltest.Need(t, "iptables")
+	f, p := prepared(t)
+	f.iptables("-N", "KUBE-POSTROUTING") // so iptables has its table from now on
+	before := nltest.Dump(t, f.node) + f.iptables("-S")
+	must(t, f.ADD(p))
+	out, err := exec.Command("sh", "-c", "printf %s net"+p.request.ContainerID+" | sha512sum | cut -c1-24").Output()
+	must(t, err)
+	chain := "CNI-" + strings.TrimSpace(string(out))
+	del := fmt.Sprintf(`iptables -w -t nat -D POSTROUTING -s %s -j %s -m comment --comment 'name: "net" id: "%s"'`, p.addr, chain, p.request.ContainerID)
+	sh(t, f.node, del+" && exit 9; [ $? = 2 ]")
+
+	text, err := os.ReadFile("../docs/operations.md")
+	must(t, err)
+	_, loop, _ := strings.Cut(string(text), "\n    for id in $(crictl pods -q)")
+	loop, _, _ = strings.Cut("for id in "+p.request.ContainerID+loop, "\n")
+	sh(t, f.node, strings.ReplaceAll(loop, `"cni-ipvlan-vpc-k8s$id"`, `"net$id"`))
+	sh(t, f.node, del+" && exit 9; [ $? = 1 ]")
+	f.iptables("-F", chain)
+	f.iptables("-X", chain)
+	veth := p.result.Interfaces[1].Name
+	sh(t, f.node, "ip rule del iif "+veth+"; ip link del "+veth)
+	same(t, "the original's DEL", before, nltest.Dump(t, f.node)+f.iptables("-S"))
 }
 
 // TestOriginalWithoutIPTables has no iptables. DEL deletes everything else.
