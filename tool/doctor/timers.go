@@ -5,8 +5,14 @@ package doctor
 
 import (
 	"context"
+	"debug/buildinfo"
+	"errors"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -37,5 +43,41 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		}
 		found = append(found, a)
 	}
-	return found, nil
+	return slices.Concat(found, p.checkTool(), p.checkRepairs()), nil
+}
+
+// checkTool looks at the program that our units run by its name. A package has it in /usr/bin, and the original's is in
+// /usr/local/bin, where systemd looks first (systemd.exec(5), ExecSearchPath=).
+func (p *Node) checkTool() []Finding {
+	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
+		file := p.path(filepath.Join(dir, cli.Name))
+		info, err := buildinfo.ReadFile(file)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case err == nil && info.Main.Path == module:
+			return nil
+		}
+		return []Finding{{Severity: severe, About: file,
+			Means: "our units run this program, and it is not of this project: the original's registry-gc forgets our leases, and may release an address that a pod is about to get",
+			Do:    "delete it, and install the package again if no other directory has ours"}}
+	}
+	return nil
+}
+
+// checkRepairs checks that cni-gc.service runs repair, too. The README of the original has a unit of this name without it. In
+// /etc, that unit hides the one of a package.
+func (p *Node) checkRepairs() []Finding {
+	const unit = "cni-gc.service"
+	file, installed := p.lookUp("systemd/system", unit)
+	if !installed {
+		return nil
+	}
+	for _, f := range append(p.dropIns("systemd/system", unit+".d"), file) {
+		if text, err := os.ReadFile(f); err != nil || strings.Contains(string(text), cli.Name+" repair") {
+			return nil
+		}
+	}
+	return []Finding{{Severity: warning, About: file, Means: "it does not run repair: what somebody else deletes on the node is missing until the next ADD, or until the pods end",
+		Do: "delete it, if it hides the unit of the package, and run systemctl daemon-reload; or add ExecStartPre=-" + cli.Name + " repair"}}
 }
