@@ -50,6 +50,30 @@ func TestNoADDSinceBoot(t *testing.T) {
 	}
 }
 
+// skipDeallocation is taken out of the configuration, or provision is no longer none. That counts from the next ADD on.
+func TestKeepsNoMore(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Keep = true
+	for n := range 12 {
+		w.mustAcquire(n)
+	}
+	for n := range 12 {
+		w.end(n)
+	}
+	w.age(hour)
+	if c := w.collect(); len(c.Unassigned)+len(c.Deleted) > 0 {
+		t.Fatalf("with skipDeallocation, a collection has released %+v", c)
+	}
+	w.policy.Keep = false
+	w.mustAcquire(20)
+	w.age(hour)
+	w.collect()
+	if left := w.state().ENIs; len(left) != 2 {
+		t.Errorf("without skipDeallocation, these are left beside the boot ENI and that of the pod: %+v", left)
+	}
+	w.consistent()
+}
+
 // The tags of an ENI are heard late, if EC2 could not be asked for them at first.
 func TestTagsComeLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

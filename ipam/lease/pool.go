@@ -256,8 +256,8 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 // Note records what a collection has to know of the configuration. A collection has none.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
-		if p.Policy.takes(id, e) && p.Policy.Choice.ENI == "" && (!e.Serving || p.Policy.Keep && !e.Keep) {
-			e.Serving, e.Keep = true, e.Keep || p.Policy.Keep
+		if p.Policy.takes(id, e) && p.Policy.Choice.ENI == "" && (!e.Serving || e.Keep != p.Policy.Keep) {
+			e.Serving, e.Keep = true, p.Policy.Keep
 			s.ENIs[id] = e
 		}
 		if e.Serving && e.Pool == p.Policy.Pool && p.Policy.Misfit(e) != "" {
