@@ -85,7 +85,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 			"check dmesg for errors of the network driver, and whether somebody has moved the link to another namespace; the ENI serves pods again when the link is back", false}}
 	case !inRegistry && attached:
 		return []Finding{{id, "it is attached, but the registry does not know it: no pod gets its addresses",
-			"wait until metadata shows it, then run " + cli.Name + " registry-gc, which learns it", !k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
+			"wait until metadata shows it, then run " + cli.Name + " registry-gc --free-after=15m, which learns it", !k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
 	case !inRegistry:
 		return k.judgeStray(id)
 	case k.EC2.Answered:
@@ -110,13 +110,13 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 		if !slices.Contains(ours, p) {
 			gone, unassigned := k.state.Gone[p.Addr()]
 			fs = append(fs, Finding{p.String(), "EC2 has it on " + id + ", but the registry does not know it: no pod gets its addresses",
-				"run " + cli.Name + " registry-gc, which learns it as soon as metadata shows it", unassigned && k.now.Sub(gone) < lag})
+				"run " + cli.Name + " registry-gc --free-after=15m, which learns it as soon as metadata shows it", unassigned && k.now.Sub(gone) < lag})
 		}
 	}
 	for _, p := range ours {
 		if !slices.Contains(theirs, p) {
 			fs = append(fs, Finding{p.String(), "the registry has the prefix on " + id + ", but EC2 does not: pods with its addresses have lost their network, and a new pod that gets one would have no network",
-				"delete these pods, then run " + cli.Name + " registry-gc, which asks EC2 and removes the prefix from the registry", false})
+				"delete these pods, then run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the prefix from the registry", false})
 		}
 	}
 	return fs
@@ -186,7 +186,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 			"find the pod by its namespace (lsns -t net) and delete it", false}}
 	}
 	return []Finding{{at, where + " has it, but the registry has no lease: the next pod might get it, too",
-		"run " + cli.Name + " registry-gc, which finds addresses in use and leases them", false}}
+		"run " + cli.Name + " registry-gc --free-after=15m, which finds addresses in use and leases them", false}}
 }
 
 // judgeFree judges an address without a lease that the registry would give to a pod.
@@ -197,10 +197,10 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 		return nil
 	case on != "":
 		return []Finding{{at, fmt.Sprintf("the registry has it on %s, EC2 on %s: a pod that gets it would have no network", orNone(h.ENI), on),
-			"move it back, or run " + cli.Name + " registry-gc, which asks EC2 and removes the address from the registry", false}}
+			"move it back, or run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the registry", false}}
 	}
 	return []Finding{{at, "it is free in the registry, but in EC2 it is on no ENI of this node: a pod that gets it would have no network",
-		"run " + cli.Name + " registry-gc, which asks EC2 and removes the address from the registry; CloudTrail says who unassigned it", false}}
+		"run " + cli.Name + " registry-gc --free-after=15m, which asks EC2 and removes the address from the registry; CloudTrail says who unassigned it", false}}
 }
 
 // judgeUnknown judges an address that only EC2 or metadata shows.
@@ -214,7 +214,7 @@ func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 		return []Finding{{at, "metadata shows it, but EC2 says that it is gone: metadata is behind", "wait some minutes", true}}
 	case id != "" && e.Status != "available" && k.state.ENIs[id].MAC != "" && !k.state.ENIs[id].Foreign:
 		return []Finding{{at, "EC2 has it on " + id + ", but the registry does not know it: no pod gets it",
-			"somebody else has assigned it: run " + cli.Name + " registry-gc, which learns it as soon as metadata shows it", false}}
+			"somebody else has assigned it: run " + cli.Name + " registry-gc --free-after=15m, which learns it as soon as metadata shows it", false}}
 	}
 	return nil
 }
