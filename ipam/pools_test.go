@@ -3,7 +3,11 @@
 
 package ipam
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
 
 // Each pool has ENIs of its own, with its groups, and never an address of another's.
 func TestTwoPools(t *testing.T) {
@@ -58,4 +62,37 @@ func TestForeignENI(t *testing.T) {
 			t.Errorf("the foreign ENI has %v now", e.Addrs)
 		}
 	}
+}
+
+// TestRetired removes a pool from the configuration. A collection keeps nothing of it once its pods have ended, and
+// another pool gets the slot.
+func TestRetired(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Pools = true
+	base := w.policy
+	w.policy.Pool, w.policy.Keep, w.policy.Warm = "db", true, registry.Warm{Min: 3}
+	w.mustAcquire(1)
+	_, err := w.pool().Fill(t.Context())
+	must(t, err)
+	w.policy = base
+	w.mustAcquire(2)
+	retire := func(configured map[string]bool) *Collection {
+		w.age(hour)
+		must(t, w.pool().Retire(t.Context(), configured))
+		return w.collect()
+	}
+	removed, has := map[string]bool{"": true}, map[string]bool{"": true, "db": true}
+	if c := retire(removed); len(c.Unassigned)+len(c.Deleted) > 0 {
+		t.Errorf("while the pool has a pod, these were released: %+v", c)
+	}
+	w.end(1)
+	if c := retire(has); len(c.Unassigned)+len(c.Deleted) > 0 {
+		t.Errorf("while the configuration has the pool, these were released: %+v", c)
+	}
+	w.lose() // the tags of the ENI let no collection release anything before an ADD
+	w.mustAcquire(3)
+	if c := retire(removed); len(c.Deleted) != 1 {
+		t.Errorf("after the pool was removed, a collection has released %+v", c)
+	}
+	w.consistent()
 }

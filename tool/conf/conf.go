@@ -172,6 +172,37 @@ func Find(path string) (*lease.Config, error) {
 	return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), unread)
 }
 
+// Pools returns the pools of all configurations of ipam in a directory, or of the one file. It returns nil if there is none, or if
+// not all can be read: then nobody knows which pools there are.
+func Pools(path string) map[string]bool {
+	files, err := conflistsAt(path)
+	if err != nil {
+		return nil
+	}
+	var pools map[string]bool
+	for _, f := range files {
+		list, err := Read(f)
+		if err != nil {
+			return nil
+		}
+		raw := list.Plugin(TypeIPAM)
+		if raw == nil {
+			continue
+		}
+		config, err := Decode(f, raw)
+		if err != nil {
+			return nil
+		}
+		if pools == nil {
+			pools = map[string]bool{}
+		}
+		for _, p := range config.Policies() {
+			pools[p.Pool] = true
+		}
+	}
+	return pools
+}
+
 // Decode decodes the configuration of ipam, which the file has.
 func Decode(file string, raw json.RawMessage) (*lease.Config, error) {
 	c := &lease.Config{}
