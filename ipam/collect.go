@@ -177,7 +177,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 			e := s.ENIs[id]
 			spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
 			ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
-			empty := c.empty(s, id, now) && (ready == 0 || ready <= spare)
+			empty := c.empty(s, id, now) && (ready == 0 || e.Passed || ready <= spare)
 			keep := e.Keep && !e.Detached // a detached ENI serves no pod
 			may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && empty
 			if e.Detachable() && c.Max < 0 && !e.OnRequest && (e.Draining || may) { // Draining: somebody has begun to delete it

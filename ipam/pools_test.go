@@ -96,3 +96,42 @@ func TestRetired(t *testing.T) {
 	}
 	w.consistent()
 }
+
+// TestIndexRaised raises interfaceIndex while the boot ENI has free addresses. They count as ready no more, and all go back.
+func TestIndexRaised(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.MinIndex, w.policy.Batch = 0, 6
+	w.mustAcquire(0)
+	w.end(0)
+	w.age(hour)
+	w.policy.MinIndex, w.policy.Batch, w.policy.Warm = 1, 1, registry.Warm{Min: 3}
+	for n := range 3 {
+		w.mustAcquire(1 + n)
+	}
+	_, err := w.pool().Fill(t.Context())
+	must(t, err)
+	ready := 0
+	for a := range w.state().Free.Keys() {
+		if _, e := w.state().ENIOf(a); !e.IsBoot() {
+			ready++
+		}
+	}
+	if ready < 3 {
+		t.Errorf("the pool is full, and pods can get %d addresses, want at least 3", ready)
+	}
+	w.age(hour)
+	w.collect()
+	for _, e := range w.state().ENIs {
+		if want := map[bool]int{true: 1, false: 6}[e.IsBoot()]; len(e.Addrs) != want {
+			t.Errorf("the ENI at index %d has %v, want %d", e.Index, e.Addrs, want)
+		}
+	}
+	w.consistent()
+	w.policy.MinIndex = 0
+	w.mustAcquire(9)
+	for id, e := range w.state().ENIs {
+		if e.Passed {
+			t.Errorf("%s is passed over: %+v", id, e)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -204,13 +205,17 @@ func (c *Collection) releasableAddrs(s *registry.State, id string, now time.Time
 }
 
 // spare returns how many addresses an ENI can lose at most. It leaves what its pool wants to
-// keep ready. An ENI loses nothing if no ADD may take its addresses now, or if it has Keep.
+// keep ready, which is nothing of an ENI that interfaceIndex passes over. An ENI loses nothing
+// if no ADD may take its addresses for another reason, or if it has Keep.
 func (c *Collection) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() {
 		return 0
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
+	if e.Passed {
+		spare = math.MaxInt
+	}
 	if c.Max >= 0 {
 		spare = min(spare, c.Max-len(c.Unassigned)-blockSize*len(c.Returned))
 	}

@@ -95,6 +95,7 @@ func (e *ENI) describe(c *codec.Codec) {
 		}
 		codec.Optional(c, "pool", &e.Pool, codec.Text)
 		codec.Optional(c, "serving", &e.Serving, codec.Flag)
+		codec.Optional(c, "passed", &e.Passed, codec.Flag)
 		codec.Optional(c, "foreign", &e.Foreign, codec.Flag)
 		codec.Optional(c, "tagsUnknown", &e.TagsUnknown, codec.Text)
 		codec.Optional(c, "managed", &e.Managed, codec.Flag)

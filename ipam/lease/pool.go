@@ -264,6 +264,10 @@ func (p *Pool) Note(s *registry.State) {
 			e.Serving = false // it does not fit the pool any more
 			s.ENIs[id] = e
 		}
+		if passed := !p.Policy.Serves(e); e.Serving && e.Pool == p.Policy.Pool && e.Passed != passed {
+			e.Passed = passed
+			s.ENIs[id] = e
+		}
 	}
 	if s.Warm[p.Policy.Pool] != p.Policy.Warm {
 		s.Warm[p.Policy.Pool] = p.Policy.Warm

@@ -68,7 +68,7 @@ const plenty = 1 << 20
 func Ready(s *registry.State, pool string, before time.Time) int {
 	n := 0
 	for _, e := range s.ENIs {
-		if e.Pool == pool && e.Serving && !e.Draining {
+		if e.Pool == pool && e.Serving && !e.Passed && !e.Draining {
 			n += Count(s, e, before)
 		}
 	}
