@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
@@ -87,7 +88,11 @@ func InUse(host *nl.NS) error {
 	if s.Leases.Len() > 0 {
 		var pods []string
 		for a, l := range s.Leases.All() {
-			pods = append(pods, fmt.Sprintf("%s has %s", cmp.Or(l.PodOf(), l.Key.String()), a))
+			who := cmp.Or(l.PodOf(), l.Key.String())
+			if l.Key == (registry.Key{}) { // a pod of the original has no key
+				who = cmp.Or(l.NetNS, "a pod")
+			}
+			pods = append(pods, who+" has "+a.String())
 		}
 		slices.Sort(pods)
 		return inUse(strings.Join(pods, ", "))
