@@ -119,6 +119,9 @@ func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		s.CheckLog()
+		if len(s.ENIs) > 0 {
+			s.ForgetStray()
+		}
 		for a, netns := range c.used.By {
 			if id, e := s.ENIOf(a); id != "" && !e.Foreign && netns != theNode {
 				discovery{State: s, used: c.used, now: now}.learnAddr(id, a)

@@ -4,7 +4,10 @@
 package ipam
 
 import (
+	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -234,4 +237,28 @@ func TestUsedWithoutLease(t *testing.T) {
 			t.Errorf("pod %d has %s, too", n, a)
 		}
 	}
+}
+
+// The original's file has an address that has left its ENI. It is no finding for ever.
+func TestOriginalStray(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	_, addrs := w.threePods()
+	for n := range addrs {
+		w.end(n)
+	}
+	stray := netip.MustParseAddr("100.77.0.200")
+	w.lose()
+	must(t, os.Mkdir(w.dir, 0o700))
+	released := time.Now().Add(-10 * time.Minute).Truncate(time.Second)
+	file := fmt.Sprintf(`{"schema_version":1,"ips":{%q:{"released_on":%q},%q:{"released_on":"2026-01-02T03:04:05Z"}}}`, addrs[1], released.Format(time.RFC3339), stray)
+	must(t, os.WriteFile(filepath.Join(w.dir, "registry.json"), []byte(file), 0o600))
+	w.collect()
+	s := w.state()
+	if s.Free.Has(stray) {
+		t.Errorf("%s is free, and on no ENI", stray)
+	}
+	if since, free := s.Free.At(addrs[1]); !free || !since.Equal(released) {
+		t.Errorf("%s is free since %v (%v), and the original says since %v", addrs[1], since, free, released)
+	}
+	w.consistent()
 }

@@ -184,6 +184,16 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
+// ForgetStray removes free addresses that are on no ENI. The original's file has such: its DEL
+// records an address that it has just unassigned, and its registry-gc never forgets that.
+func (s *State) ForgetStray() {
+	for a := range s.Free.Keys() {
+		if id, _ := s.ENIOf(a); id == "" {
+			s.Free.Delete(a)
+		}
+	}
+}
+
 // Drop removes an ENI and its free addresses.
 func (s *State) Drop(eni string) {
 	e := s.ENIs[eni]
