@@ -206,9 +206,12 @@ func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 
 // Print writes the totals, then the addresses.
 func (n Status) Print(w io.Writer, now time.Time) {
-	if n.Instance.ID == "" {
+	switch {
+	case n.Instance.ID == "" && len(n.Addrs) > 0:
+		fmt.Fprintln(w, "the registry knows no ENI and no pod yet: it is the original's, and the next ADD or collection adds them")
+	case n.Instance.ID == "":
 		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address yet")
-	} else {
+	default:
 		limit := "as many as it can have, not asked yet"
 		if n.Instance.ENIsMax > 0 {
 			limit = fmt.Sprint(n.Instance.ENIsMax)
