@@ -8,7 +8,7 @@ import (
 	"io/fs"
 )
 
-// RemoveDetached deletes our rules about links that do not exist any more, and returns them:
+// RemoveDetached deletes the rules about links that do not exist any more, if ours reports them, and returns them:
 // "iif veth7e00 [detached]" in ip(8). The kernel removes routes and neighbours with a link, but
 // not the rules about it.
 //
@@ -16,12 +16,7 @@ import (
 // exists before its rules. It asks for each link by its name, because a list may miss one on a
 // busy node. It deletes a rule by all its properties. One of these is its table, and a new link
 // of the same name has another.
-func (n *NS) RemoveDetached() ([]Rule, error) {
-	return n.RemoveDetachedOf(func(r Rule) bool { return r.Protocol == RouteProtocol })
-}
-
-// RemoveDetachedOf is [NS.RemoveDetached] for the rules that ours reports.
-func (n *NS) RemoveDetachedOf(ours func(Rule) bool) ([]Rule, error) {
+func (n *NS) RemoveDetached(ours func(Rule) bool) ([]Rule, error) {
 	rules, err := n.Rules()
 	if err != nil {
 		return nil, err

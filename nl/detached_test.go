@@ -17,6 +17,7 @@ func TestRemoveDetached(t *testing.T) {
 	rule := func(pref int, iif string, family nl.Family, protocol int) nl.Rule {
 		return nl.Rule{Pref: pref, IIF: iif, Family: family, Table: uint32(pref), Protocol: protocol}
 	}
+	ours := func(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol }
 	const other = 4 // static
 	stay := []nl.Rule{
 		rule(1000, "veth1", nl.IPv4, nl.RouteProtocol),
@@ -38,14 +39,14 @@ func TestRemoveDetached(t *testing.T) {
 	if err := w.Add(); err != nil {
 		t.Fatal(err)
 	}
-	if removed, err := host.RemoveDetached(); err != nil || len(removed) > 0 {
+	if removed, err := host.RemoveDetached(ours); err != nil || len(removed) > 0 {
 		t.Errorf("all links are there: removed %v, %v", removed, err)
 	}
 	if err := link("veth2", "eth2").Del(); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range [][]nl.Rule{gone, nil} {
-		removed, err := host.RemoveDetached()
+		removed, err := host.RemoveDetached(ours)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -81,7 +81,7 @@ func collect(c *cli.Context, p *ipam.Pool, done ipam.Collection) (ipam.Collectio
 		_, err := repair.Node(c.Context, c.String("config"))
 		failed = errors.Join(failed, err)
 	}
-	rules, err := p.Host.RemoveDetached()
+	rules, err := repair.RemoveDetached(p.Host)
 	if failed = errors.Join(failed, err); failed == nil {
 		failed = view.MarkCollected()
 	}

@@ -12,8 +12,7 @@ import (
 )
 
 // gc deletes the pairs of this network whose attachments are not valid any more, and the
-// rules of any pair that is gone. The original plugin's rules are among them: it deleted its
-// own rules only if it masqueraded. gc also repairs what serves the other pods.
+// rules of any pair that is gone. It also repairs what serves the other pods.
 func gc(r *request) error {
 	links, err := r.nodeNS.Links()
 	if err != nil {
@@ -37,10 +36,17 @@ func gc(r *request) error {
 			errs = append(errs, r.nodeNS.DelPair(l.Name))
 		}
 	}
-	_, detached := r.nodeNS.RemoveDetachedOf(func(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) })
+	_, detached := RemoveDetached(r.nodeNS)
 	_, lost := Repair(r.nodeNS, r.Network, r.Config)
 	return errors.Join(append(errs, detached, lost)...)
 }
+
+// RemoveDetached deletes the rules of pairs that are gone, and returns them. The original plugin's
+// are among them: it deleted its own rules only if it masqueraded.
+func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached(OfPair) }
+
+// OfPair reports whether a rule is one for a pair, of ours or of the original plugin.
+func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) }
 
 // halfMade reports whether an ADD was killed after it made a pair and before it gave the pair
 // its alias and set it up. If an ADD of any network is just there, it loses the pair, fails,

@@ -12,6 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
 // checkLeftovers looks for what pods have left behind, and for what the node has lost of what
@@ -25,7 +26,7 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, r := range rules {
 		here := slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == r.IIF })
-		if r.Protocol != nl.RouteProtocol || r.IIF == "" || here {
+		if !repair.OfPod(r) || r.IIF == "" || here {
 			continue
 		}
 		found = append(found, Finding{Severity: warning, About: r.String(), Means: "the link of this rule is gone, because a pod ended without a DEL; the kernel still compares each packet with the rule",
@@ -43,7 +44,7 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 
 // removeDetached is a fix that deletes all such rules at once. It first checks them again.
 func (p *Node) removeDetached(context.Context) (string, error) {
-	_, err := p.pool.Host.RemoveDetached()
+	_, err := repair.RemoveDetached(p.pool.Host)
 	return "deleted", err
 }
 

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package repair
+
+import (
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// RemoveDetached deletes the rules of pods whose veth pairs are gone, and returns them. No part of a
+// repair needs that: a rule without its link has no effect.
+func RemoveDetached(host *nl.NS) ([]nl.Rule, error) { return ptp.RemoveDetached(host) }
+
+// OfPod reports whether a rule is one that RemoveDetached deletes when its link is gone.
+func OfPod(r nl.Rule) bool { return ptp.OfPair(r) }
