@@ -172,10 +172,10 @@ func Find(path string) (*lease.Config, error) {
 	return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), unread)
 }
 
-// Pools returns the pools of all configurations of ipam in a directory, or of the one file. It returns nil if there is none, or if
-// not all can be read: then nobody knows which pools there are.
-func Pools(path string) map[string]bool {
-	files, err := conflistsAt(path)
+// Pools returns the pools of all configurations of ipam in a directory. It returns nil if there is none, or if not all can be
+// read, or if dir is a file: then nobody knows which pools there are.
+func Pools(dir string) map[string]bool {
+	files, err := Files(dir)
 	if err != nil {
 		return nil
 	}
