@@ -86,8 +86,8 @@ func (p *pod) routerTable(families []nl.Family, clients []netip.Prefix) nl.Table
 	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), refuse(in, out), {in, nl.ClampMSS()}, {out, nl.ClampMSS()}}
 	nat := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}
 	for _, f := range families {
-		if vpc := of(f, p.vpc); len(vpc) > 0 { // where a service loop is none, a client's node sends for it
-			input = append(input, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(vpc...)))
+		if vpc := of(f, p.vpc); len(vpc) > 0 { // where a service loop is none, a client's node sends for it; clients may be of another VPC
+			input = append(input, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(append(vpc, of(f, clients)...)...)))
 		}
 		forward = append(forward, nl.NFRule{in, nl.SAddr(p.served(f, clients)...), nl.Count(), nl.Accept()})
 		nat.Rules = append(nat.Rules, p.translate(f)...)

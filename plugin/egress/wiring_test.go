@@ -63,6 +63,24 @@ func TestRouterWithoutWayOut(t *testing.T) {
 	}
 }
 
+// TestRouterTakesClients: a router takes what comes from its VPC, and from the clients that the configuration names. Their VPC may be
+// another one, to which the routers' default route leads.
+func TestRouterTakesClients(t *testing.T) {
+	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"], "clients": ["100.64.0.0/16", "10.64.0.0/16"]}`)).Egresses["e"]
+	w, err := aPod(nil).router(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"udp dport 5555 ip saddr != { 10.0.0.0/16, 10.64.0.0/16, 100.64.0.0/16 } counter drop",
+		`iifname "egress*" ip saddr { 10.64.0.0/16, 100.64.0.0/16 } counter accept`,
+	} {
+		if !strings.Contains(w.String(), want) {
+			t.Errorf("want %s in\n%s", want, w)
+		}
+	}
+}
+
 // TestDocs compares the section of docs/node.md with the wiring of a client and of a router.
 func TestDocs(t *testing.T) {
 	e := config(t, egresses(`"partner": {"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0"],
