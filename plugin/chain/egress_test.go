@@ -54,6 +54,25 @@ func TestEgressOfPod(t *testing.T) {
 	}
 }
 
+// TestEgressOfRepairedPod: a client or a router whose veth pair was deleted and put back, as cni-tool repair does, checks no sources
+// at the new link either.
+func TestEgressOfRepairedPod(t *testing.T) {
+	nltest.Need(t, "fou")
+	for _, keys := range []string{"namespaces", "routers"} {
+		n := newNode(t)
+		pod, path := nltest.NS(t, "pod")
+		n.must(nl.Wiring{{NS: pod, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}}}.Add()) // as systemd sets it
+		r := n.request(path, egressing(keys))
+		_, err := n.ADD(r)
+		n.must(err)
+		n.must(nl.Veth{Name: "eth1"}.Del(pod))
+		_, err = n.three(r) // without egress
+		n.must(err)
+		n.anySource(pod)
+		n.must(n.DEL(r))
+	}
+}
+
 // anySource wants no link of a pod to check sources.
 func (n node) anySource(pod *nl.NS) {
 	n.Helper()
