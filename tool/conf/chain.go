@@ -216,14 +216,32 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 	if mark := *cmp.Or(p.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&egress.Marks != 0 {
 		r.wrong(where, "nodePortMark: %#x: egress uses the bits %#x: want others", mark, uint32(egress.Marks))
 	}
+	var ipam struct {
+		RouteToCIDRs []string `json:"routeToCidrs"`
+	}
+	_ = json.Unmarshal(r.Plugin(TypeIPAM), &ipam)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		for _, text := range c.Egresses[name].Gateways {
 			gw, err := netip.ParseAddr(text)
-			if err == nil && gw.Is6() && !slices.ContainsFunc(p.HostCIDRs, func(cidr string) bool { return contains(cidr, gw) }) {
-				r.wrong(where, "egress: %s: gateways: %s: no hostCidrs has it: name the IPv6 CIDR of the Services there, because the default route of IPv6 is by the ENI", name, gw)
+			if why := byENI(gw, p, ipam.RouteToCIDRs); err == nil && why != "" && !slices.ContainsFunc(p.HostCIDRs, func(cidr string) bool { return contains(cidr, gw) }) {
+				r.wrong(where, "egress: %s: gateways: %s: no hostCidrs has it: name the CIDR of the Services there, because %s", name, gw, why)
 			}
 		}
 	}
+}
+
+// byENI says why pods reach the address of a Service by their ENI, unless hostCidrs has it. It returns "" if they reach it by the node.
+func byENI(a netip.Addr, p ptp.Config, routed []string) string {
+	i := slices.IndexFunc(routed, func(cidr string) bool { return contains(cidr, a) })
+	switch {
+	case i >= 0:
+		return "routeToCidrs has " + routed[i]
+	case a.Is6():
+		return "the default route of IPv6 is by the ENI"
+	case p.DefaultRoute == "vpc":
+		return "defaultRoute is vpc"
+	}
+	return ""
 }
 
 // contains reports whether a text is a CIDR, or the address, with an address in it.
