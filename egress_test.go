@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -409,6 +410,26 @@ func TestRouterCallsSibling(t *testing.T) {
 	for _, f := range dual.Families {
 		if r := paths.Services[i].Try(s, f, paths.Services[i].Probes[:1]); r.Err != nil {
 			t.Errorf("%s, %v: %v", path, f, r.Err)
+		}
+	}
+}
+
+// TestEgressToOwnVPC: the VPC is a destination, so the routers and the backends of Services are, too. The service loop masquerade
+// forwards packets for them in the client's pod. These do not enter the tunnel.
+func TestEgressToOwnVPC(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
+	e := newEgress(t, mode{"masquerade", func(ipam, ptp map[string]any) {
+		loopBy("masquerade")(ipam, ptp)
+		partner := maps.Clone(wayOut["partner"].(map[string]any))
+		partner["destinations"] = []string{"0.0.0.0/0", "100.64.0.0/16"}
+		ptp["egress"] = map[string]any{"partner": partner}
+	}, dual})
+	serve(t, e.Scene, kubeproxy.NFTables)
+	const service = "pod to a Service on another node"
+	i := slices.IndexFunc(paths.Services, func(svc paths.Service) bool { return svc.Name == service })
+	for _, p := range slices.Concat(paths.Egress, []paths.Path{paths.Services[i].Path}) {
+		if r := p.Try(e.Scene, paths.IPv4, paths.Probes[:1]); r.Err != nil {
+			t.Errorf("%s: %v", p.Name, r.Err)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 	for _, f := range families {
 		objects = append(objects, p.tunnel(f, 0)...)
 	}
-	objects = append(objects, clientTable())
+	objects = append(objects, p.clientTable())
 	for _, f := range families {
 		routes, err := p.clientRoutes(f, all)
 		if err != nil {
@@ -103,13 +103,19 @@ func gateways(all []Egress) (gws []netip.Addr) {
 //
 // Answers to others must leave as they do without a tunnel: to callers at a NodePort or behind a
 // load balancer, and to probes. Their destination may be one of the tunnel's. They get the mark,
-// and the kernel looks for a route without the tunnel's table.
+// and the kernel looks for a route without the tunnel's table. So does what comes by the pair and leaves
+// again: the service loop masquerade sends it on by the ENI. It may be for a router, in the tunnel's own
+// packets, or for another backend of a Service in a destination.
 //
 // From the tunnel the pod takes answers of destinations, and errors about its connections, and
 // nothing else. Otherwise anybody who can send UDP to the pod could call it with any source, or
 // answer in the name of its DNS server.
-func clientTable() nl.Table {
+func (p *pod) clientTable() nl.Table {
 	in := nl.IIFName(anyLink)
+	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod
+	for _, pair := range p.links[1:] {
+		past = append(past, nl.NFRule{nl.IIFName(pair), nl.SetMark(mark)})
+	}
 	onlyAnswers := []nl.NFRule{
 		{in, nl.CTState("related"), nl.Accept()}, // the errors of a router have the router's address
 		{in, nl.NoRouteBack(), nl.Count(), nl.Drop()},
@@ -120,9 +126,7 @@ func clientTable() nl.Table {
 		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: []nl.NFRule{
 			{nl.OIFName(anyLink), nl.CTReply(), nl.SetMark(mark)},
 		}},
-		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
-			{nl.CTReply(), nl.SetMark(mark)}, // of containers in the pod
-		}},
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: past},
 		{Name: "input", Type: "filter", Hook: "input", Rules: append(onlyInUDP(), onlyAnswers...)},
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: onlyAnswers}, // containers in the pod
 	}}
