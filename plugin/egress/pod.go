@@ -58,7 +58,7 @@ type pod struct {
 	group uint32       // of the attachment's links
 	port  uint16
 
-	vpc    []netip.Prefix // what prevResult routes by the NIC, default routes excepted; in IPv6 that is nothing
+	vpc    []netip.Prefix // what prevResult routes by the NIC, default routes excepted
 	routes []netip.Prefix // all that the pod's main table has, default routes excepted
 }
 

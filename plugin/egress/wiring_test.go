@@ -24,7 +24,7 @@ func aPod(routes []netip.Prefix) *pod {
 		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001, group: 1223525448, port: DefaultPort,
 		addrs: []netip.Addr{netip.MustParseAddr("100.64.0.5"), netip.MustParseAddr("2600:1f18:0:1::5")},
 		hops:  []netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fe80:ec2::1")},
-		vpc:   prefixes("10.0.0.0/16", "100.64.0.0/16"), routes: routes,
+		vpc:   prefixes("10.0.0.0/16", "100.64.0.0/16", "2600:1f18::/56"), routes: routes,
 	}
 }
 
