@@ -415,21 +415,32 @@ func TestRouterCallsSibling(t *testing.T) {
 }
 
 // TestEgressToOwnVPC: the VPC is a destination, so the routers and the backends of Services are, too. The service loop masquerade
-// forwards packets for them in the client's pod. These do not enter the tunnel.
+// forwards packets for them in the client's pod. These do not enter the tunnel. The loop redirect sends them out by the VPC's router,
+// and asks nobody for the MAC address of the gateway. Only a test's VPC would answer.
 func TestEgressToOwnVPC(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
-	e := newEgress(t, mode{"masquerade", func(ipam, ptp map[string]any) {
-		loopBy("masquerade")(ipam, ptp)
-		partner := maps.Clone(wayOut["partner"].(map[string]any))
-		partner["destinations"] = []string{"0.0.0.0/0", "100.64.0.0/16"}
-		ptp["egress"] = map[string]any{"partner": partner}
-	}, dual})
-	serve(t, e.Scene, kubeproxy.NFTables)
-	const service = "pod to a Service on another node"
-	i := slices.IndexFunc(paths.Services, func(svc paths.Service) bool { return svc.Name == service })
-	for _, p := range slices.Concat(paths.Egress, []paths.Path{paths.Services[i].Path}) {
-		if r := p.Try(e.Scene, paths.IPv4, paths.Probes[:1]); r.Err != nil {
-			t.Errorf("%s: %v", p.Name, r.Err)
+	for _, loop := range []string{redirect, "masquerade"} {
+		e := newEgress(t, mode{loop, func(ipam, ptp map[string]any) {
+			loopBy(loop)(ipam, ptp)
+			partner := maps.Clone(wayOut["partner"].(map[string]any))
+			partner["destinations"] = []string{"0.0.0.0/0", "100.64.0.0/16", "::/0", "2001:db8:0:100::/56"}
+			ptp["egress"] = map[string]any{"partner": partner}
+		}, dual})
+		serve(t, e.Scene, kubeproxy.NFTables)
+		const service = "pod of the other ENI to a Service on another node"
+		i := slices.IndexFunc(paths.Services, func(svc paths.Service) bool { return svc.Name == service })
+		for _, p := range slices.Concat(paths.Egress, []paths.Path{paths.Services[i].Path}) {
+			for _, f := range dual.Families {
+				if r := p.Try(e.Scene, f, paths.Quick); r.Err != nil {
+					t.Errorf("%s: %s, %v: %v", loop, p.Name, f, r.Err)
+				}
+			}
+		}
+		for _, p := range e.Nodes[0].Pods {
+			asked, err := exec.Command("nsenter", "--net="+p.Path, "ip", "neigh", "show", "dev", "eth0").CombinedOutput()
+			if err != nil || strings.Contains(string(asked), "fd00:20::24") {
+				t.Errorf("%s: neighbours of %s: %s%v", loop, p.Name, asked, err)
+			}
 		}
 	}
 }

@@ -33,6 +33,9 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 			return nil, err
 		}
 		objects = append(objects, routes...)
+		if f == nl.IPv6 {
+			objects = append(objects, p.pastTunnel())
+		}
 		objects = append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut, Protocol: nl.RouteProtocol})
 	}
 	return p.steps(objects), nil
@@ -86,6 +89,12 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 // another link (ip6_route_check_nh_onlink). The pod has one: to the Services.
 func onTunnel(gw netip.Addr) nl.Route {
 	return nl.Route{Dst: single(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
+}
+
+// pastTunnel is the rule for what leaves by the ENI's link. The service loop redirect looks for the next hop of a packet that it sends out
+// there (bpf_redirect_neigh). In IPv6 the kernel does not skip a route by another link, and would take the tunnel's gateway.
+func (p *pod) pastTunnel() nl.Rule {
+	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
 
 // lastMetric is more than that of all other routes: the kernel's default is 1024.

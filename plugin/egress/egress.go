@@ -89,12 +89,17 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // lasting is the part of a wiring that stays as it is when the configuration names other
-// destinations or clients: that applies to new pods. Other plugins may change sysctls and MTUs.
+// destinations or clients: that applies to new pods. Other plugins may change sysctls and MTUs. Clients
+// of an earlier release have no rule of the number prefPast.
 func lasting(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
 		case nl.Route, nl.Sysctl:
 			continue
+		case nl.Rule:
+			if o.Pref == prefPast {
+				continue
+			}
 		case nl.Tunnel:
 			o.MTU = 0
 			s.Object = o

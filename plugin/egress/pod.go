@@ -36,11 +36,12 @@ const Marks = mark | answer
 // The rules and tables of routes in a pod. The rules come after those of callers and of further
 // NICs.
 const (
+	prefPast = 1535 // client: what leaves by the ENI
 	prefOut  = 1536 // client: into the tunnel; router: what came out of it goes to the VPC
 	prefAway = 1537 // router: and further
 	prefBack = 1538 // router: answers go into the tunnel
 
-	rules = 6 // that a pod may have, from prefOut on
+	rules = 7 // that a pod may have, from prefPast on
 
 	// TableOut has the routes into the tunnel, in a client.
 	TableOut  = 73
@@ -209,7 +210,7 @@ func remains(ns *nl.NS, group uint32) (w nl.Wiring) {
 	}
 	add(nl.Table{Family: "inet", Name: Table})
 	for _, f := range nl.Families {
-		for pref := prefOut; pref < prefOut+rules; pref++ {
+		for pref := prefPast; pref < prefPast+rules; pref++ {
 			add(nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol})
 		}
 	}
