@@ -260,8 +260,8 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 			mistake("%s: %s: want %s", key, entry[key], kind)
 		}
 	}
-	if fault := ifname.Fault(o.Name); o.Name != "" && fault != "" || o.Name == "lo" {
-		mistake("name: %q: want a link name: 1 to 15 bytes without white space, / and :, and not lo", o.Name)
+	if o.Name != "" && ifname.Fault(o.Name) != "" || noLink(o.Name) {
+		mistake("name: %q: want a link name: 1 to 15 bytes without white space, /, : and %%, and not lo, all or default", o.Name)
 	}
 	if o.Subnet != "" && !isID(o.Subnet, "subnet") {
 		mistake("subnet: %q: want the ID of a subnet, subnet-0123456789abcdef0 for example", o.Subnet)
@@ -288,6 +288,12 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 		}
 	}
 	return r, errors.Join(wrong...)
+}
+
+// noLink reports whether the kernel gives no link of ours such a name: lo is there, all and default are
+// names of sysctls, and % is for a number of its choice.
+func noLink(name string) bool {
+	return name == "lo" || name == "all" || name == "default" || strings.Contains(name, "%")
 }
 
 // member returns where the value of a key is read into, and the kind of JSON value that it must be.
