@@ -219,7 +219,6 @@ func (p *Pool) addENIIn(ctx context.Context, s *registry.State, subnet string) e
 	}
 	there := *p
 	there.Policy.Choice.Subnet = subnet
-	there.Policy.Batch, there.Policy.Warm = 1, registry.Warm{} // a full ENI would have no room for the address
 	return there.addENI(ctx, s)
 }
 

@@ -152,6 +152,22 @@ func TestRequestAddress(t *testing.T) {
 	w.consistent()
 }
 
+// The new ENI for a chosen address has room for it, also while pods are being replaced and growth
+// asks for more addresses than pods wait.
+func TestRequestAddressWhileOthersCool(t *testing.T) {
+	w := newCity(t, "m5.large")
+	for i := range 10 { // as many as an ENI can have
+		w.mustAsk(i, "")
+	}
+	for i := range 9 {
+		w.end(i)
+	}
+	if a := w.mustAsk(10, `[{"ip": "10.177.1.77"}]`)[0]; a.Addrs[0].String() != "10.177.1.77" {
+		t.Errorf("the pod has %v", a.Addrs)
+	}
+	w.consistent()
+}
+
 // A pod of two families chooses an address of one of them, or of both.
 func TestRequestBothFamilies(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")

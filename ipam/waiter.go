@@ -48,8 +48,8 @@ func (p *Pool) wanting(s *registry.State) int {
 // With one address for each waiting ADD, a rolling update would cost as many calls as the
 // node has pods, of a rate limit that the whole account shares.
 func (p *Pool) want(s *registry.State) int {
-	if p.Policy.Choice.Exclusive {
-		return 1 // each pod needs an ENI of its own
+	if p.single() {
+		return 1
 	}
 	if p.Policy.Batch == 0 {
 		return max(s.Instance.IPv4PerENI, 1)
@@ -58,6 +58,10 @@ func (p *Pool) want(s *registry.State) int {
 	n := min(max(pods+p.Policy.Warm.Min, pods+p.cooling(s), p.Policy.Batch), p.Policy.More(s))
 	return max(n, pods, 1)
 }
+
+// single reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. And an ENI that is full
+// of other addresses has no room for the one that a pod has chosen.
+func (p *Pool) single() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
 // cooling counts the addresses of the pool that cool.
 func (p *Pool) cooling(s *registry.State) (n int) {
@@ -91,7 +95,7 @@ func (p *Pool) serves(s *registry.State, a netip.Addr) bool {
 // more pods than the pool has then.
 func (p *Pool) wantNew(s *registry.State) int {
 	n := p.want(s)
-	if p.Policy.Choice.Exclusive {
+	if p.single() {
 		return n
 	}
 	more := p.wanting(s)
