@@ -6,8 +6,10 @@ package ipam
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -194,6 +196,36 @@ func TestGaveUpLate(t *testing.T) {
 	s := w.state()
 	if _, found := s.GaveUp[pod(2).Key.String()]; !found || len(s.GaveUp) != 1 || len(s.Waiters) != 1 {
 		t.Errorf("given up: %v, waiters %v", s.GaveUp, s.Waiters)
+	}
+}
+
+// An ADD whose time ends while another one asks EC2 takes the address that a DEL has made free meanwhile.
+func TestFreedWhileWaiting(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.ReuseWait = 0
+	freed := w.mustAcquire(1)
+	unlock, err := w.pool().Registry.Lock(t.Context(), "grow") // as an ADD does that EC2 does not answer
+	must(t, err)
+	defer unlock()
+	ctx, ends := context.WithCancel(t.Context())
+	p, done := w.pool(), make(chan error)
+	go func() {
+		a, err := p.Acquire(ctx, pod(2))
+		if err == nil && a.Addrs[0] != freed {
+			err = fmt.Errorf("the pod has %v, want %v", a.Addrs, freed)
+		}
+		done <- err
+	}()
+	for len(w.state().Waiters) == 0 {
+		runtime.Gosched()
+	}
+	w.end(1)
+	ends()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if s := w.state(); len(s.Waiters) > 0 {
+		t.Errorf("waiters %v", s.Waiters)
 	}
 }
 

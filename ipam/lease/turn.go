@@ -6,6 +6,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"time"
 )
 
 // A Source is how an ADD gets addresses when none is free. One process of the node at a time
@@ -41,7 +42,7 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {
-		return Allocation{}, p.overdue(o, err)
+		return p.atLast(ctx, o, err)
 	}
 	defer unlock()
 	a, none := p.Take(ctx, o)
@@ -52,4 +53,25 @@ func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, er
 		return Allocation{}, err
 	}
 	return from.Ask(ctx, p, o, none)
+}
+
+// atLast is for an owner whose time has ended before its turn. The process that has the turn may still wait for EC2, and
+// meanwhile a DEL may have made an address free. If not, the owner stays the waiter that it is.
+func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, error) {
+	const moment = time.Second
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moment)
+	defer cancel()
+	overdue := p.overdue(o, ended)
+	s, err := p.Registry.View()
+	if err != nil {
+		return Allocation{}, overdue
+	}
+	if eni, _ := Candidates(s, p.Policy, time.Now()); p.lacks(s, eni) != nil {
+		return Allocation{}, overdue
+	}
+	a, err := p.Take(ctx, o)
+	if err != nil {
+		return Allocation{}, overdue
+	}
+	return a, nil
 }
