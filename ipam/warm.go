@@ -13,11 +13,35 @@ import (
 )
 
 // Fill gets addresses until the pool has as many free ones as its configuration wants. It
-// returns how many are free then.
-func (p *Pool) Fill(ctx context.Context) (int, error) {
+// returns how many are free then. ADDs that wait have their turn before it asks for more.
+func (p *Pool) Fill(ctx context.Context) (has int, err error) {
+	p.yields = true
+	defer func() { p.yields = false }()
+	if err := p.begin(ctx); err != nil {
+		return 0, err
+	}
+	for had, idle := -1, 0; ; {
+		var short bool
+		if has, short, err = p.fillOnce(ctx, has); err != nil || !short {
+			return has, err
+		}
+		if idle++; has > had {
+			had, idle = has, 0
+		}
+		if p.giveWay(ctx); idle < rounds-1 {
+			continue
+		}
+		if err := sleep(ctx, p.backoff(idle-rounds+1), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+			return has, err
+		}
+	}
+}
+
+// begin updates what Fill has to know.
+func (p *Pool) begin(ctx context.Context) error {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
-		return 0, err
+		return err
 	}
 	defer unlock()
 	s, err := p.Registry.View()
@@ -25,34 +49,38 @@ func (p *Pool) Fill(ctx context.Context) (int, error) {
 		err = p.Learn(ctx)
 	}
 	if err != nil {
-		return 0, err
+		return err
 	}
-	p.yields = true
-	defer func() { p.yields = false }()
 	p.renewPeers(ctx)
 	p.Look(ctx) // lest it gets addresses in the place of some that are back
-	for had, idle := -1, 0; ; {
-		var has int
-		var short bool
-		err := p.Registry.Change(ctx, func(s *registry.State) {
-			now := time.Now()
-			p.Note(s)
-			has, short = lease.Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)), p.Short(s, now)
-		})
-		if err != nil || !short {
-			return has, err
-		}
-		if idle++; has > had {
-			had, idle = has, 0
-		}
-		if idle >= rounds {
-			err = sleep(ctx, p.backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
-		}
-		if err == nil {
-			err = p.grow(ctx)
-		}
-		if err != nil {
-			return has, err
+	return nil
+}
+
+// fillOnce asks EC2 once if the pool has too few free addresses. It returns how many there were, and whether that was too few.
+// If that cannot be counted, it returns had.
+func (p *Pool) fillOnce(ctx context.Context, had int) (has int, short bool, err error) {
+	unlock, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return had, false, err
+	}
+	defer unlock()
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		now := time.Now()
+		p.Note(s)
+		has, short = lease.Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)), p.Short(s, now)
+	})
+	if err == nil && short {
+		err = p.grow(ctx)
+	}
+	return has, short, err
+}
+
+// giveWay lets the ADDs that wait have their turn. Who releases a lock and takes it again at once may be ahead of them.
+func (p *Pool) giveWay(ctx context.Context) {
+	const most, look = time.Second, 10 * time.Millisecond
+	for end := time.Now().Add(most); time.Now().Before(end); {
+		if s, err := p.Registry.View(); err != nil || !anyWaits(s) || sleep(ctx, look, "") != nil {
+			return
 		}
 	}
 }

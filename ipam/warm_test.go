@@ -6,10 +6,12 @@ package ipam
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -57,4 +59,41 @@ func TestFillYields(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An ADD that comes while a pool is filled gets one of the first addresses, and does not wait for the last one.
+func TestFillGivesWay(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Warm = registry.Warm{Min: 15} // more than one ENI has
+	answered := make(chan error, 1)
+	attached := 0
+	w.sim.OnChange(func(c ec2sim.Change) {
+		if c.Kind != ec2sim.Attached {
+			return
+		}
+		if attached++; attached == 1 {
+			p := w.pool()
+			go func() {
+				_, err := p.Acquire(t.Context(), pod(1))
+				answered <- err
+			}()
+			for len(w.state().Waiters) == 0 {
+				runtime.Gosched()
+			}
+			return
+		}
+		select {
+		case err := <-answered:
+			must(t, err)
+		case <-time.After(5 * time.Second):
+			t.Error("the ADD has no answer, and the first ENI has ten addresses")
+		}
+	})
+	if n, err := w.pool().Fill(t.Context()); err != nil || n < w.policy.Warm.Min {
+		t.Errorf("%d addresses are free: %v", n, err)
+	}
+	if attached != 2 {
+		t.Errorf("%d ENIs were attached", attached)
+	}
+	w.consistent()
 }
