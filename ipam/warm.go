@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -15,14 +16,15 @@ import (
 // Fill gets addresses until the pool has as many free ones as its configuration wants. It
 // returns how many are free then. ADDs that wait have their turn before it asks for more.
 func (p *Pool) Fill(ctx context.Context) (has int, err error) {
-	p.yields = true
-	defer func() { p.yields = false }()
 	if err := p.begin(ctx); err != nil {
 		return 0, err
 	}
+	p.yields = true
+	defer func() { p.yields = false }()
 	for had, idle := -1, 0; ; {
 		var short bool
-		if has, short, err = p.fillOnce(ctx, has); err != nil || !short {
+		has, short, err = p.fillOnce(ctx, has)
+		if err != nil && !errors.Is(err, errGivesWay) || !short {
 			return has, err
 		}
 		if idle++; has > had {
@@ -79,21 +81,29 @@ func (p *Pool) fillOnce(ctx context.Context, had int) (has int, short bool, err 
 func (p *Pool) giveWay(ctx context.Context) {
 	const most, look = time.Second, 10 * time.Millisecond
 	for end := time.Now().Add(most); time.Now().Before(end); {
-		if s, err := p.Registry.View(); err != nil || !anyWaits(s) || sleep(ctx, look, "") != nil {
+		if s, err := p.Registry.View(); err != nil || !anyWaits(s, anyPool) || sleep(ctx, look, "") != nil {
 			return
 		}
 	}
 }
 
+// errGivesWay ends a growth for addresses to keep ready. It could not be of use to an ADD that waits.
+var errGivesWay = errors.New("EC2 throttles, and an ADD of another pool waits: it has its turn first")
+
 // yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the node has
 // pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends as soon as an ADD
-// waits. A node without pods has just started, and its pods come soon.
+// waits, with errGivesWay if that is one of another pool. A node without pods has just started, and its pods come soon.
 func (p *Pool) yield(ctx context.Context, action string) error {
 	const most, look = time.Minute, time.Second
 	for end := time.Now().Add(most); p.yields && time.Now().Before(end); {
 		s, err := p.Registry.View()
-		if err != nil || s.Leases.Len() == 0 || anyWaits(s) {
+		switch {
+		case err != nil:
 			return err
+		case anyWaits(s, func(pool string) bool { return pool != p.Policy.Waits() }):
+			return errGivesWay
+		case s.Leases.Len() == 0 || anyWaits(s, anyPool):
+			return nil
 		}
 		text, hint := lease.Throttled(action, end)
 		if err := sleep(ctx, look, text); err != nil {
@@ -103,13 +113,15 @@ func (p *Pool) yield(ctx context.Context, action string) error {
 	return nil
 }
 
-// anyWaits reports whether an ADD of any pool waits for an address.
-func anyWaits(s *registry.State) bool {
+// anyWaits reports whether an ADD of such a pool waits for an address.
+func anyWaits(s *registry.State, of func(pool string) bool) bool {
 	now := time.Now()
 	for _, w := range s.Waiters {
-		if w.Until.After(now) {
+		if w.Until.After(now) && of(w.Pool) {
 			return true
 		}
 	}
 	return false
 }
+
+func anyPool(string) bool { return true }

@@ -97,3 +97,29 @@ func TestFillGivesWay(t *testing.T) {
 	}
 	w.consistent()
 }
+
+// While EC2 throttles what fills a pool, an ADD of another pool does not wait for that.
+func TestFillGivesWayToOtherPool(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 100 }
+	w.mustAcquire(1) // so that there is an ENI
+	w.sim.Fail("AssignPrivateIpAddresses", throttling, -1)
+	ctx, ends := context.WithCancel(t.Context())
+	w.policy.Warm = registry.Warm{Min: 4}
+	p, done := w.pool(), make(chan error)
+	go func() {
+		_, err := p.Fill(ctx)
+		done <- err
+	}()
+	for len(w.state().NotBefore) == 0 {
+		runtime.Gosched()
+	}
+	w.policy.Pool, w.policy.Warm, w.policy.Timeout = "b", registry.Warm{}, 10*time.Second
+	if _, err := w.acquire(2); err != nil {
+		t.Error(err)
+	}
+	ends()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("it fails with %v", err)
+	}
+}
