@@ -4,9 +4,12 @@
 package ipam
 
 import (
+	"context"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -28,5 +31,28 @@ func TestTidiedAgain(t *testing.T) {
 	}
 	if !c.Tidied {
 		t.Error("nobody puts back what a pod needs that comes now")
+	}
+}
+
+// While EC2 throttles what a collection asks, an ADD that needs another call does not wait for that.
+func TestCollectionGivesWay(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 100 }
+	w.mustAcquire(1)
+	w.sim.Fail("DescribeNetworkInterfaces", throttling, -1)
+	ctx, ends := context.WithTimeout(t.Context(), 2*time.Minute) // as registry-gc has
+	defer ends()
+	p, done := w.pool(), make(chan error)
+	go func() { done <- p.endBegun(ctx) }()
+	for len(w.state().NotBefore) == 0 {
+		runtime.Gosched()
+	}
+	w.policy.Timeout = 10 * time.Second
+	if _, err := w.acquire(2); err != nil {
+		t.Error(err)
+		ends()
+	}
+	if err := <-done; err != nil {
+		t.Errorf("it fails with %v", err)
 	}
 }

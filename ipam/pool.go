@@ -18,7 +18,8 @@ type Pool struct {
 	lease.Pool
 	Cloud *aws.Client
 
-	yields bool // the pool gets addresses that no pod waits for: see yield
+	yields   bool // the pool gets addresses that no pod waits for: see yield
+	collects bool // the pool finishes for a collection what others have begun: see yield
 }
 
 // Open opens the pool of this node.

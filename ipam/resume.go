@@ -168,7 +168,8 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 }
 
 // endBegun calls resume for a collection, if there is something to finish. It waits for a
-// growth that is under way. It leaves a new ENI alone while EC2 throttles, for at most ten minutes.
+// growth that is under way. It leaves a new ENI alone while EC2 throttles, for at most ten minutes. If EC2 throttles
+// what it asks itself, and an ADD waits, it leaves the rest to the next collection.
 func (p *Pool) endBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !due(s) {
@@ -188,7 +189,12 @@ func (p *Pool) endBegun(ctx context.Context) error {
 	if err := p.deleteOnTerminations(ctx); err != nil {
 		return err
 	}
-	_, err = p.resume(ctx, p.abandon)
+	p.collects = true
+	defer func() { p.collects = false }()
+	if _, err = p.resume(ctx, p.abandon); errors.Is(err, errGivesWay) {
+		slog.Info("the next collection finishes what was begun", "reason", err)
+		return nil
+	}
 	return err
 }
 

@@ -87,13 +87,22 @@ func (p *Pool) giveWay(ctx context.Context) {
 	}
 }
 
-// errGivesWay ends a growth for addresses to keep ready. It could not be of use to an ADD that waits.
-var errGivesWay = errors.New("EC2 throttles, and an ADD of another pool waits: it has its turn first")
+// errGivesWay ends what holds the lock of growth and is of no use to an ADD that waits for this lock.
+var errGivesWay = errors.New("EC2 throttles, and an ADD waits that may need another call: it has its turn first")
 
 // yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the node has
 // pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends as soon as an ADD
 // waits, with errGivesWay if that is one of another pool. A node without pods has just started, and its pods come soon.
+//
+// A collection does not wait, and ends with errGivesWay if any ADD waits.
 func (p *Pool) yield(ctx context.Context, action string) error {
+	if p.collects {
+		s, err := p.Registry.View()
+		if err == nil && anyWaits(s, anyPool) {
+			err = errGivesWay
+		}
+		return err
+	}
 	const most, look = time.Minute, time.Second
 	for end := time.Now().Add(most); p.yields && time.Now().Before(end); {
 		s, err := p.Registry.View()
