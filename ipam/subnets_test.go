@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // TestNoSubnet: a mistake in subnetTags is not a full subnet. The pod's event says what was
@@ -61,6 +63,33 @@ func TestFullSubnets(t *testing.T) {
 	if !errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, ErrNoSubnet) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
+}
+
+// TestSubnetStaysFull: the runtime tries twenty pods again and again, and EC2 is asked a few times a minute. When the subnet has
+// room again, the pods get addresses soon.
+func TestSubnetStaysFull(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		const pods, again = 20, 12 * time.Second
+		w.mustAcquire(0)
+		began := time.Now()
+		w.sim.Fail("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", -1)
+		w.sim.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", -1)
+		w.sim.ResetCalls()
+		for i := 0; time.Since(began) < 5*time.Minute; i++ {
+			if _, err := w.acquire(1 + i%pods); err == nil || !strings.Contains(err.Error(), aws.ErrSubnetFull.Error()) {
+				w.Fatalf("it fails with %v", err)
+			}
+			time.Sleep(again / pods)
+		}
+		for _, action := range []string{"AssignPrivateIpAddresses", "CreateNetworkInterface", "DescribeSubnets"} {
+			if n := w.asked(action); n < 5 || n > 30 {
+				w.Errorf("%s: %d calls in five minutes", action, n)
+			}
+		}
+		w.sim.Fail("AssignPrivateIpAddresses", "", 0)
+		time.Sleep(registry.MostEmpty)
+		w.mustAcquire(1)
+	})
 }
 
 // TestNearest: of several subnets, the one with the most of the tags is named; one with a

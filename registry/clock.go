@@ -25,6 +25,7 @@ const (
 	MostBackoff = 8 * time.Second  // of NotBefore, for an action that EC2 throttles
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
 	MostFull    = 5 * time.Minute  // of FullUntil
+	MostEmpty   = 30 * time.Second // of a Failure, if a subnet is full
 	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout
 )
 
@@ -144,7 +145,7 @@ func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
 		s.GaveUp[key] = w
 	}
 	for key, failure := range s.Failures {
-		failure.Since, failure.Began = since(failure.Since), since(failure.Began)
+		failure.Since, failure.Began, failure.Until = since(failure.Since), since(failure.Began), until(failure.Until, MostEmpty)
 		s.Failures[key] = failure
 	}
 	for a, t := range s.Gone {

@@ -169,6 +169,7 @@ func (f *Failure) describe(c *codec.Codec) {
 		codec.Optional(c, "hint", &f.Hint, codec.Text)
 		codec.Optional(c, "began", &f.Began, codec.Time)
 		codec.Field(c, "since", &f.Since, codec.Time)
+		codec.Optional(c, "until", &f.Until, codec.Time)
 	})
 }
 

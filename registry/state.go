@@ -172,6 +172,7 @@ type Failure struct {
 	Hint  string    `json:"hint,omitempty"` // what an operator can do
 	Began time.Time `json:"began,omitzero"` // when the request began, with the waiters of that time; zero: a new request is running
 	Since time.Time `json:"since"`
+	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before: the subnet is full
 }
 
 // Blank reports whether the registry knows nothing yet, not even that no address is in use.

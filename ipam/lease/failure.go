@@ -19,7 +19,8 @@ import (
 
 // told returns an error if another process has just asked EC2 on behalf of the owner, and
 // failed. That process must have begun after the owner became a waiter. So a hundred ADDs
-// that wait for what EC2 refuses do not ask one after the other.
+// that wait for what EC2 refuses do not ask one after the other. If a subnet is full, the failure
+// counts for later ADDs, too.
 func (p *Pool) told(o Owner, none error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -27,10 +28,14 @@ func (p *Pool) told(o Owner, none error) error {
 		return err
 	}
 	f := s.Failures[p.Concern(o)]
-	if w, ok := s.Waiters[o.waiter()]; !ok || !f.Began.After(w.Since) || time.Since(f.Since) > justNow {
-		return nil
+	w, ok := s.Waiters[o.waiter()]
+	switch {
+	case ok && f.Began.After(w.Since) && time.Since(f.Since) <= justNow:
+		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
+	case time.Now().Before(f.Until):
+		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: this node asks EC2 again after %s: %s", Lacking(none), f.Until.Format(time.RFC3339), f.Text)
 	}
-	return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
+	return nil
 }
 
 // overdue returns the error of an ADD whose time has ended while it waited for another
