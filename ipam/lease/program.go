@@ -34,7 +34,7 @@ func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 		if _, err := r.Delegate(ctx, IPAMProgram, acquire, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
-		a, err := p.Take(context.WithoutCancel(own), o) // the program has leased it to the owner, maybe at the last moment
+		a, err := p.takeAtLast(own, o) // the program has leased it to the owner, maybe at the last moment
 		if IsNone(err) {
 			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime", "%s has got an address for the pod, and its lease has ended since: %w", IPAMProgram, err)
 		}

@@ -58,10 +58,10 @@ func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, er
 // atLast is for an owner whose time has ended before its turn. The process that has the turn may still wait for EC2, and
 // meanwhile a DEL may have made an address free. If not, the owner stays the waiter that it is.
 func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, error) {
-	const moment = time.Second
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), moment)
-	defer cancel()
 	overdue := p.overdue(o, ended)
+	if !errors.Is(ended, context.DeadlineExceeded) {
+		return Allocation{}, overdue // the process is to end
+	}
 	s, err := p.Registry.View()
 	if err != nil {
 		return Allocation{}, overdue
@@ -69,9 +69,16 @@ func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, er
 	if eni, _ := Candidates(s, p.Policy, time.Now()); p.lacks(s, eni) != nil {
 		return Allocation{}, overdue
 	}
-	a, err := p.Take(ctx, o)
+	a, err := p.takeAtLast(ctx, o)
 	if err != nil {
 		return Allocation{}, overdue
 	}
 	return a, nil
+}
+
+// takeAtLast is Take for an owner whose time may have ended. It waits a second for the registry at most.
+func (p *Pool) takeAtLast(ctx context.Context, o Owner) (Allocation, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	return p.Take(ctx, o)
 }
