@@ -16,8 +16,7 @@ import (
 // a runtime would read instead of it.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
-		return []Finding{{Severity: severe, About: p.path(conf.Dir), Means: conf.ErrNone.Error() + " is in this directory: no pod gets a network",
-			Do: "copy one of the examples in /usr/share/doc/cni-ipvlan-vpc-k8s to this directory; if the conflist is elsewhere, name it with --config"}}, nil
+		return p.withoutConflist(), nil
 	}
 	mistakes, err := conf.Mistakes(p.file, p.binDir)
 	if err != nil {
@@ -35,4 +34,20 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 			Do:    "remove this file, or rename " + filepath.Base(p.file) + " so that it sorts before"})
 	}
 	return found, err
+}
+
+// withoutConflist says why there is no conflist of ours: nobody can read it, or it is not where it should be.
+func (p *Node) withoutConflist() (found []Finding) {
+	files, _ := conf.Files(p.given) // without the directory there is none
+	for _, f := range files {
+		if _, err := conf.Read(f); err != nil {
+			found = append(found, Finding{Severity: severe, About: f, Means: "it cannot be read: " + strings.TrimPrefix(err.Error(), f+": ") + ": no pod gets a network from it",
+				Do: "correct the file; " + cli.Name + " validate " + f + " lists all mistakes"})
+		}
+	}
+	if len(found) > 0 {
+		return found
+	}
+	return []Finding{{Severity: severe, About: p.given, Means: conf.ErrNone.Error() + " is there: no pod gets a network",
+		Do: "copy one of the examples in /usr/share/doc/cni-ipvlan-vpc-k8s to the directory that the runtime reads; if the conflist is elsewhere, name it with --config"}}
 }
