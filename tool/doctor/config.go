@@ -27,7 +27,11 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 		found = append(found, Finding{Severity: severe, About: m.File, Means: strings.TrimPrefix(m.String(), m.File+": "),
 			Do: "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
 	}
-	files, err := conf.Files(filepath.Dir(p.file))
+	dir := filepath.Dir(p.file)
+	if p.given == p.file && dir != p.path(conf.Dir) {
+		return found, nil // nobody says that a runtime reads this directory
+	}
+	files, err := conf.Files(dir)
 	if err == nil && len(files) > 0 && files[0] != p.file && !conf.Delegates(files[0]) {
 		found = append(found, Finding{Severity: severe, About: files[0],
 			Means: "container runtimes read the first file of the directory, which is this one: no pod gets a network from " + filepath.Base(p.file),
