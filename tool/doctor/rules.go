@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -21,11 +22,15 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
+	routes, err := p.pool.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
+	if err != nil {
+		return nil, err
+	}
 	pods := p.podAddrs()
 	var found []Finding
 	for _, r := range rules {
 		h, ours := pods[r.From.Addr()]
-		if !ours || !r.From.IsSingleIP() || r.Protocol == nl.RouteProtocol {
+		if !ours || !r.From.IsSingleIP() || r.Protocol == nl.RouteProtocol || needed(r, routes) {
 			continue
 		}
 		whose := "the next pod that gets the address"
@@ -50,11 +55,22 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	return pods
 }
 
+// fromPod is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
+const fromPod = 1536
+
+// needed reports whether a pod of amazon-vpc-cni-k8s still runs, and needs its rule. The node then has a route to it
+// that is none of ours.
+func needed(r nl.Rule, routes []nl.Route) bool {
+	return r.Pref == fromPod && slices.ContainsFunc(routes, func(to nl.Route) bool { return to.Dst == r.From && to.Protocol != nl.RouteProtocol })
+}
+
 // maker names who makes such rules, by the preferences and tables that each is known for.
 func maker(r nl.Rule) string {
 	switch {
 	case r.Pref == 32765:
 		return "nodeadm of EKS" // and amazon-vpc-cni-k8s, which nodeadm follows
+	case r.Pref == fromPod:
+		return "amazon-vpc-cni-k8s"
 	case r.Pref >= 30200 && r.Pref < 30500:
 		return "nm-cloud-setup"
 	case r.Pref >= 10000 && r.Pref < 12000:
