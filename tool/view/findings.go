@@ -34,6 +34,10 @@ const young = 2 * time.Minute
 // Findings lists all differences, the harmless ones last.
 func (k *Comparison) Findings() []Finding {
 	var fs []Finding
+	if k.empty() {
+		fs = append(fs, Finding{"registry", "it has no ENIs: no pod has asked for an address since the boot, or somebody has deleted it",
+			"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name + " registry-gc", true})
+	}
 	for _, id := range slices.Sorted(maps.Keys(k.eniIDs())) {
 		if !k.changing[id] {
 			fs = append(fs, k.judgeENI(id)...)
@@ -55,6 +59,9 @@ func (k *Comparison) Findings() []Finding {
 	})
 	return fs
 }
+
+// empty reports whether the registry knows nothing yet. That it does not know one thing is then no finding.
+func (k *Comparison) empty() bool { return len(k.state.ENIs) == 0 }
 
 func (k *Comparison) eniIDs() map[string]bool {
 	ids := map[string]bool{}
@@ -83,6 +90,8 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
 		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC + ": its pods have lost their network, and new pods do not use it",
 			"check dmesg for errors of the network driver, and whether somebody has moved the link to another namespace; the ENI serves pods again when the link is back", false}}
+	case attached && k.empty():
+		return nil
 	case !inRegistry && attached:
 		return []Finding{{id, "it is attached, but the registry does not know it: no pod gets its addresses",
 			"wait until metadata shows it, then run " + cli.Name + " registry-gc --free-after=15m, which learns it", !k.Metadata.Answered || k.Metadata.enis[id].ID == ""}}
@@ -130,7 +139,7 @@ func (k *Comparison) inPrefix(h Holding) bool {
 
 // judgeStray judges an ENI that was made for this node and is not attached.
 func (k *Comparison) judgeStray(id string) []Finding {
-	if len(k.state.Intents) > 0 || !k.state.Rebuilt.Since.IsZero() {
+	if len(k.state.Intents) > 0 || k.empty() || !k.state.Rebuilt.Since.IsZero() {
 		return []Finding{{id, "it was made for this node and is not attached: a process is about to attach it, or was interrupted",
 			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
 	}
@@ -184,6 +193,9 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 	if k.EC2.Answered && k.EC2.on(a) == "" {
 		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: EC2 drops what the pod sends from it",
 			"find the pod by its namespace (lsns -t net) and delete it", false}}
+	}
+	if k.empty() {
+		return nil // the next process finds it there
 	}
 	return []Finding{{at, where + " has it, but the registry has no lease: the next pod might get it, too",
 		"run " + cli.Name + " registry-gc --free-after=15m, which finds addresses in use and leases them", false}}
