@@ -26,8 +26,8 @@ type Network struct {
 // with the others.
 func Networks(path string) ([]Network, error) {
 	files, err := conflistsAt(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // so there are no pods of ours
+	if errors.Is(err, fs.ErrNotExist) && !isRead(path) {
+		return nil, nil // without the directory there are no pods of ours
 	}
 	var all []Network
 	seen := map[string]bool{}
