@@ -41,6 +41,26 @@ func TestMetricNames(t *testing.T) {
 	}
 }
 
+// TestMetricsFile checks that CNIMetricsStale looks at the file that the unit, the help and the docs name.
+func TestMetricsFile(t *testing.T) {
+	alert := regexp.MustCompile(`mtime_seconds\{file=~"(.+)"\}`).FindStringSubmatch(read(t, "alerts.yaml"))
+	if alert == nil {
+		t.Fatal("alerts.yaml looks at the age of no file")
+	}
+	watched := regexp.MustCompile("^" + alert[1] + "$")
+	for _, file := range []string{"../systemd/system/cni-metrics.service", "../tool/metrics.go", "../docs/operations.md", "chart/values.yaml"} {
+		named := regexp.MustCompile(`/\S+\.prom`).FindAllString(read(t, file), -1)
+		if len(named) == 0 {
+			t.Errorf("%s names no file for metrics", file)
+		}
+		for _, n := range named {
+			if !watched.MatchString(n) {
+				t.Errorf("%s names %s, whose age no alert looks at", file, n)
+			}
+		}
+	}
+}
+
 // TestDashboard checks that the dashboard is JSON, that each panel has its own ID, and that
 // no two panels overlap.
 func TestDashboard(t *testing.T) {

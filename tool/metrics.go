@@ -22,7 +22,7 @@ func metrics() *cli.Command {
 		Usage: "Write the state of the node for Prometheus",
 		Description: `For the textfile collector of node_exporter, by a timer:
 
-    ` + Name + ` metrics --file /var/lib/node_exporter/cni-ipvlan-vpc.prom
+    ` + Name + ` metrics --file /var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc.prom
 
 It reads the registry, and with egresses in the configuration the namespaces of
 their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name help samples[] {labels value}"),
