@@ -36,7 +36,7 @@ their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name 
 			if err != nil {
 				return err
 			}
-			all := view.Metrics(s, conf.ReuseWaits(c.String("config")), time.Now())
+			all := view.Metrics(s, conf.ReuseWaits(c.String("config")), conf.Wanted(c.String("config"), s), time.Now())
 			pods, failed := egressPods(c.String("config"), s)
 			if pods != nil {
 				all = append(all, view.EgressMetrics(pods)...)

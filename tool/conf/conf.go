@@ -254,6 +254,28 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 	}
 }
 
+// Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. Without a configuration that is
+// the warm.min that the last ADD has read.
+func Wanted(path string, s *registry.State) map[string]int {
+	wanted := map[string]int{}
+	for pool, w := range s.Warm {
+		wanted[pool] = w.Min
+	}
+	config, err := Find(path)
+	if err != nil {
+		return wanted
+	}
+	for _, p := range config.Policies() {
+		if _, noted := wanted[p.Pool]; noted {
+			wanted[p.Pool] = p.Wanted(s)
+		}
+		if !slices.Contains(p.Families, lease.IPv4) {
+			delete(wanted, p.Pool)
+		}
+	}
+	return wanted
+}
+
 // First returns the first conflist in a directory that has one of our plugins that gives
 // addresses, or the file itself.
 func First(path string) string {

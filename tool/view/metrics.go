@@ -15,20 +15,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Metrics are what the registry knows of the node.
-func Metrics(s *registry.State, wait func(string) time.Duration, now time.Time) []Metric {
+// Metrics are what the registry knows of the node. Wanted has how many free addresses each pool is to have.
+func Metrics(s *registry.State, wait func(string) time.Duration, wanted map[string]int, now time.Time) []Metric {
 	all := Tally(s, wait, now)
-	return append(append(addressMetrics(s, all, now), growthMetrics(s, now)...), fileMetrics()...)
+	return append(append(addressMetrics(s, all, wanted, now), growthMetrics(s, now)...), fileMetrics()...)
 }
 
 // addressMetrics show which addresses there are, and where.
-func addressMetrics(s *registry.State, all []Holding, now time.Time) []Metric {
+func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now time.Time) []Metric {
 	info := Metric{Name: "node_info", Help: "The node, always 1."}
 	if s.Instance.ID != "" {
 		// Prometheus has a label instance of its own: the target.
 		info.Add(1, "instance_id", s.Instance.ID, "instance_type", s.Instance.Type, "zone", s.Instance.Zone, "version", release.Version())
 	}
-	return []Metric{info, stateMetric(s, all), prefixMetric(s), eniMetric(s, now), warmMetric(s), reservedMetric(s, all)}
+	return []Metric{info, stateMetric(s, all), prefixMetric(s), eniMetric(s, now), warmMetric(wanted), reservedMetric(s, all)}
 }
 
 // stateMetric counts the addresses of each ENI.
@@ -88,10 +88,10 @@ func eniMetric(s *registry.State, now time.Time) Metric {
 }
 
 // warmMetric is what the pools want.
-func warmMetric(s *registry.State) Metric {
-	m := Metric{Name: "warm_min_addresses", Help: "Free addresses that a pool is to have at least (warm.min)."}
-	for pool, w := range s.Warm {
-		m.Add(float64(w.Min), "pool", conf.PoolName(pool))
+func warmMetric(wanted map[string]int) Metric {
+	m := Metric{Name: "warm_min_addresses", Help: "Free IPv4 addresses that a pool is to have at least: warm.min, but none for more pods than maxPods."}
+	for pool, n := range wanted {
+		m.Add(float64(n), "pool", conf.PoolName(pool))
 	}
 	return m
 }
