@@ -26,10 +26,11 @@ func maxPods() *cli.Command {
 It counts every address of every ENI but the boot ENI, and on further network
 cards but the one at device index 0. Pods that ask for a subnet, for security groups,
 for an ENI or for a whole ENI take ENIs from the others: leave these out by
---except-enis. If EC2 does not tell the limits, and this node
-has not asked before, it warns and takes the kubelet's own, 110.` + cli.JSON("max_pods"),
+--except-enis, and so those that maxENIs of the configuration forbids. If EC2 does
+not tell the limits, and this node has not asked before, it warns and takes the
+kubelet's own, 110.` + cli.JSON("max_pods"),
 		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"},
-			&cli.IntFlag{Name: "except-enis", Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own"}},
+			&cli.IntFlag{Name: "except-enis", Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or forbidden by maxENIs"}},
 		Action: func(c *cli.Context) error {
 			l, err := view.Limits(c.Context)
 			if n := c.Int("except-enis"); n < 0 {
