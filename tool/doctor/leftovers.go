@@ -57,6 +57,9 @@ func (p *Node) strayVeth(l nl.Link) string {
 	if l.Group != nl.OwnGroup || l.Kind != "veth" || len(words) < 4 {
 		return ""
 	}
+	if len(p.state.ENIs) == 0 {
+		return "" // the registry is empty, and the next process finds the pods
+	}
 	key := registry.Key{Network: words[1], Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
 	for _, lease := range p.state.Leases.All() {
 		if lease.Key == key || lease.ContainerID == "" {
