@@ -76,7 +76,7 @@ primary address of an ENI where a packet went to another one.` +
 			if err != nil {
 				return err
 			}
-			return answerWhois(c, h, a, at)
+			return answerWhois(c, h, a.Unmap(), at)
 		},
 	}
 }

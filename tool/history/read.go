@@ -121,6 +121,9 @@ func firstLine(path string) (first registry.Line, ok bool, err error) {
 		}
 		return nil
 	})
+	if errors.Is(err, bufio.ErrTooLong) {
+		return first, false, nil // no text
+	}
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
