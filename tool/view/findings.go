@@ -205,7 +205,9 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 	on := k.EC2.on(h.Addr)
 	switch {
-	case !k.EC2.Answered || on == h.ENI && on != "" || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
+	case h.ENI == "" && on == "":
+		return nil // the original leaves such behind, and no pod gets them
+	case !k.EC2.Answered || on == h.ENI || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
 		return nil
 	case on != "":
 		return []Finding{{at, fmt.Sprintf("the registry has it on %s, EC2 on %s: a pod that gets it would have no network", orNone(h.ENI), on),

@@ -128,7 +128,7 @@ func poolsOf(s *registry.State, all []Holding) []poolStatus {
 	pools := []poolStatus{}
 	for _, pool := range slices.Sorted(maps.Keys(enis)) {
 		name := conf.PoolName(pool)
-		n := count(all, func(h Holding) bool { return h.Pool == name })
+		n := count(all, func(h Holding) bool { return h.Pool == name && (h.ENI != "" || h.Leased()) }) // no pod gets an address without an ENI
 		pools = append(pools, poolStatus{name, enis[pool], n, s.Warm[pool].Min, s.Warm[pool].Max})
 	}
 	return pools
