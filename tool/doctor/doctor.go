@@ -63,7 +63,7 @@ var checks = []Check{
 	{"kernel", "ipvlan and nftables", (*Node).checkKernel, false},
 	{"neighbors", "the limits of the neighbour table, one for all pods", (*Node).checkNeighbors, false},
 	{"sysctl", "forwarding and the reverse path filter", (*Node).checkSysctls, false},
-	{"links", "the links of the ENIs: up, and of one MTU", (*Node).checkLinks, false},
+	{"links", "the links of the ENIs: up, of one MTU, and the families of the boot ENI", (*Node).checkLinks, false},
 	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, false},
 	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, false},
 	{"rules", "rules of others that catch packets of pods", (*Node).checkRules, false},

@@ -49,6 +49,34 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 		}
 		found = append(found, p.checkLink(id, l, boot, config.MTU, pods[id])...)
 	}
+	lacking, err := p.checkFamilies()
+	return append(found, lacking...), err
+}
+
+// checkFamilies finds what every ADD would find: pods are to have a family of addresses that the link of the boot ENI
+// has not. STATUS asks only for an address of any family.
+func (p *Node) checkFamilies() ([]Finding, error) {
+	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	var found []Finding
+	for _, n := range networks {
+		config, err := conf.Decode(n.File, n.IPAM)
+		if n.IPAM == nil || err != nil {
+			continue
+		}
+		own, err := p.pool.Host.Addrs(n.Pair.HostInterface)
+		if err != nil || len(own) == 0 {
+			continue // STATUS of the plugin says so
+		}
+		for _, f := range config.Policies()[0].Families {
+			if !slices.ContainsFunc(own, func(a nl.Addr) bool {
+				return nl.FamilyOf(a.Prefix.Addr()) == f && !a.Prefix.Addr().IsLinkLocalUnicast()
+			}) {
+				found = append(found, Finding{Severity: severe, About: n.Pair.HostInterface,
+					Means: fmt.Sprintf("it has no %v address, and pods of the network %s are to have %[1]v: their ADD fails", f, n.Name),
+					Do:    fmt.Sprintf("give the boot ENI an %v address, and see that the node configures it; or leave %[1]v out of ipFamilies", f)})
+			}
+		}
+	}
 	return found, nil
 }
 
