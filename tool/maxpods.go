@@ -32,6 +32,9 @@ kubelet's own, 110.` + cli.JSON("max_pods"),
 		Flags: []cli.Flag{&cli.IntFlag{Name: "max", DefaultText: "no limit", Usage: "print `N` at most"},
 			&cli.IntFlag{Name: "except-enis", Usage: "leave `N` ENIs out: they are for pods that ask for ENIs of their own, or forbidden by maxENIs"}},
 		Action: func(c *cli.Context) error {
+			if n := c.Int("max"); n < 0 {
+				return cli.Misuse(c, "--max %d: want a number of pods", n)
+			}
 			l, err := view.Limits(c.Context)
 			if n := c.Int("except-enis"); n < 0 {
 				return cli.Misuse(c, "--except-enis %d: want a number of ENIs", n)
