@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
@@ -46,6 +47,7 @@ primary address of an ENI where a packet went to another one.` +
 			`; with --flow-log: [] the fields of the record, src_pod and dst_pod`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "at", Usage: "say who had the address at this `TIME`"},
+			conf.Flag(),
 			&cli.StringFlag{Name: "flow-log", Usage: "add the pods to the records of this `FILE`; -: standard input"},
 		},
 		Action: func(c *cli.Context) error {
@@ -55,7 +57,7 @@ primary address of an ENI where a packet went to another one.` +
 				if c.String("at") != "" {
 					return cli.Misuse(c, "--at: a flow log has the times itself")
 				}
-				h, err := readHistory(args)
+				h, err := readHistory(c.String("config"), args)
 				if err != nil {
 					return err
 				}
@@ -72,7 +74,7 @@ primary address of an ENI where a packet went to another one.` +
 			if err != nil {
 				return cli.Misuse(c, "--at: %w", err)
 			}
-			h, err := readHistory(args[1:])
+			h, err := readHistory(c.String("config"), args[1:])
 			if err != nil {
 				return err
 			}
@@ -82,18 +84,11 @@ primary address of an ENI where a packet went to another one.` +
 }
 
 // readHistory reads the logs at these paths, or that of this node.
-func readHistory(paths []string) (*history.History, error) {
+func readHistory(config string, paths []string) (*history.History, error) {
 	if len(paths) == 0 {
-		s, err := cli.ViewRegistry()
-		if err != nil {
+		var err error
+		if paths, err = nodesLogs(config); err != nil {
 			return nil, err
-		}
-		if s.Log.File == "" {
-			return nil, cli.Hint(fmt.Errorf("this node writes no lease log"), "name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")
-		}
-		for _, name := range []string{s.Log.File, s.Log.File + ".*"} {
-			files, _ := filepath.Glob(name)
-			paths = append(paths, files...)
 		}
 	}
 	h, unread, err := history.Read(paths...)
@@ -104,6 +99,30 @@ func readHistory(paths []string) (*history.History, error) {
 		slog.Warn("some lines of the lease logs are no lines of a lease log, and were ignored", "lines", unread)
 	}
 	return h, nil
+}
+
+// nodesLogs are the files of this node's lease log. The registry names it, and before the first pod after a boot the
+// configuration.
+func nodesLogs(config string) ([]string, error) {
+	s, err := cli.ViewRegistry()
+	if err != nil {
+		return nil, err
+	}
+	file := s.Log.File
+	if c, err := conf.Find(config); file == "" && err == nil && c.LeaseLog != nil {
+		file = c.LeaseLog.File
+	}
+	if file == "" {
+		return nil, cli.Hint(fmt.Errorf("this node writes no lease log"), "name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")
+	}
+	files, _ := filepath.Glob(file + ".*")
+	if _, err = os.Stat(file); err == nil {
+		files = append(files, file)
+	}
+	if len(files) == 0 {
+		return nil, cli.Rooted(err)
+	}
+	return files, nil
 }
 
 // parseTime reads a time that a person has typed. Nothing is the zero time.
