@@ -26,7 +26,7 @@ same directory that would fight over what the node has once. If there are
 mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 		ArgsUsage: "CONFLIST...",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "bin-dir", Value: "/opt/cni/bin", Usage: "look for the plugins in `DIR`; empty: do not look"},
+			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`; empty: do not look"},
 		},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -45,13 +46,33 @@ const defaultReuse = time.Minute
 // KubeletPods is the kubelet's own limit (kubelet(1), --max-pods).
 const KubeletPods = 110
 
-// Dir is where container runtimes look for network configurations.
-const Dir = "/etc/cni/net.d"
+// Where container runtimes look for network configurations and for plugins. k3s has directories of its own.
+const (
+	Dir       = "/etc/cni/net.d"
+	BinDir    = "/opt/cni/bin"
+	K3sDir    = "/var/lib/rancher/k3s/agent/etc/cni/net.d"
+	K3sBinDir = "/var/lib/rancher/k3s/data/cni"
+)
+
+// onK3s reports whether our conflist is where k3s looks for it, and not where others do.
+var onK3s = sync.OnceValue(func() bool { return First(Dir) == "" && First(K3sDir) != "" })
+
+// UsualBinDir is where the runtime of this node looks for plugins.
+func UsualBinDir() string {
+	if onK3s() {
+		return K3sBinDir
+	}
+	return BinDir
+}
 
 // Flag says where the configuration of the plugins is.
 func Flag() cli.Flag {
+	usual := Dir
+	if onK3s() {
+		usual = K3sDir
+	}
 	return &cli.StringFlag{
-		Name: "config", Value: Dir,
+		Name: "config", Value: usual,
 		Usage: "read our plugins' configuration from the conflist `PATH`, or from the first one in the directory that has it",
 	}
 }

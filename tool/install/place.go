@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // A Place says where the parts are on a node.
@@ -38,7 +40,7 @@ type platform struct {
 // Flatcar: /usr is read-only, and /opt/bin is for the administrator.
 // CRI-O: crio.conf(5), plugin_dirs and network_dir. EKS: the AMI's containerd has the directories of all others.
 var platforms = []platform{
-	{Place{"k3s", "/var/lib/rancher/k3s/data/cni", "/var/lib/rancher/k3s/agent/etc/cni/net.d", local, true}, has("/var/lib/rancher/k3s/agent")},
+	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, local, true}, has("/var/lib/rancher/k3s/agent")},
 	{Place{"talos", binDir, confDir, binDir, false}, runs("talos")},
 	{Place{"bottlerocket", binDir, confDir, binDir, false}, runs("bottlerocket")},
 	{Place{"flatcar", binDir, confDir, "/opt/bin", true}, runs("flatcar")},
@@ -49,8 +51,8 @@ var platforms = []platform{
 
 // The directories of most runtimes.
 const (
-	binDir  = "/opt/cni/bin"
-	confDir = "/etc/cni/net.d"
+	binDir  = conf.BinDir
+	confDir = conf.Dir
 )
 
 // Platforms are the names of all platforms.
