@@ -275,24 +275,34 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 	}
 }
 
-// Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. Without a configuration that is
-// the warm.min that the last ADD has read.
+// Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. A pool that no configuration has
+// any more wants none. Without a configuration, it is the warm.min that the last ADD has read.
 func Wanted(path string, s *registry.State) map[string]int {
-	wanted := map[string]int{}
+	noted, wanted := map[string]int{}, map[string]int{}
 	for pool, w := range s.Warm {
-		wanted[pool] = w.Min
+		noted[pool] = w.Min
 	}
-	config, err := Find(path)
-	if err != nil {
-		return wanted
+	files, _ := conflistsAt(path)
+	found := false
+	for _, f := range files {
+		list, err := Read(f)
+		raw := list.Plugin(TypeIPAM)
+		if err != nil || raw == nil {
+			continue
+		}
+		config, err := Decode(f, raw)
+		if err != nil {
+			return noted
+		}
+		found = true
+		for _, p := range config.Policies() {
+			if _, known := noted[p.Pool]; known && slices.Contains(p.Families, lease.IPv4) {
+				wanted[p.Pool] = p.Wanted(s)
+			}
+		}
 	}
-	for _, p := range config.Policies() {
-		if _, noted := wanted[p.Pool]; noted {
-			wanted[p.Pool] = p.Wanted(s)
-		}
-		if !slices.Contains(p.Families, lease.IPv4) {
-			delete(wanted, p.Pool)
-		}
+	if !found {
+		return noted
 	}
 	return wanted
 }
