@@ -6,9 +6,7 @@ package tool
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"slices"
@@ -80,7 +78,7 @@ func needsOf(c *cli.Context) (iam.Needs, error) {
 		n.Pools, n.Requests = config.Policies(), config.Permissions
 		n.Mode = cmp.Or(n.Mode, n.Pools[0].Provision)
 		return n, nil
-	case c.IsSet("config") || n.Mode == "" || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, conf.ErrNone):
+	case c.IsSet("config") || n.Mode == "" || !conf.Absent(err):
 		return n, err
 	}
 	n.Pools = []lease.Policy{{Families: []lease.Family{lease.IPv4}}}

@@ -20,14 +20,19 @@ ENI stays whose addresses pods of this node have, those of its prefixes too, as
 the registry or the kernel shows: drain the node first. So does one that is
 attached to another instance, or was made for one, and one with the tag
 ` + tagNoManage + `=true. So does an ENI for which pods may ask (requests in
-the configuration): somebody else has created it.` + cli.JSON("removed"),
+the configuration): somebody else has created it. So nothing is removed while
+nobody can read the configuration.` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",
 		Flags:     []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			policy := policyOf(c) // it says for which ENIs pods may ask: others have created these
+			// It says for which ENIs pods may ask: others have created these, and nobody brings one back.
+			if _, err := conf.Find(c.String("config")); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
+				return err
+			}
+			policy := policyOf(c)
 			policy.Provision = "" // whatever the plugins may do: an operator asks
 			p, err := cli.OpenPool(policy)
 			if err != nil {

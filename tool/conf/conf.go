@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -190,39 +191,14 @@ func Find(path string) (*lease.Config, error) {
 			return Decode(f, raw)
 		}
 	}
-	return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), unread)
+	if unread != nil { // it may be ours
+		return nil, errors.Join(fmt.Errorf("%s: %v", path, ErrNone), unread)
+	}
+	return nil, fmt.Errorf("%s: %w", path, ErrNone)
 }
 
-// Pools returns the pools of all configurations of ipam in a directory. It returns nil if there is none, or if not all can be
-// read, or if dir is a file: then nobody knows which pools there are.
-func Pools(dir string) map[string]bool {
-	files, err := Files(dir)
-	if err != nil {
-		return nil
-	}
-	var pools map[string]bool
-	for _, f := range files {
-		list, err := Read(f)
-		if err != nil {
-			return nil
-		}
-		raw := list.Plugin(TypeIPAM)
-		if raw == nil {
-			continue
-		}
-		config, err := Decode(f, raw)
-		if err != nil {
-			return nil
-		}
-		if pools == nil {
-			pools = map[string]bool{}
-		}
-		for _, p := range config.Policies() {
-			pools[p.Pool] = true
-		}
-	}
-	return pools
-}
+// Absent reports whether an error of Find means that there is no configuration, and not that nobody can read it.
+func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
 // Decode decodes the configuration of ipam, which the file has.
 func Decode(file string, raw json.RawMessage) (*lease.Config, error) {
@@ -273,38 +249,6 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 		}
 		return defaultReuse
 	}
-}
-
-// Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. A pool that no configuration has
-// any more wants none. Without a configuration, it is the warm.min that the last ADD has read.
-func Wanted(path string, s *registry.State) map[string]int {
-	noted, wanted := map[string]int{}, map[string]int{}
-	for pool, w := range s.Warm {
-		noted[pool] = w.Min
-	}
-	files, _ := conflistsAt(path)
-	found := false
-	for _, f := range files {
-		list, err := Read(f)
-		raw := list.Plugin(TypeIPAM)
-		if err != nil || raw == nil {
-			continue
-		}
-		config, err := Decode(f, raw)
-		if err != nil {
-			return noted
-		}
-		found = true
-		for _, p := range config.Policies() {
-			if _, known := noted[p.Pool]; known && slices.Contains(p.Families, lease.IPv4) {
-				wanted[p.Pool] = p.Wanted(s)
-			}
-		}
-	}
-	if !found {
-		return noted
-	}
-	return wanted
 }
 
 // First returns the first conflist in a directory that has one of our plugins that gives

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// Pools returns the pools of all conflists in a directory. It returns nil if there is none, or if not all can be read, or if dir is
+// a file: then nobody knows which pools there are.
+func Pools(dir string) map[string]bool {
+	files, err := Files(dir)
+	if err != nil {
+		return nil
+	}
+	var pools map[string]bool
+	for _, p := range policies(files) {
+		if pools == nil {
+			pools = map[string]bool{}
+		}
+		pools[p.Pool] = true
+	}
+	return pools
+}
+
+// Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. A pool that no configuration has
+// any more wants none. Without a configuration, it is the warm.min that the last ADD has read.
+func Wanted(path string, s *registry.State) map[string]int {
+	noted, wanted := map[string]int{}, map[string]int{}
+	for pool, w := range s.Warm {
+		noted[pool] = w.Min
+	}
+	files, _ := conflistsAt(path) // without files there are no policies
+	all := policies(files)
+	if len(all) == 0 {
+		return noted
+	}
+	for _, p := range all {
+		if _, known := noted[p.Pool]; known && slices.Contains(p.Families, lease.IPv4) {
+			wanted[p.Pool] = p.Wanted(s)
+		}
+	}
+	return wanted
+}
+
+// policies returns those of all pools that the conflists have. If one of these cannot be read, it returns none.
+func policies(conflists []string) (all []lease.Policy) {
+	for _, f := range conflists {
+		list, err := Read(f)
+		if err != nil {
+			return nil
+		}
+		raw := list.Plugin(TypeIPAM)
+		if raw == nil {
+			continue
+		}
+		config, err := Decode(f, raw)
+		if err != nil {
+			return nil
+		}
+		all = append(all, config.Policies()...)
+	}
+	return all
+}
