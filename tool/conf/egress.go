@@ -18,9 +18,11 @@ func Egress(path string) (*egress.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	var unread error
 	for _, f := range files {
 		list, err := Read(f)
 		if err != nil || list.Plugin(TypeIPAM) == nil {
+			unread = errors.Join(unread, err)
 			continue
 		}
 		c := new(egress.Config)
@@ -31,5 +33,5 @@ func Egress(path string) (*egress.Config, error) {
 		}
 		return c, nil
 	}
-	return nil, fmt.Errorf("%s: %w", path, ErrNone)
+	return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), unread)
 }
