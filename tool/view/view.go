@@ -50,6 +50,7 @@ type Comparison struct {
 	now      time.Time
 	state    *registry.State
 	used     lease.Used             // pods' addresses in the kernel
+	routed   map[netip.Addr]bool    // those that only a route shows
 	own      map[netip.Addr]bool    // the node's, in the kernel
 	links    map[string]string      // names of links by MAC
 	Metadata Source                 // of this instance's ENIs
@@ -75,7 +76,7 @@ func Compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration)
 	for _, a := range own {
 		k.own[a.Prefix.Addr()] = true
 	}
-	if err := addRoutes(p.Host, k.used); err != nil {
+	if err := k.addRoutes(p.Host); err != nil {
 		return nil, err
 	}
 	if k.links, err = LinkNames(); err != nil {
@@ -113,11 +114,12 @@ func (k *Comparison) settle(before *registry.State, wait func(string) time.Durat
 
 // addRoutes adds the addresses to which the node has a host route. A pod may have such an
 // address in a namespace that cannot be seen from here.
-func addRoutes(host *nl.NS, used lease.Used) error {
+func (k *Comparison) addRoutes(host *nl.NS) error {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
+	k.routed = map[netip.Addr]bool{}
 	for _, r := range routes {
-		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && used.By[a] == "" {
-			used.By[a] = "route dev " + r.Dev
+		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && k.used.By[a] == "" {
+			k.used.By[a], k.routed[a] = "route dev "+r.Dev, true
 		}
 	}
 	return err
@@ -257,9 +259,10 @@ func (k *Comparison) kernel(a netip.Addr) string {
 	return k.used.By[a]
 }
 
-// addrs returns the addresses that the registry, metadata or EC2 know. Of the kernel's
-// addresses, it returns those in the subnets of this node's ENIs: a namespace may have
-// others, which are not ours.
+// addrs returns the addresses that the registry, metadata or EC2 know. Of the addresses of
+// namespaces, it returns those in the subnets of this node's ENIs: a namespace may have
+// others, which are not ours. A route alone shows no pod: with systemd-networkd, a node has
+// such routes to the gateway and to the DNS server of its subnet.
 func (k *Comparison) addrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {
@@ -273,7 +276,7 @@ func (k *Comparison) addrs() []netip.Addr {
 		}
 	}
 	for a := range k.used.By {
-		if k.local(a) {
+		if k.local(a) && !k.routed[a] {
 			all[a] = true
 		}
 	}
