@@ -190,6 +190,9 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 // judgeUsed judges an address that a namespace has without a lease.
 func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 	where := k.used.By[a]
+	if k.state.ENIs[cmp.Or(k.EC2.on(a), k.Metadata.on(a))].Foreign {
+		return nil // no pod gets it
+	}
 	if k.EC2.Answered && k.EC2.on(a) == "" {
 		return []Finding{{at, where + " has it, but in EC2 it is on no ENI of this node: EC2 drops what the pod sends from it",
 			"find the pod by its namespace (lsns -t net) and delete it", false}}
