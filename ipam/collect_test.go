@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
@@ -55,4 +58,39 @@ func TestCollectionGivesWay(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("it fails with %v", err)
 	}
+}
+
+// TestEndWhileLooking: a DEL comes after a collection has seen its pod, and before the collection changes the registry. The
+// address is free, and cools like any other.
+func TestEndWhileLooking(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	a := w.mustAcquire(1)
+	stop := usePod(t, a)
+	w.age(time.Hour)
+	w.collect() // nothing else is left to do
+	dir := t.TempDir()
+	seen, end := filepath.Join(dir, "1"), filepath.Join(dir, "2") // who opens them waits for the other end
+	must(t, unix.Mkfifo(seen, 0o600))
+	must(t, unix.Mkfifo(end, 0o600))
+	p := w.pool()
+	p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}
+	done := make(chan error)
+	go func() { done <- p.Collect(t.Context(), &Collection{FreeAfter: time.Hour, Max: -1}) }()
+	opened(t, seen)
+	stop()
+	w.end(1)
+	opened(t, end)
+	must(t, <-done)
+	s := w.state()
+	if l, leased := s.Leases.At(a); leased || !s.Free.Has(a) {
+		t.Errorf("%s is not free: %+v", a, l)
+	}
+}
+
+// opened returns when somebody reads the pipe.
+func opened(t *testing.T, pipe string) {
+	t.Helper()
+	f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+	must(t, err)
+	must(t, f.Close())
 }

@@ -372,6 +372,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.By[a]
 	switch {
 	case l.Leases.Has(a):
+	case l.FreedAfter(a, l.used.Looked): // its pod may have had it then: a DEL has come since
 	case netns != "":
 		l.Found(a, registry.Lease{NetNS: netns, ENI: eni, Bound: true, Exclusive: l.used.Cards[l.ENIs[eni].MAC], Since: l.now})
 	case l.Free.Has(a) || l.used.Partial:

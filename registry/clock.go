@@ -4,6 +4,7 @@
 package registry
 
 import (
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -68,8 +69,16 @@ func blank() *State {
 // BegunAfter reports whether a lease has begun since the process took the time t by time.Now. If t
 // is zero, no lease has. Of a lease whose time was cut, nobody knows when it began: BegunAfter
 // reports false.
-func (s *State) BegunAfter(l Lease, t time.Time) bool {
-	return !t.IsZero() && l.Since.After(adjusted(t)) && l.Since.Before(s.read)
+func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.after(l.Since, t) }
+
+// FreedAfter reports the same of the end of an address's last lease, if the address is free.
+func (s *State) FreedAfter(a netip.Addr, t time.Time) bool {
+	since, free := s.Free.At(a)
+	return free && s.after(since, t)
+}
+
+func (s *State) after(since, t time.Time) bool {
+	return !t.IsZero() && since.After(adjusted(t)) && since.Before(s.read)
 }
 
 // adjusted returns a time of this process by the current clock, as the times of a State are.

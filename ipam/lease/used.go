@@ -53,6 +53,7 @@ type Used struct {
 	Cards   map[string]bool       // MAC addresses of the network cards in namespaces
 	Node    map[netip.Addr]bool   // the IPv6 addresses of the node's own links
 	Partial bool                  // some namespace could not be read: what it has is not known
+	Looked  time.Time             // when the look at the kernel began
 }
 
 // UsedAddrs reads the addresses in all network namespaces but the caller's own. That is a
@@ -60,7 +61,7 @@ type Used struct {
 func UsedAddrs() Used { return usedIn(Shelves) }
 
 func usedIn(shelves []Shelf) Used {
-	used := Used{By: map[netip.Addr]string{}, Cards: map[string]bool{}}
+	used := Used{By: map[netip.Addr]string{}, Cards: map[string]bool{}, Looked: time.Now()}
 	err := eachNetNS(shelves, func(ns *nl.NS) error {
 		addrs, links, err := ns.Inventory()
 		for _, a := range addrs {
