@@ -294,6 +294,7 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 // or its owner forbids to touch it, it stays here.
 func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) error {
 	const every = time.Second
+	ending := false         // an earlier process has begun to detach it, as EC2 says
 	for detached := ""; ; { // the ID of the attachment that has ended
 		enis, err := p.describeENIs(ctx, aws.ByID(id))
 		if err != nil && !errors.Is(err, aws.ErrNotFound) {
@@ -303,7 +304,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) err
 		if err != nil {
 			return err
 		}
-		if detached == "" && hidden(s, id, enis) {
+		if detached == "" && !ending && hidden(s, id, enis) {
 			if err := sleep(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
 				return err
 			}
@@ -318,6 +319,12 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) err
 		}
 		if detached == "" {
 			err := p.detachENI(ctx, enis[0].Attachment)
+			if ending = inTransition(err); ending {
+				if err := sleep(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
+					return err
+				}
+				continue
+			}
 			if aws.Undone(err) && !errors.Is(err, aws.ErrNotFound) { // it stays, and so pods may have it
 				return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
 			}
@@ -332,6 +339,13 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) err
 			return err
 		}
 	}
+}
+
+// inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because the ENI is
+// still being attached.
+func inTransition(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && e.Code == "IncorrectState"
 }
 
 // hidden reports whether EC2 may not show yet that this node has attached an ENI.

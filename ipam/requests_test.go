@@ -24,10 +24,14 @@ import (
 
 // A city is a world with more subnets: one for requests, one with both families, one in another
 // zone, and one of another VPC.
-func newCity(t *testing.T, instanceType string) *world {
+func newCity(t *testing.T, instanceType string) *world { return newSlowCity(t, instanceType, 0) }
+
+// newSlowCity is newCity if EC2 takes so long to detach an ENI.
+func newSlowCity(t *testing.T, instanceType string, detach time.Duration) *world {
 	t.Helper()
 	cidr := netip.MustParsePrefix
 	return buildWorld(t, instanceType, ec2sim.Config{
+		DetachDelay: detach,
 		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
 			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
@@ -293,6 +297,21 @@ func TestRequestENISoon(t *testing.T) {
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { clear(s.Waiters) }))
 	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{first.ID}) || w.eni(e.ID).Instance != "" {
 		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
+	}
+}
+
+// TestRequestENIDetaching: a process has begun to detach the ENI, and is killed. No pod gets an address of the ENI while EC2
+// still detaches it: the next process waits for that.
+func TestRequestENIDetaching(t *testing.T) {
+	w := newSlowCity(t, "m5.large", 2*time.Second)
+	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+	w.end(1)
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { drain(s, e.ID, true) }))
+	must(t, w.byHand().DetachENI(t.Context(), w.eni(e.ID).Attachment))
+	done, err := w.pool().DetachUnused(t.Context())
+	if err != nil || !slices.Equal(done, []string{e.ID}) || w.eni(e.ID).Instance != "" {
+		t.Errorf("detached %v, %v, EC2 has %+v, and the registry %+v", done, err, w.eni(e.ID), w.state().ENIs[e.ID])
 	}
 }
 
