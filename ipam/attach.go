@@ -100,7 +100,7 @@ func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State,
 		if !e.Draining || e.OnRequest {
 			continue
 		}
-		err := p.deleteENI(ctx, id, p.Used())
+		err := p.deleteENI(ctx, id, p.Used(), nil)
 		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -41,6 +42,7 @@ type Collection struct {
 	Tidied bool
 
 	used lease.Used
+	kept []string // empty ENIs of which EC2 has said nothing: they keep their addresses
 }
 
 // Collect releases what this node does not need. It ends the leases of pods that are gone. It
@@ -172,37 +174,59 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 	if !p.makesENIs() {
 		return nil
 	}
-	var doomed []string
-	now := time.Now()
-	err := p.Registry.Change(ctx, func(s *registry.State) {
-		doomed = nil
-		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-			e := s.ENIs[id]
-			spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-			ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
-			empty := c.empty(s, id, now) && (ready == 0 || e.Passed || ready <= spare)
-			keep := e.Keep && !e.Detached // a detached ENI serves no pod
-			may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && empty
-			if e.Detachable() && c.Max < 0 && !e.OnRequest && (e.Draining || may) { // Draining: somebody has begun to delete it
-				drain(s, id, true)
-				doomed = append(doomed, id)
-			}
-		}
-	})
+	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
 	var failed error
-	for _, id := range doomed {
-		err := p.deleteENI(ctx, id, c.used)
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		deleted, err := p.deleteIfEmpty(ctx, c, id)
 		switch {
-		case err == nil:
+		case deleted:
 			c.Deleted = append(c.Deleted, id)
 		case errors.Is(err, errNotOurs):
 			slog.Warn("an ENI cannot be released, so this node no longer tries to", "eni", id, "reason", err)
-		default:
+		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, on which no pod is known: %w", id, err))
 		}
 	}
 	return failed
+}
+
+// deleteIfEmpty deletes an ENI if the collection is to. Before it marks the ENI as draining, EC2 must answer: in an incident of
+// EC2, or while it throttles, pods can still have the addresses.
+func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (deleted bool, err error) {
+	s, err := p.Registry.View()
+	if err != nil || !c.deletes(s, id) {
+		return false, err
+	}
+	seen, err := p.describeENIs(ctx, aws.ByID(id))
+	if err != nil && !errors.Is(err, aws.ErrNotFound) {
+		c.kept = append(c.kept, id)
+		return false, err
+	}
+	empty := false
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		if empty = c.deletes(s, id); empty {
+			drain(s, id, true)
+		}
+	})
+	if err != nil || !empty {
+		return false, err
+	}
+	err = p.deleteENI(ctx, id, c.used, seen)
+	return err == nil, err
+}
+
+// deletes reports whether the collection is to delete an ENI: it is empty, or somebody has begun to delete it.
+func (c *Collection) deletes(s *registry.State, id string) bool {
+	e, now := s.ENIs[id], time.Now()
+	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
+		return false
+	}
+	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
+	ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
+	keep := e.Keep && !e.Detached   // a detached ENI serves no pod
+	may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && (ready == 0 || e.Passed || ready <= spare)
+	return e.Draining || may && c.empty(s, id, now)
 }

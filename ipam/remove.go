@@ -62,7 +62,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 		return nil
 	})
 	if err == nil {
-		err = p.deleteENI(ctx, id, used)
+		err = p.deleteENI(ctx, id, used, nil)
 	}
 	if errors.Is(err, errUsed) || errors.Is(err, errNotOurs) || errors.Is(err, errBoot) {
 		return fmt.Errorf("remove %s: %w", id, err)
@@ -73,9 +73,9 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 // deleteENI detaches an ENI, deletes it, and then removes it from the registry. It continues
 // where an earlier try ended. If the ENI is somebody else's, deleteENI removes it from the
 // registry, or no longer touches it. If EC2 fails, the ENI stays draining, because it may be
-// detached by now or soon. The next collection finishes that.
-func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used) error {
-	err := p.detachAndDelete(ctx, id, used)
+// detached by now or soon. The next collection finishes that. seen is what EC2 has just said of the ENI, or nil.
+func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
+	err := p.detachAndDelete(ctx, id, used, seen)
 	e, ok := errors.AsType[*aws.Error](err)
 	now := time.Now()
 	switch {
@@ -124,7 +124,7 @@ func (p *Pool) isForgotten(id string) bool {
 // done so, and deletes it. If the ENI is gone already, that is no error. But if EC2 knew the
 // ENI just before, that EC2 does not know it now proves nothing (EC2 API reference, "Eventual
 // consistency"). Then the ENI could be left behind.
-func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used) error {
+func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	const every = time.Second
 	s, err := p.Registry.View()
 	if err != nil {
@@ -132,9 +132,11 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used) 
 	}
 	_, ours := s.ENIs[id]
 	known := s.ENIs[id].Grown // when EC2 has last known it
-	for detached := false; ; {
-		was := detached
-		enis, err := p.describeENIs(ctx, aws.ByID(id))
+	for detached := false; ; seen = nil {
+		was, enis := detached, seen
+		if enis == nil {
+			enis, err = p.describeENIs(ctx, aws.ByID(id))
+		}
 		missing := errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0
 		switch {
 		case missing && (time.Since(known) > settled || ours && p.isForgotten(id)):

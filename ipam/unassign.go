@@ -206,10 +206,11 @@ func (c *Collection) releasableAddrs(s *registry.State, id string, now time.Time
 
 // spare returns how many addresses an ENI can lose at most. It leaves what its pool wants to
 // keep ready, which is nothing of an ENI that interfaceIndex passes over. An ENI loses nothing
-// if no ADD may take its addresses for another reason, or if it has Keep.
+// if no ADD may take its addresses for another reason, if it has Keep, or if it was to be deleted
+// and EC2 did not answer.
 func (c *Collection) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
-	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() {
+	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() || slices.Contains(c.kept, id) {
 		return 0
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()

@@ -100,7 +100,7 @@ func TestUnconfirmedOfENI(t *testing.T) {
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.pool().detachAndDelete(t.Context(), second, lease.Used{}); err != nil {
+	if err := w.pool().detachAndDelete(t.Context(), second, lease.Used{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	w.age(time.Minute)
