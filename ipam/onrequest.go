@@ -244,32 +244,54 @@ func (p *Pool) DetachUnused(ctx context.Context) ([]string, error) {
 	return p.detachIdle(ctx, used)
 }
 
-// detachIdle detaches the ENIs for which pods had asked and that no pod uses any more. First it
-// marks the ENI as draining, so that no process leases from it.
+// detachIdle detaches the ENIs for which pods had asked and that no pod uses any more.
 func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, failed error) {
-	var idle []string
-	err := p.Registry.Change(ctx, func(s *registry.State) {
-		idle = nil
-		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-			e := s.ENIs[id]
-			if (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used) {
-				e.Draining, e.OnRequest = true, true // with OnRequest, nobody deletes it, whatever the configuration is later
-				s.ENIs[id] = e
-				idle = append(idle, id)
-			}
-		}
-	})
+	s, err := p.Registry.View()
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range idle {
-		if err := p.detachChosen(ctx, id, used); err != nil {
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		detached, err := p.detachIfIdle(ctx, id, used)
+		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("detach %s, which no pod uses any more: %w", id, err))
-			continue
 		}
-		done = append(done, id)
+		if detached {
+			done = append(done, id)
+		}
 	}
 	return done, failed
+}
+
+// detachIfIdle marks the ENI as draining, so that no process leases from it, and detaches it. Before that, EC2 must answer, as in
+// deleteIfEmpty.
+func (p *Pool) detachIfIdle(ctx context.Context, id string, used lease.Used) (detached bool, err error) {
+	s, err := p.Registry.View()
+	if err != nil || !p.detaches(s, id, used) {
+		return false, err
+	}
+	seen, err := p.describeENIs(ctx, aws.ByID(id))
+	if err != nil && !errors.Is(err, aws.ErrNotFound) {
+		return false, err
+	}
+	idle := false
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		if idle = p.detaches(s, id, used); idle {
+			e := s.ENIs[id]
+			e.Draining, e.OnRequest = true, true // with OnRequest, nobody deletes it, whatever the configuration is later
+			s.ENIs[id] = e
+		}
+	})
+	if err != nil || !idle {
+		return false, err
+	}
+	err = p.detachChosen(ctx, id, used, seen)
+	return err == nil, err
+}
+
+// detaches reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
+func (p *Pool) detaches(s *registry.State, id string, used lease.Used) bool {
+	e := s.ENIs[id]
+	return (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used)
 }
 
 // unused reports whether no lease and no namespace has an address of the ENI, or its link. If a namespace
@@ -291,12 +313,15 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 
 // detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.
 // EC2 describes it before: if it is attached elsewhere by now, it stays there. If a pod has come,
-// or its owner forbids to touch it, it stays here.
-func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used) error {
+// or its owner forbids to touch it, it stays here. seen is what EC2 has just said of the ENI, or nil.
+func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	const every = time.Second
-	ending := false         // an earlier process has begun to detach it, as EC2 says
-	for detached := ""; ; { // the ID of the attachment that has ended
-		enis, err := p.describeENIs(ctx, aws.ByID(id))
+	ending := false                    // an earlier process has begun to detach it, as EC2 says
+	for detached := ""; ; seen = nil { // the ID of the attachment that has ended
+		enis, err := seen, error(nil)
+		if enis == nil {
+			enis, err = p.describeENIs(ctx, aws.ByID(id))
+		}
 		if err != nil && !errors.Is(err, aws.ErrNotFound) {
 			return err
 		}

@@ -300,6 +300,29 @@ func TestRequestENISoon(t *testing.T) {
 	}
 }
 
+// TestRequestENIWithoutEC2: EC2 answers nobody when the ENI is to be detached. Its addresses are there for a pod that asks for it now.
+func TestRequestENIWithoutEC2(t *testing.T) {
+	w := newCity(t, "m5.large")
+	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	ask := fmt.Sprintf(`[{"eni": %q}]`, e.ID)
+	w.mustAsk(1, ask)
+	w.end(1)
+	w.age(hour)
+	w.sim.Fail("DescribeNetworkInterfaces", "Unavailable", always)
+	if done, err := w.pool().DetachUnused(t.Context()); err == nil || len(done) > 0 {
+		t.Fatalf("detached %v, %v", done, err)
+	}
+	if w.state().ENIs[e.ID].Draining {
+		t.Fatal("no pod can have its addresses")
+	}
+	w.mustAsk(2, ask)
+	w.end(2)
+	w.sim.Fail("DescribeNetworkInterfaces", "", 0)
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || !slices.Equal(done, []string{e.ID}) {
+		t.Errorf("detached %v, %v", done, err)
+	}
+}
+
 // TestRequestENIDetaching: a process has begun to detach the ENI, and is killed. No pod gets an address of the ENI while EC2
 // still detaches it: the next process waits for that.
 func TestRequestENIDetaching(t *testing.T) {
