@@ -14,38 +14,63 @@ import (
 )
 
 // Fill gets addresses until the pool has as many free ones as its configuration wants. It
-// returns how many are free then. ADDs that wait have their turn before it asks for more.
+// returns how many are free then. If all ADDs that wait can have what is free, they have their turn before it
+// asks for more.
 func (p *Pool) Fill(ctx context.Context) (has int, err error) {
+	unlock, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { unlock() }()
 	if err := p.begin(ctx); err != nil {
 		return 0, err
 	}
 	p.yields = true
 	defer func() { p.yields = false }()
-	for had, idle := -1, 0; ; {
-		var short bool
-		has, short, err = p.fillOnce(ctx, has)
-		if err != nil && !errors.Is(err, errGivesWay) || !short {
+	for had, idle, gave := -1, 0, false; ; {
+		var short, enough bool
+		if has, short, enough, err = p.count(ctx); err != nil || !short {
 			return has, err
+		}
+		if gave = enough && !gave; gave {
+			if unlock, err = p.giveWay(ctx, unlock); err != nil {
+				return has, err
+			}
+			continue
 		}
 		if idle++; has > had {
 			had, idle = has, 0
 		}
-		if p.giveWay(ctx); idle < rounds-1 {
-			continue
+		if idle >= rounds {
+			err = sleep(ctx, p.backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
 		}
-		if err := sleep(ctx, p.backoff(idle-rounds+1), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+		if err == nil {
+			err = p.grow(ctx)
+		}
+		if errors.Is(err, errGivesWay) {
+			unlock, err = p.giveWay(ctx, unlock)
+		}
+		if err != nil {
 			return has, err
 		}
 	}
 }
 
+// count returns how many addresses are free, whether the pool wants more, and whether they are enough for ADDs that wait. If they
+// are too few for all of these, some would ask EC2 themselves, and the pool would need one call more.
+func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err error) {
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		p.Note(s)
+		now := time.Now()
+		has, short = lease.Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)), p.Short(s, now)
+		waiting, _ := p.waiting(s)
+		enough = 0 < waiting && waiting <= has
+	})
+	return has, short, enough, err
+}
+
 // begin updates what Fill has to know.
 func (p *Pool) begin(ctx context.Context) error {
-	unlock, err := p.Registry.Lock(ctx, "grow")
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {
 		err = p.Learn(ctx)
@@ -58,33 +83,21 @@ func (p *Pool) begin(ctx context.Context) error {
 	return nil
 }
 
-// fillOnce asks EC2 once if the pool has too few free addresses. It returns how many there were, and whether that was too few.
-// If that cannot be counted, it returns had.
-func (p *Pool) fillOnce(ctx context.Context, had int) (has int, short bool, err error) {
-	unlock, err := p.Registry.Lock(ctx, "grow")
-	if err != nil {
-		return had, false, err
-	}
-	defer unlock()
-	err = p.Registry.Change(ctx, func(s *registry.State) {
-		now := time.Now()
-		p.Note(s)
-		has, short = lease.Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)), p.Short(s, now)
-	})
-	if err == nil && short {
-		err = p.grow(ctx)
-	}
-	return has, short, err
-}
-
-// giveWay lets the ADDs that wait have their turn. Who releases a lock and takes it again at once may be ahead of them.
-func (p *Pool) giveWay(ctx context.Context) {
+// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. Who releases a lock and
+// takes it again at once may be ahead of those that wait.
+func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
+	unlock()
 	for end := time.Now().Add(most); time.Now().Before(end); {
 		if s, err := p.Registry.View(); err != nil || !anyWaits(s, anyPool) || sleep(ctx, look, "") != nil {
-			return
+			break
 		}
 	}
+	again, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return func() {}, err
+	}
+	return again, nil
 }
 
 // errGivesWay ends what holds the lock of growth and is of no use to an ADD that waits for this lock.
