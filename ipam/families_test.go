@@ -105,3 +105,28 @@ func TestNoPrefixesOnXen(t *testing.T) {
 		}
 	}
 }
+
+// TestBootWithIPv6: a node boots, and pods get the addresses of its launch template at once. The kernel's route to the node's own
+// IPv6 address, which comes with an address of DHCPv6, leads to no pod.
+func TestBootWithIPv6(t *testing.T) {
+	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionNone} {
+		w := dualWorld(t, "m5.large",
+			ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64")},
+			ec2sim.Subnet{ID: "subnet-pod0", CIDR: netip.MustParsePrefix("10.177.16.0/20"), IPv6CIDR: netip.MustParsePrefix("2001:db8:77:2::/64")})
+		w.policy.Families, w.policy.Provision = dual, provision
+		own, err := w.byHand().AssignIPv6(t.Context(), w.sim.ENIs()[0].ID, 1)
+		must(t, err)
+		must(t, nl.Wiring{
+			{NS: w.host, Object: nl.Veth{Name: "eth0", Peer: "far", PeerNS: w.host}},
+			{NS: w.host, Object: nl.Up{Dev: "far"}},
+			{NS: w.host, Object: nl.Up{Dev: "eth0"}},
+			{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[0], 128), Dev: "eth0", NoDAD: true}},
+		}.Add())
+		w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Secondary: 3, IPv6Prefixes: 1, Tags: map[string]string{TagPool: "default"}})
+		w.sim.ResetCalls()
+		if _, err := w.acquire(1); err != nil {
+			t.Errorf("%s: %v", provision, err)
+		}
+		w.wantWrites(map[string]int{})
+	}
+}

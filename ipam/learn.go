@@ -198,11 +198,12 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs.
+// anyUsed reports whether a namespace has an address of the ENIs, or the node has a route to it. The kernel makes such a route
+// to an IPv6 address of the node itself, if it is from DHCPv6.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		for a := range used.By {
-			if carries(e, a) {
+			if carries(e, a) && !used.Node[a] {
 				return true
 			}
 		}
