@@ -37,7 +37,22 @@ func add(r *request) (*types100.Result, error) {
 		// The last rule, and the last route without a link, may be there although the answer was lost.
 		err = errors.Join(err, s.nodeNS.DelPair(p.veth.Name), steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
-	return nil, unavailable(err)
+	return nil, s.second(unavailable(err))
+}
+
+// second explains the failure of an ADD for a pod that has its first network from another plugin, and its default route with it.
+func (s *scene) second(err error) error {
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // without them, the error stays as it is
+	for _, r := range routes {
+		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && r.Dev != s.IfName && r.Dev != s.Config.ContainerInterface {
+			return plugin.Errorf(plugin.CodeInvalid, "this plugin is for the first network of a pod: for a further network beside one of another plugin, "+
+				"chain only cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan", "the pod has a default route by %s, of another network: %w", r.Dev, err)
+		}
+	}
+	return err
 }
 
 // leadsTo reports whether the node has a route to the pod by the pair. What this ADD has added is gone

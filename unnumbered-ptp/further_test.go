@@ -322,6 +322,30 @@ func TestFurtherAttachments(t *testing.T) {
 	}
 }
 
+// TestSecondToOthers: a pod has its first network, and its default route, from another plugin. The error says which plugins fit. With
+// these, the pod reaches the VPC by its ENI.
+func TestSecondToOthers(t *testing.T) {
+	nltest.Need(t, "ipvlan")
+	f := newFabric(t)
+	p := f.unconnected("pod1", "10.0.1.50")
+	f.add(p.NS, nl.Veth{Name: "eth0", Peer: "far", PeerNS: p.NS}, nl.Up{Dev: "eth0"}, nl.Up{Dev: "far"},
+		nl.Addr{Prefix: netip.MustParsePrefix("10.244.0.5/24"), Dev: "eth0"},
+		nl.Route{Dst: nl.IPv4.Everywhere(), Via: netip.MustParseAddr("10.244.0.1"), Dev: "eth0"})
+	p.request.IfName = "net1"
+	f.slaves(p)
+	err := f.ADD(p)
+	if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != plugin.CodeInvalid || !strings.Contains(e.Hint, "chain only cni-ipvlan-vpc-k8s-ipam") || !strings.Contains(e.Error(), "by eth0") {
+		t.Errorf("ADD: %v", err)
+	}
+	if f.pairs() > 0 {
+		t.Error("the pair stays")
+	}
+	serve(t, f.other, ":8080")
+	if got, err := call(p.NS, "tcp", otherAddr+":8080"); got != p.addr || err != nil {
+		t.Errorf("the VPC has seen %q: %v", got, err)
+	}
+}
+
 // TestFurtherPranks has a pod with further NICs change its own namespace. DEL of its attachments
 // succeeds, and nothing of them stays on the node.
 func TestFurtherPranks(t *testing.T) {
