@@ -84,3 +84,18 @@ func TestAgainWithoutOneFamily(t *testing.T) {
 		t.Errorf("the pod has %d leases", got)
 	}
 }
+
+// An ADD comes again, and has the addresses in the order of ipFamilies, too. In one process, each ADD that has executed the ipam program
+// takes its lease again.
+func TestAgainInOrder(t *testing.T) {
+	for _, families := range [][]lease.Family{{lease.IPv4, lease.IPv6}, {lease.IPv6, lease.IPv4}} {
+		w := newWorld6(t, "m5.large")
+		w.policy.Families = families
+		first, err := w.acquire(1)
+		must(t, err)
+		again, err := w.acquire(1)
+		if err != nil || !slices.Equal(again.Addrs, first.Addrs) || nl.FamilyOf(first.Addrs[0]) != families[0] {
+			t.Errorf("%v: the pod had %v, and has %v after the same ADD (%v)", families, first.Addrs, again.Addrs, err)
+		}
+	}
+}

@@ -187,7 +187,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			return nil
 		}
 		delete(s.Failures, p.Concern(o))
-		a = Allocation{addrs, id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, now, s}
+		a = Allocation{p.Policy.inOrder(addrs), id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, now, s}
 		var failed error
 		for _, addr := range addrs {
 			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, p.Policy.Choice, addr, now)))
@@ -290,6 +290,13 @@ func held(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 		eni, addrs = id, append(addrs, h)
 	}
 	return eni, addrs
+}
+
+// inOrder puts the addresses of the policy's first family first, as Candidates does. The registry lists IPv4 first.
+func (policy Policy) inOrder(addrs []netip.Addr) []netip.Addr {
+	later := func(a netip.Addr) int { return min(1, max(0, slices.Index(policy.Families, nl.FamilyOf(a)))) }
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return later(a) - later(b) })
+	return addrs
 }
 
 // deadline returns when the process of an ADD gives up. If ctx has no deadline, that is in a minute.
