@@ -181,6 +181,17 @@ func TestIPv6Only(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
+// TestWarmIPv6Only: cni-tool warm says how many addresses a pool has for its pods: of a /80, enough. Those of IPv4, which the ENI has too,
+// do not count.
+func TestWarmIPv6Only(t *testing.T) {
+	w := newWorld6(t, "m5.large")
+	w.policy.Families, w.policy.Warm = []lease.Family{lease.IPv6}, registry.Warm{Min: 3}
+	if has, err := w.pool().Fill(t.Context()); err != nil || has < 1<<20 {
+		t.Errorf("%d addresses are free, and 3 are wanted: %v", has, err)
+	}
+	w.wantWrites(oneENI)
+}
+
 // A pool below its minimum leaves a mark, Fill fills it, and a collection leaves what
 // is free up to its maximum.
 func TestWarmPool(t *testing.T) {

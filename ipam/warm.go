@@ -62,7 +62,7 @@ func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err erro
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
 		now := time.Now()
-		has, short = lease.Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)), p.Short(s, now)
+		has, short = p.Ready(s, now), p.Short(s, now)
 		waiting, _ := p.waiting(s)
 		enough = 0 < waiting && waiting <= has
 	})

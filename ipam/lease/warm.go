@@ -32,11 +32,25 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	if wanted == 0 {
 		return false
 	}
-	if slices.Contains(p.Policy.Families, IPv4) {
-		return Ready(s, p.Policy.Pool, now.Add(-p.Policy.ReuseWait)) < wanted
+	if p.Policy.scarce() == IPv4 {
+		return p.Ready(s, now) < wanted
 	}
 	_, addrs := Candidates(s, p.Policy, now)
 	return len(addrs) == 0
+}
+
+// Ready counts the addresses of the pool that a pod could get: of IPv4, or of IPv6 if its pods have no IPv4.
+func (p *Pool) Ready(s *registry.State, now time.Time) int {
+	family := p.Policy.scarce()
+	return ready(s, p.Policy.Pool, func(e registry.ENI) int { return count(s, e, family, now.Add(-p.Policy.ReuseWait)) })
+}
+
+// scarce is the family of which a pool may have too few addresses.
+func (policy Policy) scarce() Family {
+	if slices.Contains(policy.Families, IPv4) {
+		return IPv4
+	}
+	return IPv6
 }
 
 // Wanted returns how many free addresses the pool wants. That is warm.min, but not more than
@@ -48,10 +62,7 @@ func (policy Policy) More(s *registry.State) int {
 	if policy.MaxPods == 0 {
 		return math.MaxInt
 	}
-	pods, family := 0, IPv6
-	if slices.Contains(policy.Families, IPv4) {
-		family = IPv4
-	}
+	pods, family := 0, policy.scarce()
 	for a := range s.Leases.Keys() {
 		if nl.FamilyOf(a) == family {
 			pods++ // a pod has one address of each family
@@ -66,10 +77,13 @@ const plenty = 1 << 20
 // Ready counts the addresses of a pool that a pod could get: those that were free before the
 // time.
 func Ready(s *registry.State, pool string, before time.Time) int {
-	n := 0
+	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, before) })
+}
+
+func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int) {
 	for _, e := range s.ENIs {
 		if e.Pool == pool && e.Serving && !e.Passed && !e.Draining {
-			n += Count(s, e, before)
+			n += count(e)
 		}
 	}
 	return n
@@ -78,12 +92,16 @@ func Ready(s *registry.State, pool string, before time.Time) int {
 // Count counts these addresses of one ENI. It counts IPv4 addresses, or IPv6 if the ENI has
 // no IPv4. An ENI without its link has none.
 func Count(s *registry.State, e registry.ENI, before time.Time) int {
-	if e.NoLink(time.Now()) {
-		return 0
-	}
-	n, family := 0, IPv6
+	family := IPv6
 	if e.CIDR.IsValid() {
 		family = IPv4
+	}
+	return count(s, e, family, before)
+}
+
+func count(s *registry.State, e registry.ENI, family Family, before time.Time) (n int) {
+	if e.NoLink(time.Now()) {
+		return 0
 	}
 	for _, a := range e.Addrs {
 		if since, free := s.Free.At(a); free && nl.FamilyOf(a) == family && !since.After(before) {
