@@ -35,7 +35,8 @@ as many as maxPods needs, else as maxENIs allows, else as the type can have, but
 for --except-enis: the node attaches ENIs there for pods that ask for them. Each
 has the security groups, the timeouts of connectionTracking and, by default, as
 many prefixes or addresses as fit. If the type is no Nitro type, they are
-addresses, of IPv6 too. Add to it what a template has besides: image,
+addresses, of IPv6 too. If ipFamilies has IPv6, the boot ENI has an address of it,
+which the node needs: so the subnet of the boot ENI must have IPv6, too. Add to it what a template has besides: image,
 instance type, user data. A template serves the zone of its subnets. On an instance, its type is the
 default, and --subnet may be left out: subnetTags select one of its zone. EC2
 is asked for the limits of the type (ec2:DescribeInstanceTypes).
@@ -45,7 +46,7 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
     DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
     with --ipv6 and no Nitro type: NetworkInterfaces[] {Ipv6AddressCount} besides
     with --prefixes, --ipv6, connectionTracking: NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description
-    SubnetId Groups DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount ConnectionTrackingSpecification
+    SubnetId Groups DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount Ipv6AddressCount ConnectionTrackingSpecification
     {TcpEstablishedTimeout UdpStreamTimeout UdpTimeout}} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),
 		Flags: []cli.Flag{
 			conf.Flag(),
@@ -136,9 +137,12 @@ func templateFor(c *cli.Context) (launchData, error) {
 	if len(boot.Groups) == 0 {
 		boot.Groups = p.eni.Groups
 	}
+	if slices.Contains(p.Families, lease.IPv6) {
+		boot.IPv6 = 1 // without it on the node, no pod with IPv6 starts
+	}
 	if p.MinIndex == 0 { // it serves pods, too
-		boot.Secondary, boot.Prefixes, boot.IPv6Prefixes = p.eni.Secondary, p.eni.Prefixes, p.eni.IPv6Prefixes
-		boot.IPv6, boot.Tracking = p.eni.IPv6, p.eni.Tracking
+		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking
+		boot.IPv6 *= p.limits.IPv6PerENI // EC2 makes an ENI with addresses or with a prefix
 	}
 	slots, err := p.slots()
 	if err != nil {
@@ -251,6 +255,16 @@ func (p *plan) pods() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
+// bootPods returns for how many pods the boot ENI has addresses, if it serves pods. Its primary address is the node's, and so is the first
+// one of IPv6.
+func (p *plan) bootPods() int {
+	n := p.pods() - 1
+	if slices.Contains(p.Families, lease.IPv6) {
+		n = min(n, p.limits.IPv6PerENI-1)
+	}
+	return n
+}
+
 // podENIs returns how many ENIs for pods an instance can have.
 func (p *plan) podENIs() int {
 	if p.MaxENIs > 0 {
@@ -286,7 +300,7 @@ func (p *plan) slots() ([][2]int, error) {
 	most -= p.except
 	if pods := p.MaxPods; pods > 0 {
 		if p.MinIndex == 0 {
-			pods -= p.pods() - 1 // the boot ENI's; its primary address is the node's
+			pods -= p.bootPods()
 		}
 		want := max((pods+p.pods()-1)/p.pods(), 0)
 		if want > most {
