@@ -6,6 +6,7 @@ package ipam
 import (
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -134,4 +135,26 @@ func TestIndexRaised(t *testing.T) {
 			t.Errorf("%s is passed over: %+v", id, e)
 		}
 	}
+}
+
+// TestTwoNetworks: a network of Multus shares the pool with that of the conflist, has no warm, and has a higher interfaceIndex. Each pod's
+// last ADD is of that network. A collection keeps ready what the conflist wants.
+func TestTwoNetworks(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	second := w.policy
+	second.MinIndex = 2
+	w.policy.Warm = registry.Warm{Min: 4}
+	conflist := w.policy
+	w.mustAcquire(1)
+	w.policy = second
+	w.mustAcquire(2)
+	w.age(hour)
+	must(t, w.pool().Heed(t.Context(), []lease.Policy{conflist}))
+	if c := w.collect(); len(c.Unassigned) > 0 {
+		t.Errorf("%v went back, and the conflist wants 4 ready", c.Unassigned)
+	}
+	w.policy = conflist
+	w.sim.ResetCalls()
+	w.mustAcquire(3)
+	w.wantWrites(map[string]int{})
 }

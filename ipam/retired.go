@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -36,6 +37,38 @@ func retire(s *registry.State, configured map[string]bool) (changed bool) {
 		delete(s.Warm, e.Pool)
 		e.Serving, e.Keep = true, false
 		s.ENIs[id] = e
+	}
+	return changed
+}
+
+// Heed is for what the conflists of the node say. Networks that share a pool may differ, and Multus has some that no file has. Each ADD
+// notes what its own network wants to keep, and the last one would decide. So a collection first notes what the conflists want.
+func (p *Pool) Heed(ctx context.Context, conflists []lease.Policy) error {
+	s, err := p.Registry.View()
+	if err != nil || !heed(s, conflists) {
+		return err
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) { heed(s, conflists) })
+}
+
+// heed changes the state, and reports whether it has.
+func heed(s *registry.State, conflists []lease.Policy) (changed bool) {
+	warm := map[string]registry.Warm{}
+	for _, q := range conflists {
+		w := warm[q.Pool]
+		warm[q.Pool] = registry.Warm{Min: max(w.Min, q.Warm.Min), Max: max(w.Max, q.Warm.Max)}
+	}
+	for pool, w := range warm {
+		if noted, known := s.Warm[pool]; known && noted != w {
+			s.Warm[pool], changed = w, true
+		}
+	}
+	for id, e := range s.ENIs {
+		serves := func(q lease.Policy) bool { return q.Pool == e.Pool && q.Serves(e) }
+		if _, has := warm[e.Pool]; has && e.Serving && e.Passed == slices.ContainsFunc(conflists, serves) {
+			e.Passed = !e.Passed
+			s.ENIs[id], changed = e, true
+		}
 	}
 	return changed
 }

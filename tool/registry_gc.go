@@ -71,8 +71,12 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
 func collect(c *cli.Context, p *ipam.Pool, done ipam.Collection) (ipam.Collection, []nl.Rule, error) {
 	var failed error
-	if pools := conf.Pools(c.String("config")); pools != nil {
-		failed = p.Retire(c.Context, pools)
+	if policies := conf.Policies(c.String("config")); policies != nil {
+		pools := map[string]bool{}
+		for _, q := range policies {
+			pools[q.Pool] = true
+		}
+		failed = errors.Join(p.Retire(c.Context, pools), p.Heed(c.Context, policies))
 	}
 	failed = errors.Join(failed, p.Collect(c.Context, &done))
 	if done.Tidied {

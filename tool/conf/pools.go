@@ -10,21 +10,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Pools returns the pools of all conflists in a directory. It returns nil if there is none, or if not all can be read, or if dir is
+// Policies returns those of the pools of all conflists in a directory. It returns nil if there is none, or if not all can be read, or if dir is
 // a file: then nobody knows which pools there are.
-func Pools(dir string) map[string]bool {
+func Policies(dir string) []lease.Policy {
 	files, err := Files(dir)
 	if err != nil {
 		return nil
 	}
-	var pools map[string]bool
-	for _, p := range policies(files) {
-		if pools == nil {
-			pools = map[string]bool{}
-		}
-		pools[p.Pool] = true
-	}
-	return pools
+	return policies(files)
 }
 
 // Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. A pool that no configuration has
