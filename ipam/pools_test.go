@@ -75,14 +75,14 @@ func TestRetired(t *testing.T) {
 	w.mustAcquire(1)
 	_, err := w.pool().Fill(t.Context())
 	must(t, err)
+	removed, has := []lease.Policy{base}, []lease.Policy{base, w.policy}
 	w.policy = base
 	w.mustAcquire(2)
-	retire := func(configured map[string]bool) *Collection {
+	retire := func(conflists []lease.Policy) *Collection {
 		w.age(hour)
-		must(t, w.pool().Retire(t.Context(), configured))
+		must(t, w.pool().Heed(t.Context(), conflists))
 		return w.collect()
 	}
-	removed, has := map[string]bool{"": true}, map[string]bool{"": true, "db": true}
 	if c := retire(removed); len(c.Unassigned)+len(c.Deleted) > 0 {
 		t.Errorf("while the pool has a pod, these were released: %+v", c)
 	}

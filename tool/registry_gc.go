@@ -72,11 +72,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 func collect(c *cli.Context, p *ipam.Pool, done ipam.Collection) (ipam.Collection, []nl.Rule, error) {
 	var failed error
 	if policies := conf.Policies(c.String("config")); policies != nil {
-		pools := map[string]bool{}
-		for _, q := range policies {
-			pools[q.Pool] = true
-		}
-		failed = errors.Join(p.Retire(c.Context, pools), p.Heed(c.Context, policies))
+		failed = p.Heed(c.Context, policies)
 	}
 	failed = errors.Join(failed, p.Collect(c.Context, &done))
 	if done.Tidied {

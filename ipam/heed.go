@@ -11,18 +11,30 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Retire is for pools that the configuration no longer has, by their names. No ADD will say any more what such a pool keeps. So
-// once no pod has an address of it, it keeps nothing, and collections release what is free of it.
-func (p *Pool) Retire(ctx context.Context, configured map[string]bool) error {
+// Heed notes for a collection what the conflists of the node want. Each ADD notes what its own network wants to keep, and that does
+// not suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And no ADD
+// comes for a pool that the configuration no longer has.
+func (p *Pool) Heed(ctx context.Context, conflists []lease.Policy) error {
 	s, err := p.Registry.View()
-	if err != nil || !retire(s, configured) {
+	if err != nil || !heed(s, conflists) {
 		return err
 	}
-	return p.Registry.Change(ctx, func(s *registry.State) { retire(s, configured) })
+	return p.Registry.Change(ctx, func(s *registry.State) { heed(s, conflists) })
 }
 
-// retire changes the state, and reports whether it has.
-func retire(s *registry.State, configured map[string]bool) (changed bool) {
+// heed changes the state, and reports whether it has.
+func heed(s *registry.State, conflists []lease.Policy) bool {
+	retired := retire(s, conflists)
+	return agreed(s, conflists) || retired
+}
+
+// retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps nothing, and
+// collections release what is free of it.
+func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
+	configured := map[string]bool{}
+	for _, q := range conflists {
+		configured[q.Pool] = true
+	}
 	leased := map[string]bool{} // by pool
 	for _, l := range s.Leases.All() {
 		leased[s.ENIs[l.ENI].Pool] = true
@@ -41,18 +53,8 @@ func retire(s *registry.State, configured map[string]bool) (changed bool) {
 	return changed
 }
 
-// Heed is for what the conflists of the node say. Networks that share a pool may differ, and Multus has some that no file has. Each ADD
-// notes what its own network wants to keep, and the last one would decide. So a collection first notes what the conflists want.
-func (p *Pool) Heed(ctx context.Context, conflists []lease.Policy) error {
-	s, err := p.Registry.View()
-	if err != nil || !heed(s, conflists) {
-		return err
-	}
-	return p.Registry.Change(ctx, func(s *registry.State) { heed(s, conflists) })
-}
-
-// heed changes the state, and reports whether it has.
-func heed(s *registry.State, conflists []lease.Policy) (changed bool) {
+// agreed is for pools that the configuration has. Of conflists that share one, the larger numbers count.
+func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
 		w := warm[q.Pool]
