@@ -15,7 +15,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -193,28 +192,17 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 	return failed
 }
 
-// deleteIfEmpty deletes an ENI if the collection is to. Before it marks the ENI as draining, EC2 must answer: in an incident of
-// EC2, or while it throttles, pods can still have the addresses.
+// deleteIfEmpty deletes an ENI if the collection is to.
 func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (deleted bool, err error) {
-	s, err := p.Registry.View()
-	if err != nil || !c.deletes(s, id) {
-		return false, err
-	}
-	seen, err := p.describeENIs(ctx, aws.ByID(id))
-	if err != nil && !errors.Is(err, aws.ErrNotFound) {
+	goes := func(s *registry.State) bool { return c.deletes(s, id) }
+	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining = true })
+	if err != nil {
 		c.kept = append(c.kept, id)
+	}
+	if err != nil || !m.done {
 		return false, err
 	}
-	empty := false
-	err = p.Registry.Change(ctx, func(s *registry.State) {
-		if empty = c.deletes(s, id); empty {
-			drain(s, id, true)
-		}
-	})
-	if err != nil || !empty {
-		return false, err
-	}
-	err = p.deleteENI(ctx, id, c.used, seen)
+	err = p.deleteENI(ctx, id, c.used, m.seen)
 	return err == nil, err
 }
 

@@ -262,29 +262,15 @@ func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 	return done, failed
 }
 
-// detachIfIdle marks the ENI as draining, so that no process leases from it, and detaches it. Before that, EC2 must answer, as in
-// deleteIfEmpty.
+// detachIfIdle detaches an ENI if no pod uses it any more.
 func (p *Pool) detachIfIdle(ctx context.Context, id string, used lease.Used) (detached bool, err error) {
-	s, err := p.Registry.View()
-	if err != nil || !p.detaches(s, id, used) {
+	goes := func(s *registry.State) bool { return p.detaches(s, id, used) }
+	// With OnRequest, nobody deletes it, whatever the configuration is later.
+	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining, e.OnRequest = true, true })
+	if err != nil || !m.done {
 		return false, err
 	}
-	seen, err := p.describeENIs(ctx, aws.ByID(id))
-	if err != nil && !errors.Is(err, aws.ErrNotFound) {
-		return false, err
-	}
-	idle := false
-	err = p.Registry.Change(ctx, func(s *registry.State) {
-		if idle = p.detaches(s, id, used); idle {
-			e := s.ENIs[id]
-			e.Draining, e.OnRequest = true, true // with OnRequest, nobody deletes it, whatever the configuration is later
-			s.ENIs[id] = e
-		}
-	})
-	if err != nil || !idle {
-		return false, err
-	}
-	err = p.detachChosen(ctx, id, used, seen)
+	err = p.detachChosen(ctx, id, used, m)
 	return err == nil, err
 }
 
@@ -313,12 +299,12 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 
 // detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.
 // EC2 describes it before: if it is attached elsewhere by now, it stays there. If a pod has come,
-// or its owner forbids to touch it, it stays here. seen is what EC2 has just said of the ENI, or nil.
-func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
+// or its owner forbids to touch it, it stays here.
+func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m marked) error {
 	const every = time.Second
-	ending := false                    // an earlier process has begun to detach it, as EC2 says
-	for detached := ""; ; seen = nil { // the ID of the attachment that has ended
-		enis, err := seen, error(nil)
+	ending := false                      // an earlier process has begun to detach it, as EC2 says
+	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
+		enis, err := m.seen, error(nil)
 		if enis == nil {
 			enis, err = p.describeENIs(ctx, aws.ByID(id))
 		}
@@ -345,13 +331,14 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, see
 		if detached == "" {
 			err := p.detachENI(ctx, enis[0].Attachment)
 			if ending = inTransition(err); ending {
+				m.before = true
 				if err := sleep(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
 					return err
 				}
 				continue
 			}
-			if aws.Undone(err) && !errors.Is(err, aws.ErrNotFound) { // it stays, and so pods may have it
-				return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
+			if m.stays(err) {
+				return errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { drain(s, id, false) }))
 			}
 			if err != nil && !errors.Is(err, aws.ErrNotFound) {
 				return err
@@ -364,6 +351,12 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, see
 			return err
 		}
 	}
+}
+
+// stays reports whether the ENI stays attached after EC2 has refused to detach it, so that pods may have it. If an earlier process
+// may have begun to detach it, that EC2 throttles this one says nothing about that.
+func (m marked) stays(err error) bool {
+	return aws.Undone(err) && !errors.Is(err, aws.ErrNotFound) && (!m.before || errors.Is(err, aws.ErrDenied))
 }
 
 // inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because the ENI is

@@ -102,6 +102,34 @@ func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 	return err
 }
 
+// A marked is an ENI that a collection has marked as draining, to detach it.
+type marked struct {
+	seen   []aws.ENI // what EC2 has said of it right before
+	before bool      // it had the mark already: an earlier process may have begun to detach it
+	done   bool      // it has the mark now
+}
+
+// mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in an incident of
+// EC2, or while it throttles, pods can still have the addresses.
+func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI)) (m marked, err error) {
+	s, err := p.Registry.View()
+	if err != nil || !goes(s) {
+		return m, err
+	}
+	if m.seen, err = p.describeENIs(ctx, aws.ByID(id)); err != nil && !errors.Is(err, aws.ErrNotFound) {
+		return m, err
+	}
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		if m.done = goes(s); m.done {
+			e := s.ENIs[id]
+			m.before = e.Draining
+			set(&e)
+			s.ENIs[id] = e
+		}
+	})
+	return m, err
+}
+
 // drain records whether an ENI is draining.
 func drain(s *registry.State, id string, draining bool) {
 	if e, ok := s.ENIs[id]; ok {

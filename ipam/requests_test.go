@@ -332,6 +332,13 @@ func TestRequestENIDetaching(t *testing.T) {
 	w.end(1)
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { drain(s, e.ID, true) }))
 	must(t, w.byHand().DetachENI(t.Context(), w.eni(e.ID).Attachment))
+	w.sim.Fail("DetachNetworkInterface", "RequestLimitExceeded", always)
+	throttled, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if done, err := w.pool().DetachUnused(throttled); err == nil || !w.state().ENIs[e.ID].Draining {
+		t.Errorf("detached %v, %v, and a pod can have its addresses", done, err)
+	}
+	w.sim.Fail("DetachNetworkInterface", "", 0)
 	done, err := w.pool().DetachUnused(t.Context())
 	if err != nil || !slices.Equal(done, []string{e.ID}) || w.eni(e.ID).Instance != "" {
 		t.Errorf("detached %v, %v, EC2 has %+v, and the registry %+v", done, err, w.eni(e.ID), w.state().ENIs[e.ID])
