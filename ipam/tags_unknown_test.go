@@ -5,11 +5,13 @@ package ipam
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -118,6 +120,29 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 		if e := w.state().ENIs[other]; e.TagsUnknown != "" {
 			w.Errorf("EC2 has told, and the registry says %+v", e)
 		}
+	})
+}
+
+// TestTagsUnknownPools: with "provision": "none" and several pools, the role does not allow to ask for tags, and somebody corrects it.
+// The ENI serves its pool from the next collection on.
+func TestTagsUnknownPools(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		var c lease.Config
+		must(w.T, json.Unmarshal([]byte(`{"interfaceIndex": 1, "provision": "none", "pools": {"db": {"namespaces": ["db"]}}}`), &c))
+		must(w.T, c.Validate())
+		w.attachForeign(nil)
+		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		w.policy = c.Policies()[0].Common()
+		w.collect()
+		w.policy = c.Policies()[0]
+		if _, err := w.acquire(1); !aws.NotAllowed(err) {
+			w.Errorf("a pod came before the role was corrected: %v", err)
+		}
+		w.sim.Fail("DescribeNetworkInterfaces", "", 0)
+		w.policy = c.Policies()[0].Common()
+		w.collect()
+		w.policy = c.Policies()[0]
+		w.mustAcquire(2)
 	})
 }
 

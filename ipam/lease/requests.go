@@ -281,7 +281,7 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 
 // Common returns the part of a policy that is the same for all pools: what a collection needs.
 func (policy Policy) Common() Policy {
-	return Policy{Provision: policy.Provision, Peers: policy.Peers, requests: policy.requests}
+	return Policy{Provision: policy.Provision, Pools: policy.Pools, Peers: policy.Peers, requests: policy.requests}
 }
 
 // Allows reports whether the pod may have the ENI with these tags that it has chosen.
