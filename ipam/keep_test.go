@@ -103,6 +103,25 @@ func TestKeepsNoMore(t *testing.T) {
 	w.consistent()
 }
 
+// skipDeallocation is taken out of the configuration, and interfaceIndex is raised with it. Then an ENI serves no more pods, and keeps
+// nothing.
+func TestKeepsNoMoreAndPassed(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Keep, w.policy.MinIndex, w.policy.Batch = true, 0, 6
+	w.mustAcquire(0)
+	w.end(0)
+	w.policy.Keep, w.policy.MinIndex, w.policy.Batch = false, 1, 1
+	w.mustAcquire(1)
+	w.age(hour)
+	w.collect()
+	for _, e := range w.state().ENIs {
+		if e.IsBoot() && len(e.Addrs) != 1 {
+			t.Errorf("the boot ENI serves no pods any more, and has %v", e.Addrs)
+		}
+	}
+	w.consistent()
+}
+
 // The tags of an ENI are heard late, if EC2 could not be asked for them at first.
 func TestTagsComeLate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

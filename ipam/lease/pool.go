@@ -256,16 +256,10 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 // Note records what a collection has to know of the configuration. A collection has none.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
-		if p.Policy.takes(id, e) && p.Policy.Choice.ENI == "" && (!e.Serving || e.Keep != p.Policy.Keep) {
-			e.Serving, e.Keep = true, p.Policy.Keep
-			s.ENIs[id] = e
-		}
-		if e.Serving && e.Pool == p.Policy.Pool && p.Policy.Misfit(e) != "" {
-			e.Serving = false // it does not fit the pool any more
-			s.ENIs[id] = e
-		}
-		if passed := !p.Policy.Serves(e); e.Serving && e.Pool == p.Policy.Pool && e.Passed != passed {
-			e.Passed = passed
+		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""
+		if takes || e.Serving && e.Pool == p.Policy.Pool {
+			e.Serving = p.Policy.Misfit(e) == "" // it may not fit the pool any more
+			e.Passed, e.Keep = !p.Policy.Serves(e), p.Policy.Keep
 			s.ENIs[id] = e
 		}
 	}
