@@ -24,9 +24,9 @@ import (
 // it changes anything, it asks EC2 who has the address.
 
 // growChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
-// can take them, it creates one in their subnet. The next round then continues.
-func (p *Pool) growChosen(ctx context.Context, s *registry.State) error {
-	at, found := p.placeFor(s)
+// can take them, it creates one in their subnet. The next round then continues. The role may not change the ENIs denied.
+func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...string) error {
+	at, found := p.placeFor(s, denied)
 	subnet, err := p.subnetFor(ctx, s, at.Subnet)
 	if err != nil {
 		return err
@@ -38,17 +38,24 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State) error {
 		return cmp.Or(p.outOfReach(s), p.addENIIn(ctx, s, subnet.ID))
 	}
 	for _, f := range p.Policy.Families {
-		if err := p.gain(ctx, s, at, f); err != nil {
+		err := p.gain(ctx, s, at, f)
+		if deniedHere(at, err) {
+			if again := p.growChosen(ctx, s, append(denied, at.ID)...); again != nil {
+				return errors.Join(again, err)
+			}
+			return nil
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// placeFor returns the ENI of the pool that has the chosen addresses, or can take them.
-func (p *Pool) placeFor(s *registry.State) (lease.Place, bool) {
+// placeFor returns the ENI of the pool that has the chosen addresses, or can take them, but none of the ENIs denied.
+func (p *Pool) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		if !slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
+		if !slices.Contains(denied, at.ID) && !slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
 			return at, true
 		}
 	}

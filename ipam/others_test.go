@@ -5,6 +5,8 @@ package ipam
 
 import (
 	"errors"
+	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +105,34 @@ func TestOthersENIDenied(t *testing.T) {
 		t.Errorf("%d ENIs", n)
 	}
 	w.consistent()
+}
+
+// TestOthersENIDeniedChosen is that for a pod that has chosen its address: it gets it on an ENI of ours. So does
+// an operator who allocates addresses.
+func TestOthersENIDeniedChosen(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.node.ID})
+	for n := range 4 {
+		w.mustAcquire(n)
+	}
+	w.policy.Choice = lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
+	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 2) // before it makes the ENI, and after that
+	if a, err := w.acquire(5); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
+		t.Errorf("the pod has %v: %v", a.Addrs, err)
+	}
+	if n := len(w.sim.ENIs()); n != 3 {
+		t.Errorf("%d ENIs", n)
+	}
+	w.policy.Choice.Addrs, w.policy.MaxENIs = []netip.Addr{netip.MustParseAddr("100.77.0.201")}, 3
+	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", always)
+	if _, err := w.acquire(6); !aws.NotAllowed(err) {
+		t.Errorf("the role may assign nothing, and the pod has %v", err)
+	}
+	w.sim.Fail("AssignPrivateIpAddresses", "", 0)
+	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
+	if id, got, err := w.pool().Allocate(t.Context(), 2); err != nil || !w.state().ENIs[id].Managed {
+		t.Errorf("%s got %v: %v", id, got, err)
+	}
 }
 
 // TestOthersENILater: what the configuration says later is for new pods; a running one

@@ -66,7 +66,7 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 				id = r.ID
 				return nil
 			}
-			if !isFull(err) {
+			if !isFull(err) && !deniedHere(r, err) {
 				return err
 			}
 			why = append(why, err)
