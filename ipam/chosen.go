@@ -226,6 +226,7 @@ func (p *Pool) addENIIn(ctx context.Context, s *registry.State, subnet string) e
 	}
 	there := *p
 	there.Policy.Choice.Subnet = subnet
+	there.Policy.Prefixes = false // on the smallest types, a prefix takes the only place beside the primary address
 	return there.addENI(ctx, s)
 }
 

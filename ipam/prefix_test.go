@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
@@ -39,6 +40,21 @@ func (w *world) attachForeign(tags map[string]string) string {
 		w.Fatal(err)
 	}
 	return eni.ID
+}
+
+// TestPrefixesChosen: an ENI of this type has two places. The second one is for the address that the pod has chosen, and not for a prefix.
+func TestPrefixesChosen(t *testing.T) {
+	cidr := netip.MustParsePrefix
+	w := buildWorld(t, "t3.micro", ec2sim.Config{
+		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.micro", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}},
+		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16"), cidr("100.77.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
+			{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("100.77.0.0/20"), Tags: map[string]string{"kubernetes_kubelet": "true"}}},
+	})
+	w.policy.Prefixes, w.policy.Choice = true, lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
+	if a, err := w.acquire(1); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
+		t.Errorf("the pod has %v: %v", a.Addrs, err)
+	}
 }
 
 // Sixteen pods cost one call.
