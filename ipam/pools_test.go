@@ -158,3 +158,20 @@ func TestTwoNetworks(t *testing.T) {
 	w.mustAcquire(3)
 	w.wantWrites(map[string]int{})
 }
+
+// TestIndexRaisedBeforeBoot raises interfaceIndex, and the node boots before an ADD comes. The ENI that serves no pods any more does not
+// keep the addresses that its tag says it keeps.
+func TestIndexRaisedBeforeBoot(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Warm = registry.Warm{Min: 2}
+	w.mustAcquire(0)
+	w.lose()
+	w.policy.MinIndex = 2
+	w.mustAcquire(1)
+	w.age(hour)
+	w.collect()
+	if enis := w.sim.ENIs(); len(enis) != 2 {
+		t.Errorf("%d ENIs beside the boot ENI, want the one at index 2: %+v", len(enis)-1, w.state().ENIs)
+	}
+	w.consistent()
+}

@@ -25,7 +25,7 @@ type ENI struct {
 	Prefixes    []Prefix     `json:"prefixes,omitempty"`
 	Pool        string       `json:"pool,omitempty"`        // the pool that it serves; empty: the default pool
 	Serving     bool         `json:"serving,omitempty"`     // how many addresses to keep is known: an ADD has used its pool, or its tags say so
-	Passed      bool         `json:"passed,omitempty"`      // it has served, and interfaceIndex is higher now: no pod gets its addresses, and none counts as ready
+	Passed      bool         `json:"passed,omitempty"`      // it has served or was created by us, and interfaceIndex is higher now: no pod gets its addresses, and none counts as ready
 	Foreign     bool         `json:"foreign,omitempty"`     // others attached it, and it does not fit the pool: no pod gets its addresses
 	TagsUnknown string       `json:"tagsUnknown,omitempty"` // why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has
 	Managed     bool         `json:"managed,omitempty"`     // created by us

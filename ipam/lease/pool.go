@@ -257,7 +257,7 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""
-		if takes || e.Serving && e.Pool == p.Policy.Pool {
+		if takes || (e.Serving || e.Managed) && e.Pool == p.Policy.Pool {
 			e.Serving = p.Policy.Misfit(e) == "" // it may not fit the pool any more
 			e.Passed, e.Keep = !p.Policy.Serves(e), p.Policy.Keep
 			s.ENIs[id] = e
