@@ -66,16 +66,24 @@ func TestForeignENI(t *testing.T) {
 }
 
 // TestRetired removes a pool from the configuration. A collection keeps nothing of it once its pods have ended, and
-// another pool gets the slot.
+// another pool gets the slot. The same holds for a pool that pods have derived from it.
 func TestRetired(t *testing.T) {
+	for _, pool := range []string{"db", "db/subnet-pod0"} {
+		t.Run(pool, func(t *testing.T) { retiresPool(t, pool) })
+	}
+}
+
+func retiresPool(t *testing.T, pool string) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
 	base := w.policy
-	w.policy.Pool, w.policy.Keep, w.policy.Warm = "db", true, registry.Warm{Min: 3}
+	w.policy.Pool, w.policy.Keep, w.policy.Warm = pool, true, registry.Warm{Min: 3}
 	w.mustAcquire(1)
 	_, err := w.pool().Fill(t.Context())
 	must(t, err)
-	removed, has := []lease.Policy{base}, []lease.Policy{base, w.policy}
+	db := w.policy
+	db.Pool = "db"
+	removed, has := []lease.Policy{base}, []lease.Policy{base, db}
 	w.policy = base
 	w.mustAcquire(2)
 	retire := func(conflists []lease.Policy) *Collection {
