@@ -40,7 +40,7 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 		leased[s.ENIs[l.ENI].Pool] = true
 	}
 	for id, e := range s.ENIs {
-		if isConfigured(e.Pool, configured) || leased[e.Pool] || e.Foreign || e.OnRequest {
+		if configured[lease.Origin(e.Pool)] || leased[e.Pool] || e.Foreign || e.OnRequest {
 			continue
 		}
 		_, kept := s.Warm[e.Pool]
@@ -50,15 +50,6 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 		s.ENIs[id] = e
 	}
 	return changed
-}
-
-// isConfigured reports whether the configuration has a pool, or the one from which it is derived.
-func isConfigured(pool string, configured map[string]bool) bool {
-	from, derived := lease.Derived(pool)
-	if derived && from == lease.DefaultPool {
-		from = ""
-	}
-	return configured[from]
 }
 
 // agreed is for pools that the configuration has. Of conflists that share one, the larger numbers count.

@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,6 +100,24 @@ func TestKeepsNoMore(t *testing.T) {
 	w.collect()
 	if left := w.state().ENIs; len(left) != 2 {
 		t.Errorf("without skipDeallocation, these are left beside the boot ENI and that of the pod: %+v", left)
+	}
+	w.consistent()
+}
+
+// skipDeallocation is taken out of the configuration, and no pod asks any more for what one had asked. The ENI that it had goes all the same.
+func TestKeepsNoMoreOfRequests(t *testing.T) {
+	w := newCity(t, "m5.4xlarge")
+	ask := func(n int, keep, annotation string) {
+		t.Helper()
+		_, err := w.ask(n, strings.Replace(allowAll, "{", `{"skipDeallocation": `+keep+", ", 1), annotation)
+		must(t, err)
+	}
+	ask(0, "true", `[{"subnet": "subnet-db"}]`)
+	w.end(0)
+	ask(1, "false", "")
+	w.age(hour)
+	if c := w.collect(); len(c.Deleted) != 1 {
+		t.Errorf("deleted %v", c.Deleted)
 	}
 	w.consistent()
 }

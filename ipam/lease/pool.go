@@ -253,11 +253,13 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note records what a collection has to know of the configuration. A collection has none.
+// Note records what a collection has to know of the configuration. A collection has none. What pods have derived from the pool keeps
+// what the pool keeps: no pod may ask for it again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""
-		if takes || (e.Serving || e.Managed) && e.Pool == p.Policy.Pool {
+		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
+		if takes || (e.Serving || e.Managed) && own {
 			e.Serving = p.Policy.Misfit(e) == "" // it may not fit the pool any more
 			e.Passed, e.Keep = !p.Policy.Serves(e), p.Policy.Keep
 			s.ENIs[id] = e

@@ -259,6 +259,15 @@ func Derived(pool string) (from string, ok bool) {
 	return from, ok
 }
 
+// Origin returns the pool of the configuration from which a pool is derived, or the pool itself.
+func Origin(pool string) string {
+	from, derived := Derived(pool)
+	if derived && from == DefaultPool {
+		return ""
+	}
+	return from
+}
+
 // answers returns an error if no interface can be as the request wants it.
 func (policy Policy) answers(r nic.Request) error {
 	const most = 256 // of the value of a tag (EC2 user guide, "Tag restrictions"): the name of a pool is one
