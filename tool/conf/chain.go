@@ -272,6 +272,13 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 	}
 }
 
+// Missing lists the programs that the list needs, which is in a file, and that a runtime cannot execute.
+func (c List) Missing(file, binDir string) []Mistake {
+	r := &review{List: c, file: file}
+	r.programs(binDir)
+	return r.mistakes
+}
+
 // programs looks for the plugins where runtimes do.
 func (r *review) programs(dir string) {
 	if dir == "" {

@@ -18,7 +18,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil
 	}
-	mistakes, err := conf.Mistakes(p.file, p.binDir)
+	mistakes, err := conf.Mistakes(p.file, "") // checkPlugins looks for the programs
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ type Check struct {
 
 var checks = []Check{
 	{"config", "the conflist: mistakes, and files that runtimes read instead", (*Node).checkConfig, true},
-	{"plugins", "the plugins: versions, and what their STATUS says", (*Node).checkPlugins, true},
+	{"plugins", "the plugins: that they are there, their versions, and what their STATUS says", (*Node).checkPlugins, true},
 	{"networkd", "systemd-networkd, which removes routes and rules of pods", (*Node).checkNetworkd, true},
 	{"netutils", "amazon-ec2-net-utils, which gives pods' addresses to the node", (*Node).checkNetUtils, true},
 	{"cloudinit", "cloud-init, which gives pods' addresses to the node", (*Node).checkCloudInit, true},

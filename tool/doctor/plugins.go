@@ -28,7 +28,7 @@ import (
 // module is the Go module of our programs. Go records it in each program.
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// checkPlugins checks that the plugins are of one release. Then it asks the plugins of the
+// checkPlugins checks that the plugins are there, and of one release. Then it asks the plugins of the
 // chain for their STATUS (CNI specification 1.1.0), as a runtime does.
 func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
@@ -37,7 +37,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || p.list.Plugin(conf.TypeIPAM) != nil): // if it needs that one, checkConfig misses it
+		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || p.list.Plugin(conf.TypeIPAM) != nil): // see below, if the conflist needs that one
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
 				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
@@ -47,6 +47,10 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		default:
 			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Name])
 		}
+	}
+	for _, m := range p.list.Missing(p.file, p.binDir) {
+		found = append(found, Finding{Severity: severe, About: m.File, Means: m.Where + ": " + m.Text,
+			Do: "install the package that has it; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
 	}
 	if len(slices.Compact(slices.Sorted(maps.Values(versions)))) > 1 {
 		var text []string
