@@ -240,8 +240,12 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	return policy
 }
 
-// ofRequest is between the parts of the name of a derived pool. No pool of a configuration has it.
+// ofRequest is between the parts of the name of a derived pool.
 const ofRequest = "/"
+
+// Nameable reports whether a pool of a configuration may have the name. validate refuses others, and no ADD does: an
+// earlier release accepted them.
+func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, ofRequest+ofAddr) }
 
 // derivedName returns the name of a derived pool: the pool's own name, then the IDs. Exclusive ENIs
 // have pools of their own, so no other pod gets their addresses, also when the registry is lost.

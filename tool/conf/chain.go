@@ -257,6 +257,9 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 	}
 	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // an object, which has been decoded once
 	for name, p := range c.Pools {
+		if !lease.Nameable(name) {
+			r.wrong(where, "pools: %q: want a name without / and =, which the plugin has in names that it makes", name)
+		}
 		if len(p.Selectable) > 0 && !head.Capabilities[podAnnotations] {
 			r.wrong(where, `pools: %s: selectable: no pod can ask for it: add "capabilities": {%q: true}`, name, podAnnotations)
 		}
