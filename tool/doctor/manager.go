@@ -5,6 +5,8 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"os"
 	"strings"
 )
@@ -15,9 +17,9 @@ func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
 	if err != nil && !p.runs(ctx, "NetworkManager.service") || p.root != "" && p.enabled("cni-links.service") {
 		return nil, nil
 	}
-	for _, f := range p.dropIns("NetworkManager", "conf.d") {
+	for _, f := range append(p.dropIns("NetworkManager", "conf.d"), p.path("/etc/NetworkManager/NetworkManager.conf")) {
 		b, err := os.ReadFile(f)
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 		if strings.Contains(string(b), "\nunmanaged-devices") {
