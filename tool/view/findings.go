@@ -88,6 +88,9 @@ func (k *Comparison) judgeENI(id string) []Finding {
 		return []Finding{{id, "the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
 			"somebody has detached it (CloudTrail, DetachNetworkInterface): delete the pods on it, and the next " + cli.Name + " registry-gc forgets it; or attach it again", false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
+		if known.Link == "" && !known.NoLink(k.now) {
+			return []Finding{{id, "its link, with the MAC address " + known.MAC + ", is not on the node yet: new pods on it wait for the link", "wait half a minute", true}}
+		}
 		return []Finding{{id, "the node has no link with its MAC address, " + known.MAC + ": its pods have lost their network, and new pods do not use it",
 			"check dmesg for errors of the network driver, and whether somebody has moved the link to another namespace; the ENI serves pods again when the link is back", false}}
 	case attached && k.empty():
