@@ -47,7 +47,7 @@ func (m *model) requests() {
 	m.conf = &lease.Config{}
 	must(m.T, json.Unmarshal(text, m.conf))
 	must(m.T, m.conf.Validate())
-	m.policies, m.common = m.conf.Policies(), m.conf.Policies()[0].Common()
+	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
 	for range 1 + m.rng.IntN(2) {
 		id := m.make("", "", m.rng.IntN(2), "for", "request")
 		m.given[id] = *m.find(id)

@@ -5,6 +5,7 @@ package tool
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -31,7 +32,8 @@ It unassigns addresses that have been free for this time. It ends the leases of
 pods that have ended without a DEL, and deletes their rules. It deletes ENIs that
 the ipam plugin has made and that are empty. Where pods get routes to the peers of
 the VPC, it asks EC2 for them once an hour. It answers nothing. If it could not do
-all of it, the exit status is 1, and the next run continues.
+all of it, the exit status is 1, and the next run continues. While nobody can
+read the configuration, it releases nothing.
 
 It only collects. What the node has lost of its pods' network, the command repair
 puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.JSON("deleted ended prefixes rules unassigned"),
@@ -48,13 +50,20 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			if after <= 0 {
 				return cli.Misuse(c, "invalid duration %v: --free-after must be more than 0", after)
 			}
-			p, err := cli.OpenPool(policyOf(c))
+			want := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
+			policy, unread := conf.Common(c.String("config"))
+			if unread != nil { // it may forbid all changes in EC2
+				policy.Provision, want.Max = lease.ProvisionNone, 0
+				unread = fmt.Errorf("this collection has released nothing, because nobody can read the configuration: %w", unread)
+			}
+			p, err := cli.OpenPool(policy)
 			if err != nil {
 				return err
 			}
 			defer p.Close()
 			stop := cli.Working("collect")
-			done, rules, failed := collect(c, p, ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")})
+			done, rules, failed := collect(c, p, want)
+			failed = errors.Join(failed, unread)
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
 				slog.Info("collected", "unassigned", len(done.Unassigned), "deleted", len(done.Deleted), "ended", len(done.Ended),
@@ -99,13 +108,3 @@ func texts(rules []nl.Rule) []string {
 
 // jitter returns a random part of d, up to 15 %, so that nodes do not call EC2 together.
 func jitter(d time.Duration) time.Duration { return rand.N(d*15/100 + 1) }
-
-// policyOf returns the part of the node's configuration that says what a collection may ask EC2
-// for. It is empty if no configuration can be read.
-func policyOf(c *cli.Context) lease.Policy {
-	config, err := conf.Find(c.String("config"))
-	if err != nil {
-		return lease.Policy{}
-	}
-	return config.Policies()[0].Common()
-}

@@ -32,7 +32,10 @@ nobody can read the configuration.` + cli.JSON("removed"),
 			if _, err := conf.Find(c.String("config")); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
 				return err
 			}
-			policy := policyOf(c)
+			policy, err := conf.Common(c.String("config"))
+			if err != nil {
+				return err
+			}
 			policy.Provision = "" // whatever the plugins may do: an operator asks
 			p, err := cli.OpenPool(policy)
 			if err != nil {

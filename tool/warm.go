@@ -48,7 +48,10 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 			ctx, cancel := context.WithTimeout(c.Context, filling)
 			defer cancel()
 			// First, because a pod on another node may wait for such an ENI. To fill may take minutes.
-			failed := detachUnused(ctx, config.Policies()[0].Common())
+			common, failed := conf.Common(c.String("config"))
+			if failed == nil {
+				failed = detachUnused(ctx, common)
+			}
 			for _, policy := range config.Policies() {
 				row, err := fillPool(ctx, c, policy)
 				rows = append(rows, row)

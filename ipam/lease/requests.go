@@ -292,9 +292,17 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 	return hasOne(tags, policy.requests)
 }
 
-// Common returns the part of a policy that is the same for all pools: what a collection needs.
-func (policy Policy) Common() Policy {
-	return Policy{Provision: policy.Provision, Pools: policy.Pools, Peers: policy.Peers, requests: policy.requests}
+// Common returns what a collection needs of the policies of a node's networks, which is the same for all pools of a network. It
+// asks EC2 for no change that one of the networks forbids.
+func Common(networks ...Policy) (c Policy) {
+	for _, p := range networks {
+		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign && c.Provision == ProvisionFull {
+			c.Provision = p.Provision
+		}
+		c.Pools, c.Peers = c.Pools || p.Pools, c.Peers || p.Peers
+		c.requests = append(c.requests, p.requests...)
+	}
+	return c
 }
 
 // Allows reports whether the pod may have the ENI with these tags that it has chosen.

@@ -4,6 +4,8 @@
 package conf
 
 import (
+	"errors"
+	"io/fs"
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -18,6 +20,32 @@ func Policies(dir string) []lease.Policy {
 		return nil
 	}
 	return policies(files)
+}
+
+// Common is what a collection needs of all conflists in a directory, or of one. It is empty if none is ours. Its error means that
+// nobody can read what a collection may do: one of ours has a mistake, or nobody can parse the only ones.
+func Common(path string) (lease.Policy, error) {
+	files, err := conflistsAt(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return lease.Policy{}, nil
+	}
+	var all []lease.Policy
+	unread := err
+	for _, f := range files {
+		list, err := Read(f)
+		unread = errors.Join(unread, err)
+		if raw := list.Plugin(TypeIPAM); err == nil && raw != nil {
+			config, err := Decode(f, raw)
+			if err != nil {
+				return lease.Policy{}, err
+			}
+			all = append(all, config.Policies()[0])
+		}
+	}
+	if len(all) > 0 {
+		unread = nil
+	}
+	return lease.Common(all...), unread
 }
 
 // Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. A pool that no configuration has
