@@ -120,8 +120,8 @@ var sizes = map[string]float64{
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.55,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.65,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.56,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.7,
 }
 
 type pkg struct {

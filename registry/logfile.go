@@ -92,6 +92,15 @@ func (s *State) postpone(err error) {
 	s.Log.Size = -1
 }
 
+// Unwritten is how many lines wait in the registry because the log cannot be written: it has another size than the
+// registry says.
+func (s *State) Unwritten() int {
+	if fi, err := os.Stat(s.Log.File); s.Log.File == "" || err == nil && int(fi.Size()) == s.Log.Size {
+		return 0
+	}
+	return len(s.LogLines)
+}
+
 func warnLog(file string, err error) {
 	slog.Warn("the lease log cannot be written: its lines wait in the registry, and cni-tool whois does not see them yet", "file", file, "because", err)
 }

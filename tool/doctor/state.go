@@ -5,11 +5,15 @@ package doctor
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // checkState checks the file and the directory of the registry.
@@ -33,5 +37,26 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 		found = append(found, Finding{Severity: note, About: b, Means: "the registry could not be parsed: this is the old file, and a new registry was built",
 			Do: "report a bug, attach the file, then delete the file"})
 	}
-	return found, nil
+	return append(found, p.checkLog()...), nil
+}
+
+// checkLog looks for lines of the lease log that wait. It looks twice, because a process may be about to write them.
+func (p *Node) checkLog() []Finding {
+	if p.state.Unwritten() == 0 {
+		return nil
+	}
+	time.Sleep(100 * time.Millisecond)
+	s, err := p.pool.Registry.View()
+	if err != nil || s.Unwritten() == 0 {
+		return nil
+	}
+	why := "its disk may be full"
+	if f, err := os.OpenFile(s.Log.File, os.O_WRONLY|os.O_APPEND, 0); err != nil {
+		why = err.Error()
+	} else {
+		f.Close()
+	}
+	return []Finding{{Severity: warning, About: s.Log.File,
+		Means: fmt.Sprintf("%s of the lease log wait in the registry, because nobody can write this file: %s: cni-tool whois does not know of these leases", cli.Count(s.Unwritten(), "line"), why),
+		Do:    "let root write it: see df and mount about its directory. The next ADD, DEL or registry-gc then writes them. The registry keeps the last 256 lines"}}
 }

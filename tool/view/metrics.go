@@ -141,7 +141,11 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 	for id, e := range s.ENIs {
 		read.at(e.Read, "eni", id)
 	}
-	return []Metric{waiting, begun, read}
+	unwritten := Metric{Name: "lease_log_unwritten_lines", Help: "Lines of the lease log that wait in the registry, because the log cannot be written."}
+	if s.Log.File != "" {
+		unwritten.Add(float64(s.Unwritten()))
+	}
+	return []Metric{waiting, begun, read, unwritten}
 }
 
 // fileMetrics show the age of what is on disk.
