@@ -36,8 +36,9 @@ their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name 
 			if err != nil {
 				return err
 			}
-			all := view.Metrics(s, conf.ReuseWaits(c.String("config")), conf.Wanted(c.String("config"), s), time.Now())
-			pods, failed := egressPods(c.String("config"), s)
+			config := c.String("config")
+			all := view.Metrics(s, conf.MostENIs(config, s), conf.ReuseWaits(config), conf.Wanted(config, s), time.Now())
+			pods, failed := egressPods(config, s)
 			if pods != nil {
 				all = append(all, view.EgressMetrics(pods)...)
 			}

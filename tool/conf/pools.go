@@ -4,6 +4,7 @@
 package conf
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"slices"
@@ -66,6 +67,16 @@ func Wanted(path string, s *registry.State) map[string]int {
 		}
 	}
 	return wanted
+}
+
+// MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0: nobody knows yet.
+func MostENIs(path string, s *registry.State) int {
+	files, _ := conflistsAt(path) // without files there are no policies
+	most := 0
+	for _, p := range policies(files) {
+		most = max(most, cmp.Or(p.MaxENIs, s.Instance.ENIs))
+	}
+	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
 }
 
 // policies returns those of all pools that the conflists have. If one of these cannot be read, it returns none.

@@ -15,10 +15,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Metrics are what the registry knows of the node. Wanted has how many free addresses each pool is to have.
-func Metrics(s *registry.State, wait func(string) time.Duration, wanted map[string]int, now time.Time) []Metric {
+// Metrics are what the registry knows of the node. It may have at most so many ENIs, and wanted has how many free addresses each
+// pool is to have.
+func Metrics(s *registry.State, most int, wait func(string) time.Duration, wanted map[string]int, now time.Time) []Metric {
 	all := Tally(s, wait, now)
-	return append(append(addressMetrics(s, all, wanted, now), growthMetrics(s, now)...), fileMetrics()...)
+	return append(append(addressMetrics(s, all, wanted, now), growthMetrics(s, most, now)...), fileMetrics()...)
 }
 
 // addressMetrics show which addresses there are, and where.
@@ -112,11 +113,11 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
 // growthMetrics show how far the node can grow, and what keeps it from that.
-func growthMetrics(s *registry.State, now time.Time) []Metric {
-	limit := Metric{Name: "enis_max", Help: "ENIs that the instance type can have, the boot ENI included."}
+func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
+	limit := Metric{Name: "enis_max", Help: "ENIs that the instance may have by its type and by maxENIs, the boot ENI included."}
 	each := Metric{Name: "eni_addresses_max", Help: "Addresses and prefixes of a family that one ENI can have, the primary address included."}
 	if s.Instance.ENIs > 0 {
-		limit.Add(float64(s.Instance.ENIs))
+		limit.Add(float64(most))
 		each.Add(float64(s.Instance.IPv4PerENI), "family", familyLabel(nl.IPv4))
 		each.Add(float64(s.Instance.IPv6PerENI), "family", familyLabel(nl.IPv6))
 	}

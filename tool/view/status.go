@@ -27,11 +27,11 @@ type Status struct {
 	Addrs    []Holding      `json:"addresses"`
 }
 
-// StatusOf reads it from the registry. The addresses of a pool cool for wait, and misfit says why an ENI
-// that others have attached serves no pods.
-func StatusOf(s *registry.State, wait func(pool string) time.Duration, misfit func(registry.ENI) string, now time.Time) Status {
+// StatusOf reads it from the registry. The node may have at most so many ENIs. The addresses of a pool cool for wait, and
+// misfit says why an ENI that others have attached serves no pods.
+func StatusOf(s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string, now time.Time) Status {
 	all := Tally(s, wait, now)
-	return Status{Instance: instanceOf(s), Work: workOf(s, now), Pools: poolsOf(s, all), ENIs: enisOf(s, all, misfit, now), Addrs: cli.List(all)}
+	return Status{Instance: instanceOf(s, most), Work: workOf(s, now), Pools: poolsOf(s, all), ENIs: enisOf(s, all, misfit, now), Addrs: cli.List(all)}
 }
 
 // An instanceStatus is the machine, and how full it is.
@@ -40,11 +40,11 @@ type instanceStatus struct {
 	Type    string `json:"type"`
 	Zone    string `json:"zone"`
 	ENIs    int    `json:"enis"`
-	ENIsMax int    `json:"enis_max"` // 0: not known yet
+	ENIsMax int    `json:"enis_max"` // by the type and maxENIs; 0: not known yet
 }
 
-func instanceOf(s *registry.State) instanceStatus {
-	return instanceStatus{s.Instance.ID, s.Instance.Type, s.Instance.Zone, s.Attached(), s.Instance.ENIs}
+func instanceOf(s *registry.State, most int) instanceStatus {
+	return instanceStatus{s.Instance.ID, s.Instance.Type, s.Instance.Zone, s.Attached(), most}
 }
 
 // A workStatus is what is under way, and what is in its way.
