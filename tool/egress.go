@@ -25,25 +25,23 @@ func egressCommand() *cli.Command {
 		Usage: "List the clients and routers of egresses, and the rule that their security groups need",
 		Description: `The egresses of the configuration, the rule for the security groups of clients
 and routers, and the pods of this node that are clients or routers, with their
-packets. Only root sees the pods.` + cli.JSON(`egresses[] {name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
-    rule {protocol port}
+packets. Only root sees the pods.` + cli.JSON(`egresses[] {network port name gateways[] destinations[] except[] mtu namespaces[] selectable[] routers[] clients[]}
+    rule {protocol port} (of the first of them)
     pods[] (of this node: role pod ip sent received refused forwarded answered)`),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
-			config, err := conf.Egress(c.String("config"))
-			if err != nil {
-				return err
+			networks, failed := conf.Egress(c.String("config"))
+			if len(networks) == 0 && failed != nil {
+				return failed
 			}
-			a := egressAnswerOf(config)
-			var failed error
+			a := egressAnswerOf(networks)
 			if os.Geteuid() == 0 {
 				s, err := cli.ViewRegistry()
 				if err != nil {
 					return err
 				}
-				var pods []view.EgressPod
-				pods, failed = egressPods(c.String("config"), s)
-				a.Pods = cli.List(pods)
+				pods, unread := egressPods(c.String("config"), s)
+				a.Pods, failed = cli.List(pods), errors.Join(failed, unread)
 			}
 			return errors.Join(cli.Answer(c, a, a.print), failed)
 		},
@@ -53,9 +51,9 @@ packets. Only root sees the pods.` + cli.JSON(`egresses[] {name gateways[] desti
 // egressPods are the clients and routers of this node. They are nil if the configuration at a path
 // has no egress: then nobody looks into the namespaces.
 func egressPods(config string, s *registry.State) ([]view.EgressPod, error) {
-	c, err := conf.Egress(config)
-	if err != nil || len(c.Egresses) == 0 {
-		return nil, nil // validate and doctor report what is wrong with it
+	networks, _ := conf.Egress(config) // validate and doctor report what is wrong with it
+	if len(networks) == 0 {
+		return nil, nil
 	}
 	pods, err := view.EgressPods(s)
 	return cli.List(pods), err
@@ -70,6 +68,8 @@ type egressAnswer struct {
 
 // An egressEntry is an egress of the configuration.
 type egressEntry struct {
+	Network      string   `json:"network"`
+	Port         int      `json:"port"`
 	Name         string   `json:"name"`
 	Gateways     []string `json:"gateways"`
 	Destinations []string `json:"destinations"`
@@ -87,12 +87,17 @@ type egressRule struct {
 	Port     int    `json:"port"`
 }
 
-func egressAnswerOf(config *egress.Config) egressAnswer {
-	a := egressAnswer{Egresses: []egressEntry{}, Rule: egressRule{"udp", config.UDPPort()}, Pods: []view.EgressPod{}}
-	for _, name := range slices.Sorted(maps.Keys(config.Egresses)) {
-		e := config.Egresses[name]
-		a.Egresses = append(a.Egresses, egressEntry{name, cli.List(e.Gateways), cli.List(e.Destinations), cli.List(e.Except), e.MTU,
-			cli.List(e.Namespaces), cli.List(e.Selectable), cli.List(e.Routers), cli.List(e.Clients)})
+func egressAnswerOf(networks []conf.NetworkEgress) egressAnswer {
+	a := egressAnswer{Egresses: []egressEntry{}, Rule: egressRule{"udp", egress.DefaultPort}, Pods: []view.EgressPod{}}
+	for _, n := range networks {
+		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
+			e := n.Egresses[name]
+			a.Egresses = append(a.Egresses, egressEntry{n.Network, n.UDPPort(), name, cli.List(e.Gateways), cli.List(e.Destinations), cli.List(e.Except), e.MTU,
+				cli.List(e.Namespaces), cli.List(e.Selectable), cli.List(e.Routers), cli.List(e.Clients)})
+		}
+	}
+	if len(networks) > 0 {
+		a.Rule.Port = networks[0].UDPPort()
 	}
 	return a
 }
@@ -101,13 +106,17 @@ func (a egressAnswer) print(w io.Writer) {
 	if len(a.Egresses) == 0 {
 		fmt.Fprintln(w, "the configuration has no egress")
 	}
+	var ports []string
 	for _, e := range a.Egresses {
+		if port := fmt.Sprint(e.Port); !slices.Contains(ports, port) {
+			ports = append(ports, port)
+		}
 		fmt.Fprintf(w, "%s: %s by the routers behind %s\n", e.Name, words(e.Destinations, ""), words(e.Gateways, ""))
 		fmt.Fprintf(w, "    clients: the namespaces %s; if they ask: %s\n    routers: the namespaces %s\n",
 			words(e.Namespaces, "none"), words(e.Selectable, "none"), words(e.Routers, "none"))
 	}
 	if len(a.Egresses) > 0 {
-		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %d\n", strings.ToUpper(a.Rule.Protocol), a.Rule.Port)
+		fmt.Fprintf(w, "security groups: between clients and routers, in and out: %s port %s\n", strings.ToUpper(a.Rule.Protocol), strings.Join(ports, ", "))
 		fmt.Fprintln(w, "    with serviceLoop none, the clients' nodes send for them: allow it between nodes and routers, too")
 	}
 	if len(a.Pods) > 0 {

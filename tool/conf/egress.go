@@ -11,27 +11,40 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// Egress reads the plugin egress' configuration from a file, or from the first file of a directory
-// that has our plugins. It has no egress if the plugin is not in the list.
-func Egress(path string) (*egress.Config, error) {
+// A NetworkEgress has the egresses of a network.
+type NetworkEgress struct {
+	Network string
+	egress.Config
+}
+
+// Egress reads the egresses of the networks of a conflist, or of all conflists in a directory. A network without an egress is not
+// among them. For those with a mistake, it returns an error together with the others.
+func Egress(path string) (all []NetworkEgress, failed error) {
 	files, err := conflistsAt(path)
 	if err != nil {
 		return nil, err
 	}
-	var unread error
+	ours, none := false, fmt.Errorf("%s: %w", path, ErrNone)
 	for _, f := range files {
 		list, err := Read(f)
 		if err != nil || list.Plugin(TypeIPAM) == nil {
-			unread = errors.Join(unread, err)
+			none = errors.Join(none, err) // it may be ours
 			continue
 		}
-		c := new(egress.Config)
+		ours = true
+		n := NetworkEgress{Network: list.Name}
 		if raw := list.Plugin(TypeEgress); raw != nil {
-			if err := errors.Join(json.Unmarshal(raw, c), c.Validate()); err != nil {
-				return nil, fmt.Errorf("%s: %w", f, err)
-			}
+			err = errors.Join(json.Unmarshal(raw, &n.Config), n.Validate())
 		}
-		return c, nil
+		switch {
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", f, err))
+		case len(n.Egresses) > 0:
+			all = append(all, n)
+		}
 	}
-	return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), unread)
+	if !ours {
+		return nil, none
+	}
+	return all, failed
 }

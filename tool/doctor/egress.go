@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,25 +26,31 @@ import (
 
 // checkEgress looks for what keeps clients from their routers, and routers from the destinations.
 func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
-	config, err := conf.Egress(p.given)
-	if err != nil || len(config.Egresses) == 0 {
-		return nil, nil // checkConfig finds what is wrong with it
+	networks, _ := conf.Egress(p.given) // checkConfig finds what is wrong with one
+	if len(networks) == 0 {
+		return nil, nil
 	}
-	found := egressKernel(config)
+	found := egressKernel(networks)
 	if len(found) > 0 {
 		return found, nil
 	}
-	for _, name := range slices.Sorted(maps.Keys(config.Egresses)) {
-		found = append(found, withoutRouters(ctx, name, config.Egresses[name], config.UDPPort())...)
+	ports := map[string]int{} // by network
+	for _, n := range networks {
+		ports[n.Network] = n.UDPPort()
+		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
+			found = append(found, withoutRouters(ctx, name, n.Egresses[name], n.UDPPort())...)
+		}
 	}
-	more, err := p.egressPods(ctx, config)
+	more, err := p.egressPods(ctx, ports)
 	return append(found, more...), err
 }
 
 // egressKernel tries a tunnel of each family that the gateways have.
-func egressKernel(config *egress.Config) (found []Finding) {
+func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
-		if !slices.ContainsFunc(slices.Collect(maps.Values(config.Egresses)), func(e egress.Egress) bool { return e.Has(f) }) {
+		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
+			return slices.ContainsFunc(slices.Collect(maps.Values(n.Egresses)), func(e egress.Egress) bool { return e.Has(f) })
+		}) {
 			continue
 		}
 		if err := nl.Scratch(func(n *nl.NS) error { return egress.Supported(n, f) }); err != nil {
@@ -87,7 +94,7 @@ func answered(ctx context.Context, d net.Dialer, to string, patience time.Durati
 
 // egressPods asks, for each client of this node, a router for an answer, and looks at what this node's routers have
 // sent.
-func (p *Node) egressPods(ctx context.Context, config *egress.Config) (found []Finding, err error) {
+func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Finding, err error) {
 	pods, err := view.EgressPods(p.state)
 	for _, pod := range pods {
 		if f, lost := withoutAnswers(pod); lost {
@@ -108,7 +115,7 @@ func (p *Node) egressPods(ctx context.Context, config *egress.Config) (found []F
 		for _, r := range onePerGateway(routes) {
 			if !probe(ctx, ns, s, r) {
 				asked++
-				found = append(found, unanswered(view.Owner(l), r, config.UDPPort()))
+				found = append(found, unanswered(view.Owner(l), r, cmp.Or(ports[l.Network], egress.DefaultPort)))
 			}
 		}
 		return err
