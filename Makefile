@@ -58,7 +58,7 @@ test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/r
 # All that any test takes, at once. Rules below ask for theirs again, which is quick.
 packages:
 	$(if $(VM_KERNEL),$(VM)/setup)
-	env -u VM_KERNEL $(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck libseccomp-dev $(AGNHOST)
+	env -u VM_KERNEL $(VM)/setup gcc libc6-dev libsqlite3-dev conmon iproute2 iputils-ping iptables nftables procps systemd dbus udev rpm shellcheck jq libseccomp-dev $(AGNHOST)
 
 # The hours are against what hangs: the busiest machine needs less.
 test-native:

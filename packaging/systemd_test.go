@@ -29,7 +29,7 @@ var update = flag.Bool("update", false, "write testdata/story.golden")
 // are where a package puts them, and testdata/story uses them.
 func TestSystemd(t *testing.T) {
 	nltest.Need(t, "root", "netns")
-	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "nft", "unshare")
+	need(t, "/lib/systemd/systemd", "/lib/systemd/systemd-networkd", "dbus-daemon", "ip", "jq", "nft", "tc", "unshare")
 	fabric, node := instance(t)
 	dir := t.TempDir()
 	container(t, filepath.Join(dir, "files"), node.Env())
