@@ -19,6 +19,7 @@ type Network struct {
 	Pair     ptp.Config
 	IPAM     json.RawMessage // ipam's configuration; nil where another plugin gives the addresses
 	Firewall bool            // its chain has the plugin of that name, which lets each pod's address pass
+	Limits   bool            // its pods get the limits of the bandwidth that their annotations have
 }
 
 // Networks reads the networks of a conflist, or of all conflists in a directory. If two have
@@ -37,7 +38,11 @@ func Networks(path string) ([]Network, error) {
 		if raw := list.Plugin(TypePTP); err == nil && raw != nil && !seen[list.Name] {
 			n := Network{Name: list.Name, File: f, IPAM: list.Plugin(TypeIPAM), Firewall: list.Chains("firewall")}
 			seen[n.Name] = true // with a mistake or not: the next one of its name is an old one
-			if err = json.Unmarshal(raw, &n.Pair); err == nil {
+			var head struct {
+				Capabilities map[string]bool `json:"capabilities"`
+			}
+			err = errors.Join(json.Unmarshal(raw, &head), json.Unmarshal(raw, &n.Pair))
+			if n.Limits = head.Capabilities["bandwidth"]; err == nil {
 				err = n.Pair.Validate()
 			}
 			if err == nil {

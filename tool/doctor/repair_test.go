@@ -136,20 +136,56 @@ func TestRepairPair(t *testing.T) {
 	}
 }
 
-func testPair(t *testing.T, d *dual) {
-	pod, err := nl.Open("pod", d.owner.NetNS)
+// TestRepairLimits: the pod has a limit of its bandwidth. Only the runtime knows it, and the repaired pair has it again. A kernel that
+// has no limits shows by its refusal that it was asked for one.
+func TestRepairLimits(t *testing.T) {
+	d := newDual(t, "")
+	pod, _ := d.running()
+	dir := t.TempDir()
+	defer func(were []string) { repair.Caches = were }(repair.Caches)
+	repair.Caches = []string{filepath.Join(dir, "none"), dir}
+	want(t, os.WriteFile(filepath.Join(dir, "pods-c1-eth0"), []byte(`{"kind": "cniCacheV1", "containerId": "c1", "capabilityArgs":
+		{"bandwidth": {"ingressRate": 8000000, "ingressBurst": 4294967295, "egressRate": 0}, "io.kubernetes.cri.pod-annotations": {"a": "b"}}}`), 0o600))
+	limit := nl.Limit{Devs: []string{"eth0", "eth1"}, Rate: 1000000, Burst: 128 << 10}
+	d.owner.Since = d.owner.Since.Add(-time.Hour)
+	want(t, d.registry.Update(t.Context(), d.lease))
+	want(t, d.node.DelGroup(nl.OwnGroup))
+	if did, err := d.repair(); err != nil || len(did) != 1 || limit.Check(pod) == nil {
+		t.Errorf("without the capability: %v, %v", did, err)
+	}
+	text, err := os.ReadFile(d.conflist)
 	want(t, err)
-	defer pod.Close()
-	addrs := nl.Wiring{{NS: pod, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.1.5/24"), Dev: "eth0"}},
+	capable := strings.Replace(string(text), `"serviceLoop"`, `"capabilities": {"bandwidth": true}, "serviceLoop"`, 1)
+	want(t, os.WriteFile(d.conflist, []byte(capable), 0o600))
+	want(t, d.node.DelGroup(nl.OwnGroup))
+	if _, err = d.repair(); err == nil {
+		err = limit.Check(pod)
+	}
+	if err != nil && !strings.Contains(err.Error(), "a limit of the bandwidth needs the kernel's modules") {
+		t.Error(err)
+	}
+}
+
+// running gives the pod its addresses, as the second plugin does.
+func (d *dual) running() (pod *nl.NS, addrs nl.Wiring) {
+	pod, err := nl.Open("pod", d.owner.NetNS)
+	want(d.t, err)
+	d.t.Cleanup(func() { pod.Close() })
+	addrs = nl.Wiring{{NS: pod, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.1.5/24"), Dev: "eth0"}},
 		{NS: pod, Object: nl.Addr{Prefix: netip.MustParsePrefix("fd00:0:1::5/64"), Dev: "eth0", NoDAD: true}}}
-	want(t, addrs.Add())
+	want(d.t, addrs.Add())
+	return pod, addrs
+}
+
+func testPair(t *testing.T, d *dual) {
+	pod, addrs := d.running()
 	state := func() string {
 		numbers := regexp.MustCompile(`(table|lookup) 2(5[6-9]|[67]\d)`) // they go by the index of the pair
 		return numbers.ReplaceAllString(nltest.Dump(t, d.node, pod), "$1 N")
 	}
 	before := state()
 	want(t, d.node.DelGroup(nl.OwnGroup))
-	_, err = repair.RemoveDetached(d.node)
+	_, err := repair.RemoveDetached(d.node)
 	want(t, err)
 	_, err = d.node.RemoveShared()
 	want(t, err)

@@ -98,6 +98,6 @@ func pair(ctx context.Context, n conf.Network, s *registry.State, l registry.Lea
 		return err
 	}
 	_, err = ptp.Commands().Add(ctx, &plugin.Request[ptp.Config]{Network: n.Name, Attachment: l.Attachment, NetNS: l.NetNS,
-		Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: n.Pair, Prev: added})
+		Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: limited(n, l), Prev: added})
 	return err
 }
