@@ -25,7 +25,7 @@ type Table struct {
 	Chains []Chain
 	More   bool // Check ignores chains that are not among these
 	// Others makes Check accept what is made for another configuration: further rules of ours, and
-	// in a chain that is Alike as many other ones.
+	// in a chain that is Alike as many other ones, or no such chain.
 	Others bool
 }
 
@@ -170,6 +170,9 @@ func (t Table) Check(n *NS) error {
 		return err
 	}
 	var want []fingerprinted
+	if t.Others {
+		t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Alike && absent(c.check(n, t)) })
+	}
 	if t.More {
 		got = slices.DeleteFunc(got, func(f fingerprinted) bool {
 			return !slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Name == f.chain })

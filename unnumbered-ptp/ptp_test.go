@@ -160,6 +160,7 @@ func TestCheckOlder(t *testing.T) {
 	}{
 		"other NodePorts": {"", "", func(c *ptp.Config) { c.NodePorts = new("1:32767") }},
 		"another mark":    {"", "", func(c *ptp.Config) { c.NodePortMark = new(uint32(0x4000)) }},
+		"no NodePorts":    {"", "", func(c *ptp.Config) { c.NodePorts = new("") }},
 		"IPv6 lost":       {"", lose, func(*ptp.Config) {}},
 		"IPv6 got":        {lose, get, func(*ptp.Config) {}},
 	} {
@@ -174,6 +175,9 @@ func TestCheckOlder(t *testing.T) {
 			must(t, f.CHECK(older))
 			must(t, f.CHECK(later))
 			for _, chain := range []string{"prerouting", "postrouting", "senders"} {
+				if chain == "prerouting" && name == "no NodePorts" {
+					continue
+				}
 				f.nft("flush", "chain", "inet", "cni_ipvlan_vpc_k8s_net", chain)
 				if f.CHECK(older) == nil {
 					t.Errorf("CHECK is content without the chain %s", chain)
