@@ -132,14 +132,14 @@ func TestTagsUnknownPools(t *testing.T) {
 		must(w.T, c.Validate())
 		w.attachForeign(nil)
 		w.sim.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
-		w.policy = c.Policies()[0].Common()
+		w.policy = lease.Common(c.Policies()[0])
 		w.collect()
 		w.policy = c.Policies()[0]
 		if _, err := w.acquire(1); !aws.NotAllowed(err) {
 			w.Errorf("a pod came before the role was corrected: %v", err)
 		}
 		w.sim.Fail("DescribeNetworkInterfaces", "", 0)
-		w.policy = c.Policies()[0].Common()
+		w.policy = lease.Common(c.Policies()[0])
 		w.collect()
 		w.policy = c.Policies()[0]
 		w.mustAcquire(2)

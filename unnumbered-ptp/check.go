@@ -47,6 +47,9 @@ func check(r *request) error {
 // calls CHECK with the configuration that the pod was made with, and when it starts it takes a pod
 // for broken if that fails.
 func (s *scene) served(p pair) error {
+	if err := s.node.meets(s.request); err != nil {
+		return err
+	}
 	n, err := s.node.of(p).inTable(s.request)
 	if err != nil {
 		return err
