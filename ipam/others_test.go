@@ -270,3 +270,21 @@ func TestOthersENIThrottled(t *testing.T) {
 		}
 	})
 }
+
+// TestOthersENIAllocate: allocate-first-available passes over an ENI that the role may not change. That is the boot ENI, if the
+// policy is that of iam-policy.
+func TestOthersENIAllocate(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(0)
+	ours := w.sim.ENIs()[1].ID
+	w.policy = lease.Policy{}
+	w.sim.Script("AssignPrivateIpAddresses", denied)
+	if id, got, err := w.pool().Allocate(t.Context(), 2); err != nil || id != ours || len(got) != 2 {
+		t.Errorf("%v on %s, want two on %s: %v", got, id, ours, err)
+	}
+	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", always)
+	if _, _, err := w.pool().Allocate(t.Context(), 2); !errors.Is(err, aws.ErrDenied) || strings.Contains(err.Error(), "has room") {
+		t.Errorf("the role may change none of them: %v", err)
+	}
+	w.consistent()
+}

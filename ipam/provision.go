@@ -48,8 +48,8 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 }
 
 // Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
-// index. It returns that ENI and the addresses, which are free then. It changes no ENI for which
-// a pod has asked, and none whose link a pod has.
+// index, that the role may change. It returns that ENI and the addresses, which are free then. It
+// changes no ENI for which a pod has asked, and none whose link a pod has.
 func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
 	err = p.asked(ctx, func(s *registry.State) error {
 		var rs []lease.Place
@@ -70,6 +70,9 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 				return err
 			}
 			why = append(why, err)
+		}
+		if aws.NotAllowed(errors.Join(why...)) {
+			return errors.Join(why...) // some may have room
 		}
 		//lint:ignore ST1005 the original's words
 		why = append(why, fmt.Errorf("Unable to allocate - no IPs available on any interfaces: none of the ENIs from index %d on has room", p.Policy.MinIndex))
