@@ -4,6 +4,7 @@
 package ipam
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -368,4 +369,53 @@ func TestCreateWithoutTags(t *testing.T) {
 		t.Errorf("%d ENIs, want the boot ENI and one", n)
 	}
 	w.consistent()
+}
+
+// TestProvisionAgain: new-interface has not heard what became of its ENI. If an operator runs it again, there is one ENI.
+func TestProvisionAgain(t *testing.T) {
+	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
+		for _, outcome := range []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.UndoneLost} {
+			t.Run(action, func(t *testing.T) {
+				w := newWorld(t, "m5.large", 20)
+				w.policy = lease.Policy{}
+				spec := ENISpec{SecurityGroups: []string{"sg-2", "sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+				w.sim.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
+				brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				if _, _, err := w.pool().Provision(brief, spec); err == nil {
+					t.Fatal("no error")
+				}
+				w.sim.Script(action)
+				id, _, err := w.pool().Provision(t.Context(), spec)
+				must(t, err)
+				if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id || len(all[1].Addrs) != 3 {
+					t.Errorf("answered %s, and there are %+v", id, all)
+				}
+				w.noneLeaked()
+
+				// What follows is another ENI.
+				if another, _, err := w.pool().Provision(t.Context(), spec); err != nil || another == id {
+					t.Errorf("%s again: %v", another, err)
+				}
+				w.consistent()
+			})
+		}
+	}
+}
+
+// TestProvisionOther: what is left of an ENI with other security groups is no answer to new-interface.
+func TestProvisionOther(t *testing.T) {
+	w := newWorld(t, "m5.xlarge", 20)
+	w.policy = lease.Policy{}
+	w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
+	brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, _, err := w.pool().Provision(brief, ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 1}); err == nil {
+		t.Fatal("no error")
+	}
+	w.sim.Script("AttachNetworkInterface")
+	id, _, err := w.pool().Provision(t.Context(), ENISpec{SecurityGroups: []string{"sg-2"}, MinIndex: 1})
+	if all := w.sim.ENIs(); err != nil || len(all) != 3 || all[2].ID != id {
+		t.Errorf("answered %s, and there are %+v: %v", id, all, err)
+	}
 }

@@ -22,9 +22,12 @@ import (
 
 // Provision creates an ENI, attaches it and sets its link up. Its addresses are free then,
 // and no collection deletes it. If Provision fails with an ID, the ENI exists, but its link
-// is not up.
+// is not up. If an earlier Provision with the same spec has not come to its end, its ENI is the one.
 func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, err error) {
-	err = p.asked(ctx, func(s *registry.State) error {
+	err = p.asked(ctx, func(before, s *registry.State) error {
+		if id, err = p.ended(ctx, before, s, spec); err != nil || id != "" {
+			return err
+		}
 		// EC2 would only say so after the ENI is made.
 		attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
 		if err != nil {
@@ -47,11 +50,43 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 	return id, link, nil
 }
 
+// ended returns the ENI of an earlier Provision that was killed or lost EC2's answer, and that this process has just brought to
+// its end. Otherwise there would be two, and no collection deletes either. before is the state from before that.
+func (p *Pool) ended(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
+	for id, e := range s.ENIs {
+		if _, known := before.ENIs[id]; e.Managed || e.OnRequest || known && !begun(before, id) {
+			continue
+		}
+		enis, err := p.describeENIs(ctx, aws.ByID(id))
+		if err != nil {
+			return "", err
+		}
+		if len(enis) == 0 || !spec.made(enis[0], s.Instance.ID) {
+			continue
+		}
+		subnets, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
+		if err != nil {
+			return "", err
+		}
+		if fit, err := p.fitting(s, subnets, spec); err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == enis[0].Subnet }) {
+			return id, nil
+		}
+	}
+	return "", nil
+}
+
+// made reports whether an ENI may be what came of the spec on an instance, by its tags and security groups.
+func (spec ENISpec) made(e aws.ENI, instance string) bool {
+	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
+	return e.Instance == instance && madeFor(e) == instance && e.Tags[TagManaged] == fmt.Sprint(spec.Managed) && poolOf(e) == spec.Pool &&
+		slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups))
+}
+
 // Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
 // index, that the role may change. It returns that ENI and the addresses, which are free then. It
 // changes no ENI for which a pod has asked, and none whose link a pod has.
 func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
-	err = p.asked(ctx, func(s *registry.State) error {
+	err = p.asked(ctx, func(_, s *registry.State) error {
 		var rs []lease.Place
 		inPods := s.Exclusive()
 		for id, e := range s.ENIs {
@@ -81,15 +116,19 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	return id, got, err
 }
 
-// asked runs f as the only process of this node that asks EC2. Before, it updates the
-// registry.
-func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
+// asked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
+// finishes what was begun. f gets the state from before it has finished that, too.
+func (p *Pool) asked(ctx context.Context, f func(before, s *registry.State) error) error {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	if err := p.Learn(ctx); err != nil {
+		return err
+	}
+	before, err := p.Registry.View()
+	if err != nil {
 		return err
 	}
 	if _, err := p.resume(ctx, p.reattach); err != nil {
@@ -99,7 +138,7 @@ func (p *Pool) asked(ctx context.Context, f func(*registry.State) error) error {
 	if err != nil {
 		return err
 	}
-	return f(s)
+	return f(before, s)
 }
 
 // Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It does
