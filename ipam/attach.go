@@ -169,7 +169,7 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	}
 	spec.Tracking = spec.Tracking.Over(seen.tracking(s))
 	var why []error
-	for _, subnet := range unendedFirst(s, subnets) {
+	for _, subnet := range append(unendedFirst(s, subnets), p.narrowed(s, subnets, spec)...) {
 		eni, token, err := p.create(ctx, s, subnet, spec)
 		if isFull(err) && errors.Is(err, aws.ErrSubnetFull) {
 			why = append(why, err)
@@ -187,6 +187,19 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	}
 	return "", plugin.Errorf(plugin.CodeTryAgain, "add another subnet to "+where,
 		"%w", errors.Join(append([]error{fmt.Errorf("%w: no subnet of %s has free addresses", aws.ErrSubnetFull, where)}, why...)...))
+}
+
+// narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one. EC2
+// gives all or nothing. Other nodes may have taken addresses since EC2 has counted them.
+func (p *Pool) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
+	if !spec.wants(lease.IPv4) || p.secondary(s, spec) == 0 && !spec.Prefixes {
+		return nil
+	}
+	narrow := slices.DeleteFunc(slices.Clone(subnets), func(n aws.Subnet) bool { return n.Free <= 1 })
+	for i := range narrow {
+		narrow[i].Free = 1
+	}
+	return narrow
 }
 
 // vpcOf returns the VPC of the instance, which is the VPC of its boot ENI. While metadata does

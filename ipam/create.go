@@ -110,7 +110,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 	default:
 		eni.IPv6Prefixes = 1
 	}
-	if spec.Prefixes && !s.Instance.NoPrefixes && most > 0 && spec.wants(lease.IPv4) {
+	if spec.Prefixes && !s.Instance.NoPrefixes && most > 0 && spec.wants(lease.IPv4) && subnet.Free > 1 {
 		made, token, err := p.createENI(ctx, subnet, eni, prefixes)
 		if noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) && wanted > 1 { // EC2 gives all or nothing
 			made, token, err = p.createENI(ctx, subnet, eni, func(_ *registry.State, e *aws.ENISpec) { e.Prefixes = 1 })

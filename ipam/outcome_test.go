@@ -419,3 +419,24 @@ func TestProvisionOther(t *testing.T) {
 		t.Errorf("answered %s, and there are %+v: %v", id, all, err)
 	}
 }
+
+// TestCreateSmaller: other nodes have taken addresses since EC2 counted them, or they are reserved for prefixes. If no subnet has
+// as many as are wanted, an ENI with one address serves a pod.
+func TestCreateSmaller(t *testing.T) {
+	w := newWorld(t, "m5.large", 20, 20)
+	w.policy.Batch = 4
+	w.sim.Script("CreateNetworkInterface", noRoom, noRoom)
+	w.mustAcquire(1)
+	if all := w.sim.ENIs(); len(all) != 2 || len(all[1].Addrs) != 1 {
+		t.Errorf("%+v", all)
+	}
+	w.consistent()
+
+	w = newWorld(t, "m5.large", 20, 20)
+	w.policy.Batch = 4
+	w.sim.Script("CreateNetworkInterface", noRoom)
+	w.mustAcquire(1)
+	if all := w.sim.ENIs(); len(all) != 2 || len(all[1].Addrs) != 4 {
+		t.Errorf("the other subnet has room: %+v", all)
+	}
+}
