@@ -67,7 +67,7 @@ func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
 		!slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, b, now) })
 }
 
-// unassignIdle unassigns idle prefixes and addresses, ENI by ENI.
+// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. It ends when the outcome of a call is unknown.
 func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -83,6 +83,9 @@ func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
 				return failed
 			}
 			failed = errors.Join(failed, err)
+			if aws.MaybeDone(err) {
+				return failed // in an incident of EC2, each further call would only take addresses from pods that come
+			}
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.list()...), append(c.Returned, gone.cidrs()...)
 		}
 	}

@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
@@ -82,5 +84,39 @@ func TestUnassignAndGrow(t *testing.T) {
 				t.Errorf("a pod was given %v, and the registry has it on no ENI: %v", a, w.state().ENIs[got.ID].Addrs)
 			}
 		})
+	}
+}
+
+// TestUnassignIncident: while EC2 does not answer, nobody knows what has left an ENI, so pods cannot have it. A collection finds out
+// with one ENI. The others keep their addresses for the pods that come meanwhile.
+func TestUnassignIncident(t *testing.T) {
+	w := newWorld(t, "m5.xlarge", 20)
+	w.policy.Batch = 14
+	for n := range 1 + 2*14 {
+		w.mustAcquire(n)
+	}
+	for n := range 1 + 2*14 {
+		if n%14 > 0 { // each of the ENIs has a pod still
+			w.end(n)
+		}
+	}
+	w.age(time.Hour)
+	before := w.state().Free.Len()
+	w.sim.Script("DescribeNetworkInterfaces", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	w.sim.Script(unassign, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	w.sim.ResetCalls()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := w.pool().Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		t.Error("no error")
+	}
+	asked := map[string]bool{}
+	for _, c := range w.sim.Calls() {
+		if c.Action == unassign {
+			asked[c.Params["NetworkInterfaceId"]] = true
+		}
+	}
+	if after := w.state().Free.Len(); len(asked) != 1 || before-after > 14 {
+		t.Errorf("EC2 was asked about %d ENIs; of %d free addresses, %d are left", len(asked), before, after)
 	}
 }
