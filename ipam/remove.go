@@ -160,6 +160,7 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 	_, ours := s.ENIs[id]
 	known := s.ENIs[id].Grown // when EC2 has last known it
+	var held time.Time        // since when EC2 refuses to delete it
 	for detached := false; ; seen = nil {
 		was, enis := detached, seen
 		if enis == nil {
@@ -175,6 +176,14 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 			known = time.Now()
 			detached, err = p.endENI(ctx, enis[0], used, detached)
 		}
+		if stillHeld(err) {
+			if held.IsZero() {
+				held = time.Now()
+			}
+			if time.Since(held) < lagOfDetach {
+				err = nil
+			}
+		}
 		if errors.Is(err, errDeleted) {
 			return nil
 		}
@@ -185,6 +194,16 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 			return err
 		}
 	}
+}
+
+// lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Others wait for 2 to 5 seconds
+// (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
+const lagOfDetach = 10 * time.Second
+
+// stillHeld reports whether EC2 has refused to delete an ENI because it takes it for attached.
+func stillHeld(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && e.Action == "DeleteNetworkInterface" && errors.Is(e, aws.ErrInUse) && aws.Undone(err)
 }
 
 // errDeleted means that an ENI is deleted.
