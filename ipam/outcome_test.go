@@ -440,3 +440,37 @@ func TestCreateSmaller(t *testing.T) {
 		t.Errorf("the other subnet has room: %+v", all)
 	}
 }
+
+// TestProvisionAfterAdd: a command of the tool does not know from which device index on ENIs serve pods. It attaches no ENI that an
+// ADD has left behind.
+func TestProvisionAfterAdd(t *testing.T) {
+	for name, command := range map[string]func(*Pool) error{
+		"allocate": func(p *Pool) error { _, _, err := p.Allocate(t.Context(), 1); return err },
+		"provision": func(p *Pool) error {
+			_, _, err := p.Provision(t.Context(), ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 2})
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "m5.xlarge", 20)
+			w.policy.MinIndex, w.policy.Timeout = 2, time.Second
+			w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+			if _, err := w.acquire(1); err == nil {
+				t.Fatal("no error")
+			}
+			w.sim.Script("AttachNetworkInterface")
+			p := w.pool()
+			p.Policy = lease.Policy{}
+			must(t, command(p))
+			w.policy.Timeout = time.Minute
+			w.mustAcquire(2)
+			for _, e := range w.sim.ENIs()[1:] {
+				if e.Index < 2 {
+					t.Errorf("%s is at device index %d", e.ID, e.Index)
+				}
+			}
+			w.noneLeaked()
+			w.consistent()
+		})
+	}
+}

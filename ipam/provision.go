@@ -131,7 +131,7 @@ func (p *Pool) asked(ctx context.Context, f func(before, s *registry.State) erro
 	if err != nil {
 		return err
 	}
-	if _, err := p.resume(ctx, p.reattach); err != nil {
+	if _, err := p.resume(ctx, p.reattachMade); err != nil {
 		return err
 	}
 	s, err := p.describeInstance(ctx)

@@ -24,16 +24,20 @@ func newInterface() *cli.Command {
         --ip_batch_size=10 sg-1234 sg-5678
 
 It makes an ENI with the security groups, attaches it, waits until its link
-is there, and sets that up. The next pods find its addresses. registry-gc
-never deletes it.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
+is there, and sets that up. The next pods find its addresses, unless its device
+index is below interfaceIndex of their configuration. registry-gc never deletes it.` + cli.JSON("iface mac id index card boot subnet subnet_cidr secgrps vpc ips vpc_cidrs"),
 		ArgsUsage: "SECURITY-GROUP...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "subnet_filter", Usage: "take a subnet that has these tags, `KEY=VALUE[,KEY=VALUE...]`"},
+			&cli.IntFlag{Name: "index", Value: 1, Usage: "attach it at device index `N`, or at the next free one: give interfaceIndex"},
 			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {
-			spec := ipam.ENISpec{SecurityGroups: c.Args().Slice(), MinIndex: 1}
+			spec := ipam.ENISpec{SecurityGroups: c.Args().Slice(), MinIndex: c.Int("index")}
 			var err error
+			if spec.MinIndex < 1 {
+				return cli.Misuse(c, "--index: %d: want 1 or more: the boot ENI is at 0", spec.MinIndex)
+			}
 			if spec.Addrs, err = cli.Batch(c); err != nil {
 				return err
 			}
@@ -43,7 +47,7 @@ never deletes it.` + cli.JSON("iface mac id index card boot subnet subnet_cidr s
 			if len(spec.SecurityGroups) == 0 {
 				return cli.Misuse(c, "need security groups")
 			}
-			p, err := cli.OpenPool(lease.Policy{})
+			p, err := cli.OpenPool(lease.Policy{MinIndex: spec.MinIndex})
 			if err != nil {
 				return err
 			}
