@@ -120,3 +120,22 @@ func (w *world) neverTouched(boot ec2sim.ENI) {
 		}
 	}
 }
+
+// TestResized: somebody has stopped the instance and given it another type. The registry is on a disk, so it has the limits of the
+// old one.
+func TestResized(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(1)
+	is := w.state().Instance
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		s.Instance.Type, s.Instance.ENIs, s.Instance.IPv4PerENI = "t3.nano", 2, 2
+	}))
+	must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Hour, Max: -1}))
+	for n := range 6 {
+		w.mustAcquire(n)
+	}
+	if now := w.state().Instance; now.Type != is.Type || now.ENIs != is.ENIs || now.IPv4PerENI != is.IPv4PerENI {
+		t.Errorf("%+v, want %+v", now, is)
+	}
+	w.consistent()
+}

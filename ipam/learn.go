@@ -63,7 +63,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 			// Nobody knows what was begun before the registry was lost, or the node booted.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
 		}
-		if s.Instance.ID != instance.ID {
+		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are those of the type
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
 		l := discovery{s, described, tagsUnknown, used, nl.ByMAC(links), now, first, lease.StaleMetadata}
