@@ -284,6 +284,11 @@ func (s *stage) add(name string) {
 		add = s.three
 	}
 	result, err := add(s.requestOf(p))
+	// The kernel destroys the slaves of a removed namespace in a work item (cleanup_net), and no address cools here. A runtime repeats an
+	// ADD that fails, too.
+	for end := time.Now().Add(time.Minute); len(s.parts) > 1 && isTaken(err) && time.Now().Before(end); {
+		result, err = add(s.requestOf(p))
+	}
 	switch {
 	case err == nil:
 		p.result, p.running = result, true
@@ -292,6 +297,11 @@ func (s *stage) add(name string) {
 	default:
 		s.Errorf("ADD of %s: %v", name, err)
 	}
+}
+
+// isTaken reports whether an ADD has failed because another namespace has the address.
+func isTaken(err error) bool {
+	return err != nil && strings.Contains(err.Error(), syscall.EADDRINUSE.Error())
 }
 
 func (s *stage) del(name string) {
