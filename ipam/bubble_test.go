@@ -27,6 +27,12 @@ import (
 // one wait for a lock.
 func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
 	t.Helper()
+	inSlowBubble(t, instanceType, 0, f)
+}
+
+// inSlowBubble is inBubble if EC2 takes so long to detach an ENI.
+func inSlowBubble(t *testing.T, instanceType string, detach time.Duration, f func(*world, *wires)) {
+	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
@@ -35,7 +41,8 @@ func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
 		cidr := netip.MustParsePrefix
 		tags := map[string]string{"for": "pods"}
 		sim, err := NewSim(ec2sim.Config{
-			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}}},
+			DetachDelay: detach,
+			VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}}},
 			Subnets: []ec2sim.Subnet{
 				{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
 				{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), Tags: tags},

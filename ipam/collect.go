@@ -59,6 +59,8 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 		return err
 	}
 	defer unlock()
+	p.waits = time.Now().Add(mostAwait)
+	defer func() { p.waits = time.Time{} }()
 	p.Look(ctx)
 	seen, err := p.learn(ctx, true, p.usedIfNew)
 	if err == nil {

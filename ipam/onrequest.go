@@ -316,7 +316,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			return err
 		}
 		if detached == "" && !ending && hidden(s, id, enis) {
-			if err := sleep(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
+			if err := p.await(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
 				return err
 			}
 			continue
@@ -332,7 +332,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			err := p.detachENI(ctx, enis[0].Attachment)
 			if ending = inTransition(err); ending {
 				m.before = true
-				if err := sleep(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
+				if err := p.await(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
 					return err
 				}
 				continue
@@ -347,7 +347,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			slog.Info("an ENI is detached: its last pod has ended", "eni", id)
 			continue // it is often done at once
 		}
-		if err := sleep(ctx, every, "wait for "+id+" to be detached"); err != nil {
+		if err := p.await(ctx, every, "wait for "+id+" to be detached"); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,8 @@ type Pool struct {
 
 	yields   bool // the pool gets addresses that no pod waits for: see yield
 	collects bool // the pool finishes for a collection what others have begun: see yield
+
+	waits time.Time // until when a collection waits for EC2 to detach ENIs; zero: as long as it has time
 }
 
 // Open opens the pool of this node.

@@ -188,12 +188,24 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 			return nil
 		}
 		if err == nil && detached == was { // else it is often done at once
-			err = sleep(ctx, every, "wait for "+id+" to be detached and deleted")
+			err = p.await(ctx, every, "wait for "+id+" to be detached and deleted")
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// mostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may not come to the end with one for hours, and
+// the rest of the collection needs time, too.
+const mostAwait = time.Minute
+
+// await waits for EC2 to detach or delete an ENI, but a collection no longer than mostAwait.
+func (p *Pool) await(ctx context.Context, d time.Duration, what string) error {
+	if !p.waits.IsZero() && time.Now().After(p.waits) {
+		return fmt.Errorf("%s: EC2 has not done so after %v, and the next collection goes on", what, mostAwait)
+	}
+	return sleep(ctx, d, what)
 }
 
 // lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Others wait for 2 to 5 seconds

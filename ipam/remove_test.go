@@ -5,7 +5,9 @@ package ipam
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -283,4 +286,39 @@ func TestDetachInTurn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCollectStuck: EC2 does not come to the end of a detachment, of an ENI of ours or of one on request. The collection still
+// releases what is idle on others, and ends in time. When EC2 has ended it, a collection goes on.
+func TestCollectStuck(t *testing.T) {
+	const takes = time.Hour
+	inSlowBubble(t, "m5.2xlarge", takes, func(w *world, _ *wires) {
+		w.mustAsk(99, fmt.Sprintf(`[{"eni": %q}]`, w.given(aws.ENISpec{Subnet: "subnet-node"}).ID))
+		w.policy.Batch = 15
+		for n := range 2 * 15 { // on two ENIs
+			w.mustAcquire(n)
+		}
+		w.end(99)
+		for n := 1; n < 2*15; n++ {
+			w.end(n)
+		}
+		time.Sleep(time.Hour)
+		for range 2 {
+			ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
+			c := Collection{FreeAfter: time.Minute, Max: -1}
+			if err := w.pool().Collect(ctx, &c); err == nil || ctx.Err() != nil {
+				w.Errorf("got %v, and the time of the collection: %v", err, ctx.Err())
+			}
+			cancel()
+		}
+		if n := w.writes()[unassign]; n != 1 {
+			w.Errorf("addresses were unassigned %d times", n)
+		}
+		time.Sleep(takes)
+		w.collect()
+		if n := len(w.node.ENIs()); n != 1 { // no pod is there
+			w.Errorf("%d ENIs are attached: %+v", n, w.state().ENIs)
+		}
+		w.consistent()
+	})
 }
