@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"syscall"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -34,8 +36,8 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// inUse is called when one of the attachment's addresses is in use. It leases these addresses
-// without a key. If the attachment has addresses from another plugin, the registry does not
+// inUse is called when one of the attachment's addresses is in use. It leases that address without a
+// key. The kernel does not say which one it is: if no namespace shows it, inUse takes all. If the attachment has addresses from another plugin, the registry does not
 // know them, and inUse does nothing.
 func inUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
@@ -50,12 +52,26 @@ func inUse(ctx context.Context, k registry.Key) error {
 	if len(addrs) == 0 {
 		return nil
 	}
-	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them", "addrs", addrs)
+	taken := addrs
+	if len(addrs) > 1 {
+		taken = inNamespaces(addrs)
+	}
+	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them", "addrs", taken)
 	var failed error
 	for nic := range len(addrs) { // an attachment has at most as many interfaces as addresses
-		failed = errors.Join(failed, (&Pool{Registry: r}).reject(ctx, Owner{Key: k, NIC: nic}, addrs, ""))
+		failed = errors.Join(failed, (&Pool{Registry: r}).reject(ctx, Owner{Key: k, NIC: nic}, taken, ""))
 	}
 	return failed
+}
+
+// inNamespaces returns the addresses that a namespace has. If there are none, or not all namespaces can be read, it returns all.
+func inNamespaces(addrs []netip.Addr) []netip.Addr {
+	used := UsedAddrs()
+	some := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return used.By[a] == "" })
+	if len(some) == 0 || used.Partial {
+		return addrs
+	}
+	return some
 }
 
 // LinkName returns the name that the link of an ENI had on the node, by its MAC address, or "" if the

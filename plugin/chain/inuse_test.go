@@ -6,6 +6,7 @@ package chain
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -89,4 +90,24 @@ func TestAddressInUseByThree(t *testing.T) {
 	if got := res.IPs[0].Address.IP.String(); got != "10.0.1.21" {
 		t.Errorf("the pod has %s", got)
 	}
+}
+
+// TestAddressInUseOfSeveral: the kernel refuses one of three addresses of a pod. The others can be had.
+func TestAddressInUseOfSeveral(t *testing.T) {
+	n := newNode(t) // it has four
+	old := n.occupy("10.0.1.21")
+	_, path := nltest.NS(t, "pod")
+	r := n.request(path, asking)
+	res, err := n.ADD(r)
+	n.must(err)
+	var got []string
+	for _, ip := range res.IPs {
+		got = append(got, ip.Address.IP.String())
+	}
+	if !slices.Equal(got, []string{"10.0.1.20", "10.0.1.22", "10.0.1.23"}) {
+		t.Errorf("the pod has %s", got)
+	}
+	n.nobodys(old)
+	n.must(n.DEL(r))
+	n.nobodys(old)
 }
