@@ -210,7 +210,7 @@ func TestFreedWhileWaiting(t *testing.T) {
 	ctx, ends := context.WithCancel(t.Context())
 	p, done := w.pool(), make(chan error)
 	go func() {
-		a, err := p.Acquire(ctx, pod(2))
+		a, err := p.Acquire(timed{ctx}, pod(2))
 		if err == nil && a.Addrs[0] != freed {
 			err = fmt.Errorf("the pod has %v, want %v", a.Addrs, freed)
 		}
@@ -227,6 +227,16 @@ func TestFreedWhileWaiting(t *testing.T) {
 	if s := w.state(); len(s.Waiters) > 0 {
 		t.Errorf("waiters %v", s.Waiters)
 	}
+}
+
+// A timed context has a deadline, which comes when the context is canceled.
+type timed struct{ context.Context }
+
+func (c timed) Err() error {
+	if c.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // A growth is for the ADDs of its pool, and not for those of another.
