@@ -146,7 +146,7 @@ func sighted(l registry.Lease, used bool, now time.Time) registry.Lease {
 	switch {
 	case used:
 		l.Bound, l.MissingSince = true, time.Time{}
-	case l.NetNS != "" && exists(l.NetNS):
+	case l.NetNS != "" && isPods(l.NetNS):
 		l.MissingSince = time.Time{}
 	case l.MissingSince.IsZero():
 		l.MissingSince = now
@@ -154,10 +154,16 @@ func sighted(l registry.Lease, used bool, now time.Time) registry.Lease {
 	return l
 }
 
-// exists reports whether path exists. If stat fails for another reason, exists reports true.
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return !errors.Is(err, fs.ErrNotExist)
+// isPods reports whether the network namespace of a pod is at path: something is there, and it is not the namespace of this
+// process, which is the node's. At /proc/PID/ns/net there may be another process by now. If stat fails for another
+// reason, isPods reports true.
+func isPods(path string) bool {
+	is, err := os.Stat(path)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	own, err := os.Stat("/proc/self/ns/net")
+	return err != nil || !os.SameFile(is, own)
 }
 
 // detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more.

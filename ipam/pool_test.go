@@ -596,6 +596,24 @@ func TestCollectLostPods(t *testing.T) {
 	}
 }
 
+// A runtime names the namespace of a pod by its first process. The pod has gone without a DEL, and a process of the node has that
+// number by now.
+func TestCollectLostPodsByProcess(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	o := pod(1)
+	o.NetNS = fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
+	if _, err := w.pool().Acquire(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		w.collect()
+		w.age(2 * time.Minute)
+	}
+	if s := w.state(); s.Leases.Len() > 0 {
+		t.Errorf("leases %v", maps.Collect(s.Leases.All()))
+	}
+}
+
 func TestRetain(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 3
