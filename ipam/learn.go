@@ -294,43 +294,11 @@ func (l discovery) learn(e aws.ENI) {
 	l.VPCs[e.VPC] = vpc
 }
 
-// partial reports whether metadata does not show all of an ENI yet: the keys of a new ENI appear one after another, within
-// half a minute (amazon-ec2-net-utils, lib/lib.sh). What the registry had of it before, and EC2's description, are whole.
-// In a subnet with IPv4, each ENI has an IPv4 address. A subnet keeps its CIDR of a family while an ENI has such addresses.
-func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
-	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
-	v4 := had(netip.Addr.Is4, len(described.Addrs))
-	v6 := had(netip.Addr.Is6, len(described.IPv6Addrs)+len(described.IPv6Prefixes)) || len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0
-	noIPv4 := len(e.Addrs) == 0 && !bare(e)
-	return e.Subnet == "" || e.VPC == "" || e.CIDR.IsValid() && noIPv4 || !e.CIDR.IsValid() && (v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
-}
-
-// sameVPC gives the ENIs of a VPC the CIDRs that metadata shows for any of them: for a new ENI, it may not show all yet.
-func sameVPC(enis []aws.ENI) {
-	for i := range enis {
-		e := &enis[i]
-		for _, other := range enis {
-			if other.VPC == e.VPC && len(other.VPCCIDRs) > len(e.VPCCIDRs) {
-				e.VPCCIDRs = other.VPCCIDRs
-			}
-			if other.VPC == e.VPC && len(other.VPCIPv6CIDRs) > len(e.VPCIPv6CIDRs) {
-				e.VPCIPv6CIDRs = other.VPCIPv6CIDRs
-			}
-		}
-	}
-}
-
 // foreign reports whether an ENI is none of ours to touch: its owner has said so, by the
 // tag that amazon-vpc-cni-k8s knows too.
 func foreign(e aws.ENI) bool { return e.Tags[tagNoManage] == "true" }
 
 const tagNoManage = "node.k8s.amazonaws.com/no_manage"
-
-// bare reports whether an ENI has no addresses at all. That is so for ENIs that are for EFA
-// alone. For a while, it is also so for an ENI whose metadata comes late.
-func bare(e aws.ENI) bool {
-	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
-}
 
 func (l discovery) learnAddrs(e aws.ENI) {
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {

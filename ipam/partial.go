@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"net/netip"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// For some seconds, metadata does not show all of a new ENI.
+
+// partial reports whether metadata does not show all of an ENI yet: the keys of a new ENI appear one after another, within
+// half a minute (amazon-ec2-net-utils, lib/lib.sh). What the registry had of it before, and EC2's description, are whole.
+// In a subnet with IPv4, each ENI has an IPv4 address. A subnet keeps its CIDR of a family while an ENI has such addresses.
+func partial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
+	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
+	v4 := had(netip.Addr.Is4, len(described.Addrs))
+	v6 := had(netip.Addr.Is6, len(described.IPv6Addrs)+len(described.IPv6Prefixes)) || len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0
+	noIPv4 := len(e.Addrs) == 0 && !bare(e)
+	return e.Subnet == "" || e.VPC == "" || e.CIDR.IsValid() && noIPv4 || !e.CIDR.IsValid() && (v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
+}
+
+// sameVPC gives the ENIs of a VPC the CIDRs that metadata shows for any of them: for a new ENI, it may not show all yet.
+func sameVPC(enis []aws.ENI) {
+	for i := range enis {
+		e := &enis[i]
+		for _, other := range enis {
+			if other.VPC == e.VPC && len(other.VPCCIDRs) > len(e.VPCCIDRs) {
+				e.VPCCIDRs = other.VPCCIDRs
+			}
+			if other.VPC == e.VPC && len(other.VPCIPv6CIDRs) > len(e.VPCIPv6CIDRs) {
+				e.VPCIPv6CIDRs = other.VPCIPv6CIDRs
+			}
+		}
+	}
+}
+
+// bare reports whether an ENI has no addresses at all. That is so for ENIs that are for EFA
+// alone. For a while, it is also so for an ENI whose metadata comes late.
+func bare(e aws.ENI) bool {
+	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
+}
