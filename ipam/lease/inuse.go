@@ -37,8 +37,8 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 }
 
 // inUse is called when one of the attachment's addresses is in use. It leases that address without a
-// key. The kernel does not say which one it is: if no namespace shows it, inUse takes all. If the attachment has addresses from another plugin, the registry does not
-// know them, and inUse does nothing.
+// key. The kernel does not say which one it is: if no namespace shows it, inUse takes all. If the
+// attachment has addresses from another plugin, the registry does not know them, and inUse does nothing.
 func inUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
