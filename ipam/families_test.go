@@ -55,6 +55,19 @@ func TestNodesOwnIPv6(t *testing.T) {
 	}
 }
 
+// TestBootGetsIPv6: the boot ENI serves pods and had no IPv6 address at the boot. The first one, which EC2 has given for pods, stays theirs.
+func TestBootGetsIPv6(t *testing.T) {
+	w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
+		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
+	a := w.mustAcquire(1)
+	w.end(1)
+	must(t, w.pool().Learn(t.Context()))
+	if s := w.state(); !s.Free.Has(a) {
+		t.Errorf("%s of %s was a pod's, and nobody else can get it", a, w.node.ENIs()[0].ID)
+	}
+}
+
 // TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because IPv6 came later.
 func TestDualStackOldENI(t *testing.T) {
 	tags, old := map[string]string{"kubernetes_kubelet": "true"}, map[string]string{"old": "true"}

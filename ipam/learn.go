@@ -310,12 +310,14 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			l.ENIs[e.ID] = known
 		}
 		// metadata and EC2 do not say which IPv6 address of the boot ENI the node has by DHCPv6: the kernel does.
-		boot := l.ENIs[e.ID].IsBoot()
-		if nodesOwn(e, l.ENIs[e.ID], a) || boot && l.used.Node[a] {
+		boot, first := l.ENIs[e.ID].IsBoot(), nodesOwn(e, l.ENIs[e.ID], a)
+		switch {
+		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier release took it for a pod's
-			continue
+		case first && !l.Free.Has(a): // if it is free, the ENI had no IPv6 address at the boot, and EC2 gave this one for pods
+		default:
+			l.learnAddr(e.ID, a)
 		}
-		l.learnAddr(e.ID, a)
 	}
 	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
 		if l.plausible(e.ID, c.Addr()) && !l.used.Partial {
