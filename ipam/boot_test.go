@@ -60,6 +60,22 @@ func TestBootElsewhere(t *testing.T) {
 	}
 }
 
+// TestBootElsewhereAtZero: metadata says at first that the boot ENI is at device index 0. EC2 says where it is, but not that it is the boot ENI.
+func TestBootElsewhereAtZero(t *testing.T) {
+	w := cards(t, elsewhere["index 1"])
+	boot := w.node.ENIs()[0]
+	stop := w.node.Lie(ec2sim.ZeroDeviceNumber(boot.ID))
+	must(t, w.pool().Learn(t.Context()))
+	stop()
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()} // growth asks EC2 what has become of it
+	}))
+	w.mustAcquire(1)
+	if e := w.state().ENIs[boot.ID]; !e.IsBoot() || e.Index != 1 || e.Groups != nil {
+		t.Errorf("the registry has the boot ENI as %+v", e)
+	}
+}
+
 // TestBootElsewhereServes: with interfaceIndex 0, pods get the secondary addresses of the boot ENI, and
 // never its primary one, which is the node's.
 func TestBootElsewhereServes(t *testing.T) {

@@ -240,7 +240,7 @@ func (l discovery) learn(e aws.ENI) {
 	if partial(e, known, l.described[e.ID]) {
 		return
 	}
-	if known.Boot = e.Boot && (e.Index > 0 || e.Card > 0); known.Boot {
+	if known.Boot = e.Boot; known.Boot {
 		known.Groups, known.Tags = nil, nil // an earlier release took it for another ENI
 	}
 	later := e.Index > 0 && !e.Boot // it may have been attached after the boot

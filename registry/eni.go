@@ -16,7 +16,7 @@ type ENI struct {
 	Link        string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
 	Index       int          `json:"index"`          // device index on its network card
 	Card        int          `json:"card,omitempty"`
-	Boot        bool         `json:"boot,omitempty"` // it is the boot ENI, though not at index 0 of card 0: see IsBoot
+	Boot        bool         `json:"boot,omitempty"` // it is the boot ENI, as metadata says; earlier releases set this only if it was not at index 0 of card 0: see IsBoot
 	Subnet      string       `json:"subnet"`
 	CIDR        netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
 	CIDR6       netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
