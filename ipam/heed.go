@@ -5,7 +5,6 @@ package ipam
 
 import (
 	"context"
-	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -52,7 +51,8 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// agreed is for pools that the configuration has. Of conflists that share one, the larger numbers count.
+// agreed is for pools that the configuration has. Of conflists that share one, the larger numbers count, and one that keeps what the
+// pool has, or that an ENI serves, decides for all.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
@@ -60,16 +60,27 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 		warm[q.Pool] = registry.Warm{Min: max(w.Min, q.Warm.Min), Max: max(w.Max, q.Warm.Max)}
 	}
 	for pool, w := range warm {
-		if noted, known := s.Warm[pool]; known && noted != w {
+		if s.Warm[pool] != w {
 			s.Warm[pool], changed = w, true
 		}
 	}
 	for id, e := range s.ENIs {
-		serves := func(q lease.Policy) bool { return q.Pool == e.Pool && q.Serves(e) }
-		if _, has := warm[e.Pool]; has && e.Serving && e.Passed == slices.ContainsFunc(conflists, serves) {
-			e.Passed = !e.Passed
+		serves, keeps, has := wishes(conflists, e)
+		if has && e.Serving && (e.Passed == serves || e.Keep != keeps) {
+			e.Passed, e.Keep = !serves, keeps
 			s.ENIs[id], changed = e, true
 		}
 	}
 	return changed
+}
+
+// wishes returns what the conflists with the pool of an ENI want of it: whether it serves pods of one, whether one has
+// skipDeallocation, and whether there are any.
+func wishes(conflists []lease.Policy, e registry.ENI) (serves, keeps, has bool) {
+	for _, q := range conflists {
+		if q.Pool == lease.Origin(e.Pool) {
+			serves, keeps, has = serves || q.Serves(e), keeps || q.Keep, true
+		}
+	}
+	return serves, keeps, has
 }

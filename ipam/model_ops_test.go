@@ -112,7 +112,10 @@ func (m *model) newPod() *modelPod {
 	m.count++
 	o := pod(m.count)
 	o.NetNS = m.kernel.path(o.ContainerID)
-	p := &modelPod{Owner: o, policy: m.rng.IntN(len(m.policies)), valid: true}
+	i := pick(m.rng, m.configured()...)
+	o.Network = m.nets[i].name
+	p := &modelPod{Owner: o, policy: i, asked: m.policies[i:][:1:1], valid: true}
+	p.asked = slices.Clone(p.asked)
 	m.pods = append(m.pods, p)
 	return p
 }
@@ -140,7 +143,7 @@ func (m *model) add() {
 }
 
 func (m *model) acquire(p *modelPod) error {
-	policies, f, waits := m.policiesOf(p), fate{}, m.locked("grow")
+	policies, f, waits := p.asked, fate{}, m.locked("grow")
 	if !waits {
 		f = m.fate()
 	}
@@ -206,10 +209,10 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	var addrs []netip.Addr
 	excused := false
 	for i, got := range all {
-		if len(got.Addrs) != len(m.policies[p.policy].Families) {
+		if len(got.Addrs) != len(p.asked[0].Families) {
 			m.wrong("%s has %d addresses", p.ContainerID, len(got.Addrs))
 		}
-		m.verifyAsked(p, m.policiesOf(p)[i].Choice, got)
+		m.verifyAsked(p, p.asked[i].Choice, got)
 		m.verifyApart(p, i, all)
 		addrs = append(addrs, got.Addrs...)
 		excused = excused || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
@@ -297,13 +300,14 @@ func (m *model) die() {
 
 func (m *model) retain() {
 	var valid []plugin.Attachment
+	of := pick(m.rng, m.nets...).name
 	for _, p := range m.pods {
-		if p.valid || m.chance(30) {
+		if p.Network == of && (p.valid || m.chance(30)) {
 			valid = append(valid, p.Attachment)
 		}
 	}
-	m.logf("%s GC with %d valid", m.clock(), len(valid))
-	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Retain(ctx, "net", valid) })
+	m.logf("%s GC of %s with %d valid", m.clock(), of, len(valid))
+	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Retain(ctx, of, valid) })
 	if err != nil {
 		m.wrong("GC: %v", err)
 	}
@@ -334,10 +338,16 @@ func (m *model) collectNow(c *Collection, f fate) error {
 	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
 	m.verifyCalls()
 	began, refused := time.Now(), m.refused
-	policy := m.common
+	before, unread := m.view()
+	policy := lease.Common(append(m.conflists(), m.common)...)
 	policy.Provision = m.provision
-	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.Collect(ctx, c) })
+	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error {
+		return errors.Join(pool.Heed(ctx, m.conflists()), pool.Collect(ctx, c))
+	})
 	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, c.Detached, err)
+	if f.at == 0 && unread == nil {
+		m.verifyWarm(before, c)
+	}
 	if m.verifyCalls(); err == nil && f.at == 0 && len(m.lies) == 0 && m.refused == refused {
 		m.notice(began)
 	}
@@ -345,7 +355,7 @@ func (m *model) collectNow(c *Collection, f fate) error {
 }
 
 func (m *model) fill() {
-	policy := pick(m.rng, m.policies...)
+	policy := pick(m.rng, m.conflists()...)
 	f := m.fate()
 	m.logf("%s fill pool %q%v", m.clock(), policy.Pool, f)
 	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error {

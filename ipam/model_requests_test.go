@@ -48,6 +48,7 @@ func (m *model) requests() {
 	must(m.T, json.Unmarshal(text, m.conf))
 	must(m.T, m.conf.Validate())
 	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
+	m.nets = m.nets[:len(m.policies)]
 	for range 1 + m.rng.IntN(2) {
 		id := m.make("", "", m.rng.IntN(2), "for", "request")
 		m.given[id] = *m.find(id)
@@ -60,9 +61,9 @@ func (m *model) ask(p *modelPod) {
 	if m.conf == nil || !m.chance(40) {
 		return
 	}
-	was := m.choose(func(o *modelPod) bool { return o.asked != nil && !o.alive && !o.valid })
+	was := m.choose(func(o *modelPod) bool { return o.asks && !o.alive && !o.valid })
 	if was != nil && m.chance(50) {
-		p.Pod, p.policy, p.asked = was.Pod, was.policy, was.asked
+		p.Pod, p.policy, p.asked, p.asks = was.Pod, was.policy, was.asked, true
 		m.logf("%s is %s again", p.ContainerID, p.Pod)
 		return
 	}
@@ -86,16 +87,8 @@ func (m *model) ask(p *modelPod) {
 	c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: text}
 	policies, err := c.Interfaces("net", "eth0", p.Pod)
 	must(m.T, err)
-	p.asked = policies
+	p.asked, p.asks = policies, true
 	m.logf("%s asks for %s", p.ContainerID, text)
-}
-
-// policiesOf returns the policy of each interface of a pod.
-func (m *model) policiesOf(p *modelPod) []lease.Policy {
-	if p.asked != nil {
-		return p.asked
-	}
-	return m.policies[p.policy:][:1]
 }
 
 // verifyAsked checks that an interface of a pod is what the pod has asked for, and has nothing that others ask for.
@@ -113,7 +106,7 @@ func (m *model) verifyAsked(p *modelPod, choice lease.Choice, got lease.Allocati
 // verifyApart checks that nobody else has an address of the ENI of an interface, if one of the two has asked for the whole ENI.
 func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	id := all[nic].ID
-	own := m.policiesOf(p)
+	own := p.asked
 	for i, other := range all {
 		if i != nic && other.ID == id && own[nic].Choice.Exclusive {
 			m.wrong("interfaces %d and %d of %s are on %s, and it has asked for the whole ENI", nic+1, i+1, p.ContainerID, id)
@@ -138,7 +131,7 @@ func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 
 // policyOf returns the policy of the interface of a pod that has an address.
 func (m *model) policyOf(p *modelPod, a netip.Addr) lease.Policy {
-	of := m.policiesOf(p)
+	of := p.asked
 	return of[slices.Index(p.addrs, a)/len(of[0].Families)%len(of)]
 }
 

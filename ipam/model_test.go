@@ -106,8 +106,11 @@ func history(t *testing.T, k *kernel, seed uint64) {
 		defer k.end(t)
 		m = newModel(t, k, dir, seed, false)
 		m.others()
-		if seed%3 == 0 {
+		switch seed % 3 {
+		case 0:
 			m.requests()
+		case 1:
+			m.networks()
 		}
 		m.play()
 	})
@@ -132,6 +135,8 @@ type model struct {
 	node     *ec2sim.Instance
 	dir      string // of the registry
 	policies []lease.Policy
+	nets     []network // of each policy
+	changes  bool      // somebody changes the conflists
 	began    time.Time
 	steps    int
 	atOnce   bool // processes run at once, in real time
@@ -168,8 +173,9 @@ type model struct {
 // A modelPod is what the runtime knows of a pod.
 type modelPod struct {
 	lease.Owner
-	policy   int
-	asked    []lease.Policy // for what it asks, for each of its interfaces; nil: it does not ask
+	policy   int            // its conflist's
+	asked    []lease.Policy // of each of its interfaces, as its conflist was when it was created
+	asks     bool           // it has asked for them
 	addrs    []netip.Addr   // that the ADD has answered, those of the first interface first
 	alive    bool           // the ADD has answered, and no DEL has begun
 	valid    bool           // the runtime knows of it
@@ -200,8 +206,8 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 	m.choosePolicies()
 	m.steps = 4 + m.rng.IntN(14)
 	m.logf("boot ENI at %d, %+v, lag %+v, throttle %v, delays %v %v %v", run.BootIndex, m.limits, c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
-	for _, p := range m.policies {
-		m.logf("pool %q: %v prefixes %v batch %d warm %v keep %v index %d", p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex)
+	for i := range m.policies {
+		m.logf("%s", m.conflist(i))
 	}
 	return m
 }
@@ -266,7 +272,7 @@ func (m *model) choosePolicies() {
 		p := base
 		p.Pool, p.Batch, p.Prefixes, p.Keep = name, pick(m.rng, 1, 1, 3, 0), m.chance(30), m.chance(5)
 		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{}, registry.Warm{}, registry.Warm{Min: 2, Max: 4})
-		m.policies = append(m.policies, p)
+		m.policies, m.nets = append(m.policies, p), append(m.nets, network{name: "net"})
 	}
 }
 
@@ -281,7 +287,9 @@ func (m *model) play() {
 		m.originals()
 	}
 	for range m.steps {
-		m.step(0)
+		if m.step(0); m.chance(20) {
+			m.reconfigure()
+		}
 		if m.verify(); len(m.bad) > 0 {
 			return
 		}

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
@@ -119,6 +121,7 @@ func (m *model) verifyCalls() {
 		if boot := m.node.ENIs()[0]; c.Params["AttachmentId"] == boot.Attachment || c.Action == "DeleteNetworkInterface" && c.Params["NetworkInterfaceId"] == boot.ID {
 			m.wrong("%v: it is the boot ENI", c)
 		}
+		m.verifyKept(c)
 		for name, v := range c.Params {
 			a, err := netip.ParseAddr(v)
 			if c.Action == "UnassignPrivateIpAddresses" && strings.HasPrefix(name, "PrivateIpAddress") && err == nil && m.primaries[a] {
@@ -160,10 +163,13 @@ func (m *model) settle() {
 	if m.chance(30) {
 		m.skew(pick(m.rng, -24*time.Hour, 24*time.Hour))
 	}
-	for range m.policies {
+	for range m.conflists() {
 		m.addOrFull()
 	}
 	m.verify()
+	for range m.rng.IntN(3) {
+		m.reconfigure() // and no ADD comes after that
+	}
 	m.logf("%s all pods go", m.clock())
 	for _, p := range m.pods {
 		if p.valid {
@@ -211,7 +217,7 @@ func (m *model) addOrFull() {
 	if !m.kernel.start(m.T, p.ContainerID) {
 		return
 	}
-	policy, began := m.policies[p.policy], time.Now()
+	policy, began := p.asked[0], time.Now()
 	room := m.room(policy)
 	m.logf("%s ADD %s: room %q", m.clock(), p.ContainerID, room)
 	for {
@@ -333,7 +339,7 @@ func (m *model) verifyEnd() {
 				m.wrong("%s of %s is not known to the registry", c, e.ID)
 			}
 		}
-		if e.Tags[TagManaged] == "true" && !known.Keep && !m.warm() {
+		if e.Tags[TagManaged] == "true" && !m.keep(poolOf(aws.ENI{Tags: e.Tags})) {
 			m.wrong("%s is empty and ours, and was not deleted", e.ID)
 		}
 	}
@@ -353,9 +359,4 @@ func (m *model) verifyEnd() {
 			m.wrong("%s is a waiter until %v", who, w.Until)
 		}
 	}
-}
-
-// warm reports whether a pool is to keep addresses ready.
-func (m *model) warm() bool {
-	return slices.ContainsFunc(m.policies, func(p lease.Policy) bool { return p.Warm.Min > 0 || p.Keep })
 }

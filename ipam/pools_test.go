@@ -167,6 +167,45 @@ func TestTwoNetworks(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
+// TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. It decides, whichever network's pod came last. Once
+// nobody has it, a collection releases what is free, although no ADD has come since.
+func TestKeepOfConflists(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 4
+	other, keeps := w.policy, w.policy
+	keeps.Keep = true
+	w.policy = keeps
+	w.mustAcquire(1)
+	w.policy = other
+	w.mustAcquire(2)
+	release := func(conflists ...lease.Policy) *Collection {
+		w.age(hour)
+		must(t, w.pool().Heed(t.Context(), conflists))
+		return w.collect()
+	}
+	if c := release(other, keeps); len(c.Unassigned) > 0 {
+		t.Errorf("%v went back, and one of the conflists has skipDeallocation", c.Unassigned)
+	}
+	if c := release(other, other); len(c.Unassigned) == 0 {
+		t.Error("nothing went back, and no conflist has skipDeallocation any more")
+	}
+	w.consistent()
+}
+
+// TestWarmOfConflists: one of two conflists with the same pool has warm, and no pod of its network has come yet.
+func TestWarmOfConflists(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 4
+	warm := w.policy
+	warm.Warm = registry.Warm{Min: 3}
+	w.mustAcquire(1)
+	w.age(hour)
+	must(t, w.pool().Heed(t.Context(), []lease.Policy{w.policy, warm}))
+	if c := w.collect(); len(c.Unassigned) > 0 {
+		t.Errorf("%v went back, and one of the conflists wants 3 ready", c.Unassigned)
+	}
+}
+
 // TestIndexRaisedBeforeBoot raises interfaceIndex, and the node boots before an ADD comes. The ENI that serves no pods any more does not
 // keep the addresses that its tag says it keeps.
 func TestIndexRaisedBeforeBoot(t *testing.T) {

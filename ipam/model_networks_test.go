@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// In some histories the node has two networks, with a conflist each, and somebody changes the conflists while pods run. The
+// networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later. What no conflist
+// wants to keep is released in the end, and what one wants to keep stays.
+
+// A network is what one conflist says of one pool.
+type network struct {
+	name    string
+	removed bool // somebody has removed it from the conflist, or the conflist
+	changed bool // somebody has changed or removed it once
+}
+
+// networks lets conflists change, and may add a second network.
+func (m *model) networks() {
+	m.changes = true
+	if m.chance(40) {
+		return
+	}
+	for _, p := range m.policies {
+		if p.Pools && p.Pool == "" && m.chance(50) {
+			continue // the second network has one pool
+		}
+		p.MinIndex, p.Prefixes, p.Keep, p.Batch = pick(m.rng, p.MinIndex, p.MinIndex, 1, 0), m.chance(30), m.chance(10), pick(m.rng, 1, 3, 0)
+		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{}, registry.Warm{Min: 1, Max: 6})
+		if m.chance(15) {
+			p.Families = m.families()
+		}
+		m.policies, m.nets = append(m.policies, p), append(m.nets, network{name: "net2"})
+		m.logf("%s", m.conflist(len(m.policies)-1))
+	}
+}
+
+func (m *model) families() []lease.Family {
+	return pick(m.rng, []lease.Family{lease.IPv4}, []lease.Family{lease.IPv4, lease.IPv6}, []lease.Family{lease.IPv6})
+}
+
+// conflist describes one of the policies.
+func (m *model) conflist(i int) string {
+	p := m.policies[i]
+	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d", m.nets[i].name, p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex)
+}
+
+// conflists are the policies that the conflists have now.
+func (m *model) conflists() (all []lease.Policy) {
+	for _, i := range m.configured() {
+		all = append(all, m.policies[i])
+	}
+	return all
+}
+
+// configured are the indices of the policies that the conflists have now.
+func (m *model) configured() (all []int) {
+	for i := range m.policies {
+		if !m.nets[i].removed {
+			all = append(all, i)
+		}
+	}
+	return all
+}
+
+// reconfigure changes a conflist.
+func (m *model) reconfigure() {
+	if !m.changes {
+		return
+	}
+	i := m.rng.IntN(len(m.policies))
+	p, n := &m.policies[i], &m.nets[i]
+	switch pick(m.rng, "index", "prefixes", "keep", "warm", "families", "remove", "restore") {
+	case "index":
+		p.MinIndex = 1 - p.MinIndex
+	case "prefixes":
+		p.Prefixes = !p.Prefixes
+	case "keep":
+		p.Keep = !p.Keep
+	case "warm":
+		p.Warm = pick(m.rng, registry.Warm{}, registry.Warm{Min: 1}, registry.Warm{Min: 2, Max: 6})
+	case "families":
+		p.Families = m.families()
+	case "remove":
+		n.removed = len(m.configured()) > 1
+	case "restore":
+		n.removed = false
+	}
+	n.changed = true
+	m.logf("%s configuration: %s, removed %v", m.clock(), m.conflist(i), n.removed)
+}
+
+// keep reports whether a conflist wants to keep what an ENI of its pool has.
+func (m *model) keep(pool string) bool {
+	return slices.ContainsFunc(m.conflists(), func(p lease.Policy) bool { return p.Pool == lease.Origin(pool) && (p.Keep || p.Warm.Min > 0) })
+}
+
+// verifyKept checks that a call takes nothing of a pool for which a conflist has skipDeallocation, as it always had.
+func (m *model) verifyKept(c ec2sim.Call) {
+	e := m.find(c.Params["NetworkInterfaceId"])
+	if e == nil || !strings.HasPrefix(c.Action, "Unassign") {
+		return
+	}
+	pool := lease.Origin(poolOf(aws.ENI{Tags: e.Tags}))
+	for i, p := range m.policies {
+		if n := m.nets[i]; p.Keep && !n.changed && p.Pool == pool && p.Serves(registry.ENI{Index: e.Index, Boot: e.Boot}) {
+			m.wrong("%v: %s has skipDeallocation", c, n.name)
+		}
+	}
+}
+
+// verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses from. That was the
+// registry before. An ENI that serves no network any more has nothing ready.
+func (m *model) verifyWarm(before *registry.State, c *Collection) {
+	s, err := m.view()
+	if err != nil {
+		return
+	}
+	for i, p := range m.policies {
+		took := slices.ContainsFunc(c.Unassigned, func(a netip.Addr) bool {
+			id, e := before.ENIOf(a)
+			return id != "" && e.Pool == p.Pool && !s.ENIs[id].Passed
+		})
+		ready := lease.Ready(s, p.Pool, time.Now())
+		if want := p.Warm.Left(); took && !m.nets[i].removed && ready < want {
+			m.wrong("the collection has left %d addresses of pool %q ready, and %s wants %d", ready, p.Pool, m.nets[i].name, want)
+		}
+	}
+}
