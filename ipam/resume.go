@@ -166,10 +166,14 @@ func (p *Pool) reattachMade(ctx context.Context, e aws.ENI) error {
 // abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without
 // our tags may be the original's: it stays until an ADD needs it.
 func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
-	if e.Tags[TagManaged] != "true" {
-		return nil
+	s, err := p.Registry.View()
+	if err != nil || e.Tags[TagManaged] != "true" {
+		return err
 	}
-	err := p.deleteNow(ctx, e.ID)
+	if _, known := s.ENIs[e.ID]; known {
+		return nil // somebody has detached it just now. Pods may have its addresses: a collection deletes it if none has
+	}
+	err = p.deleteNow(ctx, e.ID)
 	if errors.Is(err, aws.ErrInUse) {
 		return nil // EC2 has shown what it was
 	}
