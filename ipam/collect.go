@@ -26,8 +26,9 @@ const missingGrace = time.Minute
 
 // A Collection says what Collect may release, and afterwards what Collect has released.
 type Collection struct {
-	FreeAfter time.Duration // release what has been free for this time
-	Max       int           // unassign at most so many addresses, and delete no ENI; negative: no limit
+	FreeAfter time.Duration  // release what has been free for this time
+	Max       int            // unassign at most so many addresses, and delete no ENI; negative: no limit
+	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
 
 	Ended      []netip.Addr // leases of pods that have gone without a DEL
 	Unassigned []netip.Addr
@@ -77,7 +78,7 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	if err := p.endLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.forgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.forgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
 // theNode is the value in Used.By for an address of the node itself.

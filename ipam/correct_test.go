@@ -22,10 +22,10 @@ import (
 // byHand is what a person does at the console, behind the node's back.
 func (w *world) byHand() *aws.Client { return aws.New(w.cloud) }
 
-// collect collects what has been free for an hour.
-func (w *world) collect() *Collection {
+// collect collects what has been free for an hour, with these conflists. Without any, they are not known.
+func (w *world) collect(conflists ...lease.Policy) *Collection {
 	w.Helper()
-	c := &Collection{FreeAfter: time.Hour, Max: -1}
+	c := &Collection{FreeAfter: time.Hour, Max: -1, Conflists: conflists}
 	if err := w.pool().Collect(w.Context(), c); err != nil {
 		w.Error(err)
 	}

@@ -10,21 +10,24 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Heed notes for a collection what the conflists of the node want. Each ADD notes what its own network wants to keep, and that does
+// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants, and that does
 // not suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And no ADD
-// comes for a pool that the configuration no longer has.
-func (p *Pool) Heed(ctx context.Context, conflists []lease.Policy) error {
+// comes for a pool that the configuration no longer has. The collection has found all ENIs before.
+func (p *Pool) heed(ctx context.Context, c *Collection) error {
 	s, err := p.Registry.View()
-	if err != nil || !heed(s, conflists) {
+	if err != nil || !c.heed(s) {
 		return err
 	}
-	return p.Registry.Change(ctx, func(s *registry.State) { heed(s, conflists) })
+	return p.Registry.Change(ctx, func(s *registry.State) { c.heed(s) })
 }
 
-// heed changes the state, and reports whether it has.
-func heed(s *registry.State, conflists []lease.Policy) bool {
-	retired := retire(s, conflists)
-	return agreed(s, conflists) || retired
+// heed changes the state, and reports whether it has. If the conflists are not known, what ADDs have noted counts.
+func (c *Collection) heed(s *registry.State) bool {
+	if c.Conflists == nil {
+		return false
+	}
+	retired := retire(s, c.Conflists)
+	return agreed(s, c.Conflists) || retired
 }
 
 // retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps nothing, and
@@ -66,8 +69,9 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	}
 	for id, e := range s.ENIs {
 		serves, keeps, has := wishes(conflists, e)
-		if has && e.Serving && (e.Passed == serves || e.Keep != keeps) {
-			e.Passed, e.Keep = !serves, keeps
+		unknown := e.Managed && !e.Serving // no ADD has come since the node has lost the registry
+		if has && (unknown || e.Serving && (e.Passed == serves || e.Keep != keeps)) {
+			e.Serving, e.Passed, e.Keep = true, !serves, keeps
 			s.ENIs[id], changed = e, true
 		}
 	}

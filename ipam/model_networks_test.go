@@ -94,11 +94,13 @@ func (m *model) reconfigure() {
 	case "families":
 		p.Families = m.families()
 	case "remove":
-		n.removed = len(m.configured()) > 1
+		n.removed = len(m.configured()) > 1 && m.conf == nil
 	case "restore":
 		n.removed = false
 	}
-	n.changed = true
+	if n.changed = true; m.conf != nil {
+		m.configure()
+	}
 	m.logf("%s configuration: %s, removed %v", m.clock(), m.conflist(i), n.removed)
 }
 

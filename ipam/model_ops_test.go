@@ -340,9 +340,9 @@ func (m *model) collectNow(c *Collection, f fate) error {
 	began, refused := time.Now(), m.refused
 	before, unread := m.view()
 	policy := lease.Common(append(m.conflists(), m.common)...)
-	policy.Provision = m.provision
+	policy.Provision, c.Conflists = m.provision, m.conflists()
 	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error {
-		return errors.Join(pool.Heed(ctx, m.conflists()), pool.Collect(ctx, c))
+		return pool.Collect(ctx, c)
 	})
 	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, c.Detached, err)
 	if f.at == 0 && unread == nil {

@@ -23,6 +23,17 @@ import (
 
 // requests makes ENIs for such pods, and a configuration that allows all.
 func (m *model) requests() {
+	m.changes = m.chance(50)
+	m.configure()
+	for range 1 + m.rng.IntN(2) {
+		id := m.make("", "", m.rng.IntN(2), "for", "request")
+		m.given[id] = *m.find(id)
+	}
+	m.logf("pods may ask for %v", slices.Sorted(maps.Keys(m.given)))
+}
+
+// configure makes the configuration that has the policies. interfaceIndex and the families are those of the first.
+func (m *model) configure() {
 	c := map[string]any{"interfaceIndex": m.policies[0].MinIndex, "addTimeout": 10, "requests": []lease.Permission{{
 		Namespaces: []string{"*"}, SecurityGroups: []string{"sg-2"}, ENIs: map[string]string{"for": "request"}, IPs: true, Exclusive: true, Max: 4}}}
 	var families []string
@@ -48,12 +59,6 @@ func (m *model) requests() {
 	must(m.T, json.Unmarshal(text, m.conf))
 	must(m.T, m.conf.Validate())
 	m.policies, m.common = m.conf.Policies(), lease.Common(m.conf.Policies()[0])
-	m.nets = m.nets[:len(m.policies)]
-	for range 1 + m.rng.IntN(2) {
-		id := m.make("", "", m.rng.IntN(2), "for", "request")
-		m.given[id] = *m.find(id)
-	}
-	m.logf("pods may ask for %v", slices.Sorted(maps.Keys(m.given)))
 }
 
 // ask lets a new pod ask for its interface. It may be one that is created again.
