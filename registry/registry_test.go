@@ -28,13 +28,21 @@ const child = "REGISTRY_TEST_CHILD"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(child); dir != "" {
-		if err := takeOne(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+		exit(takeOne(dir))
+	}
+	if dir, ok := os.LookupEnv(changer); ok {
+		exit(change(dir))
 	}
 	os.Exit(m.Run())
+}
+
+// exit ends the process.
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 // takeOne leases an address and prints it.

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+// changer in the environment makes the test binary a process that changes the registry in this directory; if that is empty, a
+// process that does nothing.
+const changer = "REGISTRY_TEST_CHANGER"
+
+// BenchmarkChange measures what a process pays for a change of the registry, by CPU time: that of a process which ends a
+// lease, or begins it again, without that of one which does nothing. On a clock that counts instructions, a nanosecond is one:
+//
+//	CGO_ENABLED=0 go test -c -o bin/registry.test ./registry
+//	nl/nltest/vm/icount bin/registry.test -test.run '^$' -test.bench Change -test.benchtime 30x
+//
+// Where the heap begins is random, and so is how many huge pages it takes. GOEXPERIMENT=norandomizedheapbase64 for the
+// build makes the figures repeat.
+func BenchmarkChange(b *testing.B) {
+	for _, n := range []struct {
+		name               string
+		pods, enis, perENI int
+		prefixes           bool
+	}{
+		{"pod 1", 1, 2, 64, false},
+		{"prefixes", 1500, 2, 64, true},
+		{"single addresses", 1500, 24, 64, false},
+		{"four cards", 1500, 32, 50, false},
+	} {
+		b.Run(n.name, func(b *testing.B) {
+			r := crowded(b, n.pods, n.enis, n.perENI, n.prefixes)
+			var cpu time.Duration
+			for range b.N {
+				cpu += changing(b, r.dir) - changing(b, "")
+			}
+			b.ReportMetric(float64(view(b, r).size), "bytes")
+			b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// changing is the CPU time of a changer.
+func changing(b *testing.B, dir string) time.Duration {
+	b.Helper()
+	cmd := exec.Command(os.Args[0])
+	// As in a plugin, there is no collection, and no profile of the memory.
+	cmd.Env = append(os.Environ(), "GOGC=off", "GODEBUG=memprofilerate=0", changer+"="+dir)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Run(); err != nil {
+		b.Fatal(err)
+	}
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+}
+
+// change is what a changer does.
+func change(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	return (&Registry{dir}).Update(context.Background(), func(s *State) error {
+		l, before := podLease(0), s.Leases.Len()
+		if s.EndOf(l.Key, time.Now(), time.Now().Add(time.Hour)); s.Leases.Len() < before {
+			return nil
+		}
+		for a := range s.Free.Keys() {
+			return s.Reserve(a, l)
+		}
+		return errors.New("none free")
+	})
+}
+
+// podLease is a lease as a large node has them.
+func podLease(i int) Lease {
+	name := fmt.Sprintf("node1-pod%d", i)
+	return Lease{
+		Key:          Key{"pods", Attachment{ContainerID: fmt.Sprintf("%x", sha256.Sum256([]byte(name))), IfName: "eth0"}},
+		PodNamespace: "bench", PodName: name, NetNS: "/run/netns/" + name,
+		ENI: fmt.Sprintf("eni-%017x", i/64), Bound: true, Since: time.Unix(1790000000, int64(i)*1000003).UTC(),
+	}
+}
+
+// crowded is the registry of a node with so many pods, on a file system as that of /run.
+func crowded(b *testing.B, pods, enis, perENI int, prefixes bool) *Registry {
+	b.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "registry-*")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { os.RemoveAll(dir) })
+	r := &Registry{dir}
+	update(b, r, func(s *State) {
+		read := time.Unix(1790000000, 0).UTC()
+		s.VPCs["vpc-0123456789abcdef0"] = VPC{CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}
+		own := addr("10.0.0.16")
+		for i := range enis {
+			e := ENI{MAC: fmt.Sprintf("06:00:00:00:00:%02x", i), Link: fmt.Sprint("eth", i), Index: i, Subnet: "subnet-0123456789abcdef0",
+				CIDR: netip.MustParsePrefix("10.0.0.0/16"), VPC: "vpc-0123456789abcdef0", Managed: true, Read: read, Grown: read, Serving: true}
+			for j := range perENI {
+				if prefixes && j > 0 {
+					first := netip.AddrFrom4([4]byte{10, 1, byte(i*4 + j/16), byte(j % 16 * 16)})
+					e.Prefixes = append(e.Prefixes, Prefix{CIDR: netip.PrefixFrom(first, 28), Since: read})
+					continue
+				}
+				e.Addrs, own = append(e.Addrs, own), own.Next()
+			}
+			s.ENIs[fmt.Sprintf("eni-%017x", i)] = e
+		}
+		free, last := addr("10.0.0.17"), own
+		if prefixes {
+			free, last = addr("10.1.0.0"), addr("10.1.8.0")
+		}
+		for n := 0; free.Less(last); n, free = n+1, free.Next() {
+			if n >= pods {
+				s.Free.Set(free, time.Time{})
+			} else if err := s.Reserve(free, podLease(n)); err != nil {
+				b.Fatal(err)
+			}
+			if prefixes && n > pods { // what was never leased has no entry
+				break
+			}
+		}
+	})
+	return r
+}
