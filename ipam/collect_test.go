@@ -27,7 +27,7 @@ func TestTidiedAgain(t *testing.T) {
 	rule := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 	must(t, nl.Wiring{{NS: w.host, Object: rule}}.Add())
 	// The next file cannot be made in a directory that is not there: as in one that was deleted.
-	must(t, os.Symlink("deleted/file", filepath.Join(w.dir, "registry.json.new")))
+	must(t, os.Symlink("deleted/file", filepath.Join(w.dir, "registry.json.old")))
 	var c Collection
 	if err := p.tidy(t.Context(), &c); err == nil {
 		t.Fatal("the registry was written")

@@ -535,7 +535,7 @@ func (n *node) tidy() {
 		n.Fatal(err)
 	}
 	for _, f := range files {
-		if name := f.Name(); name != "registry.json" && name != lease.Refill && name != "collected" && name != "gave-back" && name != "log" && !strings.HasSuffix(name, ".lock") {
+		if name := f.Name(); name != "registry.json" && name != "registry.json.old" && name != lease.Refill && name != "collected" && name != "gave-back" && name != "log" && !strings.HasSuffix(name, ".lock") {
 			n.Errorf("%s is left over", name)
 		}
 	}

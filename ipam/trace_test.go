@@ -22,6 +22,7 @@ var fileCalls = map[uint64]struct {
 	unix.SYS_MKDIRAT:   {"mkdirat", 1},
 	unix.SYS_UNLINKAT:  {"unlinkat", 1},
 	unix.SYS_RENAMEAT:  {"renameat", 1},
+	unix.SYS_RENAMEAT2: {"renameat2", 1},
 	unix.SYS_WRITE:     {"write", -1},
 	unix.SYS_FSYNC:     {"fsync", -1},
 	unix.SYS_FTRUNCATE: {"ftruncate", -1},

@@ -111,7 +111,7 @@ func isGarbage(err error) bool {
 
 // replace replaces the file by one with that modification time.
 func (d *directory) replace(written time.Time, data [][]byte) error {
-	return deleted(atomicfile.Replace(d.root, fileName, 0o600, written, data...))
+	return deleted(atomicfile.Exchange(d.root, fileName, 0o600, written, data...))
 }
 
 // deleted is errDeleted if there is no such file any more.

@@ -57,6 +57,9 @@ func Open(dir string) (*Registry, error) {
 // the times of the state by the difference. If there is no file yet, the state is Blank.
 func (r *Registry) View() (*State, error) {
 	f, err := os.OpenFile(r.file(), os.O_RDONLY|quick, 0)
+	if errors.Is(err, unix.EAGAIN) { // it was replaced when it was half open, and a process writes into it: the next file is there
+		f, err = os.OpenFile(r.file(), os.O_RDONLY, 0)
+	}
 	return read(r.file(), f, err)
 }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 )
 
 // child in the environment makes the test binary a process that shares the registry in this
@@ -148,6 +150,38 @@ func TestKilledWriters(t *testing.T) {
 		}
 	}
 	update(t, r, func(*State) {}) // no process has died while it held the lock for ever
+}
+
+// A process may begin to open the file, and have it when it was replaced, and another process writes into it.
+func TestViewWhileWritten(t *testing.T) {
+	dir, err := os.MkdirTemp("/dev/shm", "registry-*") // a file system with leases
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	r := &Registry{dir}
+	update(t, r, func(s *State) { fill(s, 2) })
+	f, err := os.OpenFile(r.file(), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease := func(cmd, arg int) int {
+		now, err := unix.FcntlInt(f.Fd(), cmd, arg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return now
+	}
+	lease(unix.F_SETLEASE, unix.F_WRLCK)
+	seen := make(chan error, 1)
+	go func() { _, err := r.View(); seen <- err }()
+	for lease(unix.F_GETLEASE, 0) == unix.F_WRLCK && len(seen) == 0 { // until somebody opens it
+		runtime.Gosched()
+	}
+	f.Close()
+	if err := <-seen; err != nil {
+		t.Error(err)
+	}
 }
 
 func leftovers(t *testing.T, r *Registry) {

@@ -37,13 +37,18 @@ func Replace(dir *os.Root, name string, mode fs.FileMode, modified time.Time, da
 	for i := 0; i < len(data) && err == nil; i++ {
 		_, err = f.Write(data[i])
 	}
-	if err == nil && !modified.IsZero() {
-		if e := dir.Chtimes(next, modified, modified); errors.Is(e, fs.ErrNotExist) {
-			err = e
-		}
-	}
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err = finish(dir, next, f, modified, err); err != nil {
 		return err
 	}
 	return dir.Rename(next, name)
+}
+
+// finish gives a file its time, and closes it.
+func finish(dir *os.Root, name string, f *os.File, modified time.Time, err error) error {
+	if err == nil && !modified.IsZero() {
+		if e := dir.Chtimes(name, modified, modified); errors.Is(e, fs.ErrNotExist) {
+			err = e
+		}
+	}
+	return errors.Join(err, f.Sync(), f.Close())
 }
