@@ -32,18 +32,19 @@ func Addrs(c *Codec, owner, name string, v *[]netip.Addr) {
 
 // indexedAddrs reads a list by its index.
 func indexedAddrs(c *Codec, rows string) []netip.Addr {
+	numbers := words(rows)
 	end := c.at
 	if len(rows)%wordSize == 0 {
-		end += int(word(rows))
+		end += int(numbers[0])
 	}
 	if end <= c.at || end > len(c.in) || c.in[c.at] != '[' || c.in[end-1] != ']' {
 		c.Fail(errIndex)
 		return nil
 	}
 	c.at = end
-	all := make([]netip.Addr, 0, len(rows)/wordSize-1)
-	for i := wordSize; i < len(rows); i += wordSize {
-		all = append(all, numbered(word(rows[i:])))
+	all := make([]netip.Addr, len(numbers)-1)
+	for i := range all {
+		all[i] = numbered(numbers[i+1])
 	}
 	return all
 }

@@ -6,11 +6,9 @@ package codec
 import (
 	"encoding/binary"
 	"errors"
-	"iter"
+	"math"
 	"net/netip"
 	"slices"
-	"sort"
-	"strings"
 )
 
 // Entries are a map by address that is read from a text and written again. A process uses
@@ -23,17 +21,50 @@ import (
 // seen, and none is seen twice. Even reading methods may parse a value, so they must not
 // run concurrently.
 type Entries[V comparable] struct {
-	in   string // the text that all offsets refer to
-	kind func(*V, *Codec)
-	all  []entry[V] // in the order of the keys
+	entries
+	kind   func(*V, *Codec)
+	values *[]V // of the known entries
 }
 
-type entry[V comparable] struct {
-	key             netip.Addr
-	rank            uint64 // see rankOf
-	from, value, to int    // offsets of the entry, its value and its end; to is 0 if the text is outdated
-	row             int    // offset of its row in the index; 0 if the text has none
-	known           *V     // nil: not parsed yet
+// entries are what Entries do without their values.
+type entries struct {
+	in    string        // the text that all offsets refer to
+	all   []entry       // in the order of the keys
+	keys  *[]netip.Addr // of the known entries: a copy of the Entries shares them, as it shares all
+	moves int           // how often entries were moved
+}
+
+// An entry is small and has no pointers, because a node has thousands. Its key is in its row, or it is known.
+type entry struct {
+	from, value, to int32 // offsets of the entry, its value and its end; to is 0 if the text is outdated
+	row             int32 // offset of its row in the index; 0 if the text has none
+	known           int32 // the number of its key and its value, from 1 on; 0: not parsed yet
+}
+
+// key is the key of an entry.
+func (e *entries) key(one *entry) netip.Addr {
+	if one.known > 0 {
+		return (*e.keys)[one.known-1]
+	}
+	return rowKey(e.in[one.row:])
+}
+
+// rank is the rank of the entry's key.
+func (e *entries) rank(one *entry) uint64 {
+	if one.known > 0 {
+		return rankOf((*e.keys)[one.known-1])
+	}
+	return rowRank(e.in[one.row:])
+}
+
+// know returns a new number, and the value that has it.
+func (e *Entries[V]) know(k netip.Addr, v V) (int32, *V) {
+	if e.keys == nil {
+		e.keys, e.values = new([]netip.Addr), new([]V)
+	}
+	*e.keys, *e.values = append(*e.keys, k), append(*e.values, v)
+	n := len(*e.values)
+	return int32(n), &(*e.values)[n-1]
 }
 
 // Entered is a Table that is stored as Entries. Its values have no [KeptList].
@@ -50,7 +81,10 @@ func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *
 		return
 	}
 	value(c, e, func(e *Entries[V], c *Codec) {
-		*e = Entries[V]{in: c.in, kind: kind}
+		*e = Entries[V]{entries{in: c.in, keys: new([]netip.Addr)}, kind, new([]V)}
+		if len(c.in) > math.MaxInt32 {
+			c.Fail(errors.New("the text is too long"))
+		}
 		if c.late && x.rows != "" {
 			e.readIndexed(c, x)
 			return
@@ -65,46 +99,43 @@ func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *
 func (e *Entries[V]) read(c *Codec) {
 	from := c.at
 	k := key(c, ByAddr)
-	one := entry[V]{key: k, rank: rankOf(k), from: from, value: c.at, known: new(V)}
-	if c.late {
+	one := entry{from: int32(from), value: int32(c.at)}
+	known, v := e.know(k, *new(V))
+	if one.known = known; c.late {
 		c.skip()
-		e.parse(&one, c.at)
+		e.parse(v, c.at, int(one.value))
 	} else if !c.word("null") {
-		e.kind(one.known, c)
+		e.kind(v, c)
 	} else if c.exact {
 		c.Fail(errors.New("null")) // as for a member of an object
 	}
-	if one.to = c.at; c.err == nil {
-		e.put(one)
+	if one.to = int32(c.at); c.err == nil {
+		e.put(k, one)
 	}
 }
 
-// readIndexed reads the entries by their index. A node has thousands, so it calls nothing more for an IPv4 address.
-func (e *Entries[V]) readIndexed(c *Codec, x index) {
-	const short = 2 * wordSize
-	all := make([]entry[V], len(x.rows)/short) // or more than there are
+// readIndexed reads the entries by their index. It calls nothing more for an entry, and reads no key.
+func (e *entries) readIndexed(c *Codec, x index) {
+	all := make([]entry, len(x.rows)/(2*wordSize)) // or more than there are
 	from, n := c.at, 0
-	for i := 0; len(x.rows)-i >= short; n++ {
+	for i := 0; i <= len(x.rows)-2*wordSize; n++ {
+		head := number(eight(x.rows[i:]))
 		one := &all[n]
-		head := word(x.rows[i:])
-		one.row = x.at + i
-		if offset := int(head >> 20); offset < wide {
-			number := word(x.rows[i+wordSize:])
-			one.key, one.rank, one.value = numbered(number), uint64(number)+1, offset
-			i += short
-		} else {
-			one.key, one.value = wideKey(x.rows[i+wordSize:]), offset-wide
-			one.rank = rankOf(one.key)
-			i += rowSize(one.key)
+		one.row = int32(x.at + i)
+		offset := int(head >> 20)
+		i += 2 * wordSize
+		if offset >= wide {
+			offset -= wide
+			i += 3 * wordSize
 		}
 		from++ // behind the brace or the comma
-		one.from, one.to = from, from+int(head&mostEntry)
-		one.value += from
-		if !one.key.IsValid() || one.value >= one.to || one.to >= len(c.in) {
+		end := from + int(head&mostEntry)
+		one.from, one.value, one.to = int32(from), int32(from+offset), int32(end)
+		if from+offset >= end || end >= len(c.in) || i > len(x.rows) {
 			c.Fail(errIndex)
 			return
 		}
-		from = one.to
+		from = end
 	}
 	e.all = all[:n]
 	if c.at = from; !c.next('}') {
@@ -115,72 +146,87 @@ func (e *Entries[V]) readIndexed(c *Codec, x index) {
 // write writes the index and the entries.
 func (e *Entries[V]) write(c *Codec, name string, kind func(*V, *Codec)) {
 	var x indexer
-	if n := e.indexSize(); n > 0 {
+	runs := e.runs()
+	if n := e.indexSize(runs); n > 0 {
 		x = newIndexer(c, indexed(name), n)
 	}
 	c.begins(name)
 	c.Object(func() {
-		for i := 0; i < len(e.all); {
-			if e.all[i].to == 0 {
-				e.writeChanged(c, i, &x, kind)
-				i++
+		for _, run := range runs {
+			if run[0].to > 0 {
+				e.copy(c, run, &x)
 				continue
 			}
-			n := e.unchanged(i)
-			e.copy(c, e.all[i:i+n], &x)
-			i += n
+			from, value := e.writeKey(c, &run[0])
+			kind(&(*e.values)[run[0].known-1], c)
+			x.add(c, row{e.key(&run[0]), value - from, len(c.out) - from})
 		}
 	})
 }
 
+// runs divides the entries into those that are neighbours in the text, and unchanged. A changed one is a run of its own.
+func (e *entries) runs() (runs [][]entry) {
+	for rest := e.all; len(rest) > 0; {
+		end, n := rest[0].to, 1
+		for ; n < len(rest) && rest[n].from == end+1 && rest[n].to > 0; n++ { // 1: the comma
+			end = rest[n].to
+		}
+		runs = append(runs, rest[:n])
+		rest = rest[n:]
+	}
+	return runs
+}
+
 // indexSize is how many characters the index takes. It is 0 if there is none: there are no entries, the key of one has a
 // zone, or its text is too long for a row.
-func (e *Entries[V]) indexSize() (n int) {
-	for i := range e.all {
-		one := &e.all[i]
-		if one.key.Zone() != "" || one.to > 0 && (one.value-one.from > mostKey || one.to-one.from > mostEntry) {
-			return 0
+func (e *entries) indexSize(runs [][]entry) (n int) {
+	for _, run := range runs {
+		if run[0].row > 0 {
+			n += len(e.rows(run))
+			continue
 		}
-		n += rowSize(one.key)
+		for i := range run {
+			one := &run[i]
+			key := e.key(one)
+			if key.Zone() != "" || one.to > 0 && (one.value-one.from > mostKey || one.to-one.from > mostEntry) {
+				return 0
+			}
+			n += rowSize(key)
+		}
 	}
 	return n
 }
 
-// writeChanged writes an entry whose text is outdated.
-func (e *Entries[V]) writeChanged(c *Codec, i int, x *indexer, kind func(*V, *Codec)) {
-	one := &e.all[i]
-	if !one.key.IsValid() {
+// rows are the rows of neighbours.
+func (e *entries) rows(run []entry) string {
+	last := &run[len(run)-1]
+	return e.in[run[0].row : int(last.row)+rowSize(e.key(last))]
+}
+
+// writeKey writes the key of an entry whose text is outdated.
+func (e *entries) writeKey(c *Codec, one *entry) (from, value int) {
+	k := e.key(one)
+	if !k.IsValid() {
 		c.Fail(errors.New("an entry has no key"))
-		return
 	}
 	c.comma()
-	from := len(c.out)
-	Addr(&one.key, c)
+	from = len(c.out)
+	Addr(&k, c)
 	c.out = append(c.out, ':')
-	value := len(c.out)
-	kind(one.known, c)
-	x.add(c, row{one.key, value - from, len(c.out) - from})
-}
-
-// unchanged returns how many entries from i on are neighbours in the text, and unchanged.
-func (e *Entries[V]) unchanged(i int) int {
-	n := 1
-	for ; i+n < len(e.all) && e.all[i+n].to > 0 && e.all[i+n].from == e.all[i+n-1].to+len(","); n++ {
-	}
-	return n
+	return from, len(c.out)
 }
 
 // copy writes neighbours in the text, and their rows.
-func (e *Entries[V]) copy(c *Codec, all []entry[V], x *indexer) {
-	first, last := &all[0], &all[len(all)-1]
+func (e *entries) copy(c *Codec, run []entry, x *indexer) {
 	c.comma()
-	c.copy(e.in[first.from:last.to])
-	if first.row > 0 {
-		x.copy(c, e.in[first.row:last.row+rowSize(last.key)])
+	c.copy(e.in[run[0].from:run[len(run)-1].to])
+	if run[0].row > 0 {
+		x.copy(c, e.rows(run))
 		return
 	}
-	for i := range all {
-		x.add(c, row{all[i].key, all[i].value - all[i].from, all[i].to - all[i].from})
+	for i := range run {
+		one := &run[i]
+		x.add(c, row{e.key(one), int(one.value - one.from), int(one.to - one.from)})
 	}
 }
 
@@ -195,42 +241,47 @@ func rankOf(k netip.Addr) uint64 {
 		return 0
 	}
 	b := k.As16()
-	return 1<<63 | binary.BigEndian.Uint64(b[:])>>1
+	return wideRank(binary.BigEndian.Uint64(b[:]))
 }
 
+// wideRank is the rank of an IPv6 address, by its first half.
+func wideRank(half uint64) uint64 { return 1<<63 | half>>1 }
+
 // find returns the index of the entry, or the index where it would be.
-func (e *Entries[V]) find(k netip.Addr) (i int, found bool) {
+func (e *entries) find(k netip.Addr) (i int, found bool) {
 	rank := rankOf(k)
 	for end := len(e.all); i < end; {
 		middle := int(uint(i+end) / 2)
-		if one := &e.all[middle]; one.rank < rank || one.rank == rank && one.key.Less(k) {
+		one := &e.all[middle]
+		if r := e.rank(one); r < rank || r == rank && e.key(one).Less(k) {
 			i = middle + 1
 		} else {
 			end = middle
 		}
 	}
-	return i, i < len(e.all) && e.all[i].key == k
+	return i, i < len(e.all) && e.key(&e.all[i]) == k
 }
 
 // ask returns the value of an entry.
 func (e *Entries[V]) ask(i int) V {
 	one := &e.all[i]
-	if one.known == nil {
-		one.known = new(V)
-		e.parse(one, one.to)
+	if one.known == 0 {
+		known, v := e.know(e.key(one), *new(V))
+		e.parse(v, int(one.to), int(one.value))
+		one.known = known
 	}
-	return *one.known
+	return (*e.values)[one.known-1]
 }
 
-// parse parses the value of an entry, whose text ends there. A value that cannot be parsed is the zero value:
+// parse parses a value, whose text ends there. A value that cannot be parsed is the zero value:
 // [Read] has returned an error for it, and ReadLate never gets one.
-func (e *Entries[V]) parse(one *entry[V], end int) {
-	c := Codec{in: e.in[:end], at: one.value}
+func (e *Entries[V]) parse(v *V, end, at int) {
+	c := Codec{in: e.in[:end], at: at}
 	if !c.word("null") {
-		e.kind(one.known, &c)
+		e.kind(v, &c)
 	}
 	if c.err != nil {
-		*one.known = *new(V)
+		*v = *new(V)
 	}
 }
 
@@ -245,7 +296,7 @@ func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 }
 
 // Len is the number of entries.
-func (e *Entries[V]) Len() int { return len(e.all) }
+func (e *entries) Len() int { return len(e.all) }
 
 // At returns the value of the entry, and whether there is one.
 func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
@@ -257,7 +308,7 @@ func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
 }
 
 // Has reports whether there is such an entry.
-func (e *Entries[V]) Has(k netip.Addr) bool {
+func (e *entries) Has(k netip.Addr) bool {
 	_, found := e.find(k)
 	return found
 }
@@ -265,18 +316,20 @@ func (e *Entries[V]) Has(k netip.Addr) bool {
 // Set sets an entry.
 func (e *Entries[V]) Set(k netip.Addr, v V) {
 	if old, ok := e.At(k); !ok || old != v {
-		e.put(entry[V]{key: k, rank: rankOf(k), known: &v})
+		known, _ := e.know(k, v)
+		e.put(k, entry{known: known})
 	}
 }
 
 // put inserts an entry at its place, or replaces the one with the same key.
-func (e *Entries[V]) put(one entry[V]) {
-	if n := len(e.all); n == 0 || e.all[n-1].key.Less(one.key) {
+func (e *entries) put(k netip.Addr, one entry) {
+	if n := len(e.all); n == 0 || e.key(&e.all[n-1]).Less(k) {
 		e.all = append(e.all, one)
 		return
 	}
-	i, found := e.find(one.key)
+	i, found := e.find(k)
 	if !found {
+		e.moves++
 		e.all = append(e.all, one) // slices.Insert would add 5 kB to each program
 		copy(e.all[i+1:], e.all[i:])
 	}
@@ -284,87 +337,9 @@ func (e *Entries[V]) put(one entry[V]) {
 }
 
 // Delete deletes the entry, if there is one.
-func (e *Entries[V]) Delete(k netip.Addr) {
+func (e *entries) Delete(k netip.Addr) {
 	if i, found := e.find(k); found {
+		e.moves++
 		e.all = slices.Delete(e.all, i, i+1)
-	}
-}
-
-// each calls f for the entries from i on, until f returns false.
-func (e *Entries[V]) each(i int, f func(i int, k netip.Addr) bool) {
-	for i < len(e.all) {
-		k := e.all[i].key
-		if !f(i, k) {
-			return
-		}
-		i = e.at(i, k) + 1
-	}
-}
-
-// at returns the index of the entry that was at i, or that of the one before its place. A loop
-// may have deleted it, or have set or deleted an entry before it.
-func (e *Entries[V]) at(i int, k netip.Addr) int {
-	if i < len(e.all) && e.all[i].key == k {
-		return i
-	}
-	i, found := e.find(k)
-	if !found {
-		i--
-	}
-	return i
-}
-
-// Keys iterates over the keys, in order.
-func (e *Entries[V]) Keys() iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		e.each(0, func(_ int, k netip.Addr) bool { return yield(k) })
-	}
-}
-
-// Within iterates over the keys in a block, of any zone, in order.
-func (e *Entries[V]) Within(b netip.Prefix) iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		i, _ := e.find(b.Masked().Addr())
-		e.each(i, func(_ int, k netip.Addr) bool { return b.Contains(k.WithZone("")) && yield(k) })
-	}
-}
-
-// Count counts the entries in a block.
-func (e *Entries[V]) Count(b netip.Prefix) int {
-	from, _ := e.find(b.Masked().Addr())
-	n := len(e.all) - from
-	if b.Addr().Is4() {
-		n = min(n, 1<<(32-b.Bits())) // which is few of the node's
-	}
-	return sort.Search(n, func(i int) bool { return !b.Contains(e.all[from+i].key.WithZone("")) })
-}
-
-// All iterates over the entries, in order.
-func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
-	return func(yield func(netip.Addr, V) bool) {
-		e.each(0, func(i int, k netip.Addr) bool { return yield(k, e.ask(i)) })
-	}
-}
-
-// Beginning iterates, in order, over the entries whose value begins with the text, as Write
-// writes it, and over some others. It parses as few other entries as possible. The values of a node begin and end alike, so
-// the middle of the text is compared first.
-func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
-	return func(yield func(netip.Addr, V) bool) {
-		middle := min(len(text)/2, len(text)-8)
-		begins := func(value string) bool {
-			return len(value) >= len(text) && (middle < 0 || eight(value[middle:]) == eight(text[middle:])) && strings.HasPrefix(value, text)
-		}
-		for i := 0; i < len(e.all); i++ {
-			one := &e.all[i]
-			if one.known == nil && !begins(e.in[one.value:one.to]) {
-				continue
-			}
-			k := one.key
-			if !yield(k, e.ask(i)) {
-				return
-			}
-			i = e.at(i, k)
-		}
 	}
 }

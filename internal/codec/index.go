@@ -70,14 +70,43 @@ func wideKey(text string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
+// rowKey is the key of the row at the beginning of text.
+func rowKey(text string) netip.Addr {
+	if text[0] < '8' {
+		return numbered(number(eight(text[wordSize:])))
+	}
+	return wideKey(text[wordSize:])
+}
+
+// rowRank is the rank of the row's key.
+func rowRank(text string) uint64 {
+	if text[0] < '8' {
+		return uint64(number(eight(text[wordSize:]))) + 1
+	}
+	return wideRank(uint64(word(text[wordSize:]))<<32 | uint64(word(text[2*wordSize:])))
+}
+
 // numbered is the IPv4 address with that number.
 func numbered(n uint32) netip.Addr {
-	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+	var b [4]byte
+	binary.BigEndian.PutUint32(b[:], n)
+	return netip.AddrFrom4(b)
 }
 
 // word is the number that the next eight digits are. All are converted at once: a node has thousands.
-func word(s string) uint32 {
-	x := eight(s)
+func word(s string) uint32 { return number(eight(s)) }
+
+// words are the numbers that a text of digits is.
+func words(s string) []uint32 {
+	all := make([]uint32, len(s)/wordSize)
+	for n, i := 0, 0; i <= len(s)-wordSize && n < len(all); n, i = n+1, i+wordSize {
+		all[n] = number(eight(s[i:]))
+	}
+	return all
+}
+
+// number is the number that eight digits are.
+func number(x uint64) uint32 {
 	x = x&0x0f0f0f0f0f0f0f0f + 9*(x>>6&0x0101010101010101) // bit 6 is set in a letter
 	x = (x | x>>4) & 0x00ff00ff00ff00ff
 	x = (x | x>>8) & 0x0000ffff0000ffff

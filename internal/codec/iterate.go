@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package codec
+
+import (
+	"iter"
+	"net/netip"
+	"sort"
+	"strings"
+)
+
+// each calls f for the entries from i on, until f returns false.
+func (e *entries) each(i int, f func(i int, k netip.Addr) bool) {
+	for i < len(e.all) {
+		k, moves := e.key(&e.all[i]), e.moves
+		if !f(i, k) {
+			return
+		}
+		if e.moves != moves {
+			i = e.at(i, k)
+		}
+		i++
+	}
+}
+
+// at returns the index of the entry that was at i, or that of the one before its place. A loop
+// may have deleted it, or have set or deleted an entry before it.
+func (e *entries) at(i int, k netip.Addr) int {
+	if i < len(e.all) && e.key(&e.all[i]) == k {
+		return i
+	}
+	i, found := e.find(k)
+	if !found {
+		i--
+	}
+	return i
+}
+
+// Keys iterates over the keys, in order.
+func (e *entries) Keys() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		e.each(0, func(_ int, k netip.Addr) bool { return yield(k) })
+	}
+}
+
+// Within iterates over the keys in a block, of any zone, in order.
+func (e *entries) Within(b netip.Prefix) iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		i, _ := e.find(b.Masked().Addr())
+		e.each(i, func(_ int, k netip.Addr) bool { return b.Contains(k.WithZone("")) && yield(k) })
+	}
+}
+
+// Count counts the entries in a block.
+func (e *entries) Count(b netip.Prefix) int {
+	from, _ := e.find(b.Masked().Addr())
+	n := len(e.all) - from
+	if b.Addr().Is4() {
+		n = min(n, 1<<(32-b.Bits())) // which is few of the node's
+	}
+	return sort.Search(n, func(i int) bool { return !b.Contains(e.key(&e.all[from+i]).WithZone("")) })
+}
+
+// All iterates over the entries, in order.
+func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
+	return func(yield func(netip.Addr, V) bool) {
+		e.each(0, func(i int, k netip.Addr) bool { return yield(k, e.ask(i)) })
+	}
+}
+
+// Beginning iterates, in order, over the entries whose value begins with the text, as Write
+// writes it, and over some others. It parses as few other entries as possible. The values of a node begin and end alike, so
+// the middle of the text is compared first.
+func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
+	return func(yield func(netip.Addr, V) bool) {
+		for i := e.begin(0, text); i < len(e.all); i = e.begin(i+1, text) {
+			k := e.key(&e.all[i])
+			if !yield(k, e.ask(i)) {
+				return
+			}
+			i = e.at(i, k)
+		}
+	}
+}
+
+// begin returns the index of the first entry from i on that is known, or whose value begins with the text.
+func (e *entries) begin(i int, text string) int {
+	middle, end := min(len(text)/2, len(text)-8), -1
+	var want uint64
+	if middle >= 0 {
+		want, end = eight(text[middle:]), len(e.in)-8
+	}
+	for ; i < len(e.all); i++ {
+		one := &e.all[i]
+		if one.known > 0 {
+			break
+		}
+		if at := int(one.value) + middle; at <= end && eight(e.in[at:]) != want {
+			continue
+		}
+		if strings.HasPrefix(e.in[one.value:one.to], text) {
+			break
+		}
+	}
+	return i
+}
