@@ -33,7 +33,7 @@ func newState() *State {
 		Warm:      map[string]Warm{},
 		NotBefore: map[string]time.Time{},
 		unknown:   map[string]string{},
-		lists:     codec.Lists{},
+		keptENIs:  codec.Kept[ENI]{},
 	}
 }
 
@@ -64,7 +64,6 @@ func decode(b []byte, read func([]byte, func(*codec.Codec)) error) (s *State, ve
 	s = newState()
 	s.size = len(b)
 	err = read(bytes.TrimSuffix(b, []byte("\n")), func(c *codec.Codec) {
-		c.Keep(s.lists)
 		s.describe(c, &version)
 	})
 	return s, version, err
@@ -110,7 +109,6 @@ func (s *State) encode(written time.Time) ([][]byte, error) {
 	)
 	version := schemaVersion
 	parts, err := codec.WriteParts(make([]byte, 0, min(s.size+more, most)), func(c *codec.Codec) {
-		c.Keep(s.lists)
 		s.describe(c, &version)
 	})
 	last := &parts[len(parts)-1]

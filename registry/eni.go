@@ -4,9 +4,12 @@
 package registry
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
 // An ENI is what the warm path needs to know of a network interface, so that it need not
@@ -46,6 +49,27 @@ type ENI struct {
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
+}
+
+// keepingENI keeps ENIs as they were read.
+var keepingENI = codec.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
+
+// same compares all fields: a test changes each.
+func (e *ENI) same(o *ENI) bool {
+	return e.MAC == o.MAC && e.Link == o.Link && e.Index == o.Index && e.Card == o.Card && e.Boot == o.Boot &&
+		e.Subnet == o.Subnet && e.CIDR == o.CIDR && e.CIDR6 == o.CIDR6 && e.VPC == o.VPC &&
+		e.Pool == o.Pool && e.Serving == o.Serving && e.Passed == o.Passed && e.Foreign == o.Foreign &&
+		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining && e.Keep == o.Keep &&
+		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached && e.OnRequest == o.OnRequest &&
+		slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Prefixes, o.Prefixes) && slices.Equal(e.Groups, o.Groups) &&
+		maps.Equal(e.Tags, o.Tags) && maps.Equal(e.SubnetTags, o.SubnetTags)
+}
+
+func (e *ENI) clone() *ENI {
+	c := *e
+	c.Addrs, c.Prefixes, c.Groups = slices.Clone(e.Addrs), slices.Clone(e.Prefixes), slices.Clone(e.Groups)
+	c.Tags, c.SubnetTags = maps.Clone(e.Tags), maps.Clone(e.SubnetTags)
+	return &c
 }
 
 // IsBoot reports whether the ENI is the boot ENI, which is the node's own. Almost always it is

@@ -19,7 +19,7 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.Field(c, "schema_version", version, codec.Number)
 		codec.Entered(c, "ips", &s.Free, cooling)
 		codec.Entered(c, "leases", &s.Leases, (*Lease).describe)
-		codec.Table(c, "enis", &s.ENIs, codec.ByName, (*ENI).describe)
+		codec.KeptTable(c, "enis", &s.ENIs, s.keptENIs, keepingENI, (*ENI).describe)
 		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
 		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)
@@ -89,10 +89,8 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "cidr", &e.CIDR, codec.Prefix)
 		codec.Optional(c, "cidr6", &e.CIDR6, codec.Prefix)
 		codec.Field(c, "vpc", &e.VPC, codec.Text)
-		codec.Addrs(c, e.MAC, "addrs", &e.Addrs)
-		if len(e.Prefixes) > 0 || !c.Writes() {
-			codec.KeptList(c, e.MAC, "prefixes", &e.Prefixes, (*Prefix).describe)
-		}
+		codec.Addrs(c, "addrs", &e.Addrs)
+		codec.OptionalList(c, "prefixes", &e.Prefixes, (*Prefix).describe)
 		codec.Optional(c, "pool", &e.Pool, codec.Text)
 		codec.Optional(c, "serving", &e.Serving, codec.Flag)
 		codec.Optional(c, "passed", &e.Passed, codec.Flag)

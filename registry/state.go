@@ -41,13 +41,13 @@ type State struct {
 	LogLines  []Line // of the last change: the log has them if it has the size of Log
 
 	// From the file that was read.
-	lists   codec.Lists
-	unknown map[string]string // top-level fields of a later release, unparsed
-	size    int
-	ours    bool      // we have written it
-	booted  time.Time // boot time of the machine, by the clock of these times; zero if the file did not have it
-	read    time.Time // when this process has read the file; zero if there was none
-	stepped bool      // somebody has set the clock since
+	keptENIs codec.Kept[ENI]
+	unknown  map[string]string // top-level fields of a later release, unparsed
+	size     int
+	ours     bool      // we have written it
+	booted   time.Time // boot time of the machine, by the clock of these times; zero if the file did not have it
+	read     time.Time // when this process has read the file; zero if there was none
+	stepped  bool      // somebody has set the clock since
 
 	// For the log, of this change.
 	events   []Line
@@ -234,14 +234,13 @@ func (s *State) check() error {
 			return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 		}
 	}
-	n, changed, macs := 0, false, map[string]bool{}
-	for _, e := range s.ENIs {
+	n, changed := 0, false
+	for id, e := range s.ENIs {
 		n += len(e.Addrs)
-		changed = changed || macs[e.MAC] || !codec.Same(s.lists, e.MAC, "addrs", e.Addrs)
-		macs[e.MAC] = true
+		changed = changed || !s.keptENIs.Same(id, &e, keepingENI)
 	}
 	if !changed {
-		return nil // they were checked before the file was written; short lists are checked each time
+		return nil // they were checked before the file was written
 	}
 	all := NewAddrSet(n)
 	for _, e := range s.ENIs {

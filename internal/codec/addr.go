@@ -9,11 +9,11 @@ import (
 	"slices"
 )
 
-// Addrs is a KeptList of addresses. A node has thousands. So an index precedes a long list of IPv4 addresses: the length
+// Addrs is a List of addresses. A node has thousands. So an index precedes a long list of IPv4 addresses: the length
 // of its text, and each address as a number, all of eight hexadecimal digits.
-func Addrs(c *Codec, owner, name string, v *[]netip.Addr) {
+func Addrs(c *Codec, name string, v *[]netip.Addr) {
 	if c.Writes() {
-		writeAddrs(c, owner, name, *v)
+		writeAddrs(c, name, *v)
 		return
 	}
 	var x index
@@ -23,9 +23,7 @@ func Addrs(c *Codec, owner, name string, v *[]netip.Addr) {
 	if x.rows == "" {
 		List(c, name, v, Addr)
 	} else if c.begins(name) {
-		from := c.at
 		*v = indexedAddrs(c, x.rows)
-		keep(c, owner, name, *v, c.in[from:c.at], x.rows)
 		c.member(false)
 	}
 }
@@ -49,14 +47,7 @@ func indexedAddrs(c *Codec, rows string) []netip.Addr {
 	return all
 }
 
-func writeAddrs(c *Codec, owner, name string, all []netip.Addr) {
-	if k, same := find(c.lists, owner, name, all); same {
-		x := newIndexer(c, indexed(name), len(k.rows))
-		x.copy(c, k.rows)
-		c.begins(name)
-		c.copy(k.text)
-		return
-	}
+func writeAddrs(c *Codec, name string, all []netip.Addr) {
 	const few = 8
 	if len(all) < few || slices.ContainsFunc(all, func(a netip.Addr) bool { return !a.Is4() }) {
 		List(c, name, &all, Addr)

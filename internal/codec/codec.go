@@ -36,8 +36,8 @@ type Codec struct {
 	err error
 
 	late  bool // values of Entries are parsed when they are used
-	lists Lists
 	exact bool
+	key   string   // the last one that was read
 	seen  []string // names of the members read so far, of this object and of those around it
 	own   int      // where the names of this object begin
 	near  string   // a described name that differs from the next key only in case, see named
@@ -206,6 +206,7 @@ func (c *Codec) name() (key string) {
 	if Text(&key, c); !c.next(':') {
 		c.Fail(fmt.Errorf("want a colon after %q", key))
 	}
+	c.key = key
 	return key
 }
 

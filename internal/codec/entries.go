@@ -67,7 +67,7 @@ func (e *Entries[V]) know(k netip.Addr, v V) (int32, *V) {
 	return int32(n), &(*e.values)[n-1]
 }
 
-// Entered is a Table that is stored as Entries. Its values have no [KeptList].
+// Entered is a Table that is stored as Entries.
 func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *Codec)) {
 	if c.Writes() {
 		e.write(c, name, kind)

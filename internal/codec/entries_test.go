@@ -424,7 +424,7 @@ func TestAddrsReadLate(t *testing.T) {
 			list = append(list, addr(3))
 		}
 		described := func(v *[]netip.Addr) func(*codec.Codec) {
-			return func(c *codec.Codec) { c.Object(func() { codec.Addrs(c, "", "all", v) }) }
+			return func(c *codec.Codec) { c.Object(func() { codec.Addrs(c, "all", v) }) }
 		}
 		text, err := codec.Write([]byte{}, described(&list))
 		if err != nil {
