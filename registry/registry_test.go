@@ -309,6 +309,11 @@ func TestUpdateFails(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "10.0.0.10 is free, and leased by net/c/eth0") {
 		t.Errorf("broken state: %v", err)
 	}
+	update(t, r, func(s *State) { s.Free.Delete(addr("10.0.0.10")); s.Leases.Set(addr("10.0.0.10"), lease("c")) })
+	err = r.Update(t.Context(), func(s *State) error { s.Free.Set(addr("10.0.0.10"), time.Now()); return nil })
+	if err == nil || !strings.Contains(err.Error(), "10.0.0.10 is free, and leased by net/c/eth0") {
+		t.Errorf("broken state: %v", err)
+	}
 }
 
 func TestLockHonoursContext(t *testing.T) {

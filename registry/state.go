@@ -229,10 +229,9 @@ func (s *State) Attached() int {
 
 // check returns an error if the state breaks an invariant.
 func (s *State) check() error {
-	for a := range s.Free.Keys() {
-		if l, ok := s.Leases.At(a); ok {
-			return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
-		}
+	if a := s.both(); a.IsValid() {
+		l, _ := s.Leases.At(a)
+		return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 	}
 	n, changed := 0, false
 	for id, e := range s.ENIs {
@@ -251,6 +250,25 @@ func (s *State) check() error {
 		}
 	}
 	return nil
+}
+
+// both returns an address that is free and leased, if there is one. In a file of ours, it can only be one that was changed since.
+func (s *State) both() netip.Addr {
+	free, leased := s.Free.Keys(), func(func(netip.Addr) bool) {}
+	if s.ours {
+		free, leased = s.Free.Changed(), s.Leases.Changed()
+	}
+	for a := range free {
+		if s.Leases.Has(a) {
+			return a
+		}
+	}
+	for a := range leased {
+		if s.Free.Has(a) {
+			return a
+		}
+	}
+	return netip.Addr{}
 }
 
 // twice returns an error if an address is on two ENIs, or twice on one.

@@ -30,19 +30,18 @@ func Addrs(c *Codec, name string, v *[]netip.Addr) {
 
 // indexedAddrs reads a list by its index.
 func indexedAddrs(c *Codec, rows string) []netip.Addr {
-	numbers := words(rows)
 	end := c.at
 	if len(rows)%wordSize == 0 {
-		end += int(numbers[0])
+		end += int(word(rows))
 	}
 	if end <= c.at || end > len(c.in) || c.in[c.at] != '[' || c.in[end-1] != ']' {
 		c.Fail(errIndex)
 		return nil
 	}
 	c.at = end
-	all := make([]netip.Addr, len(numbers)-1)
-	for i := range all {
-		all[i] = numbered(numbers[i+1])
+	all := make([]netip.Addr, len(rows)/wordSize-1)
+	for n, i := 0, wordSize; n < len(all) && i <= len(rows)-wordSize; n, i = n+1, i+wordSize { // such bounds are checked once
+		all[n] = numbered(number(eight(rows[i:])))
 	}
 	return all
 }

@@ -142,6 +142,20 @@ func TestEntriesAreAMap(t *testing.T) {
 	}
 }
 
+// What was set since the entries were read is changed, and only that.
+func TestEntriesChanged(t *testing.T) {
+	eachReading(t, `{"10.0.0.1":{"name":"Al","room":1},"10.0.0.2":{"name":"Jim","room":2},"10.0.0.4":{"name":"Al","room":4}}`, func(t *testing.T, h *house) {
+		h.guests.Delete(netip.MustParseAddr("10.0.0.1"))
+		h.guests.Set(netip.MustParseAddr("10.0.0.2"), guest{"Jim", 3})
+		h.guests.Set(netip.MustParseAddr("10.0.0.3"), guest{"Al", 3})
+		h.guests.Set(netip.MustParseAddr("10.0.0.4"), guest{"Al", 4}) // the same
+		want := []netip.Addr{netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("10.0.0.3")}
+		if got := slices.Collect(h.guests.Changed()); !slices.Equal(got, want) {
+			t.Errorf("changed: %v, want %v", got, want)
+		}
+	})
+}
+
 // sameNamed checks that all guests with this name are found by it.
 func sameNamed(t *testing.T, h *house, m map[netip.Addr]guest, name string) {
 	t.Helper()

@@ -70,9 +70,12 @@ func wideKey(text string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
+// isWide reports whether the row at the beginning of text has [wide], as number would.
+func isWide(text string) bool { return (text[0]&15+text[0]>>6&1*9)&8 != 0 }
+
 // rowKey is the key of the row at the beginning of text.
 func rowKey(text string) netip.Addr {
-	if text[0] < '8' {
+	if !isWide(text) {
 		return numbered(number(eight(text[wordSize:])))
 	}
 	return wideKey(text[wordSize:])
@@ -80,7 +83,7 @@ func rowKey(text string) netip.Addr {
 
 // rowRank is the rank of the row's key.
 func rowRank(text string) uint64 {
-	if text[0] < '8' {
+	if !isWide(text) {
 		return uint64(number(eight(text[wordSize:]))) + 1
 	}
 	return wideRank(uint64(word(text[wordSize:]))<<32 | uint64(word(text[2*wordSize:])))
@@ -95,15 +98,6 @@ func numbered(n uint32) netip.Addr {
 
 // word is the number that the next eight digits are. All are converted at once: a node has thousands.
 func word(s string) uint32 { return number(eight(s)) }
-
-// words are the numbers that a text of digits is.
-func words(s string) []uint32 {
-	all := make([]uint32, len(s)/wordSize)
-	for n, i := 0, 0; i <= len(s)-wordSize && n < len(all); n, i = n+1, i+wordSize {
-		all[n] = number(eight(s[i:]))
-	}
-	return all
-}
 
 // number is the number that eight digits are.
 func number(x uint64) uint32 {

@@ -44,6 +44,17 @@ func (e *entries) Keys() iter.Seq[netip.Addr] {
 	}
 }
 
+// Changed iterates over the keys of the entries that have been set since they were read, in order.
+func (e *entries) Changed() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for i := range e.all {
+			if one := &e.all[i]; one.to == 0 && !yield(e.key(one)) {
+				return
+			}
+		}
+	}
+}
+
 // Within iterates over the keys in a block, of any zone, in order.
 func (e *entries) Within(b netip.Prefix) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
