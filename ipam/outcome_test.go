@@ -17,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -401,6 +402,57 @@ func TestProvisionAgain(t *testing.T) {
 				w.consistent()
 			})
 		}
+	}
+}
+
+// TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI: while it waits for the link, or because an ADD
+// has finished its calls. If an operator runs it again, there is one ENI.
+func TestProvisionWithoutAnswer(t *testing.T) {
+	spec := ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+	again := func(w *world) {
+		w.Helper()
+		id, _, err := w.pool().Provision(w.Context(), spec)
+		must(w.T, err)
+		if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id {
+			w.Errorf("answered %s, and there are %+v", id, all)
+		}
+		if another, _, err := w.pool().Provision(w.Context(), spec); err != nil || another == id {
+			w.Errorf("after an answer, %s again: %v", another, err)
+		}
+	}
+	t.Run("no link", func(t *testing.T) {
+		w := newWorld(t, "m5.large", 20)
+		var late []nl.Veth
+		w.sim.OnChange(func(c ec2sim.Change) {
+			if c.Kind != ec2sim.Attached || len(late) > 0 {
+				return
+			}
+			number := c.ENI.ID[len(c.ENI.ID)-4:]
+			late = append(late, nl.Veth{Name: "vpc" + number, Peer: "ens" + number, PeerMAC: c.ENI.MAC, PeerNS: w.host})
+			must(t, late[0].Del(w.host))
+		})
+		brief, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if id, _, err := w.pool().Provision(brief, spec); err == nil || id == "" {
+			t.Fatalf("answered %q: %v", id, err)
+		}
+		must(t, late[0].Add(w.host))
+		again(w)
+	})
+	for _, outcome := range []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.UndoneLost} {
+		t.Run("an ADD", func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
+			brief, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, _, err := w.pool().Provision(brief, spec); err == nil {
+				t.Fatal("no error")
+			}
+			w.sim.Script("AttachNetworkInterface")
+			w.mustAcquire(1)
+			again(w)
+			w.consistent()
+		})
 	}
 }
 

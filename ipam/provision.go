@@ -23,7 +23,14 @@ import (
 // Provision creates an ENI, attaches it and sets its link up. Its addresses are free then,
 // and no collection deletes it. If Provision fails with an ID, the ENI exists, but its link
 // is not up. If an earlier Provision with the same spec has not come to its end, its ENI is the one.
+//
+// An ENI counts as the answer to one Provision. So it has a mark until its link is up. The lock shows that the process of the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, err error) {
+	unlock, err := p.Registry.Lock(ctx, "provision")
+	if err != nil {
+		return "", "", err
+	}
+	defer unlock()
 	err = p.asked(ctx, func(before, s *registry.State) error {
 		if id, err = p.ended(ctx, before, s, spec); err != nil || id != "" {
 			return err
@@ -47,14 +54,23 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 	if link, err = p.LinkUp(ctx, id); err != nil {
 		return id, "", fmt.Errorf("%s is attached, but its link is not up: %w", id, err)
 	}
-	return id, link, nil
+	return id, link, p.Registry.Change(ctx, func(s *registry.State) { provisioning(s, id, false) })
 }
 
-// ended returns the ENI of an earlier Provision that was killed or lost EC2's answer, and that this process has just brought to
-// its end. Otherwise there would be two, and no collection deletes either. before is the state from before that.
+// provisioning records whether an ENI is one that Provision makes and has not answered with yet.
+func provisioning(s *registry.State, id string, is bool) {
+	if e, ok := s.ENIs[id]; ok {
+		e.Provisioning = is
+		s.ENIs[id] = e
+	}
+}
+
+// ended returns the ENI of an earlier Provision that was killed, or lost EC2's answer, or did not see the link. A process may have
+// finished its calls since. Otherwise there would be two, and no collection deletes either. before is the state from before this process
+// has finished calls.
 func (p *Pool) ended(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for id, e := range s.ENIs {
-		if _, known := before.ENIs[id]; e.Managed || e.OnRequest || known && !begun(before, id) {
+		if _, known := before.ENIs[id]; e.Managed || e.OnRequest || e.Draining || known && !e.Provisioning && !begun(before, id) {
 			continue
 		}
 		enis, err := p.describeENIs(ctx, aws.ByID(id))

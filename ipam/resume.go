@@ -339,6 +339,9 @@ func (p *Pool) adoptAttached(ctx context.Context, e aws.ENI) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		was, known := s.ENIs[e.ID]
 		record(s, e, was.Managed)
+		if begun(s, e.ID) && e.Tags[TagManaged] == "false" {
+			provisioning(s, e.ID, true)
+		}
 		s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
 		addAll(s, e, used)
 		ownChosen(s, e.ID)

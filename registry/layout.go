@@ -103,6 +103,7 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "grown", &e.Grown, codec.Time)
 		codec.Optional(c, "missed", &e.Missed, codec.Time)
 		codec.Optional(c, "detached", &e.Detached, codec.Flag)
+		codec.Optional(c, "provisioning", &e.Provisioning, codec.Flag)
 		codec.Optional(c, "onRequest", &e.OnRequest, codec.Flag)
 		codec.OptionalList(c, "groups", &e.Groups, codec.Text)
 		codec.OptionalTable(c, "tags", &e.Tags, codec.ByName, codec.Text)
