@@ -391,6 +391,9 @@ func TestRequestRefused(t *testing.T) {
 	bare := w.given(aws.ENISpec{Subnet: "subnet-db", Tags: map[string]string{"owner": "somebody"}})
 	good := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	pools := w.mustAsk(2, "")[0].ID
+	w.mustAsk(3, "")
+	w.end(3) // an address is free for the pods that want one beside an ENI: EC2 would give one before the ENI is looked at
+	w.age(hour)
 	had := fmt.Sprint(w.sim.ENIs())
 	w.sim.ResetCalls()
 	for _, tt := range []struct{ ask, want string }{
@@ -629,6 +632,32 @@ func TestRequestWithdrawn(t *testing.T) {
 	w.age(time.Minute)
 	if a, err := p.Acquire(ctx, pod(1)); err != nil || a.Addrs[0] != asked {
 		t.Errorf("%v, %v", a.Addrs, err)
+	}
+	w.consistent()
+}
+
+// TestRequestENILast: while the subnet for the second interface is full, the runtime repeats the ADD. The chosen ENI of the first one is not
+// attached and detached each time.
+func TestRequestENILast(t *testing.T) {
+	w := newCity(t, "m5.large")
+	given := w.given(aws.ENISpec{Subnet: "subnet-db", SecurityGroups: []string{"sg-x"}})
+	ask := fmt.Sprintf(`[{"eni": %q}, {}]`, given.ID)
+	w.sim.ResetCalls()
+	w.sim.Script("CreateNetworkInterface", slices.Repeat([]ec2sim.Outcome{noRoom}, 50)...)
+	for range 2 {
+		_, err := w.ask(1, allowAll, ask)
+		wantRefusal(t, err, "interface 2: no address is free")
+		must(t, w.pool().End(t.Context(), pod(1).Key))
+		_, err = w.pool().DetachUnused(t.Context())
+		must(t, err)
+	}
+	w.wantWrites(map[string]int{})
+
+	w.sim.Script("CreateNetworkInterface")
+	w.lose() // it would ask EC2 again only in some seconds
+	all := w.mustAsk(1, ask)
+	if all[0].ID != given.ID || all[0].Addrs[0] != given.Addrs[0] || all[1].ID == given.ID {
+		t.Errorf("got %+v", all)
 	}
 	w.consistent()
 }

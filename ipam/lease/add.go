@@ -41,9 +41,11 @@ func Add(ctx context.Context, r *plugin.Request[Config], from Source) (res *type
 }
 
 // Each calls add for each interface of an attachment, by the policy of the interface. An interface
-// whose address or ENI the pod has chosen comes first: EC2 may show that the pod cannot have it, and
-// nothing is changed for the others by then. If add fails, the interfaces lose their addresses,
-// unless the attachment had addresses before. fresh reports that it had none.
+// whose address the pod has chosen comes first: EC2 may show that the pod cannot have it, and
+// nothing is changed for the others by then. One whose ENI the pod has chosen comes last: if another
+// interface gets no address, the ENI would be attached and detached each time the runtime repeats the
+// ADD. What a growth brings before EC2 refuses the ENI is there for the repetition. If add fails,
+// the interfaces lose their addresses, unless the attachment had addresses before. fresh reports that it had none.
 func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(context.Context, Owner) (fresh bool, err error)) (fresh bool, err error) {
 	if len(policies) > 1 {
 		if err := p.refusesAny(o, policies); err != nil {
@@ -51,9 +53,9 @@ func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(co
 		}
 	}
 	done := 0
-	for _, first := range []bool{true, false} {
+	for turn := range 3 {
 		for nic, policy := range policies {
-			if policy.Choice.names() != first {
+			if policy.Choice.turn() != turn {
 				continue
 			}
 			p.Policy, o.NIC = policy, nic

@@ -104,8 +104,16 @@ func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// names reports whether the pod has chosen an address or an ENI: only EC2 knows whether it is to be had.
-func (c Choice) names() bool { return c.ENI != "" || len(c.Addrs) > 0 }
+// turn returns which interfaces of an attachment come first: see [Pool.Each].
+func (c Choice) turn() int {
+	switch {
+	case c.ENI != "":
+		return 2
+	case len(c.Addrs) > 0:
+		return 0
+	}
+	return 1
+}
 
 // Addr returns the address of a family that the pod has chosen, if it has.
 func (c Choice) Addr(f Family) (netip.Addr, bool) {
