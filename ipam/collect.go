@@ -212,6 +212,11 @@ func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (del
 		return false, err
 	}
 	err = p.deleteENI(ctx, id, c.used, m.seen)
+	if errors.Is(err, errAttached) && m.stays(err) {
+		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once.
+		c.kept = append(c.kept, id)
+		err = errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { drain(s, id, false) }))
+	}
 	return err == nil, err
 }
 

@@ -353,10 +353,10 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 	}
 }
 
-// stays reports whether the ENI stays attached after EC2 has refused to detach it, so that pods may have it. If an earlier process
+// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. If an earlier process
 // may have begun to detach it, that EC2 throttles this one says nothing about that.
 func (m marked) stays(err error) bool {
-	return aws.Undone(err) && !errors.Is(err, aws.ErrNotFound) && (!m.before || errors.Is(err, aws.ErrDenied))
+	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
 }
 
 // inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because the ENI is

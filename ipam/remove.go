@@ -32,6 +32,8 @@ var (
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
+	// errAttached means that EC2 has not begun to detach an ENI, by this process.
+	errAttached = errors.New("it is still attached")
 )
 
 // Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that
@@ -231,13 +233,20 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 	case e.Status == "available":
 		err = cmp.Or(p.deleteNow(ctx, e.ID), errDeleted)
 	case !detached:
-		err = p.detachENI(ctx, e.Attachment)
+		if err = p.detachENI(ctx, e.Attachment); notBegun(err) {
+			err = fmt.Errorf("%w: %w", errAttached, err)
+		}
 		detached = true
 	}
 	if errors.Is(err, aws.ErrNotFound) {
 		return detached, nil
 	}
 	return detached, err
+}
+
+// notBegun reports whether err, of detachENI, shows that EC2 has not begun to detach an ENI: EC2 has refused, or was not asked.
+func notBegun(err error) bool {
+	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
 
 // errNoManage is the errNotOurs of an ENI whose tag forbids to touch it.

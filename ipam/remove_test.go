@@ -288,6 +288,38 @@ func TestDetachInTurn(t *testing.T) {
 	}
 }
 
+// TestCollectThrottledDetach: EC2 throttles what a collection would detach, an ENI of ours or one on request, or the node may not ask
+// yet. Pods can have its addresses: a growth would be throttled, too.
+func TestCollectThrottledDetach(t *testing.T) {
+	for name, throttle := range map[string]func(*world){
+		"refused": func(w *world) { w.sim.Fail("DetachNetworkInterface", throttling, always) },
+		"not asked": func(w *world) {
+			must(w.T, w.pool().notBefore(w.Context(), "DetachNetworkInterface", registry.MostBackoff))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
+				ask := fmt.Sprintf(`[{"eni": %q}]`, w.given(aws.ENISpec{Subnet: "subnet-node"}).ID)
+				w.mustAcquire(1)
+				w.mustAsk(2, ask)
+				w.end(1)
+				w.end(2)
+				time.Sleep(time.Hour)
+				throttle(w)
+				c := Collection{FreeAfter: time.Minute, Max: -1}
+				if err := w.pool().Collect(w.Context(), &c); err == nil || len(c.Deleted)+len(c.Detached)+len(c.Unassigned) > 0 {
+					t.Errorf("released %+v: %v", c, err)
+				}
+				w.sim.ResetCalls()
+				w.mustAcquire(3)
+				w.mustAsk(4, ask)
+				w.wantWrites(map[string]int{})
+				w.consistent()
+			})
+		})
+	}
+}
+
 // TestCollectStuck: EC2 does not come to the end of a detachment, of an ENI of ours or of one on request. The collection still
 // releases what is idle on others, and ends in time. When EC2 has ended it, a collection goes on.
 func TestCollectStuck(t *testing.T) {
