@@ -63,6 +63,7 @@ func TestPermissions(t *testing.T) {
 // that makes no ENIs is launched with one for each pool.
 func (m *model) confine(c permitted) {
 	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
+	m.nets, m.changes = slices.Repeat([]network{{name: "net"}}, len(m.policies)), false // the role's policy is for this configuration
 	for i, p := range m.policies {
 		if m.provision != lease.ProvisionFull && m.node.ENIs()[0].Index+i+1 < m.limits.ENIs {
 			m.launched(p, m.node.ENIs()[0].Index+i+1)
