@@ -92,6 +92,30 @@ func TestSubnetStaysFull(t *testing.T) {
 	})
 }
 
+// TestSubnetStaysFullChurn: pods end meanwhile, and others get their addresses. That does not mean that the subnet has room.
+func TestSubnetStaysFullChurn(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.ReuseWait = time.Second
+		w.mustAcquire(0)
+		w.sim.Fail("AssignPrivateIpAddresses", "InsufficientFreeAddressesInSubnet", -1)
+		w.sim.Fail("CreateNetworkInterface", "InsufficientFreeAddressesInSubnet", -1)
+		w.sim.ResetCalls()
+		has, moves := 0, 0
+		for i, began := 1, time.Now(); time.Since(began) < 5*time.Minute; i++ {
+			if _, err := w.acquire(i); err == nil {
+				has, moves = i, moves+1
+			}
+			if i%5 == 0 {
+				w.end(has)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := w.asked("AssignPrivateIpAddresses"); moves < 50 || n < 5 || n > 30 {
+			w.Errorf("%d calls in five minutes, and %d pods got the address of another", n, moves)
+		}
+	})
+}
+
 // TestNearest: of several subnets, the one with the most of the tags is named; one with a
 // tag of another value comes before one without it.
 func TestNearest(t *testing.T) {

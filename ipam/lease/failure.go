@@ -15,7 +15,7 @@ import (
 
 // One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If
 // EC2 refuses, the registry keeps that as a Failure, until an ADD of the same pool gets an
-// address.
+// address. If a subnet is full, the Failure stays for its time.
 
 // told returns an error if another process has just asked EC2 on behalf of the owner, and
 // failed. That process must have begun after the owner became a waiter. So a hundred ADDs

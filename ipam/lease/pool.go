@@ -186,7 +186,9 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.wait(s, o, waiter, now, deadline(ctx))
 			return nil
 		}
-		delete(s.Failures, p.Concern(o))
+		if now.After(s.Failures[p.Concern(o)].Until) { // an address that was free here does not mean that a full subnet has room
+			delete(s.Failures, p.Concern(o))
+		}
 		a = Allocation{p.Policy.inOrder(addrs), id, s.ENIs[id], s.VPCs[s.ENIs[id].VPC], fresh, now, s}
 		var failed error
 		for _, addr := range addrs {

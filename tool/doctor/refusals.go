@@ -42,7 +42,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 }
 
 // failed reports the failure of the last ADD of a network and pool. The failure stays until an
-// ADD of them succeeds. If the pool has free addresses again, the next one will.
+// ADD of them succeeds, and if a subnet is full for its time. If the pool has free addresses again, the next one will.
 func (p *Node) failed(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")
