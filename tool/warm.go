@@ -24,7 +24,8 @@ func warm() *cli.Command {
 		Usage: "Fill each pool to the free addresses that its configuration wants",
 		Description: `For a systemd path unit, and before the kubelet starts: it asks EC2 for what
 the pools have fewer of than warm.min, as an ADD would, so that ADDs need not;
-but for no more pods than maxPods. A pool that has enough costs nothing. It takes the mark
+but for no more pods than maxPods. If networks share a pool, the largest numbers
+count. A pool that has enough costs nothing. It takes the mark
 ` + registry.Dir() + `/` + lease.Refill + ` away, which an ADD leaves
 when it has taken one of the last addresses. It also detaches ENIs for which
 pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, too.` + cli.JSON("[] pool free min"),
@@ -33,7 +34,7 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 			if err := cli.NeedRoot(); err != nil {
 				return err
 			}
-			config, err := conf.Find(c.String("config"))
+			pools, err := conf.Pools(c.String("config"))
 			if err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 			if failed == nil {
 				failed = detachUnused(ctx, common)
 			}
-			for _, policy := range config.Policies() {
+			for _, policy := range pools {
 				row, err := fillPool(ctx, c, policy)
 				rows = append(rows, row)
 				failed = errors.Join(failed, err)

@@ -214,31 +214,33 @@ func Decode(file string, raw json.RawMessage) (*lease.Config, error) {
 }
 
 // Misfits returns a function. It returns why pods get no addresses of an ENI that others have
-// attached, according to the configuration at the path. It returns "" if they get them, or if
+// attached, according to the conflists at the path. It returns "" if pods of a network get them, or if
 // there is no configuration.
 func Misfits(path string) func(registry.ENI) string {
-	config, err := Find(path)
-	if err != nil {
-		return func(registry.ENI) string { return "" }
-	}
-	return func(e registry.ENI) string {
-		for _, p := range config.Policies() {
-			if p.Pool == e.Pool {
-				return p.Misfit(e)
+	all := readable(path)
+	return func(e registry.ENI) (why string) {
+		for _, p := range all {
+			if p.Pool != e.Pool {
+				continue
 			}
+			misfit := p.Misfit(e)
+			if misfit == "" {
+				return ""
+			}
+			why = cmp.Or(why, misfit)
 		}
-		return ""
+		return why
 	}
 }
 
 // ReuseWaits returns a function. It returns how long the addresses of a pool cool, according
-// to the configuration. If the configuration does not have the pool, it returns the default.
+// to the conflists at the path: the longest, if networks share the pool. If no configuration has
+// the pool, it returns the default.
 func ReuseWaits(path string) func(pool string) time.Duration {
 	waits := map[string]time.Duration{}
-	if config, err := Find(path); err == nil {
-		for _, p := range config.Policies() {
-			waits[p.Pool], waits[PoolName(p.Pool)] = p.ReuseWait, p.ReuseWait // pools that are derived from it have its name
-		}
+	for _, p := range readable(path) {
+		wait := max(waits[p.Pool], p.ReuseWait)
+		waits[p.Pool], waits[PoolName(p.Pool)] = wait, wait // pools that are derived from it have its name
 	}
 	return func(pool string) time.Duration {
 		if from, ok := lease.Derived(pool); ok {

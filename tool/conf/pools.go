@@ -63,10 +63,37 @@ func Wanted(path string, s *registry.State) map[string]int {
 	}
 	for _, p := range all {
 		if _, known := noted[p.Pool]; known && slices.Contains(p.Families, lease.IPv4) {
-			wanted[p.Pool] = p.Wanted(s)
+			wanted[p.Pool] = max(wanted[p.Pool], p.Wanted(s))
 		}
 	}
 	return wanted
+}
+
+// Pools returns a policy for each pool of all conflists, to fill the pool. Networks may share a pool. Then it is the policy of the first one,
+// with the largest numbers of free addresses, as collections keep them. It skips a conflist that cannot be read, but one must be there.
+func Pools(path string) (pools []lease.Policy, err error) {
+	for _, p := range readable(path) {
+		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
+		if i < 0 {
+			pools = append(pools, p)
+			continue
+		}
+		w := &pools[i].Warm
+		w.Min, w.Max = max(w.Min, p.Warm.Min), max(w.Max, p.Warm.Max)
+	}
+	if len(pools) == 0 {
+		_, err = Find(path)
+	}
+	return pools, err
+}
+
+// readable returns the policies of all pools of those conflists that can be read.
+func readable(path string) (all []lease.Policy) {
+	files, _ := conflistsAt(path)
+	for _, f := range files {
+		all = append(all, policies([]string{f})...)
+	}
+	return all
 }
 
 // MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0: nobody knows yet.
