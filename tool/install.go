@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"unicode"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -175,5 +176,15 @@ func place(c *cli.Context) (install.Place, error) {
 	if p.Systemd && p.ToolDir == "" {
 		return p, cli.Misuse(c, "--systemd: units call the tool, and --tool-dir is empty: name a directory")
 	}
+	for flag, dir := range map[string]string{"conf-dir": p.ConfDir, "tool-dir": p.ToolDir} {
+		if p.Systemd && !c.Bool("uninstall") && strings.ContainsFunc(dir, special) {
+			return p, cli.Misuse(c, "--%s: %q: units name this directory: want letters, digits and any of /._+@:=,~- in its name, or --systemd=no", flag, dir)
+		}
+	}
 	return p, nil
+}
+
+// special reports whether systemd or a shell may read a character of a command line as something else, as a blank, % or $.
+func special(r rune) bool {
+	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._+@:=,~-", r)
 }
