@@ -109,6 +109,9 @@ func (p *Pool) provisioned() error {
 
 // deniedHere reports whether the role may not change this ENI, but may change those that the node makes. A good policy allows
 // no more than these, by their tags. The original's ENIs have no tags.
+//
+// Each growth finds that out again, for one refused call. To remember it would save that call on the few nodes with such an ENI, and
+// a new role would not take effect at once.
 func deniedHere(at lease.Place, err error) bool {
 	return !at.Managed && aws.NotAllowed(err) && aws.Undone(err)
 }
