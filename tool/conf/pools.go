@@ -96,6 +96,17 @@ func readable(path string) (all []lease.Policy) {
 	return all
 }
 
+// PoliciesOf returns the policies of the pools of one network.
+func PoliciesOf(path, network string) []lease.Policy {
+	files, _ := conflistsAt(path)
+	for _, f := range files {
+		if list, err := Read(f); err == nil && list.Name == network && list.Plugin(TypeIPAM) != nil {
+			return policies([]string{f})
+		}
+	}
+	return nil
+}
+
 // MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0: nobody knows yet.
 func MostENIs(path string, s *registry.State) int {
 	files, _ := conflistsAt(path) // without files there are no policies

@@ -62,10 +62,7 @@ func (p *Node) failed(concern string, now time.Time) Finding {
 
 // free reports whether an ADD of the network would find addresses in the pool.
 func (p *Node) free(network, pool string, now time.Time) bool {
-	if p.config == nil || p.list.Name != network {
-		return false
-	}
-	for _, policy := range p.config.Policies() {
+	for _, policy := range conf.PoliciesOf(p.given, network) {
 		if eni, _ := lease.Candidates(p.state, policy, now); policy.Pool == pool && eni != "" {
 			return true
 		}
