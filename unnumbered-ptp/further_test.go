@@ -101,6 +101,10 @@ func (f *fabric) reached(p *pod, addr string) {
 	for who, n := range map[string]*nl.NS{otherAddr: f.other, nodeAddr: f.node} {
 		for to, want := range map[string]string{addr: who, sixth(addr): sixth(who)} {
 			got, err := call(n, "tcp", net.JoinHostPort(to, "8080"))
+			if errors.Is(err, unix.EHOSTUNREACH) { // the address may not be ready yet: see Ping of package vpcsim
+				f.t.Logf("%s calls %s again: %v", who, to, err)
+				got, err = call(n, "tcp", net.JoinHostPort(to, "8080"))
+			}
 			if err != nil || netip.MustParseAddr(got) != netip.MustParseAddr(want) {
 				f.t.Errorf("%s calls %s: the pod has seen %s, want %s: %v", who, to, got, want, err)
 			}
