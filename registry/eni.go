@@ -64,7 +64,7 @@ func (e *ENI) same(o *ENI) bool {
 		e.Subnet == o.Subnet && e.CIDR == o.CIDR && e.CIDR6 == o.CIDR6 && e.VPC == o.VPC &&
 		e.Pool == o.Pool && e.Serving == o.Serving && e.Passed == o.Passed && e.Foreign == o.Foreign &&
 		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining && e.Keep == o.Keep &&
-		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached && e.OnRequest == o.OnRequest &&
+		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached && e.OnRequest == o.OnRequest && e.Provisioning == o.Provisioning &&
 		slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Prefixes, o.Prefixes) && slices.Equal(e.Groups, o.Groups) &&
 		maps.Equal(e.Tags, o.Tags) && maps.Equal(e.SubnetTags, o.SubnetTags)
 }
