@@ -256,11 +256,17 @@ func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws
 	return Fit(all[i:i+1], vpcOf(s), s.Instance.Zone, nil, spec.Families)
 }
 
+// noPlace reports whether err, of an attachment, shows that the instance takes the ENI nowhere.
+func noPlace(err error) bool {
+	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning))
+}
+
 // errDiscarded means that an ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attach attaches an ENI that this suite has made, and records it. If the instance or its
-// network card takes no more ENIs, or the instance does not run, attach deletes the ENI. If
+// network card takes no more ENIs, or the instance does not run, attach deletes a new ENI. One in the
+// registry stays: somebody has detached it, and pods may have its addresses. If
 // the caller has asked EC2 which ENIs are attached, seen is the answer.
 func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
@@ -272,8 +278,8 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		return err
 	}
 	attachment, at, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
-	noPlace := errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning)
-	if noPlace && !aws.MaybeDone(err) {
+	_, known := s.ENIs[eni.ID]
+	if noPlace(err) && !known {
 		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
 			return errors.Join(err, e)
 		}

@@ -99,7 +99,7 @@ func isNew(s *registry.State, e aws.ENI) bool {
 	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) || slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// nodesOwn reports whether an address is that of the node: the first one of each family of the boot ENI.
+// nodesOwn reports whether an address is that of the node, as far as metadata shows: the first one of each family of the boot ENI.
 func nodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
 	return (e.Index == 0 || known.Boot) && (first(e.Addrs) || first(e.IPv6Addrs))

@@ -114,8 +114,7 @@ func (m *model) newPod() *modelPod {
 	o.NetNS = m.kernel.path(o.ContainerID)
 	i := pick(m.rng, m.configured()...)
 	o.Network = m.nets[i].name
-	p := &modelPod{Owner: o, policy: i, asked: m.policies[i:][:1:1], valid: true}
-	p.asked = slices.Clone(p.asked)
+	p := &modelPod{Owner: o, policy: i, asked: []lease.Policy{m.policies[i]}, valid: true}
 	m.pods = append(m.pods, p)
 	return p
 }

@@ -91,6 +91,26 @@ func TestDetachedOfOtherPool(t *testing.T) {
 	}
 }
 
+// TestDetachedNoPlace is that for a growth of the same pool, which finds all slots of the instance taken.
+func TestDetachedNoPlace(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.mustAcquire(1)
+	eni := w.sim.ENIs()[1]
+	w.byOperator(eni.ID)
+	for index := range 2 {
+		w.attachAt(1 + index)
+	}
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+	}))
+	for n := range 15 {
+		w.mustAcquire(2 + n)
+	}
+	if n := w.asked("DeleteNetworkInterface"); n > 0 {
+		t.Errorf("EC2 was asked to delete %s, of which a pod has %v: %v", eni.ID, eni.Addrs, w.sim.Calls())
+	}
+}
+
 // TestRetired removes a pool from the configuration. A collection keeps nothing of it once its pods have ended, and
 // another pool gets the slot. The same holds for a pool that pods have derived from it.
 func TestRetired(t *testing.T) {

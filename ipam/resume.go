@@ -148,7 +148,8 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 		return err
 	}
 	err = p.attach(ctx, e, cmp.Or(tokenOf(s, e.ID), newToken()), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"}, attached{})
-	if errors.Is(err, errDiscarded) && !errors.Is(err, aws.ErrNotRunning) {
+	_, known := s.ENIs[e.ID]
+	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
 		return nil // several were begun, and there is no room for all: that is an end, too
 	}
 	return err

@@ -23,7 +23,7 @@ import (
 type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *Codec)
-	values *[]V // of the known entries
+	values *[]*V // of the known entries
 }
 
 // entries are what Entries do without their values.
@@ -57,14 +57,13 @@ func (e *entries) rank(one *entry) uint64 {
 	return rowRank(e.in[one.row:])
 }
 
-// know returns a new number, and the value that has it.
-func (e *Entries[V]) know(k netip.Addr, v V) (int32, *V) {
+// know returns the number that a key and a value get.
+func (e *Entries[V]) know(k netip.Addr, v *V) int32 {
 	if e.keys == nil {
-		e.keys, e.values = new([]netip.Addr), new([]V)
+		e.keys, e.values = new([]netip.Addr), new([]*V)
 	}
 	*e.keys, *e.values = append(*e.keys, k), append(*e.values, v)
-	n := len(*e.values)
-	return int32(n), &(*e.values)[n-1]
+	return int32(len(*e.values))
 }
 
 // Entered is a Table that is stored as Entries.
@@ -81,7 +80,7 @@ func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *
 		return
 	}
 	value(c, e, func(e *Entries[V], c *Codec) {
-		*e = Entries[V]{entries{in: c.in, keys: new([]netip.Addr)}, kind, new([]V)}
+		*e = Entries[V]{entries{in: c.in, keys: new([]netip.Addr)}, kind, new([]*V)}
 		if len(c.in) > math.MaxInt32 {
 			c.Fail(errors.New("the text is too long"))
 		}
@@ -99,9 +98,9 @@ func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *
 func (e *Entries[V]) read(c *Codec) {
 	from := c.at
 	k := key(c, ByAddr)
-	one := entry{from: int32(from), value: int32(c.at)}
-	known, v := e.know(k, *new(V))
-	if one.known = known; c.late {
+	v := new(V)
+	one := entry{from: int32(from), value: int32(c.at), known: e.know(k, v)}
+	if c.late {
 		c.skip()
 		e.parse(v, c.at, int(one.value))
 	} else if !c.word("null") {
@@ -158,7 +157,7 @@ func (e *Entries[V]) write(c *Codec, name string, kind func(*V, *Codec)) {
 				continue
 			}
 			from, value := e.writeKey(c, &run[0])
-			kind(&(*e.values)[run[0].known-1], c)
+			kind((*e.values)[run[0].known-1], c)
 			x.add(c, row{e.key(&run[0]), value - from, len(c.out) - from})
 		}
 	})
@@ -266,11 +265,11 @@ func (e *entries) find(k netip.Addr) (i int, found bool) {
 func (e *Entries[V]) ask(i int) V {
 	one := &e.all[i]
 	if one.known == 0 {
-		known, v := e.know(e.key(one), *new(V))
+		v := new(V)
 		e.parse(v, int(one.to), int(one.value))
-		one.known = known
+		one.known = e.know(e.key(one), v)
 	}
-	return (*e.values)[one.known-1]
+	return *(*e.values)[one.known-1]
 }
 
 // parse parses a value, whose text ends there. A value that cannot be parsed is the zero value:
@@ -316,8 +315,7 @@ func (e *entries) Has(k netip.Addr) bool {
 // Set sets an entry.
 func (e *Entries[V]) Set(k netip.Addr, v V) {
 	if old, ok := e.At(k); !ok || old != v {
-		known, _ := e.know(k, v)
-		e.put(k, entry{known: known})
+		e.put(k, entry{known: e.know(k, &v)})
 	}
 }
 
