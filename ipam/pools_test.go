@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -108,6 +109,25 @@ func TestDetachedNoPlace(t *testing.T) {
 	}
 	if n := w.asked("DeleteNetworkInterface"); n > 0 {
 		t.Errorf("EC2 was asked to delete %s, of which a pod has %v: %v", eni.ID, eni.Addrs, w.sim.Calls())
+	}
+}
+
+// TestAbandonedInUse: a growth was killed when it had created an ENI, and one of another pool is to delete it. EC2 refuses that once,
+// because it counts as in use. The next growth or collection deletes it.
+func TestAbandonedInUse(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Pools = true
+	w.mustAcquire(1)
+	subnets, err := w.pool().subnets(t.Context(), w.state(), ENISpec{Tags: w.policy.SubnetTags})
+	must(t, err)
+	stray, _, err := w.pool().create(t.Context(), w.state(), subnets[0], ENISpec{Addrs: 2, Managed: true})
+	must(t, err)
+	w.sim.Fail("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", 1)
+	w.policy.Pool = "b"
+	w.mustAcquire(2)
+	w.collect()
+	if slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == stray.ID }) {
+		t.Errorf("%s is left behind: %v", stray.ID, w.sim.Calls())
 	}
 }
 

@@ -76,7 +76,8 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		sure = confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
 			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && unrecorded(s, i, e)) })
-			return found && i.Action != modify || time.Since(i.Since) > intentLife
+			answered := found && i.Since.Before(asked)
+			return answered && i.Action != modify || time.Since(i.Since) > intentLife
 		})
 		noSecond(s, before, enis)
 	})
@@ -175,8 +176,10 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 		return nil // somebody has detached it just now. Pods may have its addresses: a collection deletes it if none has
 	}
 	err = p.deleteNow(ctx, e.ID)
-	if errors.Is(err, aws.ErrInUse) {
-		return nil // EC2 has shown what it was
+	if errors.Is(err, aws.ErrInUse) { // EC2 has shown what it was: ask again, but let this growth go on
+		return p.Registry.Change(ctx, func(s *registry.State) {
+			s.Intents[newToken()] = registry.Intent{Action: attachAction, ENI: e.ID, Since: time.Now()}
+		})
 	}
 	return err // not found: it may also be too new
 }
