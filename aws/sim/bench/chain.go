@@ -25,6 +25,8 @@ type chain struct {
 	path []string // directories of its plugins
 	env  []string // of its plugins, besides the node's
 	pod  string   // the only pod that it can be added to; "" for any
+
+	before map[string]files // what files must have before a call, by the verb
 }
 
 // The compared chains, and the reference chain.
@@ -106,6 +108,9 @@ const timeout = time.Minute
 func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	if err := c.before[verb].restore(); err != nil {
+		return sample{}, err
+	}
 	e := &executor{env: slices.Concat(c.node.env, c.env), verb: verb}
 	wall, err := c.exec(ctx, verb, p, e)
 	if err != nil {

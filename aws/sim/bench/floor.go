@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -43,7 +44,7 @@ func (n *node) recordOurs(ctx context.Context, chains []*chain, o options) ([]*c
 // What they call names one pod, so all their pods have its name. The kernel may give the links of the node any index. So
 // the recording names the one that the veth pair had, where it makes the pair.
 func (n *node) record(ctx context.Context, ours *chain, o options) ([]*chain, error) {
-	before, err := n.indices()
+	links, err := n.indices()
 	if err != nil {
 		return nil, err
 	}
@@ -52,13 +53,17 @@ func (n *node) record(ctx context.Context, ours *chain, o options) ([]*chain, er
 		return nil, err
 	}
 	file := filepath.Join(n.dir, "recorded")
+	before := map[string]files{}
 	for _, verb := range []string{"ADD", "DEL"} {
+		if before[verb], err = n.registry(); err != nil {
+			return nil, err
+		}
 		r := &recorder{executor: executor{env: n.env}}
 		if _, err := ours.exec(ctx, verb, ps[0], r); err != nil {
 			return nil, err
 		}
 		if verb == "ADD" {
-			err = r.recording.nameIndex(n, before)
+			err = r.recording.nameIndex(n, links)
 		}
 		if err = errors.Join(err, r.recording.write(file+"-"+verb)); err != nil {
 			return nil, fmt.Errorf("record %s: %w", verb, err)
@@ -74,7 +79,8 @@ func (n *node) record(ctx context.Context, ours *chain, o options) ([]*chain, er
 		}
 		c, err := ours.replay(p.name, p.plugin, ps[0].id, file, o)
 		if err == nil {
-			err = c.prove(ctx, ours, before)
+			c.before = before
+			err = c.prove(ctx, ours, links)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
@@ -82,6 +88,31 @@ func (n *node) record(ctx context.Context, ours *chain, o options) ([]*chain, er
 		again = append(again, c)
 	}
 	return again, nil
+}
+
+// files are files with what they contain.
+type files map[string][]byte
+
+// registry reads the files of the node's registry. A change writes over the older of two, and ends it only where the new text
+// is shorter. So a replayed change leaves a broken registry if the file is longer than it was in the recording.
+func (n *node) registry() (files, error) {
+	paths, err := filepath.Glob(filepath.Join(n.dir, "run", "registry.json*"))
+	all := files{}
+	for _, path := range paths {
+		b, e := os.ReadFile(path)
+		all[path], err = b, errors.Join(err, e)
+	}
+	return all, err
+}
+
+// restore writes the files again.
+func (f files) restore() error {
+	for path, b := range f {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // nameIndex names the index of the veth pair, which is the only link that was not there before.

@@ -44,6 +44,7 @@ var signatures = map[uint64][]kind{
 	unix.SYS_MKDIRAT:       {value, text, value},
 	unix.SYS_UNLINKAT:      {value, text, value},
 	unix.SYS_RENAMEAT:      {value, text, value, text},
+	unix.SYS_RENAMEAT2:     {value, text, value, text, value},
 	unix.SYS_UTIMENSAT:     {value, text, 32, value}, // two of struct timespec
 	unix.SYS_FLOCK:         {value, value},
 	unix.SYS_FSYNC:         {value},
