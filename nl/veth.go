@@ -20,6 +20,10 @@ import (
 // The MAC addresses are given. Otherwise udev would change that of the near end later
 // (systemd.link(5), MACAddressPolicy=persistent). And with known MAC addresses nobody must ask
 // for neighbours.
+//
+// Each end has one queue in each direction. Otherwise Linux since 5.15 makes one for each CPU that the
+// machine can have, announces each to udev, and removes all but one again (veth_get_num_queues,
+// veth_init_queues).
 type Veth struct {
 	Name    string
 	MAC     string
@@ -42,11 +46,12 @@ type Veth struct {
 }
 
 func (v Veth) String() string {
-	c := command("ip link add").word(v.Name).option("address", v.MAC).number("mtu", v.MTU).number("group", int(v.Group))
+	const queues = "numtxqueues 1 numrxqueues 1"
+	c := command("ip link add").word(v.Name).word(queues).option("address", v.MAC).number("mtu", v.MTU).number("group", int(v.Group))
 	if v.Alias != "" {
 		c.option("alias", strconv.Quote(v.Alias))
 	}
-	c.word("type veth peer name").word(v.Peer).option("address", v.PeerMAC).number("group", int(v.PeerGroup))
+	c.word("type veth peer name").word(v.Peer).word(queues).option("address", v.PeerMAC).number("group", int(v.PeerGroup))
 	if v.PeerNS != nil {
 		c.option("netns", v.PeerNS.Name)
 	}
@@ -113,7 +118,7 @@ func (v Veth) end(name, mac string, group uint32) ([]*nl.RtAttr, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	attrs := []*nl.RtAttr{attrString(unix.IFLA_IFNAME, name)}
+	attrs := []*nl.RtAttr{attrString(unix.IFLA_IFNAME, name), attr32(unix.IFLA_NUM_TX_QUEUES, 1), attr32(unix.IFLA_NUM_RX_QUEUES, 1)}
 	if v.MTU > 0 {
 		attrs = append(attrs, attr32(unix.IFLA_MTU, uint32(v.MTU)))
 	}

@@ -60,7 +60,7 @@ func pair(host, pod *nl.NS) nl.Wiring {
 }
 
 func TestWiringString(t *testing.T) {
-	const want = `host: ip link add veth.1 address 02:00:00:00:00:01 mtu 9001 group 72 alias "net id eth0" type veth peer name eth1 address 02:00:00:00:00:02 netns pod
+	const want = `host: ip link add veth.1 numtxqueues 1 numrxqueues 1 address 02:00:00:00:00:01 mtu 9001 group 72 alias "net id eth0" type veth peer name eth1 numtxqueues 1 numrxqueues 1 address 02:00:00:00:00:02 netns pod
 host: sysctl -w net/ipv4/conf/veth.1/send_redirects=0
 pod:  sysctl -w net.ipv4.ip_forward=1
 pod:  ip neigh add 10.0.0.4 lladdr 02:00:00:00:00:01 dev eth1

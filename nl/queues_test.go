@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"testing"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// TestQueues: each end of a pair asks for one queue in each direction. What the kernel makes without that depends on the CPUs of
+// the machine.
+func TestQueues(t *testing.T) {
+	data, err := Veth{Name: "near", Peer: "far", PeerNS: &NS{}}.message()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var near []byte
+	for _, d := range data[1:] { // behind the struct ifinfomsg
+		near = append(near, d.Serialize()...)
+	}
+	info := attrIn(t, near, unix.IFLA_LINKINFO)
+	peer := attrIn(t, attrIn(t, info, nl.IFLA_INFO_DATA), nl.VETH_INFO_PEER)
+	for end, attrs := range map[string][]byte{"near": near, "far": peer[unix.SizeofIfInfomsg:]} {
+		for _, typ := range []uint16{unix.IFLA_NUM_TX_QUEUES, unix.IFLA_NUM_RX_QUEUES} {
+			if n := number(attrIn(t, attrs, typ)); n != 1 {
+				t.Errorf("the %s end has %d for attribute %d", end, n, typ)
+			}
+		}
+	}
+}
+
+// attrIn returns the value of an attribute.
+func attrIn(t *testing.T, attrs []byte, typ uint16) []byte {
+	t.Helper()
+	found, err := nl.ParseRouteAttr(attrs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range found {
+		if a.Attr.Type&^unix.NLA_F_NESTED == typ {
+			return a.Value
+		}
+	}
+	t.Fatalf("there is no attribute %d", typ)
+	return nil
+}
