@@ -47,6 +47,7 @@ func (n *NS) DelGroup(group uint32) error {
 		return errors.New("group 0 is the default group of all links")
 	}
 	clear(n.indices)
+	clear(n.seen)
 	del := func() error {
 		return n.change(unix.RTM_DELLINK, 0, linkMessage(), attr32(unix.IFLA_GROUP, group))
 	}

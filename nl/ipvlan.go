@@ -119,7 +119,11 @@ func (v IPVlan) create(n *NS, index int32) error {
 	if v.Group != 0 {
 		data = append(data, attr32(unix.IFLA_GROUP, v.Group))
 	}
-	return n.change(unix.RTM_NEWLINK, addNew, data...)
+	err = n.change(unix.RTM_NEWLINK, addNew, data...)
+	if err == nil && v.NS.indices != nil {
+		v.NS.indices[v.Name] = int(index)
+	}
+	return err
 }
 
 // Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without

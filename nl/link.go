@@ -72,7 +72,19 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	if err == nil && n.indices != nil {
 		n.indices[name] = l.Index
 	}
+	if err == nil && n.seen != nil {
+		n.seen[name] = l
+	}
 	return l, err
+}
+
+// SeenLink is LinkByName, or what that has found earlier in this command if a context keeps the namespace (see [KeepOpen]). It is for
+// what nobody changes in the milliseconds of a command: the MAC address and the MTU of a link of the node.
+func (n *NS) SeenLink(name string) (Link, error) {
+	if l, seen := n.seen[name]; seen {
+		return l, nil
+	}
+	return n.LinkByName(name)
 }
 
 // linkByName asks for one link without its statistics. An invalid name means that there is none.
@@ -120,6 +132,7 @@ func (n *NS) setLink(name string, mtu int, alias string, more ...nl.NetlinkReque
 	if err := checkName(name); err != nil {
 		return err
 	}
+	delete(n.seen, name) // its index stays as it is
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	data := []nl.NetlinkRequestData{msg, attrString(unix.IFLA_IFNAME, name)}
@@ -138,13 +151,21 @@ func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
+	n.lost = true
+	i, known := n.indices[name]
+	n.renew(name)
 	msg := linkMessage()
-	if i, known := n.indices[name]; known {
-		delete(n.indices, name)
+	if known {
 		msg.Index = int32(i)
 		return n.change(unix.RTM_DELLINK, 0, msg)
 	}
 	return n.change(unix.RTM_DELLINK, 0, msg, attrString(unix.IFLA_IFNAME, name))
+}
+
+// renew forgets what is known of the link of a name.
+func (n *NS) renew(name string) {
+	delete(n.indices, name)
+	delete(n.seen, name)
 }
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }

@@ -103,8 +103,8 @@ func (v MovedLink) undo(n *NS) error {
 // move moves a link to another namespace, under a name.
 func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...nl.NetlinkRequestData) error {
 	msg.Index = int32(l.Index)
-	delete(n.indices, l.Name)
-	delete(to.indices, name)
+	n.renew(l.Name)
+	to.renew(name)
 	data := []nl.NetlinkRequestData{msg, attr32(unix.IFLA_NET_NS_FD, uint32(to.fd)), attrString(unix.IFLA_IFNAME, name)}
 	return n.change(unix.RTM_SETLINK, 0, append(data, more...)...)
 }
@@ -192,7 +192,7 @@ func (v MovedLink) reset(n *NS, l Link) error {
 		}
 		msg.Change = podFlags
 		data = append(data, attrString(unix.IFLA_IFNAME, name))
-		delete(n.indices, l.Name)
+		n.renew(l.Name)
 	}
 	return n.change(unix.RTM_SETLINK, 0, data...)
 }

@@ -41,6 +41,7 @@ type NS struct {
 
 	fd      netns.NsHandle
 	process bool   // it is the namespace of the process: each thread that no goroutine has locked is in it
+	home    *NS    // the namespace of the process, if n is another one that it has opened
 	kept    bool   // Close does nothing: a keeper closes it
 	other   *NS    // that OpenOther has opened first, if this one is kept
 	path    string // of the other
@@ -49,7 +50,9 @@ type NS struct {
 	sockets map[int]*socket // by netlink family
 	nft     *nftables.Conn
 
-	indices map[string]int // of links, while a Wiring or a command is at work that needs them repeatedly
+	indices map[string]int  // of links, while a Wiring or a command is at work that needs them repeatedly
+	seen    map[string]Link // for SeenLink, while a command is at work
+	lost    bool            // a link has been deleted
 }
 
 // Open opens the namespace at path. The error answers to fs.ErrNotExist if
@@ -80,6 +83,9 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.fd.Equal(other.fd) {
 		other.Close()
 		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name, os.ErrNotExist)
+	}
+	if n.process {
+		other.home = n
 	}
 	if n.kept && n.other == nil {
 		other.keep()
@@ -172,12 +178,18 @@ func apart(f func() error) error {
 // back stays locked, and ends with its goroutine.
 func (n *NS) enter(f func() error) error {
 	runtime.LockOSThread()
-	home, err := ofThread()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter %s: %w", n.Name, err)
+	home := netns.None()
+	if n.home != nil {
+		home = n.home.fd
 	}
-	defer home.Close()
+	if !home.IsOpen() {
+		var err error
+		if home, err = ofThread(); err != nil {
+			runtime.UnlockOSThread()
+			return fmt.Errorf("enter %s: %w", n.Name, err)
+		}
+		defer home.Close()
+	}
 	if err := netns.Set(n.fd); err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("enter %s: %w", n.Name, err)

@@ -55,8 +55,8 @@ func NodeOf(ctx context.Context) (*NS, error) {
 	return k.node, nil
 }
 
-// keep makes Close do nothing, and the namespace remember the indices of links: see remember.
-func (n *NS) keep() { n.kept, n.indices = true, map[string]int{} }
+// keep makes Close do nothing, and the namespace remember links: see remember and SeenLink.
+func (n *NS) keep() { n.kept, n.indices, n.seen = true, map[string]int{}, map[string]Link{} }
 
 // InPod calls f with the node's namespace and that of a pod, which is at the path.
 func InPod(ctx context.Context, path string, f func(node, pod *NS) error) error {

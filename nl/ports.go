@@ -22,11 +22,13 @@ func (p LocalPorts) sysctl() Sysctl {
 // Add sets the range.
 func (p LocalPorts) Add(n *NS) error {
 	return n.Do(func() error {
-		err := p.check()
-		if err == nil {
-			return errSame
-		}
-		return p.sysctl().write()
+		s := p.sysctl()
+		return s.change(func(is string) string {
+			if p.accepts(is) {
+				return is
+			}
+			return s.Value
+		})
 	})
 }
 
@@ -39,11 +41,13 @@ func (p LocalPorts) Check(n *NS) error { return n.Do(p.check) }
 func (p LocalPorts) check() error {
 	s := p.sysctl()
 	is, err := s.read()
-	if err == nil && is != s.Value && !p.chosen(is) {
+	if err == nil && !p.accepts(is) {
 		err = differs(s.Key, is, s.Value)
 	}
 	return err
 }
+
+func (p LocalPorts) accepts(is string) bool { return is == p.sysctl().Value || p.chosen(is) }
 
 // chosen reports whether somebody has chosen a range, in which are ports up to Last.
 func (p LocalPorts) chosen(is string) bool {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,26 +43,54 @@ func (s Sysctl) String() string {
 // Add sets the value.
 func (s Sysctl) Add(n *NS) error {
 	return n.Do(func() error {
-		is, err := s.read()
-		switch {
-		case s.Optional && errors.Is(err, fs.ErrNotExist):
+		err := s.change(func(is string) string {
+			switch {
+			case s.has(is):
+				return is
+			case s.Also && is != "":
+				return is + "," + s.Value
+			}
+			return s.Value
+		})
+		if s.Optional && errors.Is(err, fs.ErrNotExist) {
 			return errSame
-		case err == nil && s.has(is):
-			return errSame // a write has effects even if the value is the same: ip_forward=1 resets a dozen others
-		case s.Also && is != "":
-			s.Value = is + "," + s.Value
 		}
-		return s.write()
+		return err
 	})
 }
 
+// change replaces the value by the wanted one. It does not write the same value: that would have effects, too. For example,
+// ip_forward=1 resets a dozen other parameters. To open the file costs the most, so change opens it once.
+func (s Sysctl) change(wanted func(is string) string) error {
+	fd, err := s.open(unix.O_RDWR)
+	if err != nil {
+		if is, e := s.read(); e == nil && wanted(is) == is { // nobody may write it
+			return errSame
+		}
+		return err
+	}
+	defer unix.Close(fd)
+	is, err := s.readFrom(fd)
+	value := wanted(is)
+	if err == nil && value == is {
+		return errSame
+	}
+	return s.writeTo(fd, value)
+}
+
+// write sets the value without a look at the one before.
 func (s Sysctl) write() error {
 	fd, err := s.open(unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte(s.Value)); err != nil {
+	return s.writeTo(fd, s.Value)
+}
+
+// writeTo writes at the beginning of the file: the kernel ignores what is written behind it (sysctl_writes_strict).
+func (s Sysctl) writeTo(fd int, value string) error {
+	if _, err := unix.Pwrite(fd, []byte(value), 0); err != nil {
 		return &fs.PathError{Op: "write", Path: s.path(), Err: err}
 	}
 	return nil
@@ -103,12 +132,17 @@ func (s Sysctl) read() (string, error) {
 		return "", err
 	}
 	defer unix.Close(fd)
-	b := make([]byte, 4096) // proc(5) gives no more at once
-	n, err := unix.Read(fd, b)
+	return s.readFrom(fd)
+}
+
+func (s Sysctl) readFrom(fd int) (string, error) {
+	room := rooms.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
+	defer rooms.Put(room)
+	n, err := unix.Read(fd, room[:4096]) // proc(5) gives no more at once
 	if err != nil {
 		return "", &fs.PathError{Op: "read", Path: s.path(), Err: err}
 	}
-	return strings.Join(strings.Fields(string(b[:n])), " "), nil
+	return strings.Join(strings.Fields(string(room[:n])), " "), nil
 }
 
 func (s Sysctl) path() string { return filepath.Join("/proc/sys", s.Key) }

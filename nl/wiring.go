@@ -73,11 +73,20 @@ func (w Wiring) remember() (forget func()) {
 	}
 }
 
-// deleted makes the namespaces forget all indices. With one end of a pair, the other is gone, too.
+// deleted makes the namespaces forget all indices if a link has been deleted. With one end of a pair, the other is gone, too.
 func (w Wiring) deleted() {
+	lost := false
+	w.each(func(n *NS) { lost, n.lost = lost || n.lost, false })
+	if lost {
+		w.each(func(n *NS) { clear(n.indices); clear(n.seen) })
+	}
+}
+
+// each calls f with the namespaces of the steps, and with those that a context keeps beside them.
+func (w Wiring) each(f func(*NS)) {
 	for _, s := range w {
 		for n := s.NS; n != nil; n = n.other {
-			clear(n.indices)
+			f(n)
 		}
 	}
 }

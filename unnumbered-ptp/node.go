@@ -25,7 +25,7 @@ type node struct {
 // readNode reads the node. If hostInterface is an alternative name of the link, readNode replaces it by the name: netfilter and
 // /proc/sys know no other.
 func readNode(ns *nl.NS, c *Config) (node, error) {
-	l, err := ns.LinkByName(c.HostInterface)
+	l, err := ns.SeenLink(c.HostInterface)
 	if err != nil {
 		return node{}, fmt.Errorf("hostInterface: %w", err)
 	}

@@ -100,7 +100,7 @@ func (s slave) master(node, pod *nl.NS) (nl.Link, error) {
 			return l, nil
 		}
 	}
-	return node.LinkByName(s.link.Master)
+	return node.SeenLink(s.link.Master)
 }
 
 // all reports whether all slaves are such.

@@ -33,6 +33,7 @@ var signatures = map[uint64][]kind{
 	unix.SYS_READ:          {value, answer, value},
 	unix.SYS_PREAD64:       {value, answer, value, value},
 	unix.SYS_WRITE:         {value, sized, value},
+	unix.SYS_PWRITE64:      {value, sized, value, value},
 	unix.SYS_OPENAT:        {value, text, value, value},
 	unix.SYS_CLOSE:         {value},
 	unix.SYS_FSTAT:         {value, answer},
