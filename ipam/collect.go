@@ -222,6 +222,7 @@ func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (del
 
 // deletes reports whether the collection is to delete an ENI: it is empty, or somebody has begun to delete it.
 func (c *Collection) deletes(s *registry.State, id string) bool {
+	c.heed(s)
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
 		return false

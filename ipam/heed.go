@@ -12,7 +12,8 @@ import (
 
 // heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants, and that does
 // not suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And no ADD
-// comes for a pool that the configuration no longer has. The collection has found all ENIs before.
+// comes for a pool that the configuration no longer has. The collection has found all ENIs before. ADDs go on while it waits for EC2. So
+// it heeds the conflists again before each release.
 func (p *Pool) heed(ctx context.Context, c *Collection) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heed(s) {

@@ -255,6 +255,32 @@ func TestKeepOfConflists(t *testing.T) {
 	w.consistent()
 }
 
+// TestConflistsDuringCollection: a collection waits for EC2, and a pod of another network comes, whose conflist has no skipDeallocation.
+func TestConflistsDuringCollection(t *testing.T) {
+	w := newWorld(t, "m5.xlarge", 20)
+	w.policy.Batch, w.policy.Pools = 4, true
+	other, keeps, empty := w.policy, w.policy, w.policy
+	keeps.Keep, empty.Pool = true, "empty"
+	w.policy = empty
+	w.mustAcquire(1)
+	w.end(1)
+	w.policy = keeps
+	w.mustAcquire(2)
+	w.age(hour)
+	w.policy = other
+	came := false
+	w.sim.OnChange(func(c ec2sim.Change) {
+		if c.Kind == ec2sim.Detached && !came {
+			came = true
+			w.mustAcquire(3)
+		}
+	})
+	if c := w.collect(keeps, other, empty); !came || len(c.Deleted) != 1 || len(c.Unassigned) > 0 {
+		t.Errorf("a pod came: %v; deleted %v; %v went back, and one of the conflists has skipDeallocation", came, c.Deleted, c.Unassigned)
+	}
+	w.consistent()
+}
+
 // TestWarmOfConflists: one of two conflists with the same pool has warm, and no pod of its network has come yet.
 func TestWarmOfConflists(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)

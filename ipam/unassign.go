@@ -212,6 +212,7 @@ func (c *Collection) releasableAddrs(s *registry.State, id string, now time.Time
 // if no ADD may take its addresses for another reason, if it has Keep, or if it was to be deleted
 // and EC2 did not answer.
 func (c *Collection) spare(s *registry.State, id string, now time.Time) int {
+	c.heed(s)
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() || slices.Contains(c.kept, id) {
 		return 0
