@@ -456,6 +456,41 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 	}
 }
 
+// TestProvisionBetween: new-interface is killed when its ENI is created and not attached. Before an operator runs it again, the node
+// collects, or a pod comes that may not have the ENI. There is one ENI.
+func TestProvisionBetween(t *testing.T) {
+	spec := ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+	for name, between := range map[string]func(*world){
+		"collection": func(w *world) { w.collect() },
+		"ADD": func(w *world) {
+			w.policy.Provision = lease.ProvisionAssign
+			if _, err := w.acquire(1); err == nil {
+				w.Error("a pod has an address, and there is no ENI for it")
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "m5.large", 20)
+			w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+			brief, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, _, err := w.pool().Provision(brief, spec); err == nil {
+				t.Fatal("no error")
+			}
+			w.sim.Script("AttachNetworkInterface")
+			between(w)
+			w.policy.Provision = lease.ProvisionFull
+			id, _, err := w.pool().Provision(t.Context(), spec)
+			must(t, err)
+			if all := w.sim.ENIs(); len(all) != 2 || all[1].ID != id {
+				t.Errorf("answered %s, and there are %d ENIs", id, len(all))
+			}
+			w.noneLeaked()
+			w.consistent()
+		})
+	}
+}
+
 // TestProvisionOther: what is left of an ENI with other security groups is no answer to new-interface.
 func TestProvisionOther(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)

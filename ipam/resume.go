@@ -75,7 +75,9 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		sure = confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
-			found := slices.ContainsFunc(enis, func(e aws.ENI) bool { return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && unrecorded(s, i, e)) })
+			found := slices.ContainsFunc(enis, func(e aws.ENI) bool {
+				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && unrecorded(s, i, e)) && !provisions(s, e)
+			})
 			answered := found && i.Since.Before(asked)
 			return answered && i.Action != modify || time.Since(i.Since) > intentLife
 		})
@@ -89,6 +91,13 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 func unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == attachAction && e.Instance == s.Instance.ID && !known
+}
+
+// provisions reports whether an ENI is one that an operator's command has begun to make, and that this process has not attached. If the
+// command is repeated, it goes on with this ENI.
+func provisions(s *registry.State, e aws.ENI) bool {
+	_, known := s.ENIs[e.ID]
+	return e.Status == "available" && e.Tags[TagManaged] == "false" && !known
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
