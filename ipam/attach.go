@@ -291,8 +291,11 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	}
 	eni.Card, eni.Index = at.card, at.index
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		_, known := s.ENIs[eni.ID]
 		record(s, eni, spec.Managed)
-		provisioning(s, eni.ID, !spec.Managed)
+		if !known { // else its Provision may have answered long ago
+			provisioning(s, eni.ID, !spec.Managed)
+		}
 		addAddrs(s, eni.ID, addrs, time.Time{})
 		addPrefixes(s, eni.ID, cidrs, time.Now())
 		serve(s, eni.ID, spec.Pool)

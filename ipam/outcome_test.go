@@ -491,6 +491,38 @@ func TestProvisionBetween(t *testing.T) {
 	}
 }
 
+// TestProvisionDetached: new-interface has answered. Somebody detaches the ENI, and a growth attaches it again. That does not make it the
+// answer to the next new-interface.
+func TestProvisionDetached(t *testing.T) {
+	spec := ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+	w := newWorld(t, "m5.xlarge", 20)
+	id, _, err := w.pool().Provision(t.Context(), spec)
+	must(t, err)
+	for n := range 3 {
+		w.mustAcquire(n)
+	}
+	mac := w.eni(id).MAC
+	w.byOperator(id)
+	link := nl.Veth{Name: "vpclate", Peer: "enslate", PeerMAC: mac, PeerNS: w.host} // the kernel has not removed it yet
+	must(t, link.Add(w.host))
+	w.sim.OnChange(func(c ec2sim.Change) {
+		if c.Kind == ec2sim.Attached && c.ENI.ID == id {
+			must(t, link.Del(w.host))
+		}
+	})
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+	}))
+	w.mustAcquire(3) // the node asks EC2 what has become of another call
+	if e := w.eni(id); e.Instance == "" {
+		t.Fatalf("%s was not attached again", id)
+	}
+	if another, _, err := w.pool().Provision(t.Context(), spec); err != nil || another == id {
+		t.Errorf("after an answer, %s again: %v", another, err)
+	}
+	w.consistent()
+}
+
 // TestProvisionOther: what is left of an ENI with other security groups is no answer to new-interface.
 func TestProvisionOther(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)
