@@ -215,7 +215,7 @@ func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (del
 	if errors.Is(err, errAttached) && m.stays(err) {
 		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once.
 		c.kept = append(c.kept, id)
-		err = errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { drain(s, id, false) }))
+		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
 	return err == nil, err
 }

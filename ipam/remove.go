@@ -140,6 +140,20 @@ func drain(s *registry.State, id string, draining bool) {
 	}
 }
 
+// drainLock is the lock of a growth that deletes draining ENIs, and of a collection that takes such a mark away.
+const drainLock = "drain"
+
+// undrain takes the mark from an ENI that a collection could not begin to detach. While a growth deletes draining ENIs, the mark stays:
+// the growth may have begun to detach this one, and no pod may get its addresses.
+func (p *Pool) undrain(ctx context.Context, id string) error {
+	unlock, err := p.lockSoon(ctx, drainLock)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) })
+}
+
 // isForgotten reports whether the registry no longer has an ENI.
 func (p *Pool) isForgotten(id string) bool {
 	s, err := p.Registry.View()

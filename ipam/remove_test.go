@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -318,6 +319,65 @@ func TestCollectThrottledDetach(t *testing.T) {
 			})
 		})
 	}
+}
+
+// busyDetach is EC2 as a collection sees it: throttled whenever it detaches an ENI. Before the first time, it calls first.
+type busyDetach struct {
+	sim   *ec2sim.Sim
+	first func()
+	once  sync.Once
+}
+
+func (b *busyDetach) Do(r *http.Request) (*http.Response, error) {
+	if r.Body == nil {
+		return http.DefaultClient.Do(r)
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	if bytes.Contains(body, []byte("Action=DetachNetworkInterface&")) {
+		b.once.Do(b.first)
+		b.sim.Fail("DetachNetworkInterface", throttling, 1)
+	}
+	return http.DefaultClient.Do(r)
+}
+
+// TestCollectThrottledGrowthDetaches: EC2 throttles a collection that would detach an ENI. Meanwhile a growth needs the slot, and detaches the
+// same ENI. No pod gets an address of it.
+func TestCollectThrottledGrowthDetaches(t *testing.T) {
+	w := buildWorld(t, "m5.large", ec2sim.Config{
+		DetachDelay: 4 * time.Second,
+		VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.177.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.0.0/24")},
+			{ID: "subnet-pod", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.177.1.0/24"), Tags: map[string]string{"kubernetes_kubelet": "true"}}},
+	})
+	w.policy.Batch = 0
+	for n := range 11 {
+		w.mustAcquire(n)
+	}
+	idle, _ := w.state().ENIOf(w.mustAcquire(11))
+	w.end(10)
+	w.end(11)
+	w.age(hour)
+	var grows sync.WaitGroup
+	p := w.pool()
+	p.Cloud = aws.New(aws.Options{EC2URL: w.cloud.EC2URL, MetadataURL: w.cloud.MetadataURL, HTTP: &busyDetach{sim: w.sim, first: func() {
+		grows.Go(func() { w.mustAcquire(12) })
+		for w.eni(idle).AttachmentStatus != "detaching" {
+			time.Sleep(time.Millisecond)
+		}
+	}}})
+	if err := p.Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		t.Error("EC2 has throttled the collection, and it says nothing")
+	}
+	a := w.mustAcquire(13)
+	grows.Wait()
+	if id, _ := w.state().ENIOf(a); id == idle || id == "" {
+		t.Errorf("a pod has got %s of %q while that was detached", a, id)
+	}
+	w.consistent()
 }
 
 // TestCollectStuck: EC2 does not come to the end of a detachment, of an ENI of ours or of one on request. The collection still

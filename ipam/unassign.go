@@ -170,14 +170,19 @@ func (p *Pool) release(ctx context.Context, id string, choose choice) (releasabl
 // growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. What is idle can wait for
 // the next collection, and the rest of this one goes on.
 func (p *Pool) growthLock(ctx context.Context) (unlock func(), err error) {
-	const most = 10 * time.Second
-	waiting, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	unlock, err = p.Registry.Lock(waiting, "grow")
-	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+	unlock, err = p.lockSoon(ctx, "grow")
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = errGrowing
 	}
 	return unlock, err
+}
+
+// lockSoon takes a lock if nobody has it for long.
+func (p *Pool) lockSoon(ctx context.Context, name string) (unlock func(), err error) {
+	const most = 10 * time.Second
+	waiting, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	return p.Registry.Lock(waiting, name)
 }
 
 // errGrowing means that a growth is under way.
