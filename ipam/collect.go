@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -212,8 +213,9 @@ func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (del
 		return false, err
 	}
 	err = p.deleteENI(ctx, id, c.used, m.seen)
-	if errors.Is(err, errAttached) && m.stays(err) {
-		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once.
+	if errors.Is(err, errAttached) && m.stays(err) && !errors.Is(err, aws.ErrDenied) {
+		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role forbids to detach, deleteENI has
+		// taken the mark away, and the addresses go back without the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}

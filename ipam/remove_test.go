@@ -321,6 +321,24 @@ func TestCollectThrottledDetach(t *testing.T) {
 	}
 }
 
+// TestCollectMayNotDetach: the role may not detach an ENI. Its addresses go back nevertheless.
+func TestCollectMayNotDetach(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch = 4
+	a := w.mustAcquire(1)
+	w.end(1)
+	w.age(hour)
+	w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", -1)
+	c := Collection{FreeAfter: time.Minute, Max: -1}
+	if err := w.pool().Collect(t.Context(), &c); !errors.Is(err, aws.ErrDenied) || len(c.Unassigned) != 3 {
+		t.Errorf("%v went back of 4 addresses: %v", c.Unassigned, err)
+	}
+	if b := w.mustAcquire(2); b != a {
+		t.Errorf("a pod has %s, and %s was free, the primary address", b, a)
+	}
+	w.consistent()
+}
+
 // busyDetach is EC2 as a collection sees it: throttled whenever it detaches an ENI. Before the first time, it calls first.
 type busyDetach struct {
 	sim   *ec2sim.Sim
