@@ -204,7 +204,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 
 // deleteIfEmpty deletes an ENI if the collection is to.
 func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (deleted bool, err error) {
-	goes := func(s *registry.State) bool { return c.deletes(s, id) }
+	goes := func(s *registry.State) bool { return c.deletes(s, id) && (!c.heed(s) || c.deletes(s, id)) }
 	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining = true })
 	if err != nil {
 		c.kept = append(c.kept, id)
@@ -224,7 +224,6 @@ func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (del
 
 // deletes reports whether the collection is to delete an ENI: it is empty, or somebody has begun to delete it.
 func (c *Collection) deletes(s *registry.State, id string) bool {
-	c.heed(s)
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
 		return false

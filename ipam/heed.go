@@ -5,6 +5,7 @@ package ipam
 
 import (
 	"context"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -29,6 +30,18 @@ func (c *Collection) heed(s *registry.State) bool {
 	}
 	retired := retire(s, c.Conflists)
 	return agreed(s, c.Conflists) || retired
+}
+
+// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
+// leases, so it does so only before a release.
+func (c *Collection) heeding(choose choice) choice {
+	return func(s *registry.State, id string, now time.Time) releasable {
+		x := choose(s, id, now)
+		if !x.empty() && c.heed(s) {
+			x = choose(s, id, now)
+		}
+		return x
+	}
 }
 
 // retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps nothing, and

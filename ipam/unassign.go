@@ -77,7 +77,7 @@ func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		// These are two calls to EC2: one may fail and the other succeed.
 		for _, choose := range []choice{c.releasablePrefixes, c.releasableAddrs} {
-			gone, err := p.release(ctx, id, choose)
+			gone, err := p.release(ctx, id, c.heeding(choose))
 			if errors.Is(err, errGrowing) {
 				slog.Info(err.Error())
 				return failed
@@ -217,7 +217,6 @@ func (c *Collection) releasableAddrs(s *registry.State, id string, now time.Time
 // if no ADD may take its addresses for another reason, if it has Keep, or if it was to be deleted
 // and EC2 did not answer.
 func (c *Collection) spare(s *registry.State, id string, now time.Time) int {
-	c.heed(s)
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() || slices.Contains(c.kept, id) {
 		return 0
