@@ -31,6 +31,16 @@ func mean(samples []sample) time.Duration {
 	return sum / time.Duration(max(1, len(samples)))
 }
 
+// median returns the elapsed time and the CPU time of samples that differ by more than noise.
+func median(samples []sample) cost {
+	var cpus []time.Duration
+	for _, s := range samples {
+		cpus = append(cpus, s.cpu)
+	}
+	slices.Sort(cpus)
+	return cost{quantile(walls(samples), 0.5), quantile(cpus, 0.5)}
+}
+
 func walls(samples []sample) []time.Duration {
 	var w []time.Duration
 	for _, s := range samples {

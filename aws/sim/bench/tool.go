@@ -103,7 +103,7 @@ func (n *node) tool(ctx context.Context, c *chain, args []string) (cost, error) 
 		}
 		all = append(all, sample{cost: e.steps[0].cost})
 	}
-	return cost{quantile(walls(all), 0.5), mean(all)}, nil
+	return median(all), nil
 }
 
 // kept returns a table of the upkeep of nodes.
