@@ -34,7 +34,8 @@ It needs neither root nor EC2. What a node may change is bound to the tag
 has the role can give it to no other. (With interfaceIndex 0 addresses are not:
 the boot ENI has no such tag.) ENIs are attached to and detached from the very
 instance alone, which wants the credentials of its own role. Subnets are bound
-to subnetTags, security groups to secGroupIds. Where pods are to use ENIs without our tags, those of the
+to subnetTags, security groups to secGroupIds. If --config is a directory, it is what
+all its networks need together. Where pods are to use ENIs without our tags, those of the
 original or of a launch template of your own, add --untagged.` + cli.JSON("Version Statement[] {Sid Effect Action Resource Condition}"),
 		Flags: []cli.Flag{
 			conf.FirstFlag(),
@@ -72,15 +73,16 @@ func needsOf(c *cli.Context) (iam.Needs, error) {
 	if all := aws.Partitions(); !slices.Contains(all, n.Partition) {
 		return n, cli.Misuse(c, "--partition: %q: want one of %s", n.Partition, strings.Join(all, ", "))
 	}
-	config, err := conf.Find(c.String("config"))
+	configs, err := conf.All(c.String("config"))
 	switch {
 	case err == nil:
-		n.Pools, n.Requests = config.Policies(), config.Permissions
-		n.Mode = cmp.Or(n.Mode, n.Pools[0].Provision)
+		for _, config := range configs {
+			n.Networks = append(n.Networks, iam.Network{Pools: config.Policies(), Requests: config.Permissions})
+		}
 		return n, nil
 	case c.IsSet("config") || n.Mode == "" || !conf.Absent(err):
 		return n, err
 	}
-	n.Pools = []lease.Policy{{Families: []lease.Family{lease.IPv4}}}
+	n.Networks = []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4}}}}}
 	return n, nil
 }

@@ -50,7 +50,7 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 
 // covers returns an error if the comparison has left out an action that a role of the suite may need.
 func covers(t compare.Table) error {
-	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true, Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6}, Peers: true}}}
+	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true, Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6}, Peers: true}}}}}
 	for _, action := range needs.Actions() {
 		if !slices.Contains(t.Actions, action) {
 			return fmt.Errorf("the comparison has left out %s", action)

@@ -202,7 +202,36 @@ func Find(path string) (*lease.Config, error) {
 	return nil, fmt.Errorf("%s: %w", path, ErrNone)
 }
 
-// Absent reports whether an error of Find means that there is no configuration, and not that nobody can read it.
+// A Source is a conflist with ipam's configuration.
+type Source struct {
+	File    string
+	Network string
+	*lease.Config
+}
+
+// All reads ipam's configuration from a file, or from all files of a directory that have one. It leaves out those with a mistake,
+// and its error has all mistakes. Where nobody can parse a file, it may be somebody else's: that counts only if none is ours.
+func All(path string) (all []Source, mistakes error) {
+	files, _ := conflistsAt(path)
+	for _, f := range files {
+		list, err := Read(f)
+		raw := list.Plugin(TypeIPAM)
+		if err != nil || raw == nil {
+			continue
+		}
+		config, err := Decode(f, raw)
+		if err == nil {
+			all = append(all, Source{f, list.Name, config})
+		}
+		mistakes = errors.Join(mistakes, err)
+	}
+	if len(all) == 0 && mistakes == nil {
+		_, mistakes = Find(path)
+	}
+	return all, mistakes
+}
+
+// Absent reports whether an error of Find or All means that there is no configuration, and not that nobody can read it.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
 // Decode decodes the configuration of ipam, which the file has.

@@ -23,7 +23,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	if p.config == nil {
 		return nil, nil // checkConfig says so
 	}
-	n := iam.Needs{Pools: p.config.Policies(), Requests: p.config.Permissions, Mode: p.config.Policies()[0].Provision}
+	n := iam.Needs{Networks: []iam.Network{{Pools: p.config.Policies(), Requests: p.config.Permissions}}}
 	self, err := p.pool.Cloud.Instance(ctx)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	skipped := false
 	for _, action := range n.Actions() {
 		at := on.Target
-		if n.Mode == lease.ProvisionAssign && (action == "AttachNetworkInterface" || action == "DetachNetworkInterface") {
+		if len(n.Pools(lease.ProvisionFull)) == 0 && (action == "AttachNetworkInterface" || action == "DetachNetworkInterface") {
 			at = on.requested // the policy allows these for no other ENI
 		}
 		if bound(action) && (at.ENI == "" || at.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
@@ -52,7 +52,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 			return found, err
 		}
 	}
-	if skipped && on.ENI != "" && n.Mode == lease.ProvisionAssign {
+	if skipped && on.ENI != "" && len(n.Pools(lease.ProvisionFull)) == 0 {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs for which pods may ask were not checked, because none is attached",
 			Do: "run this check again while a pod has one"})
 	} else if skipped {
@@ -88,12 +88,13 @@ type targets struct {
 }
 
 func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on targets, _ error) {
-	if n.Mode == lease.ProvisionNone {
+	pools := n.Pools(lease.ProvisionFull, lease.ProvisionAssign)
+	if len(pools) == 0 {
 		return on, nil
 	}
-	on.Target = aws.Target{Instance: self.ID, SecurityGroups: n.Pools[0].SecurityGroups, Tags: map[string]string{
-		ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(n.Pools[0].Pool)}}
-	maps.Copy(on.Tags, n.Pools[0].Tags)
+	on.Target = aws.Target{Instance: self.ID, SecurityGroups: pools[0].SecurityGroups, Tags: map[string]string{
+		ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(pools[0].Pool)}}
+	maps.Copy(on.Tags, pools[0].Tags)
 	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
 	if errors.Is(err, aws.ErrDenied) {
 		err = nil // trying it says the same
@@ -106,17 +107,17 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 		switch {
 		case e.Tags[ipam.TagManaged] != "":
 			on.ENI, on.Attachment, on.untagged = e.ID, e.Attachment, false
-		case n.Pools[0].Requestable(e.Tags):
+		case pools[0].Requestable(e.Tags):
 			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
 		case known.Serving && !known.Foreign && on.ENI == "":
 			on.ENI = e.ID // the boot ENI, or one of others: the node changes only its addresses
 			on.untagged = e.MAC != self.MAC
 		}
 	}
-	if n.Mode != lease.ProvisionFull {
+	if len(n.Pools(lease.ProvisionFull)) == 0 {
 		return on, err
 	}
-	if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, n.Pools[0]); e == nil && len(fit) > 0 {
+	if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, pools[0]); e == nil && len(fit) > 0 {
 		on.Subnet = fit[0].ID
 	}
 	return on, err

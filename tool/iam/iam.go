@@ -5,6 +5,7 @@
 package iam
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,19 +32,59 @@ type Permission struct {
 
 // needs are what a policy is made from.
 type Needs struct {
-	Pools     []lease.Policy
-	Requests  []lease.Permission // what pods may ask for
-	Mode      lease.Provision    // what the node may ask EC2 for
-	ENIGC     bool               // the command eni-gc is allowed, too
-	Untagged  bool               // ENIs without our tags, too
-	Partition string             // aws, aws-cn, aws-us-gov and so on
+	Networks  []Network
+	Mode      lease.Provision // what the node may ask EC2 for; empty: what each network says
+	ENIGC     bool            // the command eni-gc is allowed, too
+	Untagged  bool            // ENIs without our tags, too
+	Partition string          // aws, aws-cn, aws-us-gov and so on
 }
 
-// any reports whether any of the pools is so.
-func (n Needs) any(is func(lease.Policy) bool) bool { return slices.ContainsFunc(n.Pools, is) }
+// A Network is a network of the node's pods.
+type Network struct {
+	Pools    []lease.Policy
+	Requests []lease.Permission // what pods may ask for
+}
 
-func (n Needs) family(f lease.Family) bool {
-	return n.any(func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
+// Pools returns the pools of the networks for which the node may ask EC2 for what one of the modes says.
+func (n Needs) Pools(modes ...lease.Provision) (all []lease.Policy) {
+	for _, w := range n.Networks {
+		for _, p := range w.Pools {
+			if slices.Contains(modes, cmp.Or(n.Mode, p.Provision)) {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
+// full returns the pools that get new ENIs.
+func (n Needs) full() []lease.Policy { return n.Pools(lease.ProvisionFull) }
+
+// changing returns the pools for which the node may change something in EC2.
+func (n Needs) changing() []lease.Policy { return n.Pools(lease.ProvisionFull, lease.ProvisionAssign) }
+
+// A request is what pods of a network may ask for.
+type request struct {
+	lease.Permission
+	mode lease.Provision // of the network
+}
+
+func (n Needs) requests() (all []request) {
+	for _, w := range n.Networks {
+		for _, r := range w.Requests {
+			all = append(all, request{r, cmp.Or(n.Mode, w.Pools[0].Provision)}) // it is the same for all pools of a network
+		}
+	}
+	return all
+}
+
+// anyOf reports whether any of the pools is so.
+func anyOf(pools []lease.Policy, is func(lease.Policy) bool) bool {
+	return slices.ContainsFunc(pools, is)
+}
+
+func family(pools []lease.Policy, f lease.Family) bool {
+	return anyOf(pools, func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
 }
 
 // Policy allows what the node calls. The conditions and resource types of an action: Service
@@ -60,14 +101,14 @@ func (n Needs) Policy() Policy {
 	allow("Look", nil, n.looks(), []string{"*"})
 	enis := n.arns("network-interface", "*")
 	own := n.tagged(ipam.TagManaged)
-	if n.any(func(p lease.Policy) bool { return p.MinIndex == 0 }) {
+	if anyOf(n.changing(), func(p lease.Policy) bool { return p.MinIndex == 0 }) {
 		allow("Addresses", nil, n.assigns(), enis) // the boot ENI's, too, which comes without our tags
 	} else {
 		allow("Addresses", own, n.assigns(), enis)
 	}
-	if n.Mode == lease.ProvisionFull {
+	if full := n.full(); len(full) > 0 {
 		allow("NewENI", n.requested(), []string{"CreateNetworkInterface"}, enis)
-		for i, pool := range n.Pools {
+		for i, pool := range full {
 			sid := func(what string) string { return what + suffix(i) }
 			allow(sid("NewENIInSubnet"), has(pool.SubnetTags), []string{"CreateNetworkInterface"}, n.arns("subnet", "*"))
 			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"}, n.arns("security-group", pool.SecurityGroups...))
@@ -90,20 +131,21 @@ func (n Needs) Policy() Policy {
 // allowRequests allows what requests of pods need besides. Subnets and groups are those of the
 // configuration, and ENIs those with its tags. Nothing but attaching is allowed for these ENIs.
 func (n Needs) allowRequests(allow func(sid string, condition map[string]map[string]string, actions, resources []string)) {
-	for i, r := range n.Requests {
+	full := len(n.full()) > 0
+	for i, r := range n.requests() {
 		sid := func(what string) string { return what + suffix(i) }
-		if n.Mode == lease.ProvisionFull && len(r.Subnets) > 0 {
+		if r.mode == lease.ProvisionFull && len(r.Subnets) > 0 {
 			allow(sid("RequestedSubnet"), nil, []string{"CreateNetworkInterface"}, n.arns("subnet", r.Subnets...))
 		}
-		if n.Mode == lease.ProvisionFull && len(r.SecurityGroups) > 0 {
+		if r.mode == lease.ProvisionFull && len(r.SecurityGroups) > 0 {
 			allow(sid("RequestedGroup"), nil, []string{"CreateNetworkInterface"}, n.arns("security-group", r.SecurityGroups...))
 		}
-		if n.Mode == lease.ProvisionNone || len(r.ENIs) == 0 {
+		if r.mode == lease.ProvisionNone || len(r.ENIs) == 0 {
 			continue
 		}
 		attach := []string{"AttachNetworkInterface", "DetachNetworkInterface"}
 		allow(sid("RequestedENI"), has(r.ENIs), attach, n.arns("network-interface", "*"))
-		if n.Mode == lease.ProvisionAssign {
+		if !full { // otherwise it is there already
 			allow("AtInstance", n.self(), attach, n.arns("instance", "*"))
 		}
 	}
@@ -112,17 +154,18 @@ func (n Needs) allowRequests(allow func(sid string, condition map[string]map[str
 // looks are the actions that only look.
 func (n Needs) looks() []string {
 	var actions []string
-	pools := len(n.Pools) > 1 || len(n.Requests) > 0 // to tell apart whose an ENI is, by its tags
-	if n.Mode != lease.ProvisionNone || n.ENIGC || pools {
+	all, changes := n.Pools(lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone), len(n.changing()) > 0
+	if changes || n.ENIGC || anyOf(all, func(p lease.Policy) bool { return p.Pools }) { // to tell apart whose an ENI is, by its tags
 		actions = append(actions, "DescribeNetworkInterfaces")
 	}
-	if n.Mode != lease.ProvisionNone {
+	if changes {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
-	if n.Mode == lease.ProvisionFull || n.Mode == lease.ProvisionAssign && len(n.Requests) > 0 {
+	asked := func(r request) bool { return r.mode == lease.ProvisionAssign }
+	if len(n.full()) > 0 || slices.ContainsFunc(n.requests(), asked) {
 		actions = append(actions, "DescribeSubnets")
 	}
-	if n.any(func(p lease.Policy) bool { return p.Peers }) {
+	if anyOf(all, func(p lease.Policy) bool { return p.Peers }) {
 		actions = append(actions, "DescribeVpcPeeringConnections")
 	}
 	return actions
@@ -131,17 +174,15 @@ func (n Needs) looks() []string {
 // assigns are the actions that give an ENI addresses, and take them back. IPv6 addresses
 // cost nothing, and stay as long as their ENI.
 func (n Needs) assigns() []string {
-	if n.Mode == lease.ProvisionNone {
-		return nil
-	}
 	var actions []string
-	if n.family(lease.IPv6) {
+	pools := n.changing()
+	if family(pools, lease.IPv6) {
 		actions = append(actions, "AssignIpv6Addresses")
 	}
-	if n.family(lease.IPv4) {
+	if family(pools, lease.IPv4) {
 		actions = append(actions, "AssignPrivateIpAddresses")
 	}
-	if n.family(lease.IPv4) && n.any(func(p lease.Policy) bool { return !p.Keep }) {
+	if anyOf(pools, func(p lease.Policy) bool { return !p.Keep && slices.Contains(p.Families, lease.IPv4) }) {
 		actions = append(actions, "UnassignPrivateIpAddresses")
 	}
 	return actions
