@@ -104,6 +104,8 @@ type Node struct {
 	config *lease.Config // nil if there is none that can be read
 	list   conf.List     // the same
 
+	networks []conf.Source // all conflists with ipam's configuration that can be read
+
 	pool  *ipam.Pool // nil for an image, like all that follows
 	state *registry.State
 	waits func(string) time.Duration
@@ -115,6 +117,7 @@ type Node struct {
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root, waits: conf.ReuseWaits(config)}
 	n.binDir, n.given = n.path(binDir), n.path(config)
+	n.networks, _ = conf.All(n.given) // checkConfig finds what is wrong with one
 	if n.file = conf.First(n.given); n.file != "" {
 		n.list, _ = conf.Read(n.file)
 		n.config, _ = conf.Find(n.file)

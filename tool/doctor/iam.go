@@ -6,7 +6,9 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -18,12 +20,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkIAM tries each action that the configuration needs, as a dry run.
+// checkIAM tries each action that the networks need, as a dry run.
 func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
-	if p.config == nil {
-		return nil, nil // checkConfig says so
+	n := iam.Needs{}
+	for _, config := range p.networks { // if there is none, checkConfig says so
+		n.Networks = append(n.Networks, iam.Network{Pools: config.Policies(), Requests: config.Permissions})
 	}
-	n := iam.Needs{Networks: []iam.Network{{Pools: p.config.Policies(), Requests: p.config.Permissions}}}
+	if len(n.Networks) == 0 {
+		return nil, nil
+	}
 	self, err := p.pool.Cloud.Instance(ctx)
 	if err != nil {
 		return nil, err
@@ -35,24 +40,22 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	skipped := false
 	for _, action := range n.Actions() {
-		at := on.Target
-		if len(n.Pools(lease.ProvisionFull)) == 0 && (action == "AttachNetworkInterface" || action == "DetachNetworkInterface") {
-			at = on.requested // the policy allows these for no other ENI
-		}
-		if bound(action) && (at.ENI == "" || at.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
-			skipped = true
-			continue
-		}
-		err := p.pool.Cloud.DryRun(ctx, action, at)
-		switch {
-		case errors.Is(err, aws.ErrDenied):
-			found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the instance role does not allow this action: " + err.Error(),
-				Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) + " prints a complete policy"})
-		case err != nil:
-			return found, err
+		for _, at := range on.of(action) {
+			if bound(action) && (at.ENI == "" || at.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
+				skipped = true
+				continue
+			}
+			err := p.pool.Cloud.DryRun(ctx, action, at)
+			switch {
+			case errors.Is(err, aws.ErrDenied):
+				found = append(found, Finding{Severity: severe, About: "ec2:" + action, Means: "the instance role does not allow this action" + on.where(action, at) + ": " + err.Error(),
+					Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) + " prints a complete policy"})
+			case err != nil:
+				return found, err
+			}
 		}
 	}
-	if skipped && on.ENI != "" && len(n.Pools(lease.ProvisionFull)) == 0 {
+	if skipped && on.ENI != "" && !on.created() {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs", Means: "the permissions on ENIs for which pods may ask were not checked, because none is attached",
 			Do: "run this check again while a pod has one"})
 	} else if skipped {
@@ -82,9 +85,34 @@ func bound(action string) bool {
 
 // targets are what the actions are tried on for an instance.
 type targets struct {
-	aws.Target            // an ENI that serves pods, and the subnet of a new ENI
-	requested  aws.Target // an ENI for which a pod has asked
-	untagged   bool       // the ENI that serves pods has none of our tags, and is not the boot ENI
+	aws.Target              // an ENI that serves pods
+	creations  []aws.Target // new ENIs: of each pool, the subnet, the security groups and the tags
+	requested  aws.Target   // an ENI for which a pod has asked
+	untagged   bool         // the ENI that serves pods has none of our tags, and is not the boot ENI
+}
+
+// created reports whether the node may make ENIs.
+func (on targets) created() bool { return len(on.creations) > 0 }
+
+// of are those of an action.
+func (on targets) of(action string) []aws.Target {
+	switch action {
+	case "CreateNetworkInterface":
+		return on.creations
+	case "AttachNetworkInterface", "DetachNetworkInterface":
+		if !on.created() {
+			return []aws.Target{on.requested} // the policy allows these for no other ENI
+		}
+	}
+	return []aws.Target{on.Target}
+}
+
+// where names the pool if the action was tried for several.
+func (on targets) where(action string, at aws.Target) string {
+	if action != "CreateNetworkInterface" || len(on.creations) < 2 {
+		return ""
+	}
+	return fmt.Sprintf(" for pool %s, in %s with the security groups %v", at.Tags[ipam.TagPool], at.Subnet, at.SecurityGroups)
 }
 
 func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on targets, _ error) {
@@ -92,9 +120,7 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 	if len(pools) == 0 {
 		return on, nil
 	}
-	on.Target = aws.Target{Instance: self.ID, SecurityGroups: pools[0].SecurityGroups, Tags: map[string]string{
-		ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(pools[0].Pool)}}
-	maps.Copy(on.Tags, pools[0].Tags)
+	on.Target = aws.Target{Instance: self.ID}
 	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
 	if errors.Is(err, aws.ErrDenied) {
 		err = nil // trying it says the same
@@ -107,18 +133,25 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 		switch {
 		case e.Tags[ipam.TagManaged] != "":
 			on.ENI, on.Attachment, on.untagged = e.ID, e.Attachment, false
-		case pools[0].Requestable(e.Tags):
+		case slices.ContainsFunc(pools, func(q lease.Policy) bool { return q.Requestable(e.Tags) }):
 			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
 		case known.Serving && !known.Foreign && on.ENI == "":
 			on.ENI = e.ID // the boot ENI, or one of others: the node changes only its addresses
 			on.untagged = e.MAC != self.MAC
 		}
 	}
-	if len(n.Pools(lease.ProvisionFull)) == 0 {
-		return on, err
-	}
-	if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, pools[0]); e == nil && len(fit) > 0 {
-		on.Subnet = fit[0].ID
+	seen := map[string]bool{}
+	for _, pool := range n.Pools(lease.ProvisionFull) {
+		at := aws.Target{Instance: self.ID, Subnet: on.Subnet, SecurityGroups: pool.SecurityGroups, Tags: map[string]string{
+			ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(pool.Pool)}}
+		maps.Copy(at.Tags, pool.Tags)
+		if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, pool); e == nil && len(fit) > 0 {
+			at.Subnet = fit[0].ID
+		}
+		if key := fmt.Sprint(at); !seen[key] { // fmt sorts maps
+			on.creations = append(on.creations, at)
+			seen[key] = true
+		}
 	}
 	return on, err
 }
