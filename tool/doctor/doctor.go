@@ -135,6 +135,22 @@ func Open(root, config, binDir string) (*Node, error) {
 	return n, nil
 }
 
+// A pool is one of a network's.
+type pool struct {
+	lease.Policy
+	network string
+}
+
+// policies are those of the pools of all networks.
+func (n *Node) policies() (all []pool) {
+	for _, config := range n.networks {
+		for _, policy := range config.Policies() {
+			all = append(all, pool{policy, config.Network})
+		}
+	}
+	return all
+}
+
 // Close ends the use of the node.
 func (n *Node) Close() {
 	if n.pool != nil {

@@ -16,18 +16,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkSubnets checks that the subnet of the next ENI has free addresses.
+// checkSubnets checks that the subnet of the next ENI has free addresses, for each pool of each network.
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
-	if p.config == nil {
-		return nil, nil // checkConfig says so
-	}
 	var found []Finding
-	for _, pool := range p.config.Policies() {
-		if pool.Provision != lease.ProvisionFull {
+	seen := map[string]bool{}
+	for _, pool := range p.policies() { // if there is none, checkConfig says so
+		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
+		if pool.Provision != lease.ProvisionFull || seen[key] {
 			continue // EC2 says when the subnet of an ENI is full, and the node need not see subnets
 		}
+		seen[key] = true
 		about := "pool " + conf.PoolName(pool.Pool)
-		fit, zone, err := view.PodSubnets(ctx, p.pool.Cloud, pool)
+		if len(p.networks) > 1 {
+			about += " of " + pool.network
+		}
+		fit, zone, err := view.PodSubnets(ctx, p.pool.Cloud, pool.Policy)
 		if errors.Is(err, ipam.ErrNoSubnet) {
 			found = append(found, Finding{Severity: severe, About: about, Means: err.Error(), Do: ipam.Hint(err)})
 			continue
