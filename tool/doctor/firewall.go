@@ -65,17 +65,15 @@ func dropping(c nl.DroppingChain, family string) Finding {
 	return f
 }
 
-// families returns the families of the pods' addresses, and those that the configuration
-// gives to new pods.
+// families returns the families of the pods' addresses, and those that the configurations
+// give to new pods.
 func (p *Node) families() []nl.Family {
 	var has []nl.Family
 	for a := range p.state.Leases.Keys() {
 		has = append(has, nl.FamilyOf(a))
 	}
-	if p.config != nil {
-		for _, policy := range p.config.Policies() {
-			has = append(has, policy.Families...)
-		}
+	for _, pool := range p.policies() {
+		has = append(has, pool.Families...)
 	}
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !slices.Contains(has, f) })
 }
