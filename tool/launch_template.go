@@ -41,6 +41,11 @@ instance type, user data. A template serves the zone of its subnets. On an insta
 default, and --subnet may be left out: subnetTags select one of its zone. EC2
 is asked for the limits of the type (ec2:DescribeInstanceTypes).
 
+All ENIs are of one pool, because a template has one set of tags for all of them.
+If several networks of the directory have the pool, the ENIs serve all of them:
+with the families of each, from the highest interfaceIndex on, for the sum of
+maxPods. All else is as the first of them has it.
+
 No collection deletes these ENIs or releases their addresses: they end with
 their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex Description SubnetId Groups
     DeleteOnTermination SecondaryPrivateIpAddressCount} TagSpecifications[] {ResourceType Tags[] {Key Value}}
@@ -160,15 +165,23 @@ func templateFor(c *cli.Context) (launchData, error) {
 // planOf reads the command line and the configuration, and asks EC2 for the rest.
 func planOf(c *cli.Context) (plan, error) {
 	p := plan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
-	config, err := conf.Find(c.String("config"))
+	configs, err := conf.All(c.String("config"))
 	if err != nil {
 		return p, err
 	}
-	i := slices.IndexFunc(config.Policies(), func(q lease.Policy) bool { return conf.PoolName(q.Pool) == c.String("pool") })
-	if i < 0 {
+	var sharing []lease.Policy
+	takes := false
+	for _, config := range configs {
+		pools := config.Policies()
+		if i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == c.String("pool") }); i >= 0 {
+			sharing = append(sharing, pools[i])
+		}
+		takes = takes || slices.ContainsFunc(config.Permissions, func(r lease.Permission) bool { return r.TakesENIs(pools[0].Provision) })
+	}
+	if len(sharing) == 0 {
 		return p, cli.Misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))
 	}
-	p.Policy = config.Policies()[i]
+	p.Policy = together(sharing)
 	p.eni.Tracking = launchTracking(p.Policy.Tracking)
 	if p.except = c.Int("except-enis"); p.except < 0 {
 		return p, cli.Misuse(c, "--except-enis: %d: want a number of ENIs", p.except)
@@ -187,8 +200,7 @@ func planOf(c *cli.Context) (plan, error) {
 	if p.limits, err = cloud.Limits(c.Context, p.kind); err != nil {
 		return p, err
 	}
-	takes := func(r lease.Permission) bool { return r.TakesENIs(p.Policy.Provision) }
-	if !c.IsSet("except-enis") && slices.ContainsFunc(config.Permissions, takes) && p.podENIs() > 1 {
+	if !c.IsSet("except-enis") && takes && p.podENIs() > 1 {
 		p.except = 1
 	}
 	if err := p.fillENI(c); err != nil {
@@ -198,6 +210,30 @@ func planOf(c *cli.Context) (plan, error) {
 		p.eni.SubnetID, err = p.chooseSubnet(c, cloud)
 	}
 	return p, err
+}
+
+// together is the policy of the first of the networks that share a pool, with ENIs that serve the pods of all: with the families
+// of each, from the highest interfaceIndex on, and with addresses for all their pods together. A pod of Multus may be of each.
+func together(sharing []lease.Policy) lease.Policy {
+	p := sharing[0]
+	p.Families = slices.Clone(p.Families)
+	limit := func(one, other, both int) int {
+		if one == 0 || other == 0 {
+			return 0 // no limit
+		}
+		return both
+	}
+	for _, q := range sharing[1:] {
+		for _, f := range q.Families {
+			if !slices.Contains(p.Families, f) {
+				p.Families = append(p.Families, f)
+			}
+		}
+		p.MinIndex = max(p.MinIndex, q.MinIndex)
+		p.MaxENIs = limit(p.MaxENIs, q.MaxENIs, max(p.MaxENIs, q.MaxENIs))
+		p.MaxPods = limit(p.MaxPods, q.MaxPods, p.MaxPods+q.MaxPods)
+	}
+	return p
 }
 
 // fillENI decides what each ENI carries, within the limits of the type. EC2 counts a
