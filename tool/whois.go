@@ -34,7 +34,8 @@ func whois() *cli.Command {
     ` + Name + ` whois --flow-log flow.log.gz /var/log/nodes
 
 A LOG is a file, or a directory with the logs of one or many nodes. Without any, it
-is the log of this node. gzip may have compressed them. A TIME is one of RFC 3339, or
+is the log that this node writes; after a boot, until its first pod, that of the first
+network with leaseLog. gzip may have compressed them. A TIME is one of RFC 3339, or
 seconds since 1970, or as above in the time zone of this machine; a time of day alone
 is today's. Without --at, all leases of the address are listed.
 
@@ -102,15 +103,16 @@ func readHistory(config string, paths []string) (*history.History, error) {
 }
 
 // nodesLogs are the files of this node's lease log. The registry names it, and before the first pod after a boot the
-// configuration.
+// first network that has one. It is one log: networks with different logs write them in turns, and history reads one file after the other.
 func nodesLogs(config string) ([]string, error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
 		return nil, err
 	}
 	file := s.Log.File
-	if c, err := conf.Find(config); file == "" && err == nil && c.LeaseLog != nil {
-		file = c.LeaseLog.File
+	configs, _ := conf.All(config) // the others count if one has a mistake
+	for _, c := range configs {
+		file = cmp.Or(file, c.Policies()[0].Log.File)
 	}
 	if file == "" {
 		return nil, cli.Hint(fmt.Errorf("this node writes no lease log"), "name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")
