@@ -287,22 +287,25 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 	}
 }
 
-// First returns the first conflist in a directory that has one of our plugins that gives
+// First returns the first of [Ours], or "".
+func First(path string) string { return slices.Concat(Ours(path), []string{""})[0] }
+
+// Ours returns the conflists in a directory that have one of our plugins that gives
 // addresses, or the file itself.
-func First(path string) string {
+func Ours(path string) (ours []string) {
 	files, err := conflistsAt(path)
 	if err != nil {
-		return ""
+		return nil
 	}
 	for _, f := range files {
 		if list, err := Read(f); err == nil && list.Plugin(TypeIPAM) != nil {
-			return f
+			ours = append(ours, f)
 		}
 	}
-	if len(files) == 1 && files[0] == path {
-		return path // it was named, and its mistakes are to be shown
+	if len(ours) == 0 && len(files) == 1 && files[0] == path {
+		return files // it was named, and its mistakes are to be shown
 	}
-	return ""
+	return ours
 }
 
 // PoolName returns the name of a pool for people. In the registry, the default pool has an

@@ -12,20 +12,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkConfig finds the mistakes in the conflist, as validate does. It also finds a file that
-// a runtime would read instead of it.
+// checkConfig finds the mistakes in the conflists, as validate does. It also finds a file that
+// a runtime would read instead of the first one.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil
 	}
-	mistakes, err := conf.Mistakes(p.file, "") // checkPlugins looks for the programs
-	if err != nil {
-		return nil, err
-	}
 	var found []Finding
-	for _, m := range mistakes {
-		found = append(found, Finding{Severity: severe, About: m.File, Means: strings.TrimPrefix(m.String(), m.File+": "),
-			Do: "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
+	for _, file := range conf.Ours(p.given) {
+		mistakes, err := conf.Mistakes(file, "") // checkPlugins looks for the programs
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range mistakes {
+			found = append(found, Finding{Severity: severe, About: m.File, Means: strings.TrimPrefix(m.String(), m.File+": "),
+				Do: "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
+		}
 	}
 	dir := filepath.Dir(p.file)
 	if p.given == p.file && dir != p.path(conf.Dir) {
