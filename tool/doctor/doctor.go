@@ -99,12 +99,13 @@ func Checks(image bool) (all []Check) {
 type Node struct {
 	root   string // "": this node
 	given  string // the directory of conflists, or one
-	file   string // the conflist; "" if there is none
+	file   string // the first conflist; "" if there is none
 	binDir string
 	config *lease.Config // nil if there is none that can be read
 	list   conf.List     // the same
 
-	networks []conf.Source // all conflists with ipam's configuration that can be read
+	lists    []conflist    // that have ipam's configuration
+	networks []conf.Source // those that can be read
 
 	pool  *ipam.Pool // nil for an image, like all that follows
 	state *registry.State
@@ -118,6 +119,10 @@ func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root, waits: conf.ReuseWaits(config)}
 	n.binDir, n.given = n.path(binDir), n.path(config)
 	n.networks, _ = conf.All(n.given) // checkConfig finds what is wrong with one
+	for _, file := range conf.Ours(n.given) {
+		list, _ := conf.Read(file)
+		n.lists = append(n.lists, conflist{list, file})
+	}
 	if n.file = conf.First(n.given); n.file != "" {
 		n.list, _ = conf.Read(n.file)
 		n.config, _ = conf.Find(n.file)
@@ -133,6 +138,12 @@ func Open(root, config, binDir string) (*Node, error) {
 		n.state = &registry.State{}
 	}
 	return n, nil
+}
+
+// A conflist is one of the node's.
+type conflist struct {
+	conf.List
+	file string
 }
 
 // A pool is one of a network's.

@@ -33,11 +33,12 @@ const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	versions := map[string]string{cli.Name: release.Version()}
+	hasIPAM := slices.ContainsFunc(p.lists, func(l conflist) bool { return l.Plugin(conf.TypeIPAM) != nil })
 	for _, typ := range conf.Types {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
 		switch {
-		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || p.list.Plugin(conf.TypeIPAM) != nil): // see below, if the conflist needs that one
+		case errors.Is(err, fs.ErrNotExist) && (typ == conf.TypeEgress || hasIPAM): // see below, if a conflist needs that one
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Severity: severe, About: file, Means: "it is not installed: no pod gets a network",
 				Do: "install the package; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
@@ -48,9 +49,11 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Name])
 		}
 	}
-	for _, m := range p.list.Missing(p.file, p.binDir) {
-		found = append(found, Finding{Severity: severe, About: m.File, Means: m.Where + ": " + m.Text,
-			Do: "install the package that has it; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
+	for _, l := range p.lists {
+		for _, m := range l.Missing(l.file, p.binDir) {
+			found = append(found, Finding{Severity: severe, About: m.File, Means: m.Where + ": " + m.Text,
+				Do: "install the package that has it; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
+		}
 	}
 	if len(slices.Compact(slices.Sorted(maps.Values(versions)))) > 1 {
 		var text []string
@@ -63,21 +66,23 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	if p.root != "" {
 		return found, nil // its plugins may be for another machine
 	}
-	for _, m := range p.list.Plugins {
-		if slices.Contains(conf.Types, m.Type) {
-			found = append(found, p.askStatus(ctx, m)...)
+	for _, l := range p.lists {
+		for _, m := range l.Plugins {
+			if slices.Contains(conf.Types, m.Type) {
+				found = append(found, p.askStatus(ctx, l, m)...)
+			}
 		}
 	}
 	return found, nil
 }
 
 // askStatus runs a plugin with CNI_COMMAND=STATUS.
-func (p *Node) askStatus(ctx context.Context, m conf.Member) []Finding {
+func (p *Node) askStatus(ctx context.Context, l conflist, m conf.Member) []Finding {
 	conf := map[string]any{}
 	if json.Unmarshal(m.Raw, &conf) != nil {
 		return nil // checkConfig has found that
 	}
-	conf["cniVersion"], conf["name"] = "1.1.0", p.list.Name // STATUS is of this version
+	conf["cniVersion"], conf["name"] = "1.1.0", l.Name // STATUS is of this version
 	stdin, err := json.Marshal(conf)
 	if err != nil {
 		return nil
@@ -100,6 +105,10 @@ func (p *Node) askStatus(ctx context.Context, m conf.Member) []Finding {
 	if strings.Contains(answer.Msg, "CNI_COMMAND") || answer.Code == 1 {
 		return nil // a plugin from before STATUS, or that version of CNI
 	}
-	return []Finding{{Severity: severe, About: m.Type, Means: "it cannot work here: " + answer.Msg,
+	about := m.Type
+	if len(p.lists) > 1 {
+		about += " of " + l.Name
+	}
+	return []Finding{{Severity: severe, About: about, Means: "it cannot work here: " + answer.Msg,
 		Do: cmp.Or(answer.Details, "see what it writes: CNI_COMMAND=STATUS CNI_PATH="+p.binDir+" "+filepath.Join(p.binDir, m.Type)+" <its configuration")}}
 }
