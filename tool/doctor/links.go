@@ -10,13 +10,14 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // checkLinks checks the links of the ENIs that serve pods. It compares their MTU with the
-// boot ENI's, and with the one that the configuration gives to pods.
+// boot ENI's, and with the one that a configuration gives to pods.
 func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	links, err := p.pool.Host.Links()
 	if err != nil {
@@ -34,8 +35,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 			boot = byMAC[e.MAC].MTU
 		}
 	}
-	var config ipvlan.Config
-	_ = json.Unmarshal(p.list.Plugin(conf.TypeIPVlan), &config) // checkConfig finds what is wrong with it
+	mtus := p.mtus()
 	pods := map[string]bool{}
 	for _, l := range p.state.Leases.All() {
 		pods[l.ENI] = true
@@ -47,10 +47,29 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 		if !ok || !e.Serving || e.Foreign {
 			continue // checkAgreement misses it
 		}
-		found = append(found, p.checkLink(id, l, boot, config.MTU, pods[id])...)
+		pool := conf.PoolName(e.Pool)
+		if from, ok := lease.Derived(pool); ok {
+			pool = from
+		}
+		found = append(found, p.checkLink(id, l, boot, mtus[pool], pods[id])...)
 	}
 	lacking, err := p.checkFamilies()
 	return append(found, lacking...), err
+}
+
+// mtus returns the largest MTU that pods of a pool are to have, by the name of the pool.
+func (p *Node) mtus() map[string]int {
+	all := map[string]int{}
+	for _, config := range p.networks {
+		var ours ipvlan.Config
+		list, _ := conf.Read(config.File)
+		_ = json.Unmarshal(list.Plugin(conf.TypeIPVlan), &ours) // checkConfig finds what is wrong with it
+		for _, pool := range config.Policies() {
+			name := conf.PoolName(pool.Pool)
+			all[name] = max(all[name], ours.MTU)
+		}
+	}
+	return all
 }
 
 // checkFamilies finds what every ADD would find: pods are to have a family of addresses that the link of the boot ENI
