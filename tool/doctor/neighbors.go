@@ -29,9 +29,12 @@ const neighborsPerPod = 32
 // network namespaces share the table and its limits (arp(7), gc_thresh3). Only the first
 // namespace shows them.
 func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
-	pods := conf.KubeletPods
-	if p.config != nil && p.config.MaxPods > 0 {
-		pods = p.config.MaxPods
+	pods := 0
+	for _, config := range p.networks {
+		pods = max(pods, config.MaxPods)
+	}
+	if pods == 0 {
+		pods = conf.KubeletPods
 	}
 	want := 1024
 	for want < max(pods, p.state.Leases.Len())*neighborsPerPod {
