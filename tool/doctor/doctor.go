@@ -101,8 +101,6 @@ type Node struct {
 	given  string // the directory of conflists, or one
 	file   string // the first conflist; "" if there is none
 	binDir string
-	config *lease.Config // nil if there is none that can be read
-	list   conf.List     // the same
 
 	lists    []conflist    // that have ipam's configuration
 	networks []conf.Source // those that can be read
@@ -123,10 +121,7 @@ func Open(root, config, binDir string) (*Node, error) {
 		list, _ := conf.Read(file)
 		n.lists = append(n.lists, conflist{list, file})
 	}
-	if n.file = conf.First(n.given); n.file != "" {
-		n.list, _ = conf.Read(n.file)
-		n.config, _ = conf.Find(n.file)
-	}
+	n.file = conf.First(n.given)
 	if n.root != "" {
 		return n, nil
 	}

@@ -89,9 +89,9 @@ func (p *Node) drop(r nl.Rule) func(context.Context) (string, error) {
 // forPods reports whether pods get addresses of an ENI. Others serve the node, or somebody else.
 func (p *Node) forPods(id string) bool {
 	e := p.state.ENIs[id]
-	if p.config == nil {
-		return !e.Foreign
+	serves := func(config conf.Source) bool {
+		first := config.Policies()[0]
+		return first.Serves(e) && (first.Requestable(e.Tags) || conf.Misfits(p.given)(e) == "")
 	}
-	first := p.config.Policies()[0]
-	return !e.Foreign && first.Serves(e) && (first.Requestable(e.Tags) || conf.Misfits(p.given)(e) == "")
+	return !e.Foreign && (len(p.networks) == 0 || slices.ContainsFunc(p.networks, serves))
 }
