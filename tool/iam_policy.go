@@ -38,7 +38,7 @@ to subnetTags, security groups to secGroupIds. If --config is a directory, it is
 all its networks need together. Where pods are to use ENIs without our tags, those of the
 original or of a launch template of your own, add --untagged.` + cli.JSON("Version Statement[] {Sid Effect Action Resource Condition}"),
 		Flags: []cli.Flag{
-			conf.FirstFlag(),
+			conf.Flag(),
 			&cli.StringFlag{Name: "mode", DefaultText: "provision of the configuration", Usage: "of a node that works in `MODE` none, assign or full, whatever its configuration says"},
 			&cli.BoolFlag{Name: "eni-gc", Usage: "allow " + Name + " eni-gc as well, to delete what other instances have left behind"},
 			&cli.BoolFlag{Name: "untagged", Usage: "allow it for ENIs without our tags, too"},

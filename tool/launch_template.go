@@ -54,7 +54,7 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
     SubnetId Groups DeleteOnTermination Ipv4PrefixCount Ipv6PrefixCount Ipv6AddressCount ConnectionTrackingSpecification
     {TcpEstablishedTimeout UdpStreamTimeout UdpTimeout}} TagSpecifications[] {ResourceType Tags[] {Key Value}}`),
 		Flags: []cli.Flag{
-			conf.FirstFlag(),
+			conf.Flag(),
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's", Usage: "respect the limits of `TYPE`"},
 			&cli.StringFlag{Name: "subnet", DefaultText: "by subnetTags, in this zone", Usage: "make the ENIs for pods in the subnet `ID`"},
 			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet", Usage: "make the boot ENI in the subnet `ID`"},

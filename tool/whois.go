@@ -48,7 +48,7 @@ primary address of an ENI where a packet went to another one.` +
 			`; with --flow-log: [] the fields of the record, src_pod and dst_pod`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "at", Usage: "say who had the address at this `TIME`"},
-			conf.FirstFlag(),
+			conf.Flag(),
 			&cli.StringFlag{Name: "flow-log", Usage: "add the pods to the records of this `FILE`; -: standard input"},
 		},
 		Action: func(c *cli.Context) error {

@@ -66,20 +66,15 @@ func UsualBinDir() string {
 	return BinDir
 }
 
-// Flag says where the configuration of the plugins is, for a command that reads all conflists of a directory.
-func Flag() cli.Flag { return flag("those in the directory that have it") }
-
-// FirstFlag is Flag for a command that reads one conflist.
-func FirstFlag() cli.Flag { return flag("the first one in the directory that has it") }
-
-func flag(of string) cli.Flag {
+// Flag says where the configuration of the plugins is.
+func Flag() cli.Flag {
 	usual := Dir
 	if onK3s() {
 		usual = K3sDir
 	}
 	return &cli.StringFlag{
 		Name: "config", Value: usual,
-		Usage: "read our plugins' configuration from the conflist `PATH`, or from " + of,
+		Usage: "read our plugins' configuration from the conflist `PATH`, or from all in the directory that have it",
 	}
 }
 
