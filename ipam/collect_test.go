@@ -87,6 +87,39 @@ func TestEndWhileLooking(t *testing.T) {
 	}
 }
 
+// TestLooksOfCollection: a collection that compares a rebuilt registry with EC2 reads the namespaces as often on a node with many ENIs
+// as on a node with few. A look at 1500 pods takes half a second.
+func TestLooksOfCollection(t *testing.T) {
+	looks := func(pods int) (enis, looks int) {
+		w := newWorld(t, "t3.medium", 20)
+		w.policy.Batch = 0
+		for n := range pods {
+			w.mustAcquire(n)
+		}
+		dir := t.TempDir()
+		opens, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+		must(t, err)
+		defer unix.Close(opens)
+		_, err = unix.InotifyAddWatch(opens, dir, unix.IN_OPEN|unix.IN_CLOSE|unix.IN_ONLYDIR) // the kernel joins equal events that follow each other
+		must(t, err)
+		p := w.pool()
+		p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}
+		must(t, p.Collect(t.Context(), &Collection{FreeAfter: time.Hour, Max: -1}))
+		if !w.state().Rebuilt.Compared {
+			t.Fatal("it has compared nothing")
+		}
+		events := make([]byte, 1<<16)
+		n, err := unix.Read(opens, events)
+		must(t, err)
+		return len(w.state().ENIs), n / unix.SizeofInotifyEvent / 2 // they have no names
+	}
+	few, once := looks(1)
+	many, often := looks(7)
+	if few >= many || once == 0 || once != often {
+		t.Errorf("it looks %d times with %d ENIs, and %d times with %d", once, few, often, many)
+	}
+}
+
 // opened returns when somebody reads the pipe.
 func opened(t *testing.T, pipe string) {
 	t.Helper()

@@ -242,46 +242,60 @@ func (p *Pool) makesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }
 
-// adoptAll calls adopt for each of the ENIs. If that fails, the kept answers may be the cause.
-func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) error {
+// adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the
+// instance, and are in the registry with all addresses that EC2 reports. If an ENI is
+// somebody else's, and not in the registry, adoptAll leaves it to Learn. If it fails, the kept answers may be the cause.
+func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) (failed error) {
+	ended := func(e aws.ENI, err error) error {
+		p.forgetUnlessThrottled(err)
+		return fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
+	}
+	var ours, attached []aws.ENI
 	for _, e := range enis {
-		if err := p.adopt(ctx, s, e, stray); err != nil {
-			p.forgetUnlessThrottled(err)
-			return fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
+		if !p.adopts(s, e) {
+			continue
+		}
+		e, known, err := p.inSubnet(ctx, s, e)
+		if err != nil {
+			failed = ended(e, err) // those before it do not wait for it
+			break
+		}
+		ours = append(ours, e)
+		if known && e.Status != "available" {
+			attached = append(attached, e)
 		}
 	}
-	return nil
-}
-
-// adopt finishes the creation of one of our ENIs. Then it is attached, ends with the
-// instance, and is in the registry with all addresses that EC2 reports. If the ENI is
-// somebody else's, and not in the registry, adopt leaves it to Learn.
-func (p *Pool) adopt(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
-	mine := e.Description == description(s.Instance.ID)
-	was, known := s.ENIs[e.ID]
-	switch {
-	case !known && !mine:
-		return nil
-	case e.Status == "available" && was.Draining:
-		return nil // a collection was about to delete it, and will
-	case e.Status == "available" && was.NoLink(time.Now()):
-		return nil // it was attached, and somebody has detached it
-	case e.Status == "available" && !p.makesENIs():
-		return nil // it is for an operator to attach or delete
-	}
-	e, known, err := p.inSubnet(ctx, s, e)
-	if err != nil {
+	if err := p.adoptAttached(ctx, attached); err != nil {
 		return err
 	}
-	if e.Status == "available" {
-		return stray(ctx, e)
-	}
-	if known {
-		if err := p.adoptAttached(ctx, e); err != nil {
-			return err
+	for _, e := range ours {
+		if err := p.finish(ctx, s, e, stray); err != nil {
+			return ended(e, err)
 		}
 	}
-	if mine && !e.DeleteOnTermination && p.makesENIs() {
+	return failed
+}
+
+// adopts reports whether adoptAll has to do with an ENI.
+func (p *Pool) adopts(s *registry.State, e aws.ENI) bool {
+	was, known := s.ENIs[e.ID]
+	switch {
+	case !known && e.Description != description(s.Instance.ID):
+		return false
+	case e.Status == "available" && was.Draining:
+		return false // a collection was about to delete it, and will
+	case e.Status == "available" && was.NoLink(time.Now()):
+		return false // it was attached, and somebody has detached it
+	}
+	return e.Status != "available" || p.makesENIs() // otherwise it is for an operator to attach or delete
+}
+
+// finish attaches an ENI, or has it end with the instance.
+func (p *Pool) finish(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
+	switch {
+	case e.Status == "available":
+		return stray(ctx, e)
+	case e.Description == description(s.Instance.ID) && !e.DeleteOnTermination && p.makesENIs():
 		return p.deleteOnTermination(ctx, e.ID, e.Attachment, tokenOf(s, e.ID))
 	}
 	return nil
@@ -346,20 +360,26 @@ func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 	return e, known, nil
 }
 
-// adoptAttached records an attached ENI in the registry, as EC2 describes it.
-func (p *Pool) adoptAttached(ctx context.Context, e aws.ENI) error {
+// adoptAttached records attached ENIs in the registry, as EC2 describes them. It looks once at the namespaces for all of them,
+// because that takes as long as the node has pods.
+func (p *Pool) adoptAttached(ctx context.Context, enis []aws.ENI) error {
+	if len(enis) == 0 {
+		return nil
+	}
 	used := p.Used()
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		was, known := s.ENIs[e.ID]
-		record(s, e, was.Managed)
-		if begun(s, e.ID) && e.Tags[TagManaged] == "false" {
-			provisioning(s, e.ID, true)
-		}
-		s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
-		addAll(s, e, used)
-		ownChosen(s, e.ID)
-		if !known {
-			serve(s, e.ID, poolOf(e))
+		for _, e := range enis {
+			was, known := s.ENIs[e.ID]
+			record(s, e, was.Managed)
+			if begun(s, e.ID) && e.Tags[TagManaged] == "false" {
+				provisioning(s, e.ID, true)
+			}
+			s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
+			addAll(s, e, used)
+			ownChosen(s, e.ID)
+			if !known {
+				serve(s, e.ID, poolOf(e))
+			}
 		}
 	})
 }
