@@ -50,9 +50,16 @@ type netSlot struct {
 	path  string
 	veth  nl.Veth
 	table uint32
-	pod   string // that has it; empty: none
-	wired bool   // by us; a pod of the original plugin has nothing that bears our marks
-	has   nl.Wiring
+	pod   string            // that has it; empty: none
+	pair  string            // the attachment that has the pair; empty: none
+	wired bool              // by us; a pod of the original plugin has nothing that bears our marks
+	has   map[string]*wired // by attachment
+}
+
+// wired is what an attachment has in the kernel.
+type wired struct {
+	nl.Wiring
+	further bool // the pod had another attachment: this one has no pair, and no routes on the node
 }
 
 // shared is what the plugins install on a node for all pods.
@@ -71,13 +78,13 @@ func newKernel(t *testing.T, pods int) *kernel {
 	t.Cleanup(k.links.Close)
 	for i := range pods {
 		ns, path := nltest.NS(t, "model-pod")
-		s := &netSlot{ns: ns, path: path, table: uint32(300 + i)}
+		s := &netSlot{ns: ns, path: path, table: uint32(300 + i), has: map[string]*wired{}}
 		s.veth = nl.Veth{Name: fmt.Sprintf("veth%08x", i), Peer: "eth1", PeerNS: ns, Alias: "cni-ipvlan-vpc-k8s net model eth0"}
 		k.netSlots = append(k.netSlots, s)
 		k.park(t, s)
 	}
 	world, _ := nltest.NS(t, "model-vpc")
-	for i := range 6 { // more ENIs than a node can have here
+	for i := range 9 { // more ENIs than a node can have here
 		c := &card{veth: nl.Veth{Name: fmt.Sprint("ens", i), MAC: fmt.Sprintf("02:00:00:00:00:%02x", i), Peer: fmt.Sprint("ens", i), PeerNS: world}}
 		must(t, c.veth.Add(host))
 		k.cards = append(k.cards, c)
@@ -109,34 +116,100 @@ func (k *kernel) start(t *testing.T, pod string) bool {
 // wire gives the addresses to the pod, and the node what leads to it, as the other plugins
 // do: a veth pair, a rule, routes, and what serves all pods. (The addresses are on lo, as
 // this kernel may not have ipvlan.) A pod of the original plugin bears none of our marks. So many
-// addresses are of the pod's first interface: the node has no routes to others.
-func (k *kernel) wire(t *testing.T, pod string, addrs []netip.Addr, ofFirst int, original bool) {
+// addresses are of the pod's first interface: the node has no routes to others, and nothing for
+// an attachment that finds another one in the pod.
+func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
 	s, group, protocol := k.netSlot(pod), nl.OwnGroup, nl.RouteProtocol
 	if original {
 		group, protocol = 0, 0
 	}
-	must(t, s.has.Del())
-	s.has = nil
-	k.bring(t, s, group)
-	if s.wired = !original; s.wired {
+	w := s.has[attachment]
+	if w == nil {
+		w = &wired{further: len(s.has) > 0}
+		s.has[attachment] = w
+	}
+	must(t, w.Del())
+	w.Wiring = nil
+	if w.further {
+		ofFirst = 0
+	} else {
+		s.pair, s.wired = attachment, !original
+		k.bring(t, s, group)
+	}
+	if !w.further && !original {
 		for _, o := range shared {
 			must(t, nl.Wiring{{NS: k.host, Object: o}}.Add())
 		}
-		s.has = append(s.has, nl.Step{NS: k.host, Object: nl.Rule{Pref: 1024, IIF: s.veth.Name, Table: s.table, Protocol: protocol}})
+		w.Wiring = append(w.Wiring, nl.Step{NS: k.host, Object: nl.Rule{Pref: 1024, IIF: s.veth.Name, Table: s.table, Protocol: protocol}})
 	}
 	for i, a := range addrs {
 		host := netip.PrefixFrom(a, a.BitLen())
-		s.has = append(s.has, nl.Step{NS: s.ns, Object: nl.Addr{Prefix: host, Dev: "lo", NoDAD: a.Is6()}})
+		w.Wiring = append(w.Wiring, nl.Step{NS: s.ns, Object: nl.Addr{Prefix: host, Dev: "lo", NoDAD: a.Is6()}})
 		if i >= ofFirst {
 			continue
 		}
 		for _, table := range []uint32{0, s.table} {
-			s.has = append(s.has, nl.Step{NS: k.host, Object: nl.Route{Dst: host, Dev: s.veth.Name, Table: table, Protocol: protocol}})
+			w.Wiring = append(w.Wiring, nl.Step{NS: k.host, Object: nl.Route{Dst: host, Dev: s.veth.Name, Table: table, Protocol: protocol}})
 		}
 	}
-	if err := s.has.Add(); err != nil {
-		t.Fatalf("wire %s: %v", pod, err)
+	if err := w.Add(); err != nil {
+		t.Fatalf("wire %s of %s: %v", attachment, pod, err)
 	}
+}
+
+// unwire is what a DEL does to the links of one attachment, whose pod goes on.
+func (k *kernel) unwire(t *testing.T, pod, attachment string) {
+	s := k.netSlot(pod)
+	if s == nil || s.has[attachment] == nil {
+		return
+	}
+	must(t, s.has[attachment].Del())
+	delete(s.has, attachment)
+	if s.pair == attachment {
+		s.pair, s.wired = "", false
+		k.park(t, s)
+	}
+}
+
+// attachments counts those that a pod has.
+func (k *kernel) attachments(pod string) int {
+	if s := k.netSlot(pod); s != nil {
+		return len(s.has)
+	}
+	return 0
+}
+
+// addrs are the addresses that namespaces have, or to which the node has a route, and the attachments that have them.
+func (k *kernel) addrs() map[netip.Addr]string {
+	all := map[netip.Addr]string{}
+	for _, s := range k.netSlots {
+		for of, w := range s.has {
+			for _, step := range w.Wiring {
+				switch o := step.Object.(type) {
+				case nl.Addr:
+					all[o.Prefix.Addr()] = of
+				case nl.Route:
+					all[o.Dst.Addr()] = of
+				}
+			}
+		}
+	}
+	return all
+}
+
+// linkedTo reports whether the namespace of an attachment has all of these addresses.
+func (k *kernel) linkedTo(pod, attachment string, addrs []netip.Addr) bool {
+	s := k.netSlot(pod)
+	if s == nil || s.has[attachment] == nil {
+		return false
+	}
+	n := 0
+	for _, step := range s.has[attachment].Wiring {
+		if _, is := step.Object.(nl.Addr); is {
+			n++
+		}
+	}
+	return n == len(addrs)
 }
 
 // bring sets the pair of a netSlot up, in a group.
@@ -165,11 +238,10 @@ func (k *kernel) stop(t *testing.T, pod string) {
 	if s == nil {
 		return
 	}
-	must(t, s.has.Del())
-	if s.has != nil {
-		k.park(t, s)
+	for attachment := range s.has {
+		k.unwire(t, pod, attachment)
 	}
-	s.pod, s.has, s.wired = "", nil, false
+	s.pod = ""
 	if err := os.Remove(k.path(pod)); !errors.Is(err, fs.ErrNotExist) {
 		must(t, err)
 	}
@@ -179,7 +251,10 @@ func (k *kernel) stop(t *testing.T, pod string) {
 func (k *kernel) lost() (err error) {
 	running := false
 	for _, s := range k.netSlots {
-		if err = errors.Join(err, s.has.Check()); !s.wired {
+		for _, w := range s.has {
+			err = errors.Join(err, w.Check())
+		}
+		if !s.wired {
 			continue
 		}
 		running = true
@@ -214,6 +289,24 @@ func (k *kernel) unplug(t *testing.T, eni string) {
 		if c.eni == eni {
 			c.eni = ""
 			k.change(t, c, c.veth.MAC)
+		}
+	}
+}
+
+// slavesGo is what the kernel does when the link of an ENI goes: its slaves go, too, with their addresses in the pods. The pairs
+// stay, and the routes to them.
+func (k *kernel) slavesGo(t *testing.T, of func(netip.Addr) bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.netSlots {
+		for _, w := range s.has {
+			gone := func(step nl.Step) bool { a, is := step.Object.(nl.Addr); return is && of(a.Prefix.Addr()) }
+			for _, step := range w.Wiring {
+				if gone(step) {
+					must(t, nl.Wiring{step}.Del())
+				}
+			}
+			w.Wiring = slices.DeleteFunc(w.Wiring, gone)
 		}
 	}
 }

@@ -43,9 +43,11 @@ type act struct {
 	do     func(*model)
 }
 
-var acts []act
+// ofMultus can happen, too, where a pod may have two attachments.
+var acts, ofMultus []act
 
 func init() {
+	ofMultus = []act{{50, true, (*model).further}}
 	acts = []act{
 		{30, true, (*model).add}, {5, false, (*model).again}, {16, true, (*model).del}, {3, true, (*model).delAgain},
 		{5, true, (*model).retain}, {12, true, (*model).collect}, {3, false, (*model).fill}, {4, true, (*model).die},
@@ -57,14 +59,17 @@ func init() {
 
 // step has something happen, while depth processes wait.
 func (m *model) step(depth int) {
-	total := 0
-	for _, a := range acts {
+	total, possible := 0, acts
+	if m.multus {
+		possible = slices.Concat(acts, ofMultus)
+	}
+	for _, a := range possible {
 		if depth == 0 || a.nested {
 			total += a.weight
 		}
 	}
 	n := m.rng.IntN(total)
-	for _, a := range acts {
+	for _, a := range possible {
 		if depth > 0 && !a.nested {
 			continue
 		}
@@ -131,9 +136,9 @@ func (m *model) add() {
 	m.acquire(p)
 	switch {
 	case p.alive && m.chance(4):
-		m.logf("%s is abandoned", p.ContainerID)
+		m.logf("%s is abandoned", p.name())
 		p.alive, p.valid = false, m.chance(50)
-		m.kernel.stop(m.T, p.ContainerID)
+		m.stop(p)
 	case !p.alive && m.chance(60):
 		m.end(p)
 	case !p.alive && m.chance(50):
@@ -146,7 +151,10 @@ func (m *model) acquire(p *modelPod) error {
 	if !waits {
 		f = m.fate()
 	}
-	m.logf("%s ADD %s pool %q, %d interfaces%v", m.clock(), p.ContainerID, policies[0].Pool, len(policies), f)
+	if !waits && p.IfName == furtherName && m.chance(40) {
+		f = m.fateOfFurther(p)
+	}
+	m.logf("%s ADD %s pool %q, %d interfaces%v", m.clock(), p.name(), policies[0].Pool, len(policies), f)
 	all := make([]lease.Allocation, len(policies))
 	p.busy = true
 	err := m.run(policies[0], f, policies[0].Timeout, func(ctx context.Context, pool *Pool) error {
@@ -161,11 +169,14 @@ func (m *model) acquire(p *modelPod) error {
 		})
 		return err
 	})
-	p.busy = false
 	for _, got := range all {
-		m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
+		m.logf("  %s has %v on %s, %v", p.name(), got.Addrs, got.ID, err)
 	}
-	if err == nil {
+	if err == nil && m.multus {
+		err = m.link(p, all)
+	}
+	p.busy = false
+	if err == nil && !p.overtaken {
 		m.answered(p, all...)
 	}
 	return err
@@ -209,31 +220,32 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 	excused := false
 	for i, got := range all {
 		if len(got.Addrs) != len(p.asked[0].Families) {
-			m.wrong("%s has %d addresses", p.ContainerID, len(got.Addrs))
+			m.wrong("%s has %d addresses", p.name(), len(got.Addrs))
 		}
 		m.verifyAsked(p, p.asked[i].Choice, got)
 		m.verifyApart(p, i, all)
 		addrs = append(addrs, got.Addrs...)
 		excused = excused || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
 	}
+	linked := m.kernel.addrs() // what an operator has detached takes the addresses from the pods
 	for i, a := range addrs {
 		if slices.Contains(addrs[:i], a) {
-			m.wrong("%s has %s on two interfaces", p.ContainerID, a)
+			m.wrong("%s has %s on two interfaces", p.name(), a)
 		}
 		for _, other := range m.pods {
-			if other != p && other.alive && slices.Contains(other.addrs, a) {
-				m.wrong("%s has %s, which %s has", p.ContainerID, a, other.ContainerID)
+			if other != p && other.alive && slices.Contains(other.addrs, a) && linked[a] == other.Key.String() {
+				m.wrong("%s has %s, which %s has", p.name(), a, other.name())
 				return
 			}
 		}
 	}
 	if p.alive && !p.forgot && !p.robbed && !slices.Equal(p.addrs, addrs) {
-		m.wrong("%s had %v, and has %v after the same ADD", p.ContainerID, p.addrs, addrs)
+		m.wrong("%s had %v, and has %v after the same ADD", p.name(), p.addrs, addrs)
 	}
 	p.robbed = p.robbed && slices.Equal(p.addrs, addrs) || excused
-	if p.alive = true; !slices.Equal(p.addrs, addrs) {
+	if p.alive = true; !slices.Equal(p.addrs, addrs) || !m.kernel.linkedTo(p.ContainerID, p.Key.String(), addrs) {
 		p.addrs, p.forgot = addrs, false
-		m.kernel.wire(m.T, p.ContainerID, addrs, len(all[0].Addrs), false)
+		m.kernel.wire(m.T, p.ContainerID, p.Key.String(), addrs, len(all[0].Addrs), false)
 	}
 }
 
@@ -273,17 +285,17 @@ func (m *model) delAgain() {
 
 func (m *model) end(p *modelPod) {
 	p.alive = false
-	m.logf("%s DEL %s of %v", m.clock(), p.ContainerID, p.addrs)
+	m.logf("%s DEL %s of %v", m.clock(), p.name(), p.addrs)
 	early := m.chance(50)
 	if early {
-		m.kernel.stop(m.T, p.ContainerID)
+		m.unlink(p)
 	}
 	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key, p.addrs...) })
 	if err != nil {
-		m.wrong("DEL of %s: %v", p.ContainerID, err)
+		m.wrong("DEL of %s: %v", p.name(), err)
 	}
 	if !early {
-		m.kernel.stop(m.T, p.ContainerID)
+		m.unlink(p)
 	}
 	m.damaged, p.valid = false, false
 }
@@ -291,9 +303,12 @@ func (m *model) end(p *modelPod) {
 // die ends a pod without a DEL.
 func (m *model) die() {
 	if p := m.choose(func(p *modelPod) bool { return p.alive }); p != nil {
-		m.logf("%s dies", p.ContainerID)
-		p.alive, p.valid = false, m.chance(50)
-		m.kernel.stop(m.T, p.ContainerID)
+		m.logf("%s dies", p.name())
+		p.valid = m.chance(50)
+		for _, o := range m.siblings(p) {
+			o.valid = o.valid && m.chance(50)
+		}
+		m.stop(p)
 	}
 }
 
@@ -301,7 +316,7 @@ func (m *model) retain() {
 	var valid []plugin.Attachment
 	of := pick(m.rng, m.nets...).name
 	for _, p := range m.pods {
-		if p.Network == of && (p.valid || m.chance(30)) {
+		if p.Network == of && (p.valid && !m.omits(p) || m.chance(30)) {
 			valid = append(valid, p.Attachment)
 		}
 	}
@@ -346,6 +361,9 @@ func (m *model) collectNow(c *Collection, f fate) error {
 	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, c.Detached, err)
 	if f.at == 0 && unread == nil {
 		m.verifyWarm(before, c)
+	}
+	if f.at == 0 && err == nil {
+		m.verifySeen()
 	}
 	if m.verifyCalls(); err == nil && f.at == 0 && len(m.lies) == 0 && m.refused == refused {
 		m.notice(began)
@@ -397,7 +415,7 @@ func (m *model) corrupt() {
 func (m *model) reboot() {
 	m.logf("%s reboot", m.clock())
 	for _, p := range m.pods {
-		p.alive, p.valid, p.forgot = false, false, true
+		p.alive, p.valid, p.forgot, p.overtaken = false, false, true, false
 	}
 	m.kernel.clear(m.T)
 	must(m.T, os.RemoveAll(m.dir))
@@ -448,11 +466,15 @@ func (m *model) script() {
 
 func (m *model) lie() {
 	eni := pick(m.rng, m.sim.ENIs()...).ID
-	name := pick(m.rng, "forget", "keep", "freeze", "hide", "keys", "number", "fail", "unavailable", "silent")
+	names := []string{"forget", "keep", "freeze", "hide", "keys", "number", "fail", "unavailable", "silent"}
+	if m.limits.Cards != nil {
+		names = append(names, "card")
+	}
+	name := pick(m.rng, names...)
 	m.logf("%s metadata: %s %s", m.clock(), name, eni)
 	m.lies = append(m.lies, m.node.Lie(map[string]ec2sim.Lie{
 		"forget": ec2sim.ForgetENI(eni), "keep": ec2sim.KeepENI(eni), "freeze": ec2sim.FreezeENI(eni), "hide": ec2sim.HideENI(eni),
-		"keys": ec2sim.HideKeys(eni, "local-ipv4s", "ipv4-prefix"), "number": ec2sim.ZeroDeviceNumber(eni),
+		"keys": ec2sim.HideKeys(eni, "local-ipv4s", "ipv4-prefix"), "number": ec2sim.ZeroDeviceNumber(eni), "card": ec2sim.LateNetworkCard(eni),
 		"fail": ec2sim.FailENI(eni), "unavailable": ec2sim.Unavailable(), "silent": ec2sim.Silent(),
 	}[name]))
 }

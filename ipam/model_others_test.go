@@ -34,11 +34,13 @@ func (m *model) others() {
 	must(m.T, err)
 	m.second = second
 	attached := m.make(second.ID, "true", 1)
-	m.attach(attached, second.ID, 1)
+	card, index, _ := m.freeSlot(second)
+	m.attach(attached, second.ID, card, index)
 	m.make(second.ID, "true", 1) // it has been begun there, and is not attached yet
-	if m.limits.ENIs > 2 && m.chance(40) {
+	if m.limits.ENIs > 2 && m.chance(40) && (m.limits.Cards == nil || m.slots() > 1) {
 		guest := m.make("", "", 1, "node.k8s.amazonaws.com/no_manage", "true")
-		m.attach(guest, m.node.ID, m.limits.ENIs-1)
+		card, index := m.lastSlot()
+		m.attach(guest, m.node.ID, card, index)
 		m.guest = guest
 	}
 	time.Sleep(5 * time.Second) // the longest delay
@@ -80,15 +82,15 @@ func (m *model) make(instance, managed string, secondary int, tags ...string) (i
 	return all[len(all)-1].ID
 }
 
-func (m *model) attach(eni, instance string, index int) {
-	m.operate("AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", instance, "DeviceIndex", fmt.Sprint(index))
+func (m *model) attach(eni, instance string, card, index int) {
+	m.operate("AttachNetworkInterface", "NetworkInterfaceId", eni, "InstanceId", instance, "NetworkCardIndex", fmt.Sprint(card), "DeviceIndex", fmt.Sprint(index))
 }
 
 // podENI is one of the node's that an operator can detach.
 func (m *model) podENI() (ec2sim.ENI, bool) {
 	of := slices.DeleteFunc(m.attached(), func(e ec2sim.ENI) bool {
 		_, given := m.given[e.ID]
-		return e.Boot || e.AttachmentStatus != "attached" || e.ID == m.guest || given
+		return e.Boot || e.AttachmentStatus != "attached" || e.ID == m.guest || e.EFAOnly || given
 	})
 	if len(of) == 0 {
 		return ec2sim.ENI{}, false
@@ -107,15 +109,15 @@ func (m *model) detach() {
 	m.away[e.ID] = time.Now()
 	m.operate("DetachNetworkInterface", "AttachmentId", e.Attachment)
 	time.Sleep(5 * time.Second)
-	index := 1
+	card, index, found := 0, 0, false
 	if m.second != nil {
-		index = len(m.second.ENIs())
+		card, index, found = m.freeSlot(m.second)
 	}
-	if m.second == nil || index >= m.limits.ENIs || m.chance(40) {
+	if !found || m.chance(40) {
 		m.logf("%s an operator has detached %s", m.clock(), e.ID)
 		return
 	}
-	m.attach(e.ID, m.second.ID, index)
+	m.attach(e.ID, m.second.ID, card, index)
 	time.Sleep(5 * time.Second)
 	m.logf("%s an operator has moved %s to %s", m.clock(), e.ID, m.second.ID)
 	m.theirs[e.ID] = *m.find(e.ID)

@@ -69,7 +69,7 @@ func (m *model) ask(p *modelPod) {
 	was := m.choose(func(o *modelPod) bool { return o.asks && !o.alive && !o.valid })
 	if was != nil && m.chance(50) {
 		p.Pod, p.policy, p.asked, p.asks = was.Pod, was.policy, was.asked, true
-		m.logf("%s is %s again", p.ContainerID, p.Pod)
+		m.logf("%s is %s again", p.name(), p.Pod)
 		return
 	}
 	address := fmt.Sprintf(`"ip": "100.78.0.%d"`, 4+m.rng.IntN(24))
@@ -93,18 +93,18 @@ func (m *model) ask(p *modelPod) {
 	policies, err := c.Interfaces("net", "eth0", p.Pod)
 	must(m.T, err)
 	p.asked, p.asks = policies, true
-	m.logf("%s asks for %s", p.ContainerID, text)
+	m.logf("%s asks for %s", p.name(), text)
 }
 
 // verifyAsked checks that an interface of a pod is what the pod has asked for, and has nothing that others ask for.
 func (m *model) verifyAsked(p *modelPod, choice lease.Choice, got lease.Allocation) {
 	for _, a := range choice.Addrs {
 		if !slices.Contains(got.Addrs, a) {
-			m.wrong("%s has asked for %s, and has %v", p.ContainerID, a, got.Addrs)
+			m.wrong("%s has asked for %s, and has %v", p.name(), a, got.Addrs)
 		}
 	}
 	if _, given := m.given[got.ID]; given && got.ID != choice.ENI || !given && choice.ENI != "" {
-		m.wrong("%s has asked for %q, and has %v of %s", p.ContainerID, choice.ENI, got.Addrs, got.ID)
+		m.wrong("%s has asked for %q, and has %v of %s", p.name(), choice.ENI, got.Addrs, got.ID)
 	}
 }
 
@@ -114,7 +114,7 @@ func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	own := p.asked
 	for i, other := range all {
 		if i != nic && other.ID == id && own[nic].Choice.Exclusive {
-			m.wrong("interfaces %d and %d of %s are on %s, and it has asked for the whole ENI", nic+1, i+1, p.ContainerID, id)
+			m.wrong("interfaces %d and %d of %s are on %s, and it has asked for the whole ENI", nic+1, i+1, p.name(), id)
 		}
 	}
 	e := m.find(id)
@@ -128,7 +128,7 @@ func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 		for _, a := range o.addrs {
 			whole := own[nic].Choice.Exclusive || m.policyOf(o, a).Choice.Exclusive
 			if carriesAddr(*e, a) && whole {
-				m.wrong("%s and %s have addresses of %s, and one of them has asked for the whole ENI", p.ContainerID, o.ContainerID, id)
+				m.wrong("%s and %s have addresses of %s, and one of them has asked for the whole ENI", p.name(), o.name(), id)
 			}
 		}
 	}

@@ -105,6 +105,7 @@ func history(t *testing.T, k *kernel, seed uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		defer k.end(t)
 		m = newModel(t, k, dir, seed, false)
+		m.multus = seed%4 >= 2
 		m.others()
 		switch seed % 3 {
 		case 0:
@@ -137,6 +138,7 @@ type model struct {
 	policies []lease.Policy
 	nets     []network // of each policy
 	changes  bool      // somebody changes the conflists
+	multus   bool      // a pod may have two attachments
 	began    time.Time
 	steps    int
 	atOnce   bool // processes run at once, in real time
@@ -170,19 +172,20 @@ type model struct {
 	meddled bool // an operator or a clock has changed what the node knows
 }
 
-// A modelPod is what the runtime knows of a pod.
+// A modelPod is what the runtime knows of a pod, or of a further attachment of it.
 type modelPod struct {
 	lease.Owner
-	policy   int            // its conflist's
-	asked    []lease.Policy // of each of its interfaces, as its conflist was when it was created
-	asks     bool           // it has asked for them
-	addrs    []netip.Addr   // that the ADD has answered, those of the first interface first
-	alive    bool           // the ADD has answered, and no DEL has begun
-	valid    bool           // the runtime knows of it
-	original bool           // of the original plugin: no ADD of ours
-	forgot   bool           // the registry was lost since the ADD
-	robbed   bool           // an operator has taken its address from the node
-	busy     bool           // an ADD is under way: the runtime does nothing else to it
+	policy    int            // its conflist's
+	asked     []lease.Policy // of each of its interfaces, as its conflist was when it was created
+	asks      bool           // it has asked for them
+	addrs     []netip.Addr   // that the ADD has answered, those of the first interface first
+	alive     bool           // the ADD has answered, and no DEL has begun
+	valid     bool           // the runtime knows of it
+	original  bool           // of the original plugin: no ADD of ours
+	forgot    bool           // the registry was lost since the ADD
+	robbed    bool           // an operator has taken its address from the node
+	overtaken bool           // a DEL has ended its leases before it got its links, and it has them
+	busy      bool           // an ADD is under way: the runtime does nothing else to it
 }
 
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
@@ -192,6 +195,9 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
 		given: map[string]ec2sim.ENI{}}
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
+	if seed%7 >= 5 {
+		m.giveCards()
+	}
 	c := m.config()
 	sim, err := NewSim(c)
 	must(t, err)
@@ -201,11 +207,15 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 	if seed%5 == 4 && m.limits.ENIs > 2 { // index 0 counts, too
 		run.BootIndex = 1
 	}
+	if m.limits.Cards != nil {
+		m.chooseCards(&run)
+	}
 	m.node, err = sim.RunInstance(run)
 	must(t, err)
+	m.spareEFA()
 	m.choosePolicies()
 	m.steps = 4 + m.rng.IntN(14)
-	m.logf("boot ENI at %d, %+v, lag %+v, throttle %v, delays %v %v %v", run.BootIndex, m.limits, c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
+	m.logf("boot ENI at %d.%d, %+v, lag %+v, throttle %v, delays %v %v %v", run.BootCard, run.BootIndex, m.limits, c.Lag, c.Throttle, c.MetadataDelay, c.AttachDelay, c.DetachDelay)
 	for i := range m.policies {
 		m.logf("%s", m.conflist(i))
 	}
@@ -215,10 +225,12 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 // plug gives the node the link of an ENI that is attached to it, and takes it away.
 func (m *model) plug(c ec2sim.Change) {
 	switch ours := m.node == nil || c.Instance == m.node.ID; {
+	case c.ENI.EFAOnly: // it has no link
 	case ours && c.Kind == ec2sim.Attached:
 		m.kernel.plug(m.T, c.ENI)
 	case ours && c.Kind == ec2sim.Detached:
 		m.kernel.unplug(m.T, c.ENI.ID)
+		m.kernel.slavesGo(m.T, func(a netip.Addr) bool { return carriesAddr(c.ENI, a) })
 	}
 }
 
@@ -300,11 +312,8 @@ func (m *model) play() {
 // originals are pods that the original plugin has made before ours was installed, on
 // an ENI that it has made.
 func (m *model) originals() {
-	index := 1
-	for slices.ContainsFunc(m.node.ENIs(), func(e ec2sim.ENI) bool { return e.Index == index }) {
-		index++
-	}
-	if index >= m.limits.ENIs {
+	card, index, found := m.freeSlot(m.node)
+	if !found {
 		return // others have attached theirs before
 	}
 	ctx := context.Background()
@@ -312,14 +321,14 @@ func (m *model) originals() {
 	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: description(m.node.ID), Secondary: 1})
 	must(m.T, err)
 	time.Sleep(time.Minute)
-	_, err = c.AttachENI(ctx, e.ID, m.node.ID, 0, index)
+	_, err = c.AttachENI(ctx, e.ID, m.node.ID, card, index)
 	must(m.T, err)
 	time.Sleep(2 * time.Minute)
 	for _, a := range e.Addrs[:1+m.rng.IntN(2)] {
 		p := m.newPod()
 		p.original, p.addrs, p.alive = true, []netip.Addr{a}, true
 		m.kernel.start(m.T, p.ContainerID)
-		m.kernel.wire(m.T, p.ContainerID, p.addrs, len(p.addrs), true)
+		m.kernel.wire(m.T, p.ContainerID, p.Key.String(), p.addrs, len(p.addrs), true)
 		m.logf("%s is the original's, and has %s", p.ContainerID, a)
 	}
 }

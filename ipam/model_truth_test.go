@@ -30,13 +30,14 @@ func (m *model) verify() {
 	m.verifyCalls()
 	m.verifyTheirs()
 	m.verifyGiven()
+	m.verifySlots()
 	if err := m.kernel.lost(); err != nil {
 		m.wrong("pods that run have lost %v", err)
 	}
 	for _, p := range m.pods {
 		for _, a := range p.addrs {
 			if p.alive && !p.robbed && m.carrier(a) == "" {
-				m.wrong("%s has %s, which is on no ENI of the node", p.ContainerID, a)
+				m.wrong("%s has %s, which is on no ENI of the node", p.name(), a)
 			}
 		}
 	}
@@ -92,11 +93,11 @@ func (m *model) verifyLease(s *registry.State, p *modelPod, a netip.Addr) {
 	id, _ := s.ENIOf(a)
 	switch {
 	case s.Free.Has(a):
-		m.wrong("%s has %s, which is free in the registry", p.ContainerID, a)
+		m.wrong("%s has %s, which is free in the registry", p.name(), a)
 	case leased && l.Key != p.Key && l.Key != registry.Key{}:
-		m.wrong("%s has %s, which is leased by %s", p.ContainerID, a, l.Key)
+		m.wrong("%s has %s, which is leased by %s", p.name(), a, l.Key)
 	case !leased && id != "":
-		m.wrong("%s has %s, which the registry knows to be on %s, and has no lease", p.ContainerID, a, id)
+		m.wrong("%s has %s, which the registry knows to be on %s, and has no lease", p.name(), a, id)
 	}
 }
 
@@ -178,7 +179,7 @@ func (m *model) settle() {
 	}
 	m.kernel.clear(m.T)
 	for _, p := range m.pods {
-		p.alive = false
+		p.alive, p.overtaken = false, false
 	}
 	quiet := 0 // collections since the last that has ended leases
 	for i := range 5 {
@@ -219,15 +220,20 @@ func (m *model) addOrFull() {
 	}
 	policy, began := p.asked[0], time.Now()
 	room := m.room(policy)
-	m.logf("%s ADD %s: room %q", m.clock(), p.ContainerID, room)
+	m.logf("%s ADD %s: room %q", m.clock(), p.name(), room)
 	for {
 		var got lease.Allocation
 		err := m.run(policy, fate{}, policy.Timeout, func(ctx context.Context, pool *Pool) (err error) {
-			got, err = m.obtain(ctx, pool, p.Owner, pool.Acquire)
+			const tries = 8 // as plugin/chain
+			for range tries {
+				if got, err = m.obtain(ctx, pool, p.Owner, pool.Acquire); err != nil || !m.inUse(p, got.Addrs) {
+					break
+				}
+			}
 			return err
 		})
 		m.verifyCalls()
-		m.logf("  %s has %v on %s, %v", p.ContainerID, got.Addrs, got.ID, err)
+		m.logf("  %s has %v on %s, %v", p.name(), got.Addrs, got.ID, err)
 		patience := policy.ReuseWait + policy.Timeout
 		if s, err := m.view(); err == nil && time.Now().Before(s.Instance.FullUntil) {
 			patience = registry.MostFull + policy.Timeout // after a step of the clock, a refusal of EC2 counts again
@@ -254,7 +260,7 @@ func (m *model) room(policy lease.Policy) string {
 		return ""
 	}
 	for _, e := range m.attached() {
-		if _, given := m.given[e.ID]; given || e.ID == m.guest {
+		if _, given := m.given[e.ID]; given || e.ID == m.guest || e.EFAOnly {
 			continue
 		}
 		pool := ""
@@ -269,11 +275,7 @@ func (m *model) room(policy lease.Policy) string {
 			return e.ID + " has a slot"
 		}
 	}
-	enis := len(m.attached()) + m.detached(policy.Pool)
-	if m.node.ENIs()[0].Index > 0 {
-		enis++ // no ENI is ever attached at index 0
-	}
-	if enis < m.limits.ENIs && policy.Provision == lease.ProvisionFull {
+	if m.slots() > m.detached(policy.Pool) && policy.Provision == lease.ProvisionFull {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
 			if m.left(subnet) > 0 {
 				return subnet + " has room for an ENI"
@@ -325,7 +327,10 @@ func (m *model) verifyEnd() {
 		if e.Instance != m.node.ID || e.ID == m.guest {
 			continue
 		}
-		known := s.ENIs[e.ID]
+		known, is := s.ENIs[e.ID]
+		if is && (known.Card != e.Card || known.Index != e.Index) {
+			m.wrong("%s is at %d.%d, and in the registry at %d.%d", e.ID, e.Card, e.Index, known.Card, known.Index)
+		}
 		for i, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 			if !known.Has(a) {
 				m.wrong("%s of %s is not known to the registry", a, e.ID)

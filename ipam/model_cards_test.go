@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+)
+
+// In some histories the instance has several network cards, as in card_test.go. A card may have no slot but that at
+// index 0, at which no ENI for pods is ever attached. The first cards may have ENIs for EFA alone. Nobody touches these.
+
+// giveCards makes the instance type one with several cards.
+func (m *model) giveCards() {
+	m.limits.Cards = pick(m.rng, []int{2, 2}, []int{2, 3}, []int{3, 2}, []int{1, 3}, []int{3, 1}, []int{2, 2, 2})
+	m.limits.Name, m.limits.ENIs = "model.cards", 0
+	for _, n := range m.limits.Cards {
+		m.limits.ENIs += n
+	}
+}
+
+// chooseCards says where the boot ENI is, and whether there are ENIs for EFA alone.
+func (m *model) chooseCards(run *ec2sim.RunInstance) {
+	switch {
+	case m.limits.Cards[0] <= run.BootIndex:
+		run.BootIndex = 0
+	case run.BootIndex == 0 && m.limits.Cards[0] > 1 && m.chance(30):
+		run.EFAOnly = 1 + m.rng.IntN(len(m.limits.Cards))
+	}
+	if run.EFAOnly == 0 && m.limits.Cards[1] > 1 && m.chance(10) {
+		run.BootCard, run.BootIndex = 1, 1
+	}
+}
+
+// spareEFA notes that nobody may touch the ENIs for EFA alone.
+func (m *model) spareEFA() {
+	for _, e := range m.attached() {
+		if e.EFAOnly {
+			m.theirs[e.ID] = e
+		}
+	}
+}
+
+// cards are how many ENIs each card takes.
+func (m *model) cards() []int {
+	if m.limits.Cards == nil {
+		return []int{m.limits.ENIs}
+	}
+	return m.limits.Cards
+}
+
+// freeSlot is the first slot of an instance for an ENI with addresses, if it has one.
+func (m *model) freeSlot(of *ec2sim.Instance) (card, index int, found bool) {
+	taken := map[slot]bool{}
+	for _, e := range of.ENIs() {
+		taken[slot{e.Card, e.Index}] = true
+	}
+	for card, most := range m.cards() {
+		for index := 1; index < most; index++ {
+			if !taken[slot{card, index}] {
+				return card, index, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// lastSlot is the last free slot of the node for an ENI with addresses.
+func (m *model) lastSlot() (card, index int) {
+	taken := map[slot]bool{}
+	for _, e := range m.node.ENIs() {
+		taken[slot{e.Card, e.Index}] = true
+	}
+	for i, most := range m.cards() {
+		for at := 1; at < most; at++ {
+			if !taken[slot{i, at}] {
+				card, index = i, at
+			}
+		}
+	}
+	return card, index
+}
+
+// slots counts the free slots of the node for ENIs with addresses. With one card, EC2 also accepts higher indices.
+func (m *model) slots() (n int) {
+	all := m.attached()
+	if m.limits.Cards == nil {
+		n = m.limits.ENIs - len(all)
+		if m.node.ENIs()[0].Index > 0 {
+			n-- // no ENI is ever attached at index 0
+		}
+		return n
+	}
+	for _, most := range m.limits.Cards {
+		n += most - 1
+	}
+	for _, e := range all {
+		if e.Index > 0 {
+			n--
+		}
+	}
+	return n
+}
+
+// verifySlots checks that no ENI for pods is at index 0.
+func (m *model) verifySlots() {
+	for _, e := range m.attached() {
+		if e.Index == 0 && e.Tags[TagManaged] == "true" {
+			m.wrong("%s is ours, and at %d.0", e.ID, e.Card)
+		}
+	}
+}
