@@ -4,6 +4,8 @@
 package ipam
 
 import (
+	"time"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 )
 
@@ -107,6 +109,28 @@ func (m *model) verifySlots() {
 	for _, e := range m.attached() {
 		if e.Index == 0 && e.Tags[TagManaged] == "true" {
 			m.wrong("%s is ours, and at %d.0", e.ID, e.Card)
+		}
+	}
+}
+
+// verifyKnownSlots checks that the registry has the slots of EC2 once collections have looked, while pods run.
+func (m *model) verifyKnownSlots() {
+	if m.limits.Cards == nil {
+		return
+	}
+	for range 2 { // the first may find that the registry was wrong, and say so
+		time.Sleep(10 * time.Minute)
+		_ = m.collectNow(&Collection{FreeAfter: time.Hour, Max: -1}, fate{})
+		m.verify()
+	}
+	s, err := m.view()
+	if err != nil {
+		m.wrong("%v", err)
+		return
+	}
+	for _, e := range m.attached() {
+		if known, is := s.ENIs[e.ID]; is && (known.Card != e.Card || known.Index != e.Index) {
+			m.wrong("%s is at %d.%d, and in the registry at %d.%d", e.ID, e.Card, e.Index, known.Card, known.Index)
 		}
 	}
 }

@@ -105,7 +105,13 @@ func (m *model) further() {
 // newFurther is net1 of a pod. If the runtime has deleted it before, it has the same key again.
 func (m *model) newFurther(of *modelPod) *modelPod {
 	i := of.policy
-	if others := slices.DeleteFunc(m.configured(), func(i int) bool { return m.nets[i].name == of.Network }); len(others) > 0 && m.chance(50) {
+	var others []int
+	for j, n := range m.nets {
+		if n.name != of.Network && !n.removed {
+			others = append(others, j)
+		}
+	}
+	if len(others) > 0 && m.chance(50) {
 		i = pick(m.rng, others...)
 	}
 	if m.nets[i].removed {
@@ -207,15 +213,24 @@ func (m *model) link(p *modelPod, all []lease.Allocation) error {
 		p.alive = false
 		return errors.New("in use")
 	}
-	if p.IfName != furtherName || p.alive || !m.chance(8) {
+	switch {
+	case !p.valid && !m.leased(addrs): // a GC has come, which does not know of it any more
+	case p.IfName == furtherName && !p.alive && m.chance(8):
+		m.logf("  DEL of %s overtakes the links of its ADD", p.name())
+		p.addrs, p.valid = addrs, false
+		m.mustEnd(p)
+	default:
 		return nil
 	}
-	m.logf("  DEL of %s overtakes the links of its ADD", p.name())
-	p.addrs, p.valid = addrs, false
-	m.mustEnd(p)
-	p.overtaken = true // and in the kernel it is linked nevertheless
+	p.alive, p.addrs, p.overtaken = false, addrs, true // and in the kernel it is linked nevertheless
 	m.kernel.wire(m.T, p.ContainerID, p.Key.String(), addrs, len(all[0].Addrs), false)
 	return nil
+}
+
+// leased reports whether all of these addresses are.
+func (m *model) leased(addrs []netip.Addr) bool {
+	s, err := m.view()
+	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !s.Leases.Has(a) })
 }
 
 // inUse reports whether the kernel refuses an address to a pod, and notes that in the registry as [lease.NotesUse] does.

@@ -18,13 +18,15 @@ import (
 
 // In some histories the node has two networks, with a conflist each, and somebody changes the conflists while pods run. The
 // networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later. What no conflist
-// wants to keep is released in the end, and what one wants to keep stays.
+// wants to keep is released in the end, and what one wants to keep stays. The second network may be one that Multus alone knows, for
+// further attachments: no conflist has it, so nothing is kept for it.
 
 // A network is what one conflist says of one pool.
 type network struct {
 	name    string
 	removed bool // somebody has removed it from the conflist, or the conflist
 	changed bool // somebody has changed or removed it once
+	hidden  bool // no conflist of the node has it
 }
 
 // networks lets conflists change, and may add a second network.
@@ -33,6 +35,7 @@ func (m *model) networks() {
 	if m.chance(40) {
 		return
 	}
+	hidden := m.multus && m.chance(30)
 	for _, p := range m.policies {
 		if p.Pools && p.Pool == "" && m.chance(50) {
 			continue // the second network has one pool
@@ -42,7 +45,7 @@ func (m *model) networks() {
 		if m.chance(15) {
 			p.Families = m.families()
 		}
-		m.policies, m.nets = append(m.policies, p), append(m.nets, network{name: "net2"})
+		m.policies, m.nets = append(m.policies, p), append(m.nets, network{name: "net2", hidden: hidden})
 		m.logf("%s", m.conflist(len(m.policies)-1))
 	}
 }
@@ -54,7 +57,7 @@ func (m *model) families() []lease.Family {
 // conflist describes one of the policies.
 func (m *model) conflist(i int) string {
 	p := m.policies[i]
-	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d", m.nets[i].name, p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex)
+	return fmt.Sprintf("%s pool %q: %v prefixes %v batch %d warm %v keep %v index %d hidden %v", m.nets[i].name, p.Pool, p.Families, p.Prefixes, p.Batch, p.Warm, p.Keep, p.MinIndex, m.nets[i].hidden)
 }
 
 // conflists are the policies that the conflists have now.
@@ -68,7 +71,7 @@ func (m *model) conflists() (all []lease.Policy) {
 // configured are the indices of the policies that the conflists have now.
 func (m *model) configured() (all []int) {
 	for i := range m.policies {
-		if !m.nets[i].removed {
+		if n := m.nets[i]; !n.removed && !n.hidden {
 			all = append(all, i)
 		}
 	}
@@ -94,7 +97,7 @@ func (m *model) reconfigure() {
 	case "families":
 		p.Families = m.families()
 	case "remove":
-		n.removed = len(m.configured()) > 1 && m.conf == nil
+		n.removed = (n.hidden || len(m.configured()) > 1) && m.conf == nil
 	case "restore":
 		n.removed = false
 	}
@@ -117,7 +120,7 @@ func (m *model) verifyKept(c ec2sim.Call) {
 	}
 	pool := lease.Origin(poolOf(aws.ENI{Tags: e.Tags}))
 	for i, p := range m.policies {
-		if n := m.nets[i]; p.Keep && !n.changed && p.Pool == pool && p.Serves(registry.ENI{Index: e.Index, Boot: e.Boot}) {
+		if n := m.nets[i]; p.Keep && !n.changed && !n.hidden && p.Pool == pool && p.Serves(registry.ENI{Index: e.Index, Boot: e.Boot}) {
 			m.wrong("%v: %s has skipDeallocation", c, n.name)
 		}
 	}
@@ -136,7 +139,7 @@ func (m *model) verifyWarm(before *registry.State, c *Collection) {
 			return id != "" && e.Pool == p.Pool && !s.ENIs[id].Passed
 		})
 		ready := lease.Ready(s, p.Pool, time.Now())
-		if want := p.Warm.Left(); took && !m.nets[i].removed && ready < want {
+		if want := p.Warm.Left(); took && !m.nets[i].removed && !m.nets[i].hidden && ready < want {
 			m.wrong("the collection has left %d addresses of pool %q ready, and %s wants %d", ready, p.Pool, m.nets[i].name, want)
 		}
 	}

@@ -168,6 +168,7 @@ func (m *model) settle() {
 		m.addOrFull()
 	}
 	m.verify()
+	m.verifyKnownSlots()
 	for range m.rng.IntN(3) {
 		m.reconfigure() // and no ADD comes after that
 	}
@@ -327,10 +328,7 @@ func (m *model) verifyEnd() {
 		if e.Instance != m.node.ID || e.ID == m.guest {
 			continue
 		}
-		known, is := s.ENIs[e.ID]
-		if is && (known.Card != e.Card || known.Index != e.Index) {
-			m.wrong("%s is at %d.%d, and in the registry at %d.%d", e.ID, e.Card, e.Index, known.Card, known.Index)
-		}
+		known := s.ENIs[e.ID]
 		for i, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 			if !known.Has(a) {
 				m.wrong("%s of %s is not known to the registry", a, e.ID)
