@@ -386,6 +386,7 @@ func (m *model) forget() {
 	for _, p := range m.pods {
 		p.forgot = true
 	}
+	m.rebuilt = true
 }
 
 func (m *model) lose() {
@@ -420,7 +421,7 @@ func (m *model) reboot() {
 	m.kernel.clear(m.T)
 	must(m.T, os.RemoveAll(m.dir))
 	m.node.Reboot()
-	m.lies, m.damaged = nil, false
+	m.lies, m.damaged, m.rebuilt = nil, false, true
 	time.Sleep(time.Minute)
 }
 

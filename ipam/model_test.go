@@ -146,13 +146,14 @@ type model struct {
 	pods      []*modelPod // all that there ever were, but those before a reboot
 	count     int
 	damaged   bool     // the registry may not parse
+	rebuilt   bool     // the registry was lost once
 	lies      []func() // that the metadata service tells, to be stopped
 	depth     int      // of processes that act while another waits
 	bad       []string // what turned out not to be true
 	log       []string
 	refused   int // calls that EC2 has not answered as asked
 	limits    ec2sim.InstanceType
-	primaries map[netip.Addr]bool
+	primaries map[string]netip.Addr // by ENI
 
 	denied    []string        // actions that the role may not call: whoever calls one is wrong
 	provision lease.Provision // that collections find in the configuration
@@ -191,7 +192,7 @@ type modelPod struct {
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 
 func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *model {
-	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[netip.Addr]bool{},
+	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[string]netip.Addr{},
 		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
 		given: map[string]ec2sim.ENI{}}
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
