@@ -184,8 +184,13 @@ func (m *model) beside(p *modelPod) {
 	}
 }
 
+// mustEnd is what ipam does in a DEL. A runtime may have no result of the ADD.
 func (m *model) mustEnd(p *modelPod) {
-	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key, p.addrs...) })
+	hints := p.addrs
+	if m.multus && m.chance(15) {
+		hints = nil
+	}
+	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key, hints...) })
 	if err != nil {
 		m.wrong("DEL of %s: %v", p.name(), err)
 	}

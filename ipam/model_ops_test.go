@@ -290,14 +290,11 @@ func (m *model) end(p *modelPod) {
 	if early {
 		m.unlink(p)
 	}
-	err := m.run(lease.Policy{}, fate{}, time.Minute, func(ctx context.Context, pool *Pool) error { return pool.End(ctx, p.Key, p.addrs...) })
-	if err != nil {
-		m.wrong("DEL of %s: %v", p.name(), err)
-	}
+	m.mustEnd(p)
 	if !early {
 		m.unlink(p)
 	}
-	m.damaged, p.valid = false, false
+	p.valid = false
 }
 
 // die ends a pod without a DEL.
