@@ -85,6 +85,7 @@ func (m *model) further() {
 		if p = m.newFurther(of); p == nil {
 			return
 		}
+		m.askFurther(p)
 	}
 	m.acquire(p)
 	switch first := m.choose(func(o *modelPod) bool { return slices.Contains(m.siblings(p), o) && o.valid }); {
@@ -129,7 +130,6 @@ func (m *model) newFurther(of *modelPod) *modelPod {
 		m.pods = append(m.pods, p)
 	}
 	p.asked = []lease.Policy{m.policies[i]}
-	m.askFurther(p)
 	return p
 }
 

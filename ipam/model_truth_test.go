@@ -165,7 +165,15 @@ func (m *model) settle() {
 		m.skew(pick(m.rng, -24*time.Hour, 24*time.Hour))
 	}
 	for range m.conflists() {
-		m.addOrFull()
+		p := m.newPod()
+		if !m.kernel.start(m.T, p.ContainerID) {
+			continue
+		}
+		if m.addOrFull(p); m.multus && p.alive && m.chance(50) {
+			if second := m.newFurther(p); second != nil {
+				m.addOrFull(second)
+			}
+		}
 	}
 	m.verify()
 	m.verifyKnownSlots()
@@ -214,11 +222,7 @@ func (m *model) verifyEnded() {
 // or a clock was at work, which the node may have to find out first. A runtime tries again
 // all the time; then one of its ADDs must, in the time in which a free address cools, and
 // ten seconds more.
-func (m *model) addOrFull() {
-	p := m.newPod()
-	if !m.kernel.start(m.T, p.ContainerID) {
-		return
-	}
+func (m *model) addOrFull(p *modelPod) {
 	policy, began := p.asked[0], time.Now()
 	room := m.room(policy)
 	m.logf("%s ADD %s: room %q", m.clock(), p.name(), room)
