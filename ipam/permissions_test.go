@@ -64,9 +64,9 @@ func TestPermissions(t *testing.T) {
 func (m *model) confine(c permitted) {
 	m.policies, m.provision = c.Config.Policies(), c.Config.Policies()[0].Provision
 	m.nets, m.changes = slices.Repeat([]network{{name: "net"}}, len(m.policies)), false // the role's policy is for this configuration
-	for i, p := range m.policies {
-		if m.provision != lease.ProvisionFull && m.node.ENIs()[0].Index+i+1 < m.limits.ENIs {
-			m.launched(p, m.node.ENIs()[0].Index+i+1)
+	for _, p := range m.policies {
+		if card, index, free := m.freeSlot(m.node); free && m.provision != lease.ProvisionFull {
+			m.launched(p, card, index)
 		}
 	}
 	m.sim.ResetCalls()
@@ -80,13 +80,13 @@ func (m *model) confine(c permitted) {
 
 // launched gives the node an ENI that a launch template has made, which metadata may not
 // show at once.
-func (m *model) launched(p lease.Policy, index int) {
+func (m *model) launched(p lease.Policy, card, index int) {
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
 	e, err := c.CreateENI(context.Background(), aws.ENISpec{Subnet: "subnet-pod0", Description: pick(m.rng, "", description(m.node.ID)),
 		Secondary: min(1, m.limits.IPv4PerENI-1), Tags: map[string]string{TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
 	must(m.T, err)
 	time.Sleep(time.Minute)
-	_, err = c.AttachENI(context.Background(), e.ID, m.node.ID, 0, index)
+	_, err = c.AttachENI(context.Background(), e.ID, m.node.ID, card, index)
 	must(m.T, err)
 }
 
