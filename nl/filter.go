@@ -6,6 +6,7 @@ package nl
 import (
 	"cmp"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -14,6 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
 // A filter is a BPF program at a link, tc-bpf(8). It sees each packet that arrives, before
@@ -212,12 +215,14 @@ func (f *filter) parse(b []byte) error {
 }
 
 // fingerprint is the name of a program of ours in the kernel: a hash of what the program does,
-// and a hash of how this release does it.
-func fingerprint(what string, code []byte) string {
-	does, how := fnv.New64a(), fnv.New64a()
-	io.WriteString(does, what)
-	how.Write(code)
-	return fmt.Sprintf("%s:%x:%x", OwnTable, does.Sum(nil), how.Sum(nil))
+// and how this release does it.
+func fingerprint(what string) string { return objectName(what, bpf.Revision()) }
+
+// objectName is a name of BPF for what an object is, in 16 digits, and how.
+func objectName(what, how string) string {
+	is := fnv.New64a()
+	io.WriteString(is, what)
+	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + how
 }
 
 // hasPurpose reports whether the name of a program has a hash of what it does. Earlier releases had none.

@@ -49,7 +49,7 @@ func (f Forbid) Supported() error {
 
 // filter is the one at each of the links.
 func (f Forbid) filter() filter {
-	return filter{name: fingerprint(fmt.Sprint("refuse ", f.Addrs), bpf.Refuse(f.Addrs)), hook: tcEgress}
+	return filter{name: fingerprint(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }
 
 // Add adds the filters, or replaces those that differ. The error answers to ErrNoBPF

@@ -37,7 +37,7 @@ const limitPref = filterPref + 1
 
 // name is that of the program, and contains the limit.
 func (l Limit) name() string {
-	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst), bpf.Count(l.Egress))
+	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst))
 }
 
 // index is that of the shared action in its namespace. Another limit has another index: an

@@ -104,8 +104,8 @@ func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	if err != nil {
 		return atVeth, atENI, err
 	}
-	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index), s.onward(bpf.Maps{}, atENI.index))
-	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index), bpf.Unawaited(bpf.Maps{}, atVeth.index))
+	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index))
+	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index))
 	return atVeth, atENI, nil
 }
 

@@ -29,6 +29,9 @@ type Maps struct {
 	Looped int // the last connections of TCP that have begun by the veth, to tell what answers them
 }
 
+// Revision identifies the sources of the programs, in 16 characters. TestSources shows that the programs are made of them.
+func Revision() string { return sources[:16] }
+
 // Onward is the program of a Splice for the veth: what is addressed to a MAC address goes on
 // by the link eni, from the port that stands for its own. All else gets the bits of the mark.
 func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
