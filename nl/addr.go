@@ -193,10 +193,7 @@ func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, e
 		if Family(m[0]) != family { // without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
 			continue
 		}
-		a, err := parseAddr(m)
-		if err != nil {
-			return nil, err
-		}
+		a := parseAddr(m)
 		if index == 0 || a.index == index {
 			found = append(found, a)
 		}
@@ -204,24 +201,20 @@ func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, e
 	return found, nil
 }
 
-func parseAddr(m []byte) (kernelAddr, error) {
+func parseAddr(m []byte) kernelAddr {
 	msg := nl.DeserializeIfAddrmsg(m)
-	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
-	if err != nil {
-		return kernelAddr{}, err
-	}
 	var local netip.Addr
 	flags := uint32(msg.Flags)
-	for _, t := range attrs {
-		switch t.Attr.Type {
+	for typ, value := range attrsOf(m[msg.Len():]) {
+		switch typ {
 		case unix.IFA_LOCAL: // the address; IFA_ADDRESS is then that of the peer, if there is one
-			local = addrFrom(t.Value)
+			local = addrFrom(value)
 		case unix.IFA_ADDRESS:
 			if !local.IsValid() {
-				local = addrFrom(t.Value)
+				local = addrFrom(value)
 			}
 		case unix.IFA_FLAGS:
-			flags = number(t.Value)
+			flags = number(value)
 		}
 	}
 	is := func(flag uint32) bool { return flags&flag != 0 }
@@ -229,5 +222,5 @@ func parseAddr(m []byte) (kernelAddr, error) {
 		Secondary: is(unix.IFA_F_SECONDARY), Dynamic: !is(unix.IFA_F_PERMANENT), Deprecated: is(unix.IFA_F_DEPRECATED),
 		Tentative: is(unix.IFA_F_TENTATIVE), Duplicate: is(unix.IFA_F_DADFAILED)}
 	a.Apart = is(unix.IFA_F_NOPREFIXROUTE) && (a.Deprecated || msg.Scope == unix.RT_SCOPE_LINK && local.Is4())
-	return kernelAddr{a, int(msg.Index)}, nil
+	return kernelAddr{a, int(msg.Index)}
 }

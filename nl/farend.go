@@ -28,5 +28,5 @@ func (n *NS) FarEnd(near Link) (Link, error) {
 	if err != nil {
 		return Link{}, fmt.Errorf("%s: the other end of %s: %w", n.Name, near.Name, err)
 	}
-	return parseLink(msgs[0])
+	return parseLink(msgs[0]), nil
 }

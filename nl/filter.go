@@ -191,27 +191,24 @@ func (f filter) program(n *NS) (filter, error) {
 		return f, fmt.Errorf("the link has no such filter: %w", err)
 	}
 	f.name, f.class = "", 0
-	attrs, err := nl.ParseRouteAttr(msgs[0][nl.SizeofTcMsg:])
-	for _, a := range attrs {
-		if a.Attr.Type == nl.TCA_OPTIONS && err == nil {
-			err = f.parse(a.Value)
+	for typ, value := range attrsOf(msgs[0][nl.SizeofTcMsg:]) {
+		if typ == nl.TCA_OPTIONS {
+			f.parse(value)
 		}
 	}
-	return f, err
+	return f, nil
 }
 
 // parse reads the name of a filter's program, and the class.
-func (f *filter) parse(b []byte) error {
-	options, err := nl.ParseRouteAttr(b)
-	for _, o := range options {
-		switch o.Attr.Type {
+func (f *filter) parse(b []byte) {
+	for typ, value := range attrsOf(b) {
+		switch typ {
 		case nl.TCA_BPF_NAME:
-			f.name = unix.ByteSliceToString(o.Value)
+			f.name = unix.ByteSliceToString(value)
 		case nl.TCA_BPF_CLASSID:
-			f.class = uint16(binary.NativeEndian.Uint32(o.Value))
+			f.class = uint16(binary.NativeEndian.Uint32(value))
 		}
 	}
-	return err
 }
 
 // fingerprint is the name of a program of ours in the kernel: a hash of what the program does,

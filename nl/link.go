@@ -52,11 +52,7 @@ func (n *NS) links(request requester) ([]Link, error) {
 	}
 	links := make([]Link, 0, len(msgs))
 	for _, m := range msgs {
-		l, err := parseLink(m)
-		if err != nil {
-			return nil, fmt.Errorf("%s: list links: %w", n.Name, err)
-		}
-		links = append(links, l)
+		links = append(links, parseLink(m))
 	}
 	return links, nil
 }
@@ -68,14 +64,14 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	if err != nil {
 		return Link{}, fmt.Errorf("link %s: %w", name, err)
 	}
-	l, err := parseLink(m)
-	if err == nil && n.indices != nil {
+	l := parseLink(m)
+	if n.indices != nil {
 		n.indices[name] = l.Index
 	}
-	if err == nil && n.seen != nil {
+	if n.seen != nil {
 		n.seen[name] = l
 	}
-	return l, err
+	return l, nil
 }
 
 // SeenLink is LinkByName, or what that has found earlier in this command if a context keeps the namespace (see [KeepOpen]). It is for

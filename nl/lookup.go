@@ -53,8 +53,7 @@ func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
 	if err != nil || len(msgs) != 1 {
 		return "", err // it has gone meanwhile
 	}
-	l, err := parseLink(msgs[0])
-	return l.Name, err
+	return parseLink(msgs[0]).Name, nil
 }
 
 // lookup asks for the route from an address to another. The zero address stands for any source.
@@ -70,12 +69,8 @@ func (n *NS) lookup(flags uint32, from, a netip.Addr, more ...nl.NetlinkRequestD
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(found) == 0 {
 		return kernelRoute{}, nil
 	}
-	var r kernelRoute
-	if err == nil {
-		r, err = parseRoute(found[0])
-	}
 	if err != nil {
-		return r, fmt.Errorf("%s: route to %s: %w", n.Name, a, err)
+		return kernelRoute{}, fmt.Errorf("%s: route to %s: %w", n.Name, a, err)
 	}
-	return r, nil
+	return parseRoute(found[0]), nil
 }

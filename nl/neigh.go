@@ -97,11 +97,10 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 	if len(m) < unix.SizeofNdMsg {
 		return "", 0, fmt.Errorf("%d bytes are no neighbour", len(m))
 	}
-	attrs, err := nl.ParseRouteAttr(m[unix.SizeofNdMsg:])
-	for _, t := range attrs {
-		if t.Attr.Type == netlink.NDA_LLADDR {
-			mac = net.HardwareAddr(t.Value).String()
+	for typ, value := range attrsOf(m[unix.SizeofNdMsg:]) {
+		if typ == netlink.NDA_LLADDR {
+			mac = net.HardwareAddr(value).String()
 		}
 	}
-	return mac, binary.NativeEndian.Uint16(m[8:]), err
+	return mac, binary.NativeEndian.Uint16(m[8:]), nil
 }

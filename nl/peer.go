@@ -25,13 +25,9 @@ func (n *NS) numberOf(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
 	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen, attr32(unix.NETNSA_FD, uint32(other.fd)))
 	for _, m := range msgs {
-		attrs, err := nl.ParseRouteAttr(m[gen.Len():])
-		if err != nil {
-			return 0, err
-		}
-		for _, a := range attrs {
-			if a.Attr.Type == unix.NETNSA_NSID {
-				ns = number(a.Value) + 1 // of NETNSA_NSID_NOT_ASSIGNED, -1
+		for typ, value := range attrsOf(m[gen.Len():]) {
+			if typ == unix.NETNSA_NSID {
+				ns = number(value) + 1 // of NETNSA_NSID_NOT_ASSIGNED, -1
 			}
 		}
 	}

@@ -244,10 +244,8 @@ func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, err
 		if Family(m[0]) != family { // without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
 			continue
 		}
-		r, err := parseRoute(m)
+		r := parseRoute(m)
 		switch {
-		case err != nil:
-			return nil, err
 		case f.Table != 0 && r.Table != f.Table, f.Table == 0 && r.Table == unix.RT_TABLE_LOCAL:
 		case f.Protocol != 0 && r.Protocol != f.Protocol, index != 0 && r.index != index:
 		default:

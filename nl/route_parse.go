@@ -11,7 +11,7 @@ import (
 )
 
 // parseRoute reads an answer to RTM_GETROUTE.
-func parseRoute(m []byte) (kernelRoute, error) {
+func parseRoute(m []byte) kernelRoute {
 	msg := nl.DeserializeRtMsg(m)
 	r := kernelRoute{Route: Route{Table: uint32(msg.Table), Protocol: int(msg.Protocol)}}
 	r.OnLink = msg.Flags&unix.RTNH_F_ONLINK != 0
@@ -20,27 +20,23 @@ func parseRoute(m []byte) (kernelRoute, error) {
 			r.Type = name
 		}
 	}
-	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
-	if err != nil {
-		return r, err
-	}
 	dst := Family(msg.Family).Everywhere().Addr()
-	for _, t := range attrs {
-		switch t.Attr.Type {
+	for typ, value := range attrsOf(m[msg.Len():]) {
+		switch typ {
 		case unix.RTA_DST:
-			dst = addrFrom(t.Value)
+			dst = addrFrom(value)
 		case unix.RTA_GATEWAY:
-			r.Via = addrFrom(t.Value)
+			r.Via = addrFrom(value)
 		case unix.RTA_PREFSRC:
-			r.Src = addrFrom(t.Value)
+			r.Src = addrFrom(value)
 		case unix.RTA_TABLE:
-			r.Table = number(t.Value)
+			r.Table = number(value)
 		case unix.RTA_OIF:
-			r.index = int(number(t.Value))
+			r.index = int(number(value))
 		case unix.RTA_PRIORITY:
-			r.Metric = int(number(t.Value))
+			r.Metric = int(number(value))
 		case unix.RTA_METRICS:
-			r.MTU = routeMTU(t.Value)
+			r.MTU = routeMTU(value)
 		}
 	}
 	r.Dst = netip.PrefixFrom(dst, int(msg.Dst_len))
@@ -48,17 +44,13 @@ func parseRoute(m []byte) (kernelRoute, error) {
 	case "blackhole", "unreachable", "prohibit", "throw":
 		r.index = 0 // IPv6 names the loopback link
 	}
-	return r, nil
+	return r
 }
 
 func routeMTU(metrics []byte) int {
-	attrs, err := nl.ParseRouteAttr(metrics)
-	if err != nil {
-		return 0
-	}
-	for _, t := range attrs {
-		if t.Attr.Type == unix.RTAX_MTU {
-			return int(number(t.Value))
+	for typ, value := range attrsOf(metrics) {
+		if typ == unix.RTAX_MTU {
+			return int(number(value))
 		}
 	}
 	return 0

@@ -192,45 +192,37 @@ func (n *NS) rules(family Family) ([]Rule, error) {
 	}
 	rules := make([]Rule, 0, len(msgs))
 	for _, m := range msgs {
-		r, err := parseRule(m)
-		if err != nil {
-			return nil, err
-		}
-		rules = append(rules, r)
+		rules = append(rules, parseRule(m))
 	}
 	return rules, nil
 }
 
-func parseRule(m []byte) (Rule, error) {
+func parseRule(m []byte) Rule {
 	msg := nl.DeserializeRtMsg(m)
 	r := Rule{Family: Family(msg.Family), Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table)}
-	attrs, err := nl.ParseRouteAttr(m[msg.Len():])
-	if err != nil {
-		return r, err
-	}
-	for _, t := range attrs {
-		switch t.Attr.Type {
+	for typ, value := range attrsOf(m[msg.Len():]) {
+		switch typ {
 		case nl.FRA_PRIORITY:
-			r.Pref = int(number(t.Value))
+			r.Pref = int(number(value))
 		case nl.FRA_SRC:
-			r.From = netip.PrefixFrom(addrFrom(t.Value), int(msg.Src_len))
+			r.From = netip.PrefixFrom(addrFrom(value), int(msg.Src_len))
 		case nl.FRA_DST:
-			r.To = netip.PrefixFrom(addrFrom(t.Value), int(msg.Dst_len))
+			r.To = netip.PrefixFrom(addrFrom(value), int(msg.Dst_len))
 		case nl.FRA_IIFNAME:
-			r.IIF = unix.ByteSliceToString(t.Value)
+			r.IIF = unix.ByteSliceToString(value)
 		case nl.FRA_OIFNAME:
-			r.OIF = unix.ByteSliceToString(t.Value)
+			r.OIF = unix.ByteSliceToString(value)
 		case nl.FRA_FWMARK:
-			r.Mark = number(t.Value)
+			r.Mark = number(value)
 		case nl.FRA_FWMASK:
-			r.Mask = number(t.Value)
+			r.Mask = number(value)
 		case nl.FRA_TABLE:
-			r.Table = number(t.Value)
+			r.Table = number(value)
 		case nl.FRA_SUPPRESS_PREFIXLEN: // each rule has it; -1 is none
-			r.MinLen = int(int32(number(t.Value))) + 1
+			r.MinLen = int(int32(number(value))) + 1
 		case nl.FRA_PROTOCOL:
-			r.Protocol = int(number(t.Value))
+			r.Protocol = int(number(value))
 		}
 	}
-	return r, nil
+	return r
 }
