@@ -1,7 +1,7 @@
 # make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. What they lack on Debian they install.
 BIN     := /opt/cni/bin
 # Packages with tests that take a kernel with ipvlan. What takes long comes first.
-KERNEL  := . ./unnumbered-ptp ./plugin/chain ./aws/sim/cri ./nl ./plugin/ipvlan ./aws/sim/vpcsim ./aws/sim/kubeproxy ./nl/bpf ./nl/nltest/...
+KERNEL  := . ./unnumbered-ptp ./plugin/chain ./aws/sim/cri ./nl ./plugin/ipvlan ./aws/sim/vpcsim ./aws/sim/kubeproxy ./aws/sim/bench ./nl/bpf ./nl/nltest/...
 # Tests of these that take links, NAT and routes, but no ipvlan: what they do to a node is the same on most kernels, and a VM
 # takes longer. The plugin that is all three is killed everywhere where there is ipvlan.
 NODE    := ./unnumbered-ptp
@@ -184,7 +184,9 @@ bench-icount: build $(PEERS)/ptp
 	@echo >>.cache/bench-icount.txt
 	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -alone -rounds 8 >>.cache/bench-icount.txt
 	@echo >>.cache/bench-icount.txt
-	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -alone -cards -rounds 8 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
+	@$(PACKED) VM_MEM=6G VM_TIMEOUT=5000 $(VM)/icount $(BENCH) -icount -pods 1500 -alone -cards -rounds 8 >>.cache/bench-icount.txt
+	@echo >>.cache/bench-icount.txt
+	@$(PACKED) VM_POSSIBLE=192 $(VM)/icount $(BENCH) -icount -rounds 20 >>.cache/bench-icount.txt && mv .cache/bench-icount.txt docs/ && cat docs/bench-icount.txt
 	$(MAKE) -s plot
 
 # With VM_KERNEL on another kernel, such as trixie-backports for the newest (see setup).

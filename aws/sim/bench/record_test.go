@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/bench/image"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // The test binary is a plugin where it is told a directory.
@@ -110,6 +111,27 @@ func again(t *testing.T, program, prefix, dir string) {
 	}
 	if err := os.Remove(missing); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFloor: our chain and the programs that make its calls again take turns. Each finds what it needs as the one before has left it,
+// and nobody asks EC2.
+func TestFloor(t *testing.T) {
+	nltest.Need(t, "ipvlan")
+	bin, err := filepath.Abs("../../../bin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &report{rounds: 3}
+	o := options{bin: bin, conflist: "../../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", c: concurrencies{1}, rounds: r.rounds}
+	if err := bench(t.Context(), o, r); err != nil {
+		t.Fatal(err)
+	}
+	if r.asked > 0 {
+		t.Errorf("%d times somebody asked EC2 or the metadata service", r.asked)
+	}
+	if floor := r.floor(); len(floor) < 1+len(replays) {
+		t.Errorf("the floor is %v", floor)
 	}
 }
 
