@@ -120,7 +120,7 @@ var sizes = map[string]float64{
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.56,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.58,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     16.75,
 }
 

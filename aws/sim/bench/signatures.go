@@ -23,6 +23,7 @@ var ownCalls = []uint64{
 	unix.SYS_SCHED_YIELD, unix.SYS_SCHED_GETAFFINITY, unix.SYS_NANOSLEEP,
 	unix.SYS_RT_SIGACTION, unix.SYS_RT_SIGPROCMASK, unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK,
 	unix.SYS_EPOLL_PWAIT, unix.SYS_RESTART_SYSCALL, unix.SYS_EXIT, unix.SYS_EXIT_GROUP,
+	unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ, // of the C library, in a test
 }
 
 // opens are the calls that return the number of a file, which later calls name.
