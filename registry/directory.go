@@ -66,7 +66,8 @@ func (d *directory) leave() {
 // inspect.
 func (d *directory) state() (*State, error) {
 	f, err := d.root.OpenFile(fileName, os.O_RDONLY|quick, 0)
-	s, err := read(d.path(fileName), f, err)
+	b, written, err := content(f, err)
+	s, err := read(d.path(fileName), b, written, err)
 	if !isGarbage(err) {
 		return s, err
 	}
@@ -80,16 +81,11 @@ func (d *directory) state() (*State, error) {
 
 func (d *directory) path(name string) string { return filepath.Join(d.root.Name(), name) }
 
-// read parses the content of a file, closes it, and moves its times to the current clock.
-func read(path string, f *os.File, err error) (*State, error) {
+// read parses the content of a file, and moves its times to the current clock.
+func read(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return blank(), nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read registry: %w", err)
-	}
-	b, written, err := content(f)
-	f.Close()
 	if err != nil {
 		return nil, fmt.Errorf("read registry: %w", err)
 	}

@@ -34,18 +34,41 @@ func seal(written time.Time) []byte {
 // sealed reports whether the file has that modification time by its end.
 func sealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal(written)) }
 
-// content reads a file and its modification time. The kernel changes the time before the text. So the time is read last.
-func content(f *os.File) (b []byte, written time.Time, err error) {
-	fi, err := f.Stat()
+// content reads an open file and its modification time, and closes it. The kernel changes the time before the text. So
+// the time is read last. It is zero if the file has got another one meanwhile: the text may be of two writers.
+func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, fi.Size()+bytes.MinRead)) // no allocation more to see the end
-	if _, err = buf.ReadFrom(f); err == nil {
-		fi, err = f.Stat()
-	}
+	defer f.Close()
+	began, err := f.Stat()
 	if err != nil {
 		return nil, written, err
 	}
-	return buf.Bytes(), fi.ModTime(), nil
+	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead)) // no allocation more to see the end
+	if _, err = buf.ReadFrom(f); err != nil {
+		return nil, written, err
+	}
+	ended, err := f.Stat()
+	if err == nil && ended.ModTime().Equal(began.ModTime()) {
+		written = ended.ModTime()
+	}
+	return buf.Bytes(), written, err
+}
+
+// steady is content for a process that does not hold the lock. It reads again until the text is ours, or twice the same.
+//
+// A writer writes into a file that nobody has open: see [atomicfile.Exchange]. But Linux before 6.1 counts a reader too
+// late. Then it may read what is half written, and that may even be valid.
+func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
+	const tries = 5
+	for i := range tries {
+		last, when := b, written
+		b, written, err = content(open())
+		same := i > 0 && !written.IsZero() && written.Equal(when) && bytes.Equal(b, last)
+		if err != nil || sealed(b, written) || same {
+			break
+		}
+	}
+	return b, written, err
 }

@@ -135,14 +135,13 @@ func TestWrittenByOthers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer f.Close()
 			if err := edit(r.file(), b); err != nil {
 				t.Fatal(err)
 			}
 			if got, want := view(t, r).ours, name == "nobody"; got != want {
 				t.Errorf("it is ours: %v", got)
 			}
-			seen, written, err := content(f)
+			seen, written, err := content(f, nil)
 			if err != nil || sealed(seen, written) && !bytes.Equal(seen, b) {
 				t.Errorf("who had opened it before takes it for ours: %s, %v", seen, err)
 			}

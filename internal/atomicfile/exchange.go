@@ -67,6 +67,9 @@ func spare(dir *os.Root, name string, mode fs.FileMode) (*os.File, int64, error)
 // alone reports whether nobody else has the file, neither open nor by another name. A process may have opened the file when it
 // had its other name, and read slowly. The kernel gives a write lease only if there is no other open file, see fcntl(2).
 // Whoever opens the file later waits until it is closed here.
+//
+// Linux before 6.1 counts a reader only after it has looked for leases ("locks: fix TOCTOU race when granting write lease").
+// So a reader that opens the file by its other name, and is slow, may see what is written. A reader must notice that.
 func alone(f *os.File, fi fs.FileInfo) bool {
 	st, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok || st.Nlink != 1 {

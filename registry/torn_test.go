@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A process reads the file without a lock while another one writes into it. That happens on kernels that
+// count a reader too late. Whatever it has read, the process reads the next file. A pipe shows it the text here.
+func TestViewTorn(t *testing.T) {
+	for name, torn := range map[string]func(last []byte) (text []byte, began, ended time.Time){
+		"the beginning": func(last []byte) ([]byte, time.Time, time.Time) { return last[:len(last)/2], then, then },
+		"two halves that fit": func(last []byte) ([]byte, time.Time, time.Time) {
+			return bytes.Replace(last, []byte(`"c1"`), []byte(`"c2"`), 1), then, then
+		},
+		"with the end of the new text": func(last []byte) ([]byte, time.Time, time.Time) {
+			s, err := parse(last, time.Time{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return bytes.Replace(encoded(t, s), []byte(`"c1"`), []byte(`"c2"`), 1), then.Add(-time.Second), then
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := open(t)
+			a := addr("10.0.0.10")
+			update(t, r, func(s *State) {
+				fill(s, 2)
+				if err := s.Reserve(a, lease("c1")); err != nil {
+					t.Fatal(err)
+				}
+			})
+			last, err := os.ReadFile(r.file())
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, began, ended := torn(last)
+			next := filepath.Join(r.dir, "next")
+			if err := errors.Join(os.Rename(r.file(), next), unix.Mkfifo(r.file(), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			pipe, err := os.OpenFile(r.file(), os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pipe.Close()
+			if _, err := pipe.Write(text); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(r.file(), began, began); err != nil {
+				t.Fatal(err)
+			}
+			var s *State
+			seen := make(chan error)
+			go func() {
+				var err error
+				s, err = r.View()
+				seen <- err
+			}()
+			for left := 1; left > 0; time.Sleep(time.Millisecond) {
+				if left, err = unix.IoctlGetInt(int(pipe.Fd()), unix.TIOCINQ); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(os.Chtimes(r.file(), ended, ended), os.Rename(next, r.file()), pipe.Close(), <-seen); err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := s.Leases.At(a); got.ContainerID != "c1" {
+				t.Errorf("%s is leased by %q", a, got.ContainerID)
+			}
+		})
+	}
+}
