@@ -20,7 +20,7 @@ func (w *world) routeTo(a netip.Addr) {
 	w.Helper()
 	must(w.T, nl.Wiring{
 		{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}},
-		{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, 32), Dev: "veth0"}},
+		{NS: w.host, Object: nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Dev: "veth0"}},
 	}.Add())
 }
 

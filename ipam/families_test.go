@@ -68,6 +68,30 @@ func TestBootGetsIPv6(t *testing.T) {
 	}
 }
 
+// TestBootGetsIPv6Lost: the same, and the registry is lost while a pod has that address. The address gets a lease again, and serves
+// the next pod after it.
+func TestBootGetsIPv6Lost(t *testing.T) {
+	w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
+		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+	w.policy.MinIndex, w.policy.Families = 0, dual[1:]
+	a := w.mustAcquire(1)
+	if all := w.node.ENIs()[0].IPv6Addrs; all[0] != a {
+		t.Fatalf("the pod has %s, and not the first of %s", a, all)
+	}
+	w.routeTo(a)
+	w.lose()
+	must(t, w.pool().Learn(t.Context()))
+	if l, ok := w.state().Leases.At(a); !ok || l.ENI != w.node.ENIs()[0].ID {
+		t.Errorf("a pod has %s, whose lease is %v, %+v", a, ok, l)
+	}
+	must(t, nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host}.Del(w.host))
+	must(t, w.pool().End(t.Context(), pod(1).Key, a))
+	must(t, w.pool().Learn(t.Context()))
+	if s := w.state(); !s.Free.Has(a) {
+		t.Errorf("%s was a pod's, and nobody else can get it", a)
+	}
+}
+
 // TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because IPv6 came later.
 func TestDualStackOldENI(t *testing.T) {
 	tags, old := map[string]string{"kubernetes_kubelet": "true"}, map[string]string{"old": "true"}

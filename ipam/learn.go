@@ -314,7 +314,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier release took it for a pod's
-		case first && !l.Free.Has(a): // if it is free, the ENI had no IPv6 address at the boot, and EC2 gave this one for pods
+		// If it is free, or a pod has it, the ENI had no IPv6 address at the boot, and EC2 gave this one for pods.
+		case first && !l.Free.Has(a) && l.used.By[a] == "":
 		default:
 			l.learnAddr(e.ID, a)
 		}
