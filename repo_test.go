@@ -121,7 +121,7 @@ var sizes = map[string]float64{
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.58,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.75,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.77,
 }
 
 type pkg struct {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -316,7 +317,7 @@ func (r *review) program(i int, path string) {
 }
 
 // neighbours compares the file with the others in its directory. Two networks of one name
-// share their leases, and the node masquerades for the pods of all networks. It does not
+// share their leases, the node masquerades for the pods of all networks, and it has one lease log. It does not
 // compare the file with the one that it will replace.
 func (r *review) neighbours(dir string) error {
 	files, err := Files(dir)
@@ -331,6 +332,9 @@ func (r *review) neighbours(dir string) error {
 		}
 		if other.Plugin(TypeIPAM) != nil && other.Name == r.Name {
 			r.wrong("", "name: %s has the network %q, too: an attachment to one ends with a DEL of the other", f, r.Name)
+		}
+		if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
+			r.wrong("", "leaseLog: %s has another: the node has one log, so each ADD of one network ends that of the other, and whois reads only the last one: want the same in both", f)
 		}
 		theirs, also := pairOf(other)
 		if !has || !also {
@@ -355,6 +359,19 @@ func (r *review) neighbours(dir string) error {
 func replaces(fresh, old string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(fresh, filepath.Ext(fresh)), ".")
 	return !isRead(fresh) && (target == old || target == strings.TrimSuffix(old, filepath.Ext(old)))
+}
+
+// logOf returns the lease log that a list wants, with its defaults. It is empty if there is none, or if ipam's configuration has a mistake.
+func logOf(c List) registry.LeaseLog {
+	raw := c.Plugin(TypeIPAM)
+	if raw == nil {
+		return registry.LeaseLog{}
+	}
+	config, err := Decode("", raw)
+	if err != nil {
+		return registry.LeaseLog{}
+	}
+	return config.Policies()[0].Log
 }
 
 // pairOf returns the configuration of the veth pair in a list, if it has one.
