@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
 // ErrVersion means that a later release wrote the file.
@@ -127,7 +129,8 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 
 // Usable returns nil if a process can change the registry, and otherwise the reason. It waits for no
 // lock, because a process that holds the lock may be slow without being broken. It leaves
-// no file behind: it writes as much as a change would write, to a file without a name.
+// no file behind: it writes as much as a change would write, to a file without a name. A change writes
+// into the file that the last one replaced, so only what has no room there counts.
 func (r *Registry) Usable() error {
 	s, err := r.View()
 	if err != nil && !isGarbage(err) { // the next change sets garbage aside
@@ -142,11 +145,14 @@ func (r *Registry) Usable() error {
 	if errors.Is(err, unix.EOPNOTSUPP) { // some file systems have no such files
 		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
 	} else if err == nil {
-		size := 1
+		const lease = 1 << 10 // at most, nearly always
+		size := int64(lease)
 		if s != nil {
-			size = max(size, s.size)
+			size += int64(s.size)
 		}
-		_, err = f.Write(make([]byte, size))
+		if size -= atomicfile.Room(r.dir, fileName); size > 0 {
+			_, err = f.Write(make([]byte, size))
+		}
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {

@@ -6,6 +6,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -72,31 +73,58 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// A full or read-only file system takes no lease.
+// A full or read-only file system takes no lease. A change writes into the file that the last one replaced: a full file system
+// takes a lease that fits into this file. Usable says what an ADD would meet.
 func TestUnusableFileSystem(t *testing.T) {
 	nltest.Need(t, "root")
+	full := func(dir string) error {
+		if err := os.WriteFile(filepath.Join(dir, "other"), make([]byte, 64<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
+			return fmt.Errorf("it is not full: %w", err)
+		}
+		return nil
+	}
 	for _, tt := range []struct {
 		name  string
+		sizes []int // how many addresses the registry has after each change before
 		spoil func(dir string) error
 		want  error
 	}{
-		{"sound", func(string) error { return nil }, nil},
-		{"read-only", func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") }, unix.EROFS},
-		{"full", func(dir string) error { return os.WriteFile(filepath.Join(dir, "other"), make([]byte, 64<<10), 0o600) }, unix.ENOSPC},
+		{"sound", []int{1}, func(string) error { return nil }, nil},
+		{"read-only", []int{1, 1}, func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") }, unix.EROFS},
+		{"full", []int{1}, full, unix.ENOSPC},
+		{"full, with the last file", []int{1, 1}, full, nil},
+		{"full, with a large last file", []int{200, 200}, full, nil},
+		{"full, with a small last file", []int{1, 200}, full, unix.ENOSPC},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, done := open(t), make(chan error)
-			go func() { done <- onMount(r, tt.spoil) }()
-			if err := <-done; !errors.Is(err, tt.want) {
-				t.Errorf("%v, want %v", err, tt.want)
+			change := func(addrs int) error {
+				return r.Change(context.Background(), func(s *State) { fill(s, addrs) })
+			}
+			go func() {
+				done <- onMount(r, func() (err error) {
+					for _, addrs := range tt.sizes {
+						err = errors.Join(err, change(addrs))
+					}
+					return errors.Join(err, tt.spoil(r.dir))
+				}, func() {
+					for what, err := range map[string]error{"Usable": r.Usable(), "an ADD": change(tt.sizes[len(tt.sizes)-1])} {
+						if !errors.Is(err, tt.want) {
+							t.Errorf("%s: %v, want %v", what, err, tt.want)
+						}
+					}
+				})
+			}()
+			if err := <-done; err != nil {
+				t.Fatal("the test itself: ", err)
 			}
 		})
 	}
 }
 
-// onMount calls Usable with a tmpfs of its own as the registry's directory. Only this
+// onMount prepares a tmpfs of its own as the registry's directory, and calls then. Only this
 // thread sees the tmpfs, which ends with the thread.
-func onMount(r *Registry, spoil func(string) error) error {
+func onMount(r *Registry, prepare func() error, then func()) error {
 	runtime.LockOSThread() // never unlocked: the thread must end
 	err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
 	if err == nil {
@@ -106,13 +134,10 @@ func onMount(r *Registry, spoil func(string) error) error {
 		err = unix.Mount("tmpfs", r.dir, "tmpfs", 0, "size=64k")
 	}
 	if err == nil {
-		err = r.Change(context.Background(), func(*State) {})
+		err = prepare()
 	}
 	if err == nil {
-		err = spoil(r.dir)
+		then()
 	}
-	if err != nil {
-		return errors.Join(errors.New("the test itself"), err)
-	}
-	return r.Usable()
+	return err
 }

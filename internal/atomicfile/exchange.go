@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -77,6 +78,20 @@ func alone(f *os.File, fi fs.FileInfo) bool {
 	}
 	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
 	return err == nil
+}
+
+// Room returns how many bytes the next Exchange of the file can write without more room on the file system.
+func Room(dir, name string) int64 {
+	fi, err := os.Lstat(filepath.Join(dir, name+Old))
+	if err != nil || !fi.Mode().IsRegular() {
+		return 0
+	}
+	st, ok := fi.Sys().(*syscall.Stat_t)
+	if !ok || st.Nlink != 1 { // the next one is a new file
+		return 0
+	}
+	const block = 512 // of st_blocks, whatever the file system has, see inode(7)
+	return st.Blocks * block
 }
 
 // truncate ends a file where it has been written to.
