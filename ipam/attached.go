@@ -40,16 +40,17 @@ func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (attached, *r
 	return p.lastAttached(ctx, s)
 }
 
-// isBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. Which one that is, only
-// metadata says, and the registry has it from there.
-func isBoot(s *registry.State, e aws.ENI) bool {
-	return s.ENIs[e.ID].Boot || e.Index == 0 && e.Card == 0
+// isBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its place. Which one that
+// is, only metadata says, and the registry has it from there, if it knows the ENI.
+func isBoot(known registry.ENI, e aws.ENI) bool {
+	known.Index, known.Card = e.Index, e.Card
+	return known.IsBoot()
 }
 
 // tracking returns the timeouts of connection tracking that are set on the boot ENI.
 func (seen attached) tracking(s *registry.State) registry.Tracking {
 	for _, e := range seen.enis {
-		if isBoot(s, e) {
+		if isBoot(s.ENIs[e.ID], e) {
 			return registry.Tracking(e.Tracking)
 		}
 	}

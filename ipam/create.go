@@ -64,7 +64,7 @@ func label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.ID != "" {
 		known.TagsUnknown = ""
 	}
-	boot := known.Boot || e.Index == 0 && e.Card == 0
+	boot := isBoot(known, e)
 	if e.ID != "" && !known.Managed && !boot {
 		known.Groups = groupsOf(e)
 	}

@@ -112,7 +112,7 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", tagNoManage)
 	case forPods(e):
 		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
-	case e.Instance == self && isBoot(s, e):
+	case e.Instance == self && isBoot(s.ENIs[e.ID], e):
 		return refuse("ask for another ENI", "it is the boot ENI of this node")
 	case e.Instance != "" && e.Instance != self:
 		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "let the pod run on that node, or end its pods there: that node then detaches the ENI",

@@ -310,7 +310,7 @@ func madeFor(e aws.ENI) string {
 // description, at the registry, and at the kernel of this node, and includes addresses of
 // prefixes. If the kernel cannot show something, it counts as used.
 func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
-	if e.Instance == s.Instance.ID && isBoot(s, e) {
+	if e.Instance == s.Instance.ID && isBoot(s.ENIs[e.ID], e) {
 		return errBoot
 	}
 	known := s.ENIs[e.ID]
