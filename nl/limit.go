@@ -36,15 +36,15 @@ type Limit struct {
 const limitPref = filterPref + 1
 
 // name is that of the program, and contains the limit.
-func (l Limit) name() string {
-	return fingerprint(fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst))
-}
+func (l Limit) name() string { return fingerprint(l.purpose()) }
+
+func (l Limit) purpose() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
 // index is that of the shared action in its namespace. Another limit has another index: an
 // action outlives its filters for a while, and a filter would use the existing one.
 func (l Limit) index() uint32 {
 	h := fnv.New32a()
-	io.WriteString(h, l.name())
+	io.WriteString(h, l.purpose())
 	return max(h.Sum32(), 1)
 }
 

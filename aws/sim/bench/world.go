@@ -64,7 +64,7 @@ func newWorld(nodes size) (*world, error) {
 		InstanceTypes: []ec2sim.InstanceType{small.InstanceType, large.InstanceType, cards.InstanceType},
 		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")},
+			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/20")}, // with room for the prefixes of two boot ENIs
 			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.16.0/20"),
 				Tags: map[string]string{"kubernetes_kubelet": "true"}},
 		},
