@@ -92,35 +92,6 @@ func (p *Pool) knowsMore(ctx context.Context, s *registry.State) bool {
 	return err == nil && len(now.ENIs) > len(s.ENIs)
 }
 
-// drained deletes the ENIs that a collection has begun to delete, and returns the state after
-// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
-// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
-// its mark away, but not now: see undrain.
-func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State, error) {
-	begun := func(e registry.ENI) bool { return e.Draining && !e.OnRequest }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), begun) {
-		return p.Registry.View()
-	}
-	unlock, err := p.Registry.Lock(ctx, drainLock)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if s, err = p.Registry.View(); err != nil {
-		return nil, err
-	}
-	for id, e := range s.ENIs {
-		if !begun(e) {
-			continue
-		}
-		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) {
-			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
-		}
-	}
-	return p.Registry.View()
-}
-
 // An ENISpec says which ENI is wanted.
 type ENISpec struct {
 	Pool           string            // the pool that it serves
