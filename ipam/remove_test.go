@@ -383,7 +383,7 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	p := w.pool()
 	p.Cloud = aws.New(aws.Options{EC2URL: w.cloud.EC2URL, MetadataURL: w.cloud.MetadataURL, HTTP: &busyDetach{sim: w.sim, first: func() {
 		grows.Go(func() { w.mustAcquire(12) })
-		for w.eni(idle).AttachmentStatus != "detaching" {
+		for deadline := time.Now().Add(time.Minute); w.eni(idle).AttachmentStatus != "detaching" && time.Now().Before(deadline); {
 			time.Sleep(time.Millisecond)
 		}
 	}}})

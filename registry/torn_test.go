@@ -66,7 +66,11 @@ func TestViewTorn(t *testing.T) {
 				s, err = r.View()
 				seen <- err
 			}()
+			deadline := time.Now().Add(time.Minute)
 			for left := 1; left > 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("nobody reads")
+				}
 				if left, err = unix.IoctlGetInt(int(pipe.Fd()), unix.TIOCINQ); err != nil {
 					t.Fatal(err)
 				}
