@@ -9,16 +9,12 @@ import "golang.org/x/sys/unix"
 // fou and fou6 do not. But the kernel also takes the name of a link that it does not know for a module's, if the caller has
 // CAP_SYS_MODULE (dev_load, net/core/dev_ioctl.c). Whether the module is there, only what needs it can tell.
 func (n *NS) loadModule(name string) {
-	_ = n.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		link, err := unix.NewIfreq(name)
-		if err != nil {
-			return err
-		}
-		return unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, link) // ENODEV
-	})
+	fd, err := n.openSocket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+	if err != nil {
+		return
+	}
+	defer unix.Close(fd)
+	if link, err := unix.NewIfreq(name); err == nil {
+		_ = unix.IoctlIfreq(fd, unix.SIOCGIFFLAGS, link) // ENODEV
+	}
 }

@@ -143,9 +143,8 @@ func (n *NS) Close() error {
 	return n.fd.Close()
 }
 
-// Do runs f in the namespace, for what a netlink socket cannot do: read and write a sysctl, and
-// open a socket that then stays there. f has its own thread. Goroutines that it starts do not
-// run in the namespace.
+// Do runs f in the namespace, for what neither a netlink socket nor a file opened there can do. f has its own thread. Goroutines
+// that it starts do not run in the namespace. f uses no NS: one may take its thread for one in the namespace of the process.
 func (n *NS) Do(f func() error) error {
 	if n.process {
 		return apart(f) // a thread that no goroutine has locked is there already
@@ -178,18 +177,12 @@ func apart(f func() error) error {
 // back stays locked, and ends with its goroutine.
 func (n *NS) enter(f func() error) error {
 	runtime.LockOSThread()
-	home := netns.None()
-	if n.home != nil {
-		home = n.home.fd
+	home, done, err := n.wayBack()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return err
 	}
-	if !home.IsOpen() {
-		var err error
-		if home, err = ofThread(); err != nil {
-			runtime.UnlockOSThread()
-			return fmt.Errorf("enter %s: %w", n.Name, err)
-		}
-		defer home.Close()
-	}
+	defer done()
 	if err := netns.Set(n.fd); err != nil {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("enter %s: %w", n.Name, err)

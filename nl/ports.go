@@ -21,14 +21,12 @@ func (p LocalPorts) sysctl() Sysctl {
 
 // Add sets the range.
 func (p LocalPorts) Add(n *NS) error {
-	return n.Do(func() error {
-		s := p.sysctl()
-		return s.change(func(is string) string {
-			if p.accepts(is) {
-				return is
-			}
-			return s.Value
-		})
+	s := p.sysctl()
+	return s.change(n, func(is string) string {
+		if p.accepts(is) {
+			return is
+		}
+		return s.Value
 	})
 }
 
@@ -36,11 +34,9 @@ func (p LocalPorts) Add(n *NS) error {
 func (p LocalPorts) Del(*NS) error { return nil }
 
 // Check accepts what Add leaves.
-func (p LocalPorts) Check(n *NS) error { return n.Do(p.check) }
-
-func (p LocalPorts) check() error {
+func (p LocalPorts) Check(n *NS) error {
 	s := p.sysctl()
-	is, err := s.read()
+	is, err := s.read(n)
 	if err == nil && !p.accepts(is) {
 		err = differs(s.Key, is, s.Value)
 	}

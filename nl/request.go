@@ -66,11 +66,7 @@ func (n *NS) socket(family int) (*socket, error) {
 	if s := n.sockets[family]; s != nil {
 		return s, nil
 	}
-	var s *socket
-	err := n.Do(func() (err error) {
-		s, err = openSocket(family)
-		return err
-	})
+	s, err := n.netlink(family)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink in %s: %w", n.Name, err)
 	}

@@ -28,9 +28,9 @@ type socket struct{ fd int }
 // one is read into the same pages of memory.
 var rooms = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
-// openSocket opens a socket of a netlink family in the namespace of the thread.
-func openSocket(family int) (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
+// netlink opens a socket of a netlink family in the namespace.
+func (n *NS) netlink(family int) (*socket, error) {
+	fd, err := n.openSocket(unix.AF_NETLINK, unix.SOCK_RAW, family)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}

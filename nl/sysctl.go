@@ -42,29 +42,27 @@ func (s Sysctl) String() string {
 
 // Add sets the value.
 func (s Sysctl) Add(n *NS) error {
-	return n.Do(func() error {
-		err := s.change(func(is string) string {
-			switch {
-			case s.has(is):
-				return is
-			case s.Also && is != "":
-				return is + "," + s.Value
-			}
-			return s.Value
-		})
-		if s.Optional && errors.Is(err, fs.ErrNotExist) {
-			return errSame
+	err := s.change(n, func(is string) string {
+		switch {
+		case s.has(is):
+			return is
+		case s.Also && is != "":
+			return is + "," + s.Value
 		}
-		return err
+		return s.Value
 	})
+	if s.Optional && errors.Is(err, fs.ErrNotExist) {
+		return errSame
+	}
+	return err
 }
 
 // change replaces the value by the wanted one. It does not write the same value: that would have effects, too. For example,
 // ip_forward=1 resets a dozen other parameters. To open the file costs the most, so change opens it once.
-func (s Sysctl) change(wanted func(is string) string) error {
-	fd, err := s.open(unix.O_RDWR)
+func (s Sysctl) change(n *NS, wanted func(is string) string) error {
+	fd, err := s.open(n, unix.O_RDWR)
 	if err != nil {
-		if is, e := s.read(); e == nil && wanted(is) == is { // nobody may write it
+		if is, e := s.read(n); e == nil && wanted(is) == is { // nobody may write it
 			return errSame
 		}
 		return err
@@ -79,8 +77,8 @@ func (s Sysctl) change(wanted func(is string) string) error {
 }
 
 // write sets the value without a look at the one before.
-func (s Sysctl) write() error {
-	fd, err := s.open(unix.O_WRONLY)
+func (s Sysctl) write(n *NS) error {
+	fd, err := s.open(n, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
@@ -96,10 +94,10 @@ func (s Sysctl) writeTo(fd int, value string) error {
 	return nil
 }
 
-// open opens the parameter without package os, which would register it with the runtime's
-// poller. That would double the cost of everything here.
-func (s Sysctl) open(mode int) (int, error) {
-	fd, err := unix.Open(s.path(), mode|unix.O_CLOEXEC, 0)
+// open opens the parameter of the namespace: a file is of the namespace in which it was opened (net_ctl_header_lookup). It does so
+// without package os, which would register it with the runtime's poller. That would double the cost of everything here.
+func (s Sysctl) open(n *NS, mode int) (int, error) {
+	fd, err := n.open(s.path(), mode)
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: s.path(), Err: err}
 	}
@@ -110,10 +108,8 @@ func (s Sysctl) open(mode int) (int, error) {
 func (s Sysctl) Del(*NS) error { return nil }
 
 // Check compares the value.
-func (s Sysctl) Check(n *NS) error { return n.Do(s.check) }
-
-func (s Sysctl) check() error {
-	v, err := s.read()
+func (s Sysctl) Check(n *NS) error {
+	v, err := s.read(n)
 	if err == nil && !s.has(v) {
 		err = fmt.Errorf("the value is %s", v)
 	}
@@ -126,8 +122,8 @@ func (s Sysctl) has(value string) bool {
 }
 
 // read reads the value, with a space instead of the kernel's tab between two numbers.
-func (s Sysctl) read() (string, error) {
-	fd, err := s.open(unix.O_RDONLY)
+func (s Sysctl) read(n *NS) (string, error) {
+	fd, err := s.open(n, unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
@@ -148,10 +144,4 @@ func (s Sysctl) readFrom(fd int) (string, error) {
 func (s Sysctl) path() string { return filepath.Join("/proc/sys", s.Key) }
 
 // Sysctl reads a parameter of the namespace.
-func (n *NS) Sysctl(key string) (value string, err error) {
-	err = n.Do(func() error {
-		value, err = Sysctl{Key: key}.read()
-		return err
-	})
-	return value, err
-}
+func (n *NS) Sysctl(key string) (string, error) { return Sysctl{Key: key}.read(n) }

@@ -140,7 +140,7 @@ func (v Veth) end(name, mac string, group uint32) ([]*nl.RtAttr, error) {
 // the link carries nothing before the far end is up.
 func (v Veth) setUp(n *NS) error {
 	if v.NoRA {
-		if err := n.Do(v.advice().write); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := v.advice().write(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
