@@ -58,19 +58,19 @@ func (a Addr) change(n *NS, typ, flags int) error {
 	if a.NoDAD && addr.Is6() {
 		msg.Flags = unix.IFA_F_NODAD
 	}
-	data := []nl.NetlinkRequestData{msg, attrAddr(unix.IFA_LOCAL, addr), attrAddr(unix.IFA_ADDRESS, addr)}
+	attrs := []attribute{attrAddr(unix.IFA_LOCAL, addr), attrAddr(unix.IFA_ADDRESS, addr)}
 	if a.Apart {
-		data = append(data, attr32(unix.IFA_FLAGS, uint32(msg.Flags)|unix.IFA_F_NOPREFIXROUTE))
+		attrs = append(attrs, attr32(unix.IFA_FLAGS, uint32(msg.Flags)|unix.IFA_F_NOPREFIXROUTE))
 		if addr.Is4() {
 			msg.Scope = unix.RT_SCOPE_LINK
 		} else {
-			data = append(data, attr(unix.IFA_CACHEINFO, deprecated()))
+			attrs = append(attrs, attr(unix.IFA_CACHEINFO, deprecated()))
 		}
 	}
 	if b, ok := broadcast(a.Prefix); ok {
-		data = append(data, attrAddr(unix.IFA_BROADCAST, b))
+		attrs = append(attrs, attrAddr(unix.IFA_BROADCAST, b))
 	}
-	return n.change(typ, flags, data...)
+	return n.change(typ, flags, msg, attrs...)
 }
 
 // deprecated are the lifetimes of an address that stays, but is not for new connections (struct

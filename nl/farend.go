@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -17,11 +16,11 @@ import (
 func (n *NS) FarEnd(near Link) (Link, error) {
 	msg := linkMessage()
 	msg.Index = int32(near.Peer)
-	request := []nl.NetlinkRequestData{msg, skipStats()}
+	attrs := []attribute{skipStats()}
 	if near.peerNS != 0 {
-		request = append(request, attr32(unix.IFLA_TARGET_NETNSID, near.peerNS-1))
+		attrs = append(attrs, attr32(unix.IFLA_TARGET_NETNSID, near.peerNS-1))
 	}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, request...)
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, attrs...)
 	if errors.Is(err, unix.EINVAL) || err == nil && len(msgs) != 1 {
 		err = absence{unix.ENODEV} // EINVAL: nobody has the ID
 	}

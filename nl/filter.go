@@ -28,13 +28,13 @@ import (
 // include/net/tcx.h). Nobody can change a link or a route meanwhile. A pod's ADD would take
 // several times as long, and the ADDs of a burst would wait for each other.
 type filter struct {
-	index  int        // of the link
-	name   string     // of the program: its fingerprint
-	class  uint16     // of the pod, for the program: see Splice
-	older  bool       // it has the handle that earlier releases used for outgoing packets
-	hook   uint32     // tcEgress, or 0 for arriving packets
-	pref   uint32     // its priority among the filters of the hook, lowest first; 0 is filterPref
-	police *nl.RtAttr // the action on what the program matches; without it the program itself decides
+	index  int       // of the link
+	name   string    // of the program: its fingerprint
+	class  uint16    // of the pod, for the program: see Splice
+	older  bool      // it has the handle that earlier releases used for outgoing packets
+	hook   uint32    // tcEgress, or 0 for arriving packets
+	pref   uint32    // its priority among the filters of the hook, lowest first; 0 is filterPref
+	police attribute // the action on what the program matches; without it the program itself decides
 }
 
 // The parents of linux/pkt_sched.h: the hooks, arriving packets, and outgoing packets.
@@ -53,23 +53,23 @@ const filterPref = 72
 func (f filter) add(n *NS, program int) error {
 	err := f.hooks(n)
 	if err == nil {
-		options := attr(nl.TCA_OPTIONS, nil)
-		options.AddRtAttr(nl.TCA_BPF_FD, nl.Uint32Attr(uint32(program)))
-		options.AddRtAttr(nl.TCA_BPF_NAME, nl.ZeroTerminated(f.name))
-		if f.police != nil {
-			options.AddChild(f.police)
-		} else {
-			if f.class != 0 {
-				options.AddRtAttr(nl.TCA_BPF_CLASSID, nl.Uint32Attr(uint32(f.class)))
-			}
-			options.AddRtAttr(nl.TCA_BPF_FLAGS, nl.Uint32Attr(nl.TCA_BPF_FLAG_ACT_DIRECT))
-		}
-		_, err = f.request(n, unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK, 0, options)
+		_, err = f.request(n, unix.RTM_NEWTFILTER, unix.NLM_F_CREATE|unix.NLM_F_ACK, 0, f.options(program))
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) { // no such hook or filter is known
 		return fmt.Errorf("%w: %w", ErrNoBPF, err)
 	}
 	return err
+}
+
+func (f filter) options(program int) attribute {
+	options := []attribute{attr32(nl.TCA_BPF_FD, uint32(program)), attrString(nl.TCA_BPF_NAME, f.name)}
+	if f.police != nil {
+		return nest(nl.TCA_OPTIONS, append(options, f.police)...)
+	}
+	if f.class != 0 {
+		options = append(options, attr32(nl.TCA_BPF_CLASSID, uint32(f.class)))
+	}
+	return nest(nl.TCA_OPTIONS, append(options, attr32(nl.TCA_BPF_FLAGS, nl.TCA_BPF_FLAG_ACT_DIRECT))...)
 }
 
 // qdisc is the kind of qdisc that has the hook. While any link of the machine has a clsact, the
@@ -118,12 +118,11 @@ func (f filter) hooks(n *NS) error {
 }
 
 // request sends a message about the filter.
-func (f filter) request(n *NS, typ, flags int, answer uint16, more ...nl.NetlinkRequestData) ([][]byte, error) {
+func (f filter) request(n *NS, typ, flags int, answer uint16, more ...attribute) ([][]byte, error) {
 	every := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, unix.ETH_P_ALL))
 	msg := &nl.TcMsg{Ifindex: int32(f.index), Parent: cmp.Or(f.hook, tcIngress), Handle: f.handle(),
 		Info: cmp.Or(f.pref, filterPref)<<16 | uint32(every)}
-	data := append([]nl.NetlinkRequestData{msg, attrString(nl.TCA_KIND, "bpf")}, more...)
-	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, data...)
+	msgs, err := n.request(unix.NETLINK_ROUTE, typ, flags, answer, msg, append([]attribute{attrString(nl.TCA_KIND, "bpf")}, more...)...)
 	if errors.Is(err, unix.EINVAL) && typ != unix.RTM_NEWTFILTER { // there is no hook
 		err = absence{err}
 	}

@@ -85,16 +85,16 @@ func (f FOU) Check(n *NS) error {
 }
 
 // attrs describe the port. To delete one, the kernel wants no protocol.
-func (f FOU) attrs(proto uint8) []nl.NetlinkRequestData {
+func (f FOU) attrs(proto uint8) []attribute {
 	af, local := uint8(unix.AF_INET), fouLocal4
 	if f.Local.Is6() {
 		af, local = unix.AF_INET6, fouLocal6
 	}
-	data := []nl.NetlinkRequestData{attr(fouPort, binary.BigEndian.AppendUint16(nil, f.Port)), attr(fouAF, []byte{af}), attrAddr(local, f.Local)}
+	attrs := []attribute{attr(fouPort, binary.BigEndian.AppendUint16(nil, f.Port)), attr(fouAF, []byte{af}), attrAddr(local, f.Local)}
 	if proto != 0 {
-		data = append(data, attr(fouProto, []byte{proto}), attr(fouType, []byte{fouDirect}))
+		attrs = append(attrs, attr(fouProto, []byte{proto}), attr(fouType, []byte{fouDirect}))
 	}
-	return data
+	return attrs
 }
 
 func parseFOU(m []byte) (f FOU) {
@@ -113,13 +113,13 @@ func parseFOU(m []byte) (f FOU) {
 }
 
 // fou sends a command of the family fou of generic netlink.
-func (n *NS) fou(command uint8, flags int, data ...nl.NetlinkRequestData) ([][]byte, error) {
+func (n *NS) fou(command uint8, flags int, attrs ...attribute) ([][]byte, error) {
 	family, err := n.fouFamily()
 	if err != nil {
 		return nil, err
 	}
 	head := &nl.Genlmsg{Command: command, Version: fouVersion}
-	return n.request(unix.NETLINK_GENERIC, family, flags, 0, append([]nl.NetlinkRequestData{head}, data...)...)
+	return n.request(unix.NETLINK_GENERIC, family, flags, 0, head, attrs...)
 }
 
 func (n *NS) fouFamily() (int, error) {

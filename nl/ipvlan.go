@@ -103,23 +103,20 @@ func (v IPVlan) create(n *NS, index int32) error {
 	if err != nil {
 		return err
 	}
-	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("ipvlan"))
-	info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.IFLA_IPVLAN_MODE, nl.Uint16Attr(uint16(mode)))
 	msg := linkMessage()
 	msg.Index = index
 	if !v.Down {
 		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	}
-	data := []nl.NetlinkRequestData{msg, info, attrString(unix.IFLA_IFNAME, v.Name),
+	attrs := []attribute{linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, uint16(mode))), attrString(unix.IFLA_IFNAME, v.Name),
 		attr32(unix.IFLA_LINK, uint32(master)), attr32(unix.IFLA_NET_NS_FD, uint32(v.NS.fd))}
 	if v.MTU > 0 {
-		data = append(data, attr32(unix.IFLA_MTU, uint32(v.MTU)))
+		attrs = append(attrs, attr32(unix.IFLA_MTU, uint32(v.MTU)))
 	}
 	if v.Group != 0 {
-		data = append(data, attr32(unix.IFLA_GROUP, v.Group))
+		attrs = append(attrs, attr32(unix.IFLA_GROUP, v.Group))
 	}
-	err = n.change(unix.RTM_NEWLINK, addNew, data...)
+	err = n.change(unix.RTM_NEWLINK, addNew, msg, attrs...)
 	if err == nil && v.NS.indices != nil {
 		v.NS.indices[v.Name] = int(index)
 	}
@@ -129,9 +126,7 @@ func (v IPVlan) create(n *NS, index int32) error {
 // Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without
 // a master. A kernel with ipvlan loads the module and refuses that with another error.
 func (IPVlan) Supported(n *NS) error {
-	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("ipvlan"))
-	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info, attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
+	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), linkInfo("ipvlan"), attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}

@@ -94,7 +94,7 @@ func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
 // police is the action of the filters, struct tc_police of linux/pkt_cls.h. It drops what
 // exceeds the rate, and lets the next filter decide on the rest.
-func (l Limit) police() *nl.RtAttr {
+func (l Limit) police() attribute {
 	const (
 		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*
 		shot                           = 2          // TC_ACT_SHOT
@@ -109,19 +109,13 @@ func (l Limit) police() *nl.RtAttr {
 	b = append(b, cells, ethernet)
 	b = append(b, make([]byte, 6)...) // overhead, align, mpu
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))
-	b = append(b, make([]byte, 12+12)...) // no peak rate, counters, capabilities
-	options := nl.NewRtAttr(unix.NLA_F_NESTED|nl.TCA_ACT_OPTIONS, nil)
-	options.AddRtAttr(tbf, b)
-	options.AddRtAttr(rateTable, make([]byte, 1024))
-	options.AddRtAttr(result, nl.Uint32Attr(math.MaxUint32)) // TC_ACT_UNSPEC: continue
+	b = append(b, make([]byte, 12+12)...)                                                                     // no peak rate, counters, capabilities
+	options := []attribute{attr(tbf, b), attr(rateTable, make([]byte, 1024)), attr32(result, math.MaxUint32)} // TC_ACT_UNSPEC: continue
 	if l.Rate > math.MaxUint32 {
-		options.AddRtAttr(rate64, ne.AppendUint64(nil, l.Rate))
+		options = append(options, attr(rate64, ne.AppendUint64(nil, l.Rate)))
 	}
-	actions := nl.NewRtAttr(unix.NLA_F_NESTED|nl.TCA_BPF_ACT, nil)
-	first := actions.AddRtAttr(unix.NLA_F_NESTED|1, nil)
-	first.AddRtAttr(nl.TCA_ACT_KIND, nl.ZeroTerminated("police"))
-	first.AddChild(options)
-	return actions
+	return nest(unix.NLA_F_NESTED|nl.TCA_BPF_ACT, nest(unix.NLA_F_NESTED|1,
+		attrString(nl.TCA_ACT_KIND, "police"), nest(unix.NLA_F_NESTED|nl.TCA_ACT_OPTIONS, options...)))
 }
 
 // ticks is the time to send the burst, in the kernel's unit of 64 ns (see /proc/net/psched):

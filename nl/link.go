@@ -124,21 +124,21 @@ func checkName(name string) error {
 }
 
 // setLink sets a link up, with its MTU and alias if they are given, and with further attributes.
-func (n *NS) setLink(name string, mtu int, alias string, more ...nl.NetlinkRequestData) error {
+func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
 	delete(n.seen, name) // its index stays as it is
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
-	data := []nl.NetlinkRequestData{msg, attrString(unix.IFLA_IFNAME, name)}
+	attrs := []attribute{attrString(unix.IFLA_IFNAME, name)}
 	if mtu > 0 {
-		data = append(data, attr32(unix.IFLA_MTU, uint32(mtu)))
+		attrs = append(attrs, attr32(unix.IFLA_MTU, uint32(mtu)))
 	}
 	if alias != "" {
-		data = append(data, attr(unix.IFLA_IFALIAS, []byte(alias)))
+		attrs = append(attrs, attr(unix.IFLA_IFALIAS, []byte(alias)))
 	}
-	return n.change(unix.RTM_SETLINK, 0, append(data, more...)...)
+	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
 // delLink deletes a link by its name. If its index is remembered, delLink does not delete a link that
@@ -168,4 +168,13 @@ func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
 // skipStats leaves out the counters, half of an answer: RTEXT_FILTER_SKIP_STATS
 // of linux/rtnetlink.h.
-func skipStats() *nl.RtAttr { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
+func skipStats() attribute { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
+
+// linkInfo is the kind of a new link, and its options.
+func linkInfo(kind string, options ...attribute) attribute {
+	info := []attribute{attr(nl.IFLA_INFO_KIND, []byte(kind))}
+	if len(options) > 0 {
+		info = append(info, nest(nl.IFLA_INFO_DATA, options...))
+	}
+	return nest(unix.IFLA_LINKINFO, info...)
+}

@@ -58,14 +58,14 @@ func (n *NS) Leaves(from, to netip.Addr) (dev string, err error) {
 
 // lookup asks for the route from an address to another. The zero address stands for any source.
 // The answer is the zero route if there is none.
-func (n *NS) lookup(flags uint32, from, a netip.Addr, more ...nl.NetlinkRequestData) (kernelRoute, error) {
+func (n *NS) lookup(flags uint32, from, a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Src_len, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(from.BitLen()), uint8(a.BitLen()), flags
-	data := append([]nl.NetlinkRequestData{msg, attrAddr(unix.RTA_DST, a)}, more...)
+	attrs := append([]attribute{attrAddr(unix.RTA_DST, a)}, more...)
 	if from.IsValid() {
-		data = append(data, attrAddr(unix.RTA_SRC, from))
+		attrs = append(attrs, attrAddr(unix.RTA_SRC, from))
 	}
-	found, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, data...)
+	found, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, msg, attrs...)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(found) == 0 {
 		return kernelRoute{}, nil
 	}

@@ -85,7 +85,7 @@ func (v MovedLink) into(n *NS, l Link) error {
 	if !v.Down {
 		msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	}
-	more := []nl.NetlinkRequestData{attr32(unix.IFLA_GROUP, v.Group)}
+	more := []attribute{attr32(unix.IFLA_GROUP, v.Group)}
 	if v.MTU > 0 {
 		more = append(more, attr32(unix.IFLA_MTU, uint32(v.MTU)))
 	}
@@ -101,12 +101,12 @@ func (v MovedLink) undo(n *NS) error {
 }
 
 // move moves a link to another namespace, under a name.
-func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...nl.NetlinkRequestData) error {
+func (n *NS) move(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attribute) error {
 	msg.Index = int32(l.Index)
 	n.renew(l.Name)
 	to.renew(name)
-	data := []nl.NetlinkRequestData{msg, attr32(unix.IFLA_NET_NS_FD, uint32(to.fd)), attrString(unix.IFLA_IFNAME, name)}
-	return n.change(unix.RTM_SETLINK, 0, append(data, more...)...)
+	attrs := []attribute{attr32(unix.IFLA_NET_NS_FD, uint32(to.fd)), attrString(unix.IFLA_IFNAME, name)}
+	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
 // Del moves the link back to the node, and undoes what Add and the pod have set. It leaves a link
@@ -181,7 +181,7 @@ func (v MovedLink) reset(n *NS, l Link) error {
 	}
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
-	data := []nl.NetlinkRequestData{msg, attr32(unix.IFLA_GROUP, 0)}
+	attrs := []attribute{attr32(unix.IFLA_GROUP, 0)}
 	if !l.Up && l.Name != v.Home {
 		if err := n.delAltNames(l); err != nil {
 			return err
@@ -191,10 +191,10 @@ func (v MovedLink) reset(n *NS, l Link) error {
 			return err
 		}
 		msg.Change = podFlags
-		data = append(data, attrString(unix.IFLA_IFNAME, name))
+		attrs = append(attrs, attrString(unix.IFLA_IFNAME, name))
 		n.renew(l.Name)
 	}
-	return n.change(unix.RTM_SETLINK, 0, data...)
+	return n.change(unix.RTM_SETLINK, 0, msg, attrs...)
 }
 
 // Check compares the link in the pod with what it should be. It ignores the group, because the
@@ -243,9 +243,8 @@ func (n *NS) delXDP(l Link) error {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()
 		msg.Index = int32(l.Index)
-		xdp := attr(unix.IFLA_XDP|unix.NLA_F_NESTED, nil)
-		xdp.AddRtAttr(nl.IFLA_XDP_FD, nl.Uint32Attr(math.MaxUint32)) // -1: none
-		xdp.AddRtAttr(nl.IFLA_XDP_FLAGS, nl.Uint32Attr(mode))
+		const none = math.MaxUint32 // -1
+		xdp := nest(unix.IFLA_XDP|unix.NLA_F_NESTED, attr32(nl.IFLA_XDP_FD, none), attr32(nl.IFLA_XDP_FLAGS, mode))
 		err := n.change(unix.RTM_SETLINK, 0, msg, xdp)
 		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("detach XDP from %s: %w", l.Name, err)

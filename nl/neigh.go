@@ -12,7 +12,6 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
-	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,37 +31,37 @@ func (e Neigh) String() string {
 
 // Add adds a permanent entry. It replaces an entry that the kernel has learned.
 func (e Neigh) Add(n *NS) error {
-	msg, err := e.message(n)
+	msg, attrs, err := e.message(n)
 	if err != nil {
 		return err
 	}
-	err = n.change(unix.RTM_NEWNEIGH, addNew, msg...)
+	err = n.change(unix.RTM_NEWNEIGH, addNew, msg, attrs...)
 	switch {
 	case !errors.Is(err, fs.ErrExist):
 		return err
 	case e.Check(n) == nil:
 		return errSame
 	}
-	return n.change(unix.RTM_NEWNEIGH, addReplace, msg...)
+	return n.change(unix.RTM_NEWNEIGH, addReplace, msg, attrs...)
 }
 
 // Del deletes the entry.
 func (e Neigh) Del(n *NS) error {
-	msg, err := e.message(n)
+	msg, attrs, err := e.message(n)
 	if err != nil {
 		return err
 	}
-	return n.change(unix.RTM_DELNEIGH, 0, msg...)
+	return n.change(unix.RTM_DELNEIGH, 0, msg, attrs...)
 }
 
-func (e Neigh) message(n *NS) ([]nl.NetlinkRequestData, error) {
+func (e Neigh) message(n *NS) (*netlink.Ndmsg, []attribute, error) {
 	index, err := n.index(e.Dev)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	mac, err := net.ParseMAC(e.MAC)
 	msg := &netlink.Ndmsg{Family: uint8(FamilyOf(e.Addr)), Index: uint32(index), State: netlink.NUD_PERMANENT}
-	return []nl.NetlinkRequestData{msg, attrAddr(netlink.NDA_DST, e.Addr), attr(netlink.NDA_LLADDR, mac)}, err
+	return msg, []attribute{attrAddr(netlink.NDA_DST, e.Addr), attr(netlink.NDA_LLADDR, mac)}, err
 }
 
 // Check reports an entry that is missing, has another MAC address, or is not permanent.

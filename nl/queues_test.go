@@ -4,6 +4,7 @@
 package nl
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink/nl"
@@ -13,14 +14,11 @@ import (
 // TestQueues: each end of a pair asks for one queue in each direction. What the kernel makes without that depends on the CPUs of
 // the machine.
 func TestQueues(t *testing.T) {
-	data, err := Veth{Name: "near", Peer: "far", PeerNS: &NS{}}.message()
+	attrs, err := Veth{Name: "near", Peer: "far", PeerNS: &NS{}}.attrs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var near []byte
-	for _, d := range data[1:] { // behind the struct ifinfomsg
-		near = append(near, d.Serialize()...)
-	}
+	near := slices.Concat(attrs...)
 	info := attrIn(t, near, unix.IFLA_LINKINFO)
 	peer := attrIn(t, attrIn(t, info, nl.IFLA_INFO_DATA), nl.VETH_INFO_PEER)
 	for end, attrs := range map[string][]byte{"near": near, "far": peer[unix.SizeofIfInfomsg:]} {

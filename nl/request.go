@@ -4,12 +4,9 @@
 package nl
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
-	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -17,13 +14,13 @@ import (
 )
 
 // A requester is a method of NS: request or exact.
-type requester func(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error)
+type requester func(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error)
 
-// request sends one message of a netlink family and returns the answers of type answer. With
+// request sends one message of a netlink family, a header and attributes, and returns the answers of type answer. With
 // strict checking the kernel dumps only what the message asks for (one link's addresses, one
 // table's routes). Package netlink reads everything and chooses.
-func (n *NS) request(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error) {
-	msgs, err := n.exact(family, typ, flags, answer, data...)
+func (n *NS) request(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error) {
+	msgs, err := n.exact(family, typ, flags, answer, head, attrs...)
 	if errors.Is(err, netlink.ErrDumpInterrupted) {
 		err = nil
 	}
@@ -32,7 +29,7 @@ func (n *NS) request(family, typ, flags int, answer uint16, data ...nl.NetlinkRe
 
 // exact is request for callers who must know that nothing is missing. A dump that was
 // interrupted in each try is an error, netlink.ErrDumpInterrupted.
-func (n *NS) exact(family, typ, flags int, answer uint16, data ...nl.NetlinkRequestData) ([][]byte, error) {
+func (n *NS) exact(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, err := n.socket(family)
@@ -41,17 +38,15 @@ func (n *NS) exact(family, typ, flags int, answer uint16, data ...nl.NetlinkRequ
 	}
 	var msgs [][]byte
 	err = retry(func() error {
-		req := nl.NewNetlinkRequest(typ, flags)
-		req.Data = data
-		msgs, err = s.exchange(req, answer)
+		msgs, err = s.exchange(typ, flags, answer, head, attrs)
 		return err
 	})
 	return msgs, kernel(err)
 }
 
 // change is a request that adds, changes or deletes something.
-func (n *NS) change(typ, flags int, data ...nl.NetlinkRequestData) error {
-	_, err := n.request(unix.NETLINK_ROUTE, typ, flags|unix.NLM_F_ACK, 0, data...)
+func (n *NS) change(typ, flags int, head nl.NetlinkRequestData, attrs ...attribute) error {
+	_, err := n.request(unix.NETLINK_ROUTE, typ, flags|unix.NLM_F_ACK, 0, head, attrs...)
 	return err
 }
 
@@ -108,48 +103,4 @@ func (a absence) Unwrap() error        { return a.error }
 // differs is the error of Check about an object with another property than it should have.
 func differs(what string, got, want any) error {
 	return fmt.Errorf("%s is %v, not %v", what, got, want)
-}
-
-func attr(typ int, data []byte) *nl.RtAttr      { return nl.NewRtAttr(typ, data) }
-func attrAddr(typ int, a netip.Addr) *nl.RtAttr { return attr(typ, a.AsSlice()) }
-func attr32(typ int, v uint32) *nl.RtAttr       { return attr(typ, nl.Uint32Attr(v)) }
-func attrString(typ int, s string) *nl.RtAttr   { return attr(typ, nl.ZeroTerminated(s)) }
-
-// number reads a number of one, two or four bytes.
-func number(b []byte) uint32 {
-	switch len(b) {
-	case 1:
-		return uint32(b[0])
-	case 2:
-		return uint32(binary.NativeEndian.Uint16(b))
-	case 4:
-		return binary.NativeEndian.Uint32(b)
-	}
-	return 0
-}
-
-// ordered reads a number of four bytes in network byte order, as nftables writes it.
-func ordered(b []byte) uint32 {
-	if len(b) != 4 {
-		return 0
-	}
-	return binary.BigEndian.Uint32(b)
-}
-
-// attrsOf are the attributes of a message by their types, up to one that is incomplete.
-func attrsOf(b []byte) iter.Seq2[int, []byte] {
-	return func(yield func(int, []byte) bool) {
-		for len(b) >= unix.SizeofNlAttr {
-			size, typ := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
-			if size < unix.SizeofNlAttr || size > len(b) || !yield(int(typ&nl.NLA_TYPE_MASK), b[unix.SizeofNlAttr:size]) {
-				return
-			}
-			b = b[min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b)):]
-		}
-	}
-}
-
-func addrFrom(b []byte) netip.Addr {
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

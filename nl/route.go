@@ -73,31 +73,31 @@ func (r Route) scope() int {
 
 // Add adds the route, or replaces another one to Dst.
 func (r Route) Add(n *NS) error {
-	msg, err := r.message(n)
+	msg, attrs, err := r.message(n)
 	if err != nil {
 		return err
 	}
-	err = n.change(unix.RTM_NEWROUTE, addNew, msg...)
+	err = n.change(unix.RTM_NEWROUTE, addNew, msg, attrs...)
 	if !r.Replace || !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if r.Check(n) == nil {
 		return errSame
 	}
-	return n.change(unix.RTM_NEWROUTE, addReplace, msg...)
+	return n.change(unix.RTM_NEWROUTE, addReplace, msg, attrs...)
 }
 
 // Del deletes the route, and not another one to Dst.
 func (r Route) Del(n *NS) error {
-	msg, err := r.message(n)
+	msg, attrs, err := r.message(n)
 	if err != nil {
 		return err
 	}
-	return n.change(unix.RTM_DELROUTE, 0, msg...)
+	return n.change(unix.RTM_DELROUTE, 0, msg, attrs...)
 }
 
 // message is the route as the kernel has it.
-func (r Route) message(n *NS) ([]nl.NetlinkRequestData, error) {
+func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Scope = uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), uint8(r.scope())
 	msg.Protocol, msg.Type = uint8(cmp.Or(r.Protocol, unix.RTPROT_BOOT)), unix.RTN_UNICAST
@@ -107,30 +107,28 @@ func (r Route) message(n *NS) ([]nl.NetlinkRequestData, error) {
 	if r.Type != "" {
 		t, ok := routeTypes[r.Type]
 		if !ok {
-			return nil, fmt.Errorf("unknown type of route %q", r.Type)
+			return nil, nil, fmt.Errorf("unknown type of route %q", r.Type)
 		}
 		msg.Type = uint8(t)
 	}
-	data := []nl.NetlinkRequestData{msg, attrAddr(unix.RTA_DST, r.Dst.Addr()), attr32(unix.RTA_TABLE, uint32(r.table()))}
+	attrs := []attribute{attrAddr(unix.RTA_DST, r.Dst.Addr()), attr32(unix.RTA_TABLE, uint32(r.table()))}
 	if r.Via.IsValid() {
-		data = append(data, attrAddr(unix.RTA_GATEWAY, r.Via))
+		attrs = append(attrs, attrAddr(unix.RTA_GATEWAY, r.Via))
 	}
 	if r.Src.IsValid() {
-		data = append(data, attrAddr(unix.RTA_PREFSRC, r.Src))
+		attrs = append(attrs, attrAddr(unix.RTA_PREFSRC, r.Src))
 	}
 	if r.Metric > 0 {
-		data = append(data, attr32(unix.RTA_PRIORITY, uint32(r.Metric)))
+		attrs = append(attrs, attr32(unix.RTA_PRIORITY, uint32(r.Metric)))
 	}
 	if r.MTU > 0 {
-		metrics := attr(unix.RTA_METRICS, nil)
-		metrics.AddChild(attr32(unix.RTAX_MTU, uint32(r.MTU)))
-		data = append(data, metrics)
+		attrs = append(attrs, nest(unix.RTA_METRICS, attr32(unix.RTAX_MTU, uint32(r.MTU))))
 	}
 	if r.Dev == "" {
-		return data, nil
+		return msg, attrs, nil
 	}
 	index, err := n.index(r.Dev)
-	return append(data, attr32(unix.RTA_OIF, uint32(index))), err
+	return msg, append(attrs, attr32(unix.RTA_OIF, uint32(index))), err
 }
 
 // routeTypes are the types of rtnetlink(7) by ip(8)'s names.
@@ -225,14 +223,14 @@ type kernelRoute struct {
 func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)
-	data := []nl.NetlinkRequestData{msg}
+	var attrs []attribute
 	if f.Table != 0 {
-		data = append(data, attr32(unix.RTA_TABLE, f.Table))
+		attrs = append(attrs, attr32(unix.RTA_TABLE, f.Table))
 	}
 	if index != 0 {
-		data = append(data, attr32(unix.RTA_OIF, uint32(index)))
+		attrs = append(attrs, attr32(unix.RTA_OIF, uint32(index)))
 	}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, data...)
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, msg, attrs...)
 	if absent(err) { // the table, or the family
 		return nil, nil
 	}

@@ -76,7 +76,7 @@ func tableName(t uint32) string {
 // Add adds the rule. The kernel refuses only a rule that is the same in everything but the
 // protocol (rule_exists). So nobody must list the rules of all pods to compare.
 func (r Rule) Add(n *NS) error {
-	err := n.change(unix.RTM_NEWRULE, addNew, r.message(unix.FR_ACT_TO_TBL)...)
+	err := r.change(n, unix.RTM_NEWRULE, addNew, unix.FR_ACT_TO_TBL)
 	if errors.Is(err, fs.ErrExist) {
 		return errSame
 	}
@@ -84,7 +84,7 @@ func (r Rule) Add(n *NS) error {
 }
 
 // Del deletes the rule.
-func (r Rule) Del(n *NS) error { return n.change(unix.RTM_DELRULE, 0, r.message(0)...) }
+func (r Rule) Del(n *NS) error { return r.change(n, unix.RTM_DELRULE, 0, 0) }
 
 // DelRules deletes all rules about packets that arrive by a link. It does not list the rules: a
 // node has some for each pod.
@@ -109,43 +109,43 @@ func (n *NS) DelRules(iif string) error {
 	return nil
 }
 
-// message is the rule as the kernel has it. To delete a rule, action 0 is any action.
-func (r Rule) message(action uint8) []nl.NetlinkRequestData {
+// change sends the rule as the kernel has it. To delete a rule, action 0 is any action.
+func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Type = uint8(r.family()), action
 	if r.Not {
 		msg.Flags = unix.FIB_RULE_INVERT
 	}
-	data := []nl.NetlinkRequestData{msg, attr32(nl.FRA_PRIORITY, uint32(r.Pref))}
+	attrs := []attribute{attr32(nl.FRA_PRIORITY, uint32(r.Pref))}
 	if r.Table < unix.RT_TABLE_COMPAT {
 		msg.Table = uint8(r.Table)
 	} else {
-		data = append(data, attr32(nl.FRA_TABLE, r.Table))
+		attrs = append(attrs, attr32(nl.FRA_TABLE, r.Table))
 	}
 	if r.From.IsValid() {
 		msg.Src_len = uint8(r.From.Bits())
-		data = append(data, attrAddr(nl.FRA_SRC, r.From.Addr()))
+		attrs = append(attrs, attrAddr(nl.FRA_SRC, r.From.Addr()))
 	}
 	if r.To.IsValid() {
 		msg.Dst_len = uint8(r.To.Bits())
-		data = append(data, attrAddr(nl.FRA_DST, r.To.Addr()))
+		attrs = append(attrs, attrAddr(nl.FRA_DST, r.To.Addr()))
 	}
 	if r.Mark != 0 {
-		data = append(data, attr32(nl.FRA_FWMARK, r.Mark), attr32(nl.FRA_FWMASK, r.mask()))
+		attrs = append(attrs, attr32(nl.FRA_FWMARK, r.Mark), attr32(nl.FRA_FWMASK, r.mask()))
 	}
 	if r.IIF != "" {
-		data = append(data, attrString(nl.FRA_IIFNAME, r.IIF))
+		attrs = append(attrs, attrString(nl.FRA_IIFNAME, r.IIF))
 	}
 	if r.OIF != "" {
-		data = append(data, attrString(nl.FRA_OIFNAME, r.OIF))
+		attrs = append(attrs, attrString(nl.FRA_OIFNAME, r.OIF))
 	}
 	if r.MinLen > 0 {
-		data = append(data, attr32(nl.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinLen-1)))
+		attrs = append(attrs, attr32(nl.FRA_SUPPRESS_PREFIXLEN, uint32(r.MinLen-1)))
 	}
 	if r.Protocol != 0 {
-		data = append(data, attr(nl.FRA_PROTOCOL, []byte{uint8(r.Protocol)}))
+		attrs = append(attrs, attr(nl.FRA_PROTOCOL, []byte{uint8(r.Protocol)}))
 	}
-	return data
+	return n.change(typ, flags, msg, attrs...)
 }
 
 // Check looks for the rule. Who put it there does not matter.

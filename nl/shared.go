@@ -23,11 +23,8 @@ var ErrShared = errors.New("other links use it: slaves of ipvlan, maybe in pods,
 // the mode does not have. Before that it refuses, with EBUSY, a link whose packets another kind
 // of link receives (macvlan_port_create, since Linux 4.5).
 func (n *NS) unshared(l Link) error {
-	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("macvlan"))
-	options := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
-	options.AddRtAttr(nl.IFLA_MACVLAN_MODE, nl.Uint32Attr(nl.MACVLAN_MODE_PRIVATE))
-	options.AddRtAttr(nl.IFLA_MACVLAN_MACADDR_MODE, nl.Uint32Attr(nl.MACVLAN_MACADDR_FLUSH)) // only of MACVLAN_MODE_SOURCE
+	info := linkInfo("macvlan", attr32(nl.IFLA_MACVLAN_MODE, nl.MACVLAN_MODE_PRIVATE),
+		attr32(nl.IFLA_MACVLAN_MACADDR_MODE, nl.MACVLAN_MACADDR_FLUSH)) // only of MACVLAN_MODE_SOURCE
 	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info,
 		attrString(unix.IFLA_IFNAME, "macvlan-probe"), attr32(unix.IFLA_LINK, uint32(l.Index)))
 	switch {

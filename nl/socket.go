@@ -21,8 +21,11 @@ import (
 //
 // Package netlink has one, too. That waits for answers in the runtime's poller, and reads each
 // into 64 kB of a stack that must grow for it. But there is nothing to wait for: the kernel's
-// answer is ready when sendto(2) returns (netlink_unicast).
-type socket struct{ fd int }
+// answer is ready when write(2) returns (netlink_unicast).
+type socket struct {
+	fd  int
+	seq uint32 // of the last request
+}
 
 // rooms are for answers. Each has room for the largest, and most answers are small. So an answer is copied, and the next
 // one is read into the same pages of memory.
@@ -34,14 +37,15 @@ func (n *NS) netlink(family int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	// Anybody may send to a netlink socket, but only the kernel to one that is connected to it (netlink_getsockbyportid).
+	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		unix.Close(fd)
-		return nil, os.NewSyscallError("bind", err)
+		return nil, os.NewSyscallError("connect", err)
 	}
 	// Kernels before 4.20 do not have the option. They answer with more than the request asks
 	// for, and the readers of the answers filter that.
 	_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
-	return &socket{fd}, nil
+	return &socket{fd: fd}, nil
 }
 
 func (s *socket) close() { unix.Close(s.fd) }
@@ -53,9 +57,10 @@ var ErrUnanswered = errors.New("netlink has not answered")
 // exchange sends a request, and returns the kernel's answers up to their end. The end is an
 // acknowledgement, the end of a dump, or the only answer. With a type other than 0, exchange
 // returns only answers of that type.
-func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte, err error) {
-	if err := unix.Sendto(s.fd, req.Serialize(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return nil, os.NewSyscallError("sendto", err)
+func (s *socket) exchange(typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs []attribute) (answers [][]byte, err error) {
+	s.seq++
+	if _, err := unix.Write(s.fd, encode(typ, flags, s.seq, head, attrs)); err != nil {
+		return nil, os.NewSyscallError("write", err)
 	}
 	interrupted := false
 	for {
@@ -68,7 +73,7 @@ func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte,
 			if m, b, err = cut(b); err != nil {
 				return nil, err
 			}
-			if m.seq != req.Seq { // the answer to an earlier exchange that failed
+			if m.seq != s.seq { // the answer to an earlier exchange that failed
 				continue
 			}
 			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
@@ -76,7 +81,7 @@ func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte,
 			switch {
 			case m.typ == unix.NLMSG_ERROR, m.typ == unix.NLMSG_DONE:
 				done, err = true, m.errno()
-			case typ == 0, typ == m.typ:
+			case answer == 0, answer == m.typ:
 				answers = append(answers, m.data)
 			default:
 				done = false
@@ -91,19 +96,37 @@ func (s *socket) exchange(req *nl.NetlinkRequest, typ uint16) (answers [][]byte,
 	}
 }
 
-// receive reads one datagram from the kernel.
+// encode makes a message of a header and attributes.
+func encode(typ, flags int, seq uint32, head nl.NetlinkRequestData, attrs []attribute) []byte {
+	ne, data := binary.NativeEndian, head.Serialize()
+	size := unix.SizeofNlMsghdr + aligned(len(data))
+	for _, a := range attrs {
+		size += len(a)
+	}
+	b := ne.AppendUint32(make([]byte, 0, size), uint32(size))
+	b = ne.AppendUint16(b, uint16(typ))
+	b = ne.AppendUint16(b, uint16(unix.NLM_F_REQUEST|flags))
+	b = ne.AppendUint32(b, seq)
+	b = ne.AppendUint32(b, 0) // the kernel knows the sender
+	b = append(b, data...)
+	b = b[:unix.SizeofNlMsghdr+aligned(len(data))]
+	for _, a := range attrs {
+		b = append(b, a...)
+	}
+	return b
+}
+
+// receive reads one datagram.
 func (s *socket) receive() ([]byte, error) {
 	room := rooms.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
 	defer rooms.Put(room)
 	for {
-		n, from, err := unix.Recvfrom(s.fd, room[:], unix.MSG_TRUNC)
-		switch sender, _ := from.(*unix.SockaddrNetlink); {
+		switch n, err := unix.Read(s.fd, room[:]); {
 		case err == unix.EINTR:
 		case err != nil:
-			return nil, os.NewSyscallError("recvfrom", err)
-		case sender == nil || sender.Pid != 0: // anybody may send to a netlink socket
-		case n > len(room):
-			return nil, fmt.Errorf("the kernel's answer has %d bytes: %w", n, unix.EMSGSIZE)
+			return nil, os.NewSyscallError("read", err)
+		case n == len(room): // and maybe more. The kernel makes smaller ones (netlink_dump: 32 kB).
+			return nil, fmt.Errorf("the kernel's answer has %d bytes or more: %w", n, unix.EMSGSIZE)
 		default:
 			return bytes.Clone(room[:n]), nil
 		}
@@ -132,8 +155,7 @@ func cut(b []byte) (m message, rest []byte, err error) {
 		seq:   binary.NativeEndian.Uint32(b[8:]),
 		data:  b[unix.SizeofNlMsghdr:size],
 	}
-	next := (size + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1)
-	return m, b[min(next, len(b)):], nil
+	return m, b[min(aligned(size), len(b)):], nil
 }
 
 // errno is the error at the end of an exchange, or nil.

@@ -234,9 +234,9 @@ func (t Table) itself(n *NS) ([]byte, error) {
 
 // get asks for the one object of the table's family that the attributes name, and returns the
 // attributes of that object.
-func (t Table) get(n *NS, typ int, which ...nl.NetlinkRequestData) ([]byte, error) {
-	data := append([]nl.NetlinkRequestData{&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}}, which...)
-	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0, data...)
+func (t Table) get(n *NS, typ int, which ...attribute) ([]byte, error) {
+	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0,
+		&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}, which...)
 	if err == nil && (len(msgs) != 1 || len(msgs[0]) < nl.SizeofNfgenmsg) {
 		err = fmt.Errorf("netlink sent %d answers about one object", len(msgs))
 	}

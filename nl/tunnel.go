@@ -86,25 +86,18 @@ func (t Tunnel) Add(n *NS) error {
 	if err := checkName(t.Name); err != nil {
 		return err
 	}
-	data := attr(nl.IFLA_INFO_DATA, nil)
-	for _, a := range []*nl.RtAttr{
+	options := []attribute{
 		attrAddr(nl.IFLA_IPTUN_LOCAL, t.Local), attr(nl.IFLA_IPTUN_TTL, []byte{tunnelHopLimit}), attr(nl.IFLA_IPTUN_PMTUDISC, []byte{1}),
-		attr(nl.IFLA_IPTUN_ENCAP_TYPE, nl.Uint16Attr(encapFOU)), attr(nl.IFLA_IPTUN_ENCAP_DPORT, binary.BigEndian.AppendUint16(nil, t.Port)),
-	} {
-		data.AddChild(a)
+		attr16(nl.IFLA_IPTUN_ENCAP_TYPE, encapFOU), attr(nl.IFLA_IPTUN_ENCAP_DPORT, binary.BigEndian.AppendUint16(nil, t.Port)),
 	}
 	if t.Local.Is6() {
-		data.AddRtAttr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPV6})
-		data.AddRtAttr(nl.IFLA_IPTUN_FLAGS, nl.Uint32Attr(ignEncapLimit))
+		options = append(options, attr(nl.IFLA_IPTUN_PROTO, []byte{unix.IPPROTO_IPV6}), attr32(nl.IFLA_IPTUN_FLAGS, ignEncapLimit))
 	}
-	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte(t.kind()))
-	info.AddChild(data)
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	add := func() error {
 		return n.change(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
-			attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), info)
+			attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), linkInfo(t.kind(), options...))
 	}
 	err := add()
 	if errors.Is(err, unix.EINVAL) { // the encapsulation may be in a module

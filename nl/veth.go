@@ -70,11 +70,11 @@ func (v Veth) Add(n *NS) error {
 	if v.PeerNS == nil {
 		return errGone
 	}
-	msg, err := v.message()
+	attrs, err := v.attrs()
 	if err != nil {
 		return err
 	}
-	if err := n.change(unix.RTM_NEWLINK, addNew, msg...); err != nil {
+	if err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
 	// The kernel takes an alias only for a link that it has, and sets an end up
@@ -89,8 +89,8 @@ func (v Veth) Add(n *NS) error {
 	return err
 }
 
-// message is the pair as the kernel creates it.
-func (v Veth) message() ([]nl.NetlinkRequestData, error) {
+// attrs are the pair as the kernel creates it.
+func (v Veth) attrs() ([]attribute, error) {
 	near, err := v.end(v.Name, v.MAC, v.Group)
 	if err != nil {
 		return nil, err
@@ -99,26 +99,16 @@ func (v Veth) message() ([]nl.NetlinkRequestData, error) {
 	if err != nil {
 		return nil, err
 	}
-	info := attr(unix.IFLA_LINKINFO, nil)
-	info.AddRtAttr(nl.IFLA_INFO_KIND, []byte("veth"))
-	peer := info.AddRtAttr(nl.IFLA_INFO_DATA, nil).AddRtAttr(nl.VETH_INFO_PEER, nil)
-	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
-	for _, a := range append(far, attr32(unix.IFLA_NET_NS_FD, uint32(v.PeerNS.fd))) {
-		peer.AddChild(a)
-	}
-	msg := []nl.NetlinkRequestData{linkMessage(), info}
-	for _, a := range near {
-		msg = append(msg, a)
-	}
-	return msg, nil
+	peer := append([]attribute{linkMessage().Serialize(), attr32(unix.IFLA_NET_NS_FD, uint32(v.PeerNS.fd))}, far...)
+	return append(near, linkInfo("veth", nest(nl.VETH_INFO_PEER, peer...))), nil
 }
 
 // end returns the attributes of one end.
-func (v Veth) end(name, mac string, group uint32) ([]*nl.RtAttr, error) {
+func (v Veth) end(name, mac string, group uint32) ([]attribute, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	attrs := []*nl.RtAttr{attrString(unix.IFLA_IFNAME, name), attr32(unix.IFLA_NUM_TX_QUEUES, 1), attr32(unix.IFLA_NUM_RX_QUEUES, 1)}
+	attrs := []attribute{attrString(unix.IFLA_IFNAME, name), attr32(unix.IFLA_NUM_TX_QUEUES, 1), attr32(unix.IFLA_NUM_RX_QUEUES, 1)}
 	if v.MTU > 0 {
 		attrs = append(attrs, attr32(unix.IFLA_MTU, uint32(v.MTU)))
 	}
@@ -145,10 +135,7 @@ func (v Veth) setUp(n *NS) error {
 		}
 	}
 	if v.NoLinkLocal {
-		inet6 := attr(unix.AF_INET6, nil)
-		inet6.AddRtAttr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE})
-		spec := attr(unix.IFLA_AF_SPEC, nil)
-		spec.AddChild(inet6)
+		spec := nest(unix.IFLA_AF_SPEC, nest(unix.AF_INET6, attr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE})))
 		if err := n.setLink(v.Name, 0, v.Alias, spec); !errors.Is(err, unix.EAFNOSUPPORT) {
 			return err
 		}

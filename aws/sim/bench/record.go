@@ -173,7 +173,7 @@ func (r *recording) bpf(c trace.Call) error {
 func (r *recording) setIndex(index int) error {
 	const ifIndex = unix.SizeofNlMsghdr + 4 // of the struct ifinfomsg behind the struct nlmsghdr
 	for _, p := range r.pointers {
-		if p.arg != 1 || r.calls[p.call].Number != unix.SYS_SENDTO {
+		if p.arg != 1 || r.calls[p.call].Number != unix.SYS_WRITE {
 			continue
 		}
 		m := r.data[p.to:][:r.calls[p.call].Args[2]]
@@ -188,7 +188,7 @@ func (r *recording) setIndex(index int) error {
 // createsVeth reports whether a message of netlink creates a veth pair.
 func createsVeth(m []byte) bool {
 	const typ, flags = 4, 6 // of the struct nlmsghdr
-	return binary.NativeEndian.Uint16(m[typ:]) == unix.RTM_NEWLINK && binary.NativeEndian.Uint16(m[flags:])&unix.NLM_F_CREATE != 0 &&
+	return len(m) > unix.SizeofNlMsghdr && binary.NativeEndian.Uint16(m[typ:]) == unix.RTM_NEWLINK && binary.NativeEndian.Uint16(m[flags:])&unix.NLM_F_CREATE != 0 &&
 		bytes.Contains(m, []byte("\x08\x00\x01\x00veth")) // IFLA_INFO_KIND
 }
 

@@ -150,7 +150,7 @@ func TestNameIndex(t *testing.T) {
 		message(unix.RTM_NEWLINK, unix.NLM_F_CREATE, "veth"),
 	} {
 		r.pointers = append(r.pointers, pointer{call: len(r.calls), arg: 1, to: r.keep(m)})
-		r.calls = append(r.calls, image.Call{Number: unix.SYS_SENDTO, Args: [6]uintptr{2: uintptr(len(m))}})
+		r.calls = append(r.calls, image.Call{Number: unix.SYS_WRITE, Args: [6]uintptr{2: uintptr(len(m))}})
 	}
 	if err := r.setIndex(263); err != nil {
 		t.Fatal(err)

@@ -57,10 +57,8 @@ var signatures = map[uint64][]kind{
 	unix.SYS_CLOCK_GETTIME: {value, answer},
 	unix.SYS_SETNS:         {value, value},
 	unix.SYS_SOCKET:        {value, value, value},
-	unix.SYS_BIND:          {value, sized, value},
+	unix.SYS_CONNECT:       {value, sized, value},
 	unix.SYS_SETSOCKOPT:    {value, value, value, sized, value},
 	unix.SYS_GETSOCKNAME:   {value, answer, 4},
-	unix.SYS_SENDTO:        {value, sized, value, value, sized, value},
-	unix.SYS_RECVFROM:      {value, answer, value, value, answer, 4},
 	unix.SYS_BPF:           {value, sized, value},
 }
