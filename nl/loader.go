@@ -4,8 +4,6 @@
 package nl
 
 import (
-	"fmt"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
@@ -50,14 +48,14 @@ func (l *loader) open() (err error) {
 	if l.maps.Looped, err = l.openMap("looped", sets/4); err != nil {
 		return err
 	}
-	l.which = fmt.Sprintf(":%d:%d", mapID(l.maps.Kept), mapID(l.maps.Looped))
+	l.which = ":" + decimal(mapID(l.maps.Kept)) + ":" + decimal(mapID(l.maps.Looped))
 	return nil
 }
 
 // openMap opens a map by its name, with a number of sets of an eighth of a kB each. A pinned map
 // outlives this release, so its name must change with its layout.
 func (l *loader) openMap(name string, sets uint32) (int, error) {
-	layout := fmt.Sprint(name, " ", bpf.MapKeySize, bpf.MapValueSize, bpf.MapSets)
+	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
 	const anyRelease = "cbf29ce484222325" // the hash of nothing, as the first releases named the maps: all share them
 	return l.keep(objectName(layout, anyRelease), func() (int, error) { return createMap(bpf.MapKeySize, bpf.MapValueSize, sets) })
 }

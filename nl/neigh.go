@@ -10,8 +10,8 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"unsafe"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,14 +54,14 @@ func (e Neigh) Del(n *NS) error {
 	return n.change(unix.RTM_DELNEIGH, 0, msg, attrs...)
 }
 
-func (e Neigh) message(n *NS) (*netlink.Ndmsg, []attribute, error) {
+func (e Neigh) message(n *NS) (*neighMessage, []attribute, error) {
 	index, err := n.index(e.Dev)
 	if err != nil {
 		return nil, nil, err
 	}
 	mac, err := net.ParseMAC(e.MAC)
-	msg := &netlink.Ndmsg{Family: uint8(FamilyOf(e.Addr)), Index: uint32(index), State: netlink.NUD_PERMANENT}
-	return msg, []attribute{attrAddr(netlink.NDA_DST, e.Addr), attr(netlink.NDA_LLADDR, mac)}, err
+	msg := &neighMessage{Family: uint8(FamilyOf(e.Addr)), Ifindex: int32(index), State: unix.NUD_PERMANENT}
+	return msg, []attribute{attrAddr(unix.NDA_DST, e.Addr), attr(unix.NDA_LLADDR, mac)}, err
 }
 
 // Check reports an entry that is missing, has another MAC address, or is not permanent.
@@ -70,8 +70,8 @@ func (e Neigh) Check(n *NS) error {
 	if err != nil {
 		return err
 	}
-	ask := &netlink.Ndmsg{Family: uint8(FamilyOf(e.Addr)), Index: uint32(index)}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask, attrAddr(netlink.NDA_DST, e.Addr))
+	ask := &neighMessage{Family: uint8(FamilyOf(e.Addr)), Ifindex: int32(index)}
+	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask, attrAddr(unix.NDA_DST, e.Addr))
 	if err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (e Neigh) Check(n *NS) error {
 		return err
 	case mac != e.MAC:
 		return differs("lladdr", mac, e.MAC)
-	case state&netlink.NUD_PERMANENT == 0:
+	case state&unix.NUD_PERMANENT == 0:
 		return errors.New("the entry is not permanent")
 	}
 	return nil
@@ -97,9 +97,18 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 		return "", 0, fmt.Errorf("%d bytes are no neighbour", len(m))
 	}
 	for typ, value := range attrsOf(m[unix.SizeofNdMsg:]) {
-		if typ == netlink.NDA_LLADDR {
+		if typ == unix.NDA_LLADDR {
 			mac = net.HardwareAddr(value).String()
 		}
 	}
 	return mac, binary.NativeEndian.Uint16(m[8:]), nil
+}
+
+// neighMessage is the header of a message about a neighbour, struct ndmsg of rtnetlink(7).
+type neighMessage unix.NdMsg
+
+func (m *neighMessage) Len() int { return unix.SizeofNdMsg }
+
+func (m *neighMessage) Serialize() []byte {
+	return (*[unix.SizeofNdMsg]byte)(unsafe.Pointer(m))[:]
 }

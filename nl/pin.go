@@ -57,7 +57,7 @@ func unpin() (err error) {
 
 // objCommand opens or pins an object, see bpf(2).
 func objCommand(command uintptr, name string, fd int) (int, error) {
-	file := append([]byte(filepath.Join(pins, name)), 0)
+	file := append([]byte(pins+"/"+name), 0)
 	attr := struct {
 		path      *byte
 		fd, flags uint32

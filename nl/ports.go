@@ -4,7 +4,6 @@
 package nl
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -16,7 +15,7 @@ type LocalPorts struct{ First, Last uint16 }
 func (p LocalPorts) String() string { return p.sysctl().String() }
 
 func (p LocalPorts) sysctl() Sysctl {
-	return Sysctl{Key: "net/ipv4/ip_local_port_range", Value: fmt.Sprintf("%d %d", p.First, p.Last)} // also for IPv6
+	return Sysctl{Key: "net/ipv4/ip_local_port_range", Value: decimal(p.First) + " " + decimal(p.Last)} // also for IPv6
 }
 
 // Add sets the range.

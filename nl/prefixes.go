@@ -35,17 +35,16 @@ func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	default:
 		text += p.String()
 	}
-	load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
-	if f == "ip6" {
-		load.Offset, load.Len = 8, 16
-	}
-	if word == "daddr" {
-		load.Offset += load.Len
-	}
-	code := []expr.Any{&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{family}), load}
 	return Term{text, func(c *nftables.Conn, t *nftables.Table) ([]expr.Any, error) {
+		load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
+		if f == "ip6" {
+			load.Offset, load.Len = 8, 16
+		}
+		if word == "daddr" {
+			load.Offset += load.Len
+		}
 		compare, err := compare(c, t, prefixes, not)
-		return append(code[:3:3], compare...), err
+		return append(exprs(&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{family}), load), compare...), err
 	}}
 }
 

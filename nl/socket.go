@@ -11,7 +11,6 @@ import (
 	"os"
 	"sync"
 
-	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -87,7 +86,7 @@ func (s *socket) exchange(typ, flags int, answer uint16, head nl.NetlinkRequestD
 				done = false
 			}
 			if err == nil && done && interrupted {
-				err = netlink.ErrDumpInterrupted
+				err = nl.ErrDumpInterrupted
 			}
 			if done {
 				return answers, err

@@ -104,8 +104,8 @@ func (s Splice) filters(n *NS) (atVeth, atENI filter, err error) {
 	if err != nil {
 		return atVeth, atENI, err
 	}
-	atVeth.name = fingerprint(fmt.Sprint("onward ", s.MAC, s.Mark, atENI.index))
-	atENI.name = fingerprint(fmt.Sprint("unawaited ", atVeth.index))
+	atVeth.name = fingerprint("onward " + s.MAC + decimal(s.Mark) + " " + decimal(atENI.index))
+	atENI.name = fingerprint("unawaited " + decimal(atVeth.index))
 	return atVeth, atENI, nil
 }
 

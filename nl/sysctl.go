@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -141,7 +140,7 @@ func (s Sysctl) readFrom(fd int) (string, error) {
 	return strings.Join(strings.Fields(string(room[:n])), " "), nil
 }
 
-func (s Sysctl) path() string { return filepath.Join("/proc/sys", s.Key) }
+func (s Sysctl) path() string { return "/proc/sys/" + s.Key }
 
 // Sysctl reads a parameter of the namespace.
 func (n *NS) Sysctl(key string) (string, error) { return Sysctl{Key: key}.read(n) }

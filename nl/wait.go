@@ -10,7 +10,8 @@ import (
 	"io/fs"
 	"net"
 
-	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,31 +41,36 @@ var errLost = errors.New("netlink events were lost")
 // awaitMAC subscribes, looks, and waits, in this order: a link that appears after the look is an
 // event.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
-	events, done := make(chan netlink.LinkUpdate), make(chan struct{})
-	if err := netlink.LinkSubscribeWithOptions(events, done, netlink.LinkSubscribeOptions{Namespace: &n.fd}); err != nil {
+	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
+	if err != nil {
 		return Link{}, fmt.Errorf("subscribe: %w", err)
 	}
-	defer func() {
-		close(done)
-		for range events { // so that the reader ends
-		}
-	}()
-	if l, err := n.findMAC(hw); !errors.Is(err, fs.ErrNotExist) {
-		return l, err
-	}
+	defer events.Close()
+	defer context.AfterFunc(ctx, events.Close)()
 	for {
-		select {
-		case <-ctx.Done():
-			return Link{}, context.Cause(ctx)
-		case e, ok := <-events:
-			if !ok {
-				return Link{}, errLost
+		// An event may be older than a second one that has renamed the link. So each is only a reason to look.
+		if l, err := n.findMAC(hw); !errors.Is(err, fs.ErrNotExist) {
+			return l, err
+		}
+		if err := announced(events, hw); err != nil {
+			if ctx.Err() != nil {
+				return Link{}, context.Cause(ctx)
 			}
-			if e.Header.Type == unix.RTM_NEWLINK && e.Attrs().HardwareAddr.String() == hw.String() {
-				// The event may be older than a second one that has renamed the link.
-				if l, err := n.findMAC(hw); !errors.Is(err, fs.ErrNotExist) {
-					return l, err
-				}
+			return Link{}, errLost
+		}
+	}
+}
+
+// announced waits until the kernel announces a link with the MAC address, or a change of one.
+func announced(events *nl.NetlinkSocket, hw net.HardwareAddr) error {
+	for {
+		msgs, from, err := events.Receive()
+		if err != nil {
+			return err
+		}
+		for _, m := range msgs {
+			if from.Pid == 0 && m.Header.Type == unix.RTM_NEWLINK && parseLink(m.Data).MAC == hw.String() {
+				return nil
 			}
 		}
 	}

@@ -3,17 +3,14 @@
 
 package plugin
 
-import (
-	"fmt"
-	"hash/fnv"
-)
+import "hash/fnv"
 
 // Digest identifies an attachment to a network by 16 bytes. A name or a number takes as many
 // of them as it has room for. The digest need not withstand an adversary, who could as well
 // ask for the same attachment twice.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()
-	fmt.Fprintf(h, "%s\x00%s\x00%s", network, a.ContainerID, a.IfName)
+	h.Write([]byte(network + "\x00" + a.ContainerID + "\x00" + a.IfName))
 	return h.Sum(nil)
 }
 
