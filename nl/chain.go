@@ -90,18 +90,19 @@ func (c Chain) fingerprints() []fingerprinted {
 // check compares the chain itself with the one in the kernel. The comments of its rules do not
 // change when somebody sets another policy.
 func (c Chain) check(n *NS, t Table) error {
-	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name), attrString(unix.NFTA_CHAIN_NAME, c.Name))
+	is, _, err := t.chain(n, c.Name)
 	if err != nil {
 		return err
 	}
-	if got, want := parseChain(msg).header(), c.header(); got != want {
+	if got, want := is.header(), c.header(); got != want {
 		return differs("chain "+c.Name, got, want)
 	}
 	return nil
 }
 
-// parseChain reads the kernel's answer about a chain, except its name and its rules.
-func parseChain(msg []byte) (c Chain) {
+// chain asks for a chain of the table. It returns how the chain is called, and how many rules it has.
+func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
+	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name), attrString(unix.NFTA_CHAIN_NAME, name))
 	for typ, value := range attrsOf(msg) {
 		switch typ {
 		case unix.NFTA_CHAIN_TYPE:
@@ -112,9 +113,11 @@ func parseChain(msg []byte) (c Chain) {
 			}
 		case unix.NFTA_CHAIN_HOOK:
 			c.parseHook(value)
+		case unix.NFTA_CHAIN_USE: // nobody else refers to a chain that netfilter calls
+			rules = int(ordered(value))
 		}
 	}
-	return c
+	return c, rules, err
 }
 
 func (c *Chain) parseHook(msg []byte) {

@@ -4,6 +4,7 @@
 package nl
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,11 +57,14 @@ func (t Table) String() string {
 }
 
 // Add installs the table. It replaces a table of the same name that differs, because somebody
-// has flushed it or another version has made it. The check before makes a second Add cheap.
+// has flushed it or another version has made it. The look before makes a second Add cheap.
 func (t Table) Add(n *NS) error {
-	err := t.Check(n)
-	if err == nil {
+	if t.stands(n) {
 		return errSame
+	}
+	err := t.Check(n)
+	if err == nil { // an earlier release has made it, without a seal
+		return cmp.Or(t.seal(n), errSame)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		// Deletion is slow, so do not delete a table that is not there.
@@ -109,13 +113,19 @@ func (t Table) install(n *NS, begin func(*nftables.Conn, *nftables.Table) *nftab
 		return err
 	}
 	k := begin(c, &nftables.Table{Family: family, Name: t.Name})
+	c.AddChain(&nftables.Chain{Table: k, Name: t.sealName()})
 	for _, chain := range t.Chains {
 		if err := chain.add(c, k); err != nil {
 			n.forget(c) // with the messages that it has not sent
 			return err
 		}
 	}
-	err = c.Flush()
+	return flush(c)
+}
+
+// flush sends a transaction.
+func flush(c *nftables.Conn) error {
+	err := c.Flush()
 	if errno, ok := errors.AsType[unix.Errno](err); ok { // of the first message; the others have the same
 		err = errno
 	}
@@ -207,9 +217,21 @@ func (t Table) alike(rules []fingerprinted) []fingerprinted {
 // ErrOtherRules is the error of Check about a table with other rules than it should have.
 var ErrOtherRules = errors.New("the rules differ")
 
-// works reports a table that is dormant, whose chains the kernel does not call. It also reports
-// a chain that somebody has changed without its rules.
+// works reports a table that is dormant. It also reports a chain that somebody has changed without its rules.
 func (t Table) works(n *NS) error {
+	if err := t.awake(n); err != nil {
+		return err
+	}
+	for _, c := range t.Chains {
+		if err := c.check(n, t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awake reports a table that is dormant, whose chains the kernel does not call.
+func (t Table) awake(n *NS) error {
 	msg, err := t.itself(n)
 	if err != nil {
 		return err
@@ -217,11 +239,6 @@ func (t Table) works(n *NS) error {
 	for typ, value := range attrsOf(msg) {
 		if typ == unix.NFTA_TABLE_FLAGS && ordered(value)&unix.NFT_TABLE_F_DORMANT != 0 {
 			return errors.New("the table is dormant")
-		}
-	}
-	for _, c := range t.Chains {
-		if err := c.check(n, t); err != nil {
-			return err
 		}
 	}
 	return nil

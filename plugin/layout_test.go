@@ -6,6 +6,7 @@ package plugin
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"reflect"
 	"testing"
@@ -64,8 +65,8 @@ func TestResultWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var want, escaped bytes.Buffer
-		if err := r.PrintTo(&want); err != nil {
+		var printed, want, escaped bytes.Buffer
+		if err := errors.Join(r.PrintTo(&printed), json.Compact(&want, printed.Bytes())); err != nil {
 			t.Fatal(err)
 		}
 		json.HTMLEscape(&escaped, got)
