@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl_test
+
+import (
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// TestSeal: a table without a seal, of an earlier release, gets one, and its rules stay. A table with as many other rules has
+// another seal, and is replaced.
+func TestSeal(t *testing.T) {
+	n, _ := nltest.NS(t, "host")
+	nltest.Need(t, "nftables")
+	nft := func(args ...string) (out string) {
+		t.Helper()
+		if err := n.Do(func() error {
+			b, err := exec.Command("nft", args...).CombinedOutput()
+			out = string(b)
+			return err
+		}); err != nil {
+			t.Fatalf("nft %q: %v\n%s", args, err, out)
+		}
+		return out
+	}
+	sealed := regexp.MustCompile(`chain (rules_[0-9a-f]{16}) \{[^\n]*\n\t\}\n\n?`)
+	seal := func() string {
+		t.Helper()
+		found := sealed.FindAllStringSubmatch(nft("list", "ruleset"), -1)
+		if len(found) != 1 {
+			t.Fatalf("the table has the seals %q", found)
+		}
+		return found[0][1]
+	}
+	handles := func() []string { return strings.Fields(sealed.ReplaceAllString(nft("-a", "list", "ruleset"), "")) }
+	add := func(table nl.Table) {
+		t.Helper()
+		if err := (nl.Wiring{{n, table}}).Add(); err != nil {
+			t.Fatal(err)
+		}
+		if err := table.Check(n); err != nil {
+			t.Error(err)
+		}
+	}
+
+	table := vocabulary()
+	add(table)
+	first := seal()
+	before := handles()
+	nft("delete", "chain", "inet", "words", first)
+	add(table)
+	if seal() != first {
+		t.Errorf("the seal is now %s, and was %s", seal(), first)
+	}
+	if d := cmp.Diff(before, handles()); d != "" {
+		t.Errorf("-before the table lost its seal +after\n%s", d)
+	}
+
+	other := vocabulary()
+	last := &other.Chains[len(other.Chains)-1]
+	last.Rules = slices.Clone(last.Rules)
+	last.Rules[2] = nl.NFRule{nl.OIFName("eth1"), nl.Masquerade()}
+	add(other)
+	if seal() == first {
+		t.Error("two tables have the same seal")
+	}
+	add(table)
+	if seal() != first {
+		t.Errorf("the seal is now %s, and was %s", seal(), first)
+	}
+}
