@@ -24,6 +24,10 @@ type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *Codec)
 	values *[]*V // of the known entries
+	peek   *struct {
+		value V
+		codec Codec
+	}
 }
 
 // entries are what Entries do without their values.
@@ -80,7 +84,7 @@ func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *
 		return
 	}
 	value(c, e, func(e *Entries[V], c *Codec) {
-		*e = Entries[V]{entries{in: c.in, keys: new([]netip.Addr)}, kind, new([]*V)}
+		*e = Entries[V]{entries: entries{in: c.in, keys: new([]netip.Addr)}, kind: kind, values: new([]*V)}
 		if len(c.in) > math.MaxInt32 {
 			c.Fail(errors.New("the text is too long"))
 		}
@@ -274,10 +278,11 @@ func (e *Entries[V]) ask(i int) V {
 
 // parse parses a value, whose text ends there. A value that cannot be parsed is the zero value:
 // [Read] has returned an error for it, and ReadLate never gets one.
-func (e *Entries[V]) parse(v *V, end, at int) {
-	c := Codec{in: e.in[:end], at: at}
+func (e *Entries[V]) parse(v *V, end, at int) { e.parseBy(&Codec{in: e.in[:end], at: at}, v) }
+
+func (e *Entries[V]) parseBy(c *Codec, v *V) {
 	if !c.word("null") {
-		e.kind(v, &c)
+		e.kind(v, c)
 	}
 	if c.err != nil {
 		*v = *new(V)
@@ -304,6 +309,29 @@ func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
 		v = e.ask(i)
 	}
 	return v, ok
+}
+
+// Peek is At for a value that is not used again, as when many are compared. It is not remembered, and takes no new memory.
+func (e *Entries[V]) Peek(k netip.Addr) (v V, ok bool) {
+	i, ok := e.find(k)
+	if !ok {
+		return v, false
+	}
+	one := &e.all[i]
+	if one.known > 0 {
+		return *(*e.values)[one.known-1], true
+	}
+	if e.peek == nil {
+		e.peek = new(struct {
+			value V
+			codec Codec
+		})
+	}
+	p := e.peek
+	p.codec = Codec{in: e.in[:one.to], at: int(one.value), time: p.codec.time}
+	p.value = *new(V)
+	e.parseBy(&p.codec, &p.value)
+	return p.value, true
 }
 
 // Has reports whether there is such an entry.

@@ -386,8 +386,9 @@ func TestEntriesBeginning(t *testing.T) {
 			}
 		}
 		for a, g := range h.guests.All() {
-			if f, _ := late.guests.At(a); f != g {
-				t.Fatalf("%s: %v, want %v", a, f, g)
+			peeked, _ := late.guests.Peek(a)
+			if f, _ := late.guests.At(a); f != g || peeked != g {
+				t.Fatalf("%s: %v, at a peek %v, want %v", a, f, peeked, g)
 			}
 		}
 	}
