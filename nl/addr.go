@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"math"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -119,36 +120,32 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 	}
+	found, err := n.addrs(n.request, bothFamilies, index)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
+	}
 	var all []Addr
-	for _, family := range Families {
-		found, err := n.addrs(n.request, family, index)
-		if err != nil {
-			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
-		}
-		for _, f := range found {
-			f.Dev = names[f.index]
-			all = append(all, f.Addr)
-		}
+	for _, f := range found {
+		f.Dev = names[f.index]
+		all = append(all, f.Addr)
 	}
 	return all, nil
 }
 
 // AllAddrs lists the addresses of all links, for callers who must know that none is missing.
 func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
-	for _, family := range Families {
-		found, err := n.addrs(n.exact, family, 0)
-		if err != nil {
-			return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
-		}
-		for _, f := range found {
-			addrs = append(addrs, f.Prefix.Addr())
-		}
+	found, err := n.addrs(n.exact, bothFamilies, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
+	}
+	for _, f := range found {
+		addrs = append(addrs, f.Prefix.Addr())
 	}
 	return addrs, nil
 }
 
 // Inventory lists all addresses and all links of the namespace, for callers who must know that none is missing. It is
-// three dumps, since a collection reads all namespaces of a node.
+// two dumps, since a collection reads all namespaces of a node.
 func (n *NS) Inventory() (addrs []netip.Addr, links []Link, err error) {
 	addrs, err = n.AllAddrs()
 	if err != nil {
@@ -177,6 +174,9 @@ type kernelAddr struct {
 	index int
 }
 
+// bothFamilies asks for IPv4 and IPv6, in this order (rtnl_dump_all).
+const bothFamilies = Family(unix.AF_UNSPEC)
+
 // addrs reads the addresses of one link, or of all if index is 0, by a request.
 func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
@@ -190,7 +190,8 @@ func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, e
 	}
 	var found []kernelAddr
 	for _, m := range msgs {
-		if Family(m[0]) != family { // without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all)
+		// Without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all). Some kernels have more than two.
+		if f := Family(m[0]); f != family && (family != bothFamilies || !slices.Contains(Families, f)) {
 			continue
 		}
 		a := parseAddr(m)

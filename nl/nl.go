@@ -108,22 +108,22 @@ func open(name string, fd netns.NsHandle) *NS {
 // asks for its thread's number may be on another thread then, and the first one elsewhere.
 func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
-// anyThread returns the namespace of a thread that no goroutine has locked, and so of every
-// such thread. /proc/self may show another: Do may have moved the first thread of the process.
-func anyThread() (fd netns.NsHandle) {
+// ofProcess reports whether n, which is the calling thread's, is also the namespace of a thread that no goroutine has locked, and
+// so of every such thread. /proc/self may show another: Do may have moved the first thread of the process.
+func (n *NS) ofProcess() (is bool) {
+	thread := unix.Gettid()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		fd, _ = ofThread()
+		if is = unix.Gettid() == thread; is { // so the caller has not locked it
+			return
+		}
+		fd, err := ofThread()
+		is = err == nil && n.fd.Equal(fd)
+		fd.Close()
 	}()
 	<-done
-	return fd
-}
-
-// is reports whether fd is the same namespace, and closes fd.
-func (n *NS) is(fd netns.NsHandle) bool {
-	defer fd.Close()
-	return fd.IsOpen() && n.fd.Equal(fd)
+	return is
 }
 
 // Close releases the namespace.

@@ -15,7 +15,7 @@ func Node() (*NS, error) {
 		return nil, fmt.Errorf("open the node's network namespace: %w", err)
 	}
 	n := open("node", fd)
-	n.process = n.is(anyThread())
+	n.process = n.ofProcess()
 	return n, nil
 }
 

@@ -174,6 +174,7 @@ const MainTable = unix.RT_TABLE_MAIN
 
 // A RouteFilter selects the routes to list. The zero value of a field is any.
 type RouteFilter struct {
+	Family   Family
 	Table    uint32
 	Dev      string
 	Protocol int
@@ -197,6 +198,9 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	}
 	var found []kernelRoute
 	for _, family := range Families {
+		if f.Family != 0 && f.Family != family {
+			continue
+		}
 		more, err := n.routes(f, family, index)
 		if err != nil {
 			return nil, err

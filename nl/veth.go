@@ -43,6 +43,8 @@ type Veth struct {
 	// NoRA makes the near end ignore router advertisements, which anybody in the other
 	// namespace can send (RFC 4861, section 4.2). A node that forwards IPv6 ignores them anyway.
 	NoRA bool
+	// NoRedirects makes a new near end send no ICMP redirects of IPv4. The sysctl send_redirects can change that.
+	NoRedirects bool
 }
 
 func (v Veth) String() string {
@@ -134,14 +136,31 @@ func (v Veth) setUp(n *NS) error {
 			return err
 		}
 	}
+	var spec []attribute
+	if v.NoRedirects { // a message of its own, or the sysctl's file, would take the kernel several times as long
+		const sendRedirects = 6 // IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
+		spec = append(spec, nest(unix.AF_INET, nest(unix.IFLA_INET_CONF, attr32(sendRedirects, 0))))
+	}
 	if v.NoLinkLocal {
-		spec := nest(unix.IFLA_AF_SPEC, nest(unix.AF_INET6, attr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE})))
-		if err := n.setLink(v.Name, 0, v.Alias, spec); !errors.Is(err, unix.EAFNOSUPPORT) {
+		inet6 := nest(unix.AF_INET6, attr(unix.IFLA_INET6_ADDR_GEN_MODE, []byte{nl.IN6_ADDR_GEN_MODE_NONE}))
+		if err := n.setLink(v.Name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, append(spec, inet6)...)); !errors.Is(err, unix.EAFNOSUPPORT) {
 			return err
 		}
 		// The kernel has no IPv6, or not with so small an MTU.
 	}
-	return n.setLink(v.Name, 0, v.Alias)
+	if spec == nil {
+		return n.setLink(v.Name, 0, v.Alias)
+	}
+	return n.setLink(v.Name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
+}
+
+// Near returns the near end. Of a fresh pair, it also shows the index of the far end, which need not be asked for.
+func (v Veth) Near(n *NS, fresh bool) (Link, error) {
+	l, err := n.LinkByName(v.Name)
+	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {
+		v.PeerNS.indices[v.Peer] = l.Peer
+	}
+	return l, err
 }
 
 // advice is whether the near end accepts router advertisements.
@@ -158,7 +177,7 @@ func (n *NS) DelPair(veth string) error {
 // Del deletes both ends.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check compares both ends, and checks that they are a pair. It ignores NoRA and NoLinkLocal.
+// Check compares both ends, and checks that they are a pair. It ignores NoRA, NoLinkLocal and NoRedirects.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {

@@ -81,6 +81,7 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 // wire adds everything but the veth pair, whose index determines the number of the table.
 func (s *scene) wire(p pair, there bool) error {
 	var err error
+	p.fresh = !there
 	for _, loop := range s.Config.loops() {
 		p.loop = loop
 		table, failed := s.table(p, there)

@@ -25,6 +25,7 @@ type pair struct {
 	addrs   []netip.Addr
 	mtu     int    // of the pod's link to the VPC
 	loop    string // how the pod reaches a backend of a service: redirect, masquerade, or not at all
+	fresh   bool   // this ADD has made it
 	callers bool   // the pod answers by the veth whoever calls by it
 }
 
@@ -35,7 +36,7 @@ func newPair(s *scene) pair {
 			Name: VethName(s.Network, s.Attachment), MAC: near,
 			Peer: s.Config.ContainerInterface, PeerMAC: far, PeerNS: s.podNS, PeerGroup: nl.PodGroup(s.Digest()),
 			MTU: cmp.Or(s.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(s.request),
-			NoLinkLocal: true, NoRA: !s.node.forwards6(s.Config),
+			NoLinkLocal: true, NoRA: !s.node.forwards6(s.Config), NoRedirects: true,
 		},
 		addrs:   s.addrs,
 		mtu:     s.podMTU,

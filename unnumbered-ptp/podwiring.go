@@ -88,7 +88,9 @@ func byENI(r *request, p pair) []netip.Prefix {
 // nodeRoutes lead to the pod, with the node's primary address as the source. The veth has no
 // address, and the kernel would take the first one of any link.
 func nodeRoutes(p pair, n node) (objects []nl.Object) {
-	objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
+	if !p.fresh { // see nl.Veth.NoRedirects
+		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
+	}
 	if p.has(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(p.veth.Name) + "disable_ipv6", Value: "0"})
 	}

@@ -30,7 +30,7 @@ func table(start uint32, index int) uint32 {
 func (s *scene) table(p pair, before bool) (uint32, error) {
 	switch {
 	case p.loop != none:
-		return tableOf(s.nodeNS, s.Config, p.veth.Name, before)
+		return s.tableOf(p, before)
 	case !before:
 		return 0, nil
 	}
@@ -46,23 +46,23 @@ func (s *scene) table(p pair, before bool) (uint32, error) {
 // errLooped is about a pod that must not have a service loop any more, and has one.
 var errLooped = errors.New(`the pod was made before serviceLoop was "none": delete it, and its controller makes a new one`)
 
-// tableOf is the table of a link on the node. A link that was there before has routes in its
-// table. A new link gets the first table in which nobody has any. On a node that has made pods
+// tableOf is the table of a pod's veth. A veth that was there before has routes in its
+// table. A new one gets the first table in which nobody has any of the pod's families. On a node that has made pods
 // for long, the indices reach ten thousands and so the numbers that others use. For example
 // amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
-func tableOf(node *nl.NS, c Config, link string, before bool) (uint32, error) {
-	l, err := node.LinkByName(link)
+func (s *scene) tableOf(p pair, before bool) (uint32, error) {
+	near, err := p.veth.Near(s.nodeNS, !before)
 	if err != nil {
 		return 0, err
 	}
 	const step, tries = 1 << 24, 8
-	t, free := table(c.start, l.Index), uint32(0)
+	t, free := table(s.Config.start, near.Index), uint32(0)
 	for range tries {
-		routes, err := node.Routes(nl.RouteFilter{Table: t})
+		routes, err := s.routesIn(t, p)
 		switch {
 		case err != nil:
 			return 0, err
-		case slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == link }), len(routes) == 0 && !before:
+		case slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == near.Name }), len(routes) == 0 && !before:
 			return t, nil
 		case len(routes) == 0:
 			free = cmp.Or(free, t)
@@ -72,5 +72,17 @@ func tableOf(node *nl.NS, c Config, link string, before bool) (uint32, error) {
 	if free != 0 {
 		return free, nil
 	}
-	return 0, fmt.Errorf("routing table %d and %d others for this pod are in use by other programs: set routeTableStart to another number", table(c.start, l.Index), tries-1)
+	return 0, fmt.Errorf("routing table %d and %d others for this pod are in use by other programs: set routeTableStart to another number", table(s.Config.start, near.Index), tries-1)
+}
+
+// routesIn are the routes of the pod's families in a table of the node.
+func (s *scene) routesIn(table uint32, p pair) (all []nl.Route, err error) {
+	for _, f := range p.families() {
+		routes, err := s.nodeNS.Routes(nl.RouteFilter{Table: table, Family: f})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, routes...)
+	}
+	return all, nil
 }
