@@ -94,7 +94,6 @@ var arrows = map[string]string{
 var owners = map[string][]string{
 	"github.com/vishvananda/":                   {"nl"},
 	"github.com/google/nftables":                {"nl"},
-	"github.com/gofrs/flock":                    {"registry"},
 	"github.com/aws/":                           {"aws", "aws/acceptance"},
 	"golang.org/x/crypto/ssh":                   {"aws/acceptance"},
 	"github.com/urfave/cli":                     {"tool/cli"},

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
@@ -29,57 +28,36 @@ const fileName = "registry.json"
 // another file, and both write into the same directory. All operations here use the open
 // directory, not its path. So nothing can be written after the directory was deleted, neither
 // there nor into a directory that another process has created since.
-type directory struct {
-	lock *flock.Flock
-	root *os.Root
-}
+type directory struct{ *os.File }
 
 // enter opens and locks the directory. It creates the directory if there is none.
 func (r *Registry) enter(ctx context.Context) (*directory, error) {
-	var d directory
-	var err error
-	if d.lock, err = r.hold(ctx, ".", unix.O_DIRECTORY, d.open); err != nil {
+	f, err := r.hold(ctx, ".", unix.O_DIRECTORY)
+	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", r.dir, err)
 	}
-	return &d, nil
-}
-
-// open opens the directory that has the name now.
-func (d *directory) open(path string) (fs.FileInfo, error) {
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return nil, err
-	}
-	if d.root != nil {
-		d.root.Close()
-	}
-	d.root = root
-	return root.Stat(".")
-}
-
-func (d *directory) leave() {
-	d.root.Close()
-	d.lock.Close()
+	return &directory{f}, nil
 }
 
 // state reads the file. A file that cannot be parsed is renamed and kept for people to
 // inspect.
 func (d *directory) state() (*State, error) {
-	f, err := d.root.OpenFile(fileName, os.O_RDONLY|quick, 0)
-	b, written, err := content(f, err)
+	b, written, err := content(openAt(d.fd(), fileName, os.O_RDONLY))
 	s, err := read(d.path(fileName), b, written, err)
 	if !isGarbage(err) {
 		return s, err
 	}
 	bad := fileName + ".bad-" + time.Now().UTC().Format("20060102T150405.000000000")
-	if err := d.root.Rename(fileName, bad); err != nil {
+	if err := unix.Renameat(d.fd(), fileName, d.fd(), bad); err != nil {
 		return nil, fmt.Errorf("set registry aside: %w", deleted(err))
 	}
 	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2", "file", d.path(bad), "because", err)
 	return blank(), nil
 }
 
-func (d *directory) path(name string) string { return filepath.Join(d.root.Name(), name) }
+func (d *directory) fd() int { return int(d.Fd()) }
+
+func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
 // read parses the content of a file, and moves its times to the current clock.
 func read(path string, b []byte, written time.Time, err error) (*State, error) {
@@ -107,7 +85,7 @@ func isGarbage(err error) bool {
 
 // replace replaces the file by one with that modification time.
 func (d *directory) replace(written time.Time, data [][]byte) error {
-	return deleted(atomicfile.Exchange(d.root, fileName, 0o600, written, data...))
+	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
 }
 
 // deleted is errDeleted if there is no such file any more.

@@ -6,7 +6,6 @@ package registry
 import (
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
@@ -19,7 +18,7 @@ func (r *Registry) Keep(name string, content []byte) error {
 		return err
 	}
 	defer dir.Close()
-	return atomicfile.Replace(dir, name, 0o600, time.Time{}, content)
+	return atomicfile.Replace(dir, name, 0o600, content)
 }
 
 // Kept reads a file that Keep has written.

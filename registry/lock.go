@@ -9,18 +9,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
-	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
 )
 
 // errDeleted means that somebody has deleted the directory, or files in it, during an operation.
 var errDeleted = errors.New("somebody keeps deleting the files of the registry")
-
-// quick saves four system calls per file. Without it, package os makes each file non-blocking, finds that the kernel
-// cannot poll it, and reverts that.
-const quick = unix.O_NONBLOCK
 
 // attempts is how often an operation begins again after somebody has deleted the directory.
 const attempts = 100
@@ -29,27 +23,22 @@ const attempts = 100
 // ctx is done, so waiters get the lock at once and in turn. The kernel releases the lock when the process ends for any
 // reason.
 func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err error) {
-	l, err := r.hold(ctx, name+".lock", os.O_CREATE, os.Stat)
+	l, err := r.hold(ctx, name+".lock", unix.O_CREAT)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
 	return func() { l.Close() }, nil
 }
 
-// hold locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody may have
+// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody may have
 // deleted the file, and the next process then creates and locks another one. So the locked file must still have the
-// name, as stat reports; otherwise hold begins again.
-func (r *Registry) hold(ctx context.Context, name string, flag int, stat func(string) (fs.FileInfo, error)) (*flock.Flock, error) {
-	path := filepath.Join(r.dir, name)
+// name; otherwise hold begins again.
+func (r *Registry) hold(ctx context.Context, name string, flag int) (*os.File, error) {
+	path := r.dir + "/" + name
 	for range attempts {
-		// Each caller needs its own Flock, because a Flock does not exclude other goroutines.
-		l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag|quick), flock.SetPermissions(0o600))
-		err := take(ctx, l)
+		f, err := take(ctx, path, flag)
 		if err == nil {
-			if err = inPlace(l, stat, path); err == nil {
-				return l, nil
-			}
-			l.Close()
+			return f, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
@@ -62,37 +51,67 @@ func (r *Registry) hold(ctx context.Context, name string, flag int, stat func(st
 	return nil, errDeleted
 }
 
-// inPlace returns errDeleted if the locked file no longer has the name.
-func inPlace(l *flock.Flock, stat func(string) (fs.FileInfo, error), path string) error {
-	locked, err := l.Stat()
+// take opens and locks a file. It returns errDeleted if the locked file no longer has the name.
+func take(ctx context.Context, path string, flag int) (*os.File, error) {
+	f, err := openAt(unix.AT_FDCWD, path, os.O_RDONLY|flag)
 	if err != nil {
+		return nil, err
+	}
+	// Mostly nobody holds it, so no thread has to wait.
+	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
+		if err = wait(ctx, f); err != nil {
+			return nil, err // wait closes it
+		}
+	}
+	if err == nil {
+		err = inPlace(f, path)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// openAt opens a file without the runtime's poller, which would cost more than the rest of a change.
+func openAt(dir int, path string, flag int) (*os.File, error) {
+	fd, err := unix.Openat(dir, path, flag|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// inPlace returns errDeleted if the locked file no longer has the name.
+func inPlace(f *os.File, path string) error {
+	var locked, named unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(f.Fd()), &locked), unix.Stat(path, &named)); err != nil {
 		return err
 	}
-	named, err := stat(path)
-	if err == nil && !os.SameFile(locked, named) {
-		err = errDeleted
+	if locked.Dev != named.Dev || locked.Ino != named.Ino {
+		return errDeleted
 	}
-	return err
+	return nil
 }
 
-// take locks l as soon as nobody else holds it, or returns when ctx is done.
-func take(ctx context.Context, l *flock.Flock) error {
-	free, err := l.TryLock() // mostly nobody holds it, so no thread has to wait
-	if err == nil && !free {
-		err = wait(ctx, l)
-	}
-	return err
-}
-
-// wait waits for l in a goroutine, because ctx may be done first.
-func wait(ctx context.Context, l *flock.Flock) error {
+// wait locks the file in a goroutine, because ctx may be done first. If it fails, it closes the file.
+func wait(ctx context.Context, f *os.File) error {
 	done := make(chan error, 1)
-	go func() { done <- l.Lock() }()
+	go func() {
+		err := error(unix.EINTR)
+		for errors.Is(err, unix.EINTR) {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+		done <- err
+	}()
 	select {
 	case err := <-done:
+		if err != nil {
+			f.Close()
+		}
 		return err
 	case <-ctx.Done():
-		go func() { <-done; l.Close() }()
+		go func() { <-done; f.Close() }()
 		return ctx.Err()
 	}
 }

@@ -62,6 +62,10 @@ func (r *Registry) View() (*State, error) {
 	return read(r.file(), b, written, err)
 }
 
+// quick saves four system calls per file. Without it, package os makes each file non-blocking, finds that the kernel
+// cannot poll it, and reverts that.
+const quick = unix.O_NONBLOCK
+
 // open opens the file for a process that does not hold the lock.
 func (r *Registry) open() (*os.File, error) {
 	f, err := os.OpenFile(r.file(), os.O_RDONLY|quick, 0)
@@ -100,7 +104,7 @@ func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	if err != nil {
 		return err
 	}
-	defer d.leave()
+	defer d.Close()
 	s, err := d.state()
 	if err != nil {
 		return err

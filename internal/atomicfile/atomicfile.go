@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-	"time"
 )
 
 // Replace puts data, which may be in parts, into the file of that name in an open directory. A reader sees the old
@@ -18,11 +17,9 @@ import (
 // The caller holds a lock. So the new file has a fixed name until it replaces the old one. The
 // next caller overwrites what a killed process has left there, and nothing stays for ever.
 //
-// The file has the given modification time, if that is not zero, and if the file system can.
-//
 // If somebody has deleted the directory, the error is fs.ErrNotExist. Nothing is written then,
 // neither there nor into a directory that has its path now.
-func Replace(dir *os.Root, name string, mode fs.FileMode, modified time.Time, data ...[]byte) (err error) {
+func Replace(dir *os.Root, name string, mode fs.FileMode, data ...[]byte) (err error) {
 	next := name + ".new"
 	// With O_NONBLOCK, package os does not ask whether the kernel can poll the file. That saves four system calls.
 	f, err := dir.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, mode)
@@ -37,18 +34,8 @@ func Replace(dir *os.Root, name string, mode fs.FileMode, modified time.Time, da
 	for i := 0; i < len(data) && err == nil; i++ {
 		_, err = f.Write(data[i])
 	}
-	if err = finish(dir, next, f, modified, err); err != nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
 	return dir.Rename(next, name)
-}
-
-// finish gives a file its time, and closes it.
-func finish(dir *os.Root, name string, f *os.File, modified time.Time, err error) error {
-	if err == nil && !modified.IsZero() {
-		if e := dir.Chtimes(name, modified, modified); errors.Is(e, fs.ErrNotExist) {
-			err = e
-		}
-	}
-	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 )
 
 func TestReplace(t *testing.T) {
@@ -24,7 +23,7 @@ func TestReplace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"one", "two"} {
-		if err := Replace(dir, "file", 0o600, time.Time{}, []byte(text[:1]), []byte(text[1:])); err != nil {
+		if err := Replace(dir, "file", 0o600, []byte(text[:1]), []byte(text[1:])); err != nil {
 			t.Fatal(err)
 		}
 		if b, err := os.ReadFile(filepath.Join(path, "file")); string(b) != text || err != nil {
@@ -34,7 +33,7 @@ func TestReplace(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(path, "full"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := Replace(dir, "full", 0o600, time.Time{}); err == nil {
+	if err := Replace(dir, "full", 0o600); err == nil {
 		t.Error("a file has replaced a directory")
 	}
 	if left, _ := filepath.Glob(filepath.Join(path, "*.new")); len(left) > 0 {
@@ -56,7 +55,7 @@ func TestReplaceDeleted(t *testing.T) {
 	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if err := Replace(dir, "file", 0o600, time.Time{}); !errors.Is(err, fs.ErrNotExist) {
+	if err := Replace(dir, "file", 0o600); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 	if files, err := os.ReadDir(path); len(files) > 0 || err != nil {

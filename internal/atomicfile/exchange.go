@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,50 +18,52 @@ import (
 // Old is the end of the name under which Exchange keeps the file that it has replaced.
 const Old = ".old"
 
-// Exchange is [Replace] for a large file that changes often. It keeps the replaced file, and the next
+// Exchange is [Replace] for a large file that changes often, in an open directory. It keeps the replaced file, and the next
 // Exchange writes into that one: to allocate pages and to free others takes the kernel longer than to copy the text.
 //
+// The file has the given modification time, if that is not zero, and if the file system can.
+//
 // Who has opened a file still reads it whole: see alone.
-func Exchange(dir *os.Root, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
-	old := name + Old
-	f, size, err := spare(dir, old, mode)
+//
+// It makes its system calls itself. Package os opens each file once more, and asks whether the kernel can poll it.
+func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
+	at, old := int(dir.Fd()), name+Old
+	fd, size, err := spare(at, old, mode)
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: old, Err: err}
 	}
-	for i := 0; i < len(data) && err == nil; i++ {
-		_, err = f.Write(data[i])
-		size -= int64(len(data[i]))
+	err = fill(fd, size, data)
+	if err == nil && !modified.IsZero() {
+		_ = setTime(fd, modified) // if the file system can
 	}
-	if err == nil && size > 0 {
-		err = truncate(f)
+	if err = errors.Join(err, unix.Fsync(fd), unix.Close(fd)); err != nil {
+		return &fs.PathError{Op: "write", Path: old, Err: err}
 	}
-	// A process that is being started may have the open file until it executes its program: the lease would stay as long.
-	unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_UNLCK)
-	if err = finish(dir, old, f, modified, err); err != nil {
-		return err
+	if err = swap(at, old, name); err != nil {
+		return &fs.PathError{Op: "rename", Path: old, Err: err}
 	}
-	return swap(dir, old, name)
+	return nil
 }
 
 // spare opens the file of that name to write, as it is, and returns its size. If somebody else may see what is written, it
 // makes a new one.
-func spare(dir *os.Root, name string, mode fs.FileMode) (*os.File, int64, error) {
+func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
-		f, err := dir.OpenFile(name, os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, mode)
+		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
 		if err == nil {
-			fi, e := f.Stat()
-			if err = e; err == nil && (again || fi.Size() == 0 || alone(f, fi)) {
-				return f, fi.Size(), nil
+			var st unix.Stat_t
+			if err = unix.Fstat(fd, &st); err == nil && (again || st.Size == 0 || alone(fd, st)) {
+				return fd, st.Size, nil
 			}
-			f.Close()
-		} else if errors.Is(err, syscall.EAGAIN) && !again { // a process that was killed has left its lease to a child
+			unix.Close(fd)
+		} else if errors.Is(err, unix.EAGAIN) && !again { // a process that was killed has left its lease to a child
 			err = nil
 		}
 		if err == nil {
-			err = dir.Remove(name)
+			err = unix.Unlinkat(dir, name, 0)
 		}
 		if err != nil {
-			return nil, 0, err
+			return -1, 0, err
 		}
 	}
 }
@@ -71,13 +74,55 @@ func spare(dir *os.Root, name string, mode fs.FileMode) (*os.File, int64, error)
 //
 // Linux before 6.1 counts a reader only after it has looked for leases ("locks: fix TOCTOU race when granting write lease").
 // So a reader that opens the file by its other name, and is slow, may see what is written. A reader must notice that.
-func alone(f *os.File, fi fs.FileInfo) bool {
-	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok || st.Nlink != 1 {
+func alone(fd int, st unix.Stat_t) bool {
+	if st.Nlink != 1 {
 		return false
 	}
-	_, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK)
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_WRLCK)
 	return err == nil
+}
+
+// fill writes data into a file of that size, and gives the lease back.
+func fill(fd int, size int64, data [][]byte) error {
+	var all int64
+	for _, part := range data {
+		all += int64(len(part))
+		for len(part) > 0 {
+			n, err := unix.Write(fd, part)
+			if err != nil && err != unix.EINTR {
+				return err
+			}
+			part = part[max(n, 0):]
+		}
+	}
+	if all < size {
+		if err := unix.Ftruncate(fd, all); err != nil {
+			return err
+		}
+	}
+	// A process that is being started may have the open file until it executes its program: the lease would stay as long.
+	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
+	return nil
+}
+
+// setTime is futimens(3), which the kernel has as utimensat(2) without a path.
+func setTime(fd int, t time.Time) error {
+	ts := unix.NsecToTimespec(t.UnixNano())
+	times := [2]unix.Timespec{ts, ts}
+	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(&times)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// swap exchanges the files of two names. If there is no second one, or if the file system cannot exchange, the first gets the
+// second name.
+func swap(dir int, old, name string) error {
+	if unix.Renameat2(dir, old, dir, name, unix.RENAME_EXCHANGE) == nil {
+		return nil
+	}
+	return unix.Renameat(dir, old, dir, name)
 }
 
 // Room returns how many bytes the next Exchange of the file can write without more room on the file system.
@@ -92,28 +137,4 @@ func Room(dir, name string) int64 {
 	}
 	const block = 512 // of st_blocks, whatever the file system has, see inode(7)
 	return st.Blocks * block
-}
-
-// truncate ends a file where it has been written to.
-func truncate(f *os.File) error {
-	at, err := f.Seek(0, 1)
-	if err == nil {
-		err = f.Truncate(at)
-	}
-	return err
-}
-
-// swap exchanges the files of two names. If there is no second one, or if the file system cannot exchange, the first gets the
-// second name.
-func swap(dir *os.Root, old, name string) error {
-	d, err := dir.OpenFile(".", os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	fd := int(d.Fd())
-	if unix.Renameat2(fd, old, fd, name, unix.RENAME_EXCHANGE) == nil {
-		return nil
-	}
-	return dir.Rename(old, name)
 }

@@ -19,13 +19,13 @@ import (
 )
 
 // onTmpfs is an empty directory on a file system as that of /run.
-func onTmpfs(t *testing.T) (string, *os.Root) {
+func onTmpfs(t *testing.T) (string, *os.File) {
 	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "exchange-*")
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.OpenRoot(path)
+	dir, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func onTmpfs(t *testing.T) (string, *os.Root) {
 }
 
 // put exchanges the file for one with the text, in two parts.
-func put(t *testing.T, dir *os.Root, text string) {
+func put(t *testing.T, dir *os.File, text string) {
 	t.Helper()
 	at := len(text) / 2
 	if err := Exchange(dir, "file", 0o600, time.Time{}, []byte(text[:at]), []byte(text[at:])); err != nil {

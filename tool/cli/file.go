@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
@@ -21,7 +20,7 @@ func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 		return err
 	}
 	defer dir.Close()
-	if err := atomicfile.Replace(dir, filepath.Base(path), mode, time.Time{}, data); err != nil {
+	if err := atomicfile.Replace(dir, filepath.Base(path), mode, data); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil
