@@ -20,7 +20,7 @@ var passing = slices.Concat(
 		unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK, unix.SYS_PRCTL, unix.SYS_PRLIMIT64, unix.SYS_FUTEX,
 		unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, unix.SYS_RESTART_SYSCALL, unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ},
 	// Descriptors, which the kernel closes at the end.
-	[]uint64{unix.SYS_FCNTL, unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_SETSOCKOPT, unix.SYS_EPOLL_CREATE1,
+	[]uint64{unix.SYS_FCNTL, unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_SETSOCKOPT, unix.SYS_EPOLL_CREATE1,
 		unix.SYS_EPOLL_CTL, unix.SYS_EVENTFD2, unix.SYS_PIPE2},
 	// What asks, waits and reads.
 	[]uint64{unix.SYS_READ, unix.SYS_PREAD64, unix.SYS_RECVFROM, unix.SYS_RECVMSG, unix.SYS_EPOLL_PWAIT, unix.SYS_READLINKAT,
