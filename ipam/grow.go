@@ -188,8 +188,12 @@ func (p *Pool) backoff(n int) time.Duration {
 }
 
 // missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 repeats
-// that, missing forgets the ENI. The first answer may have come too early.
+// that, missing forgets the ENI. The first answer may have come too early. If the ENI is new, both may.
 func (p *Pool) missing(ctx context.Context, id string) error {
+	s, err := p.Registry.View()
+	if err != nil || time.Since(s.ENIs[id].Grown) < settled {
+		return err
+	}
 	enis, err := p.describeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) || len(enis) > 0 {
 		return err

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"testing"
+	"time"
+)
+
+// TestMissingNew: EC2 knows an ENI that it has just made, and then for some seconds not. A pod has an address of it, and keeps it.
+func TestMissingNew(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, wires *wires) {
+		addr, eni := w.mustAcquire(0), w.sim.ENIs()[1].ID
+		wires.hidden.Store(eni)
+		wires.by = "network-interface-id"
+		w.sim.Fail("AssignPrivateIpAddresses", "InvalidNetworkInterfaceID.NotFound", 1)
+		w.mustAcquire(1)
+		if again := w.mustAcquire(0); again != addr {
+			t.Errorf("the pod had %s, and has %s", addr, again)
+		}
+
+		// What EC2 says of one that is not new counts.
+		time.Sleep(2 * settled)
+		must(t, w.pool().missing(w.Context(), eni))
+		s, err := w.pool().Registry.View()
+		must(t, err)
+		if _, known := s.ENIs[eni]; known {
+			t.Errorf("the registry still has %s", eni)
+		}
+	})
+}
