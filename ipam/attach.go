@@ -336,6 +336,24 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
+// endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to attach the ENI says nothing more.
+func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
+	token := newToken()
+	err := p.Registry.Change(ctx, func(s *registry.State) {
+		i := registry.Intent{Action: modify, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
+		for t, old := range s.Intents {
+			if old.ENI == e.ID && old.Action == modify {
+				token, i.Since = t, old.Since // else it would never end
+			}
+		}
+		s.Intents[token] = i
+	})
+	if err != nil {
+		return err
+	}
+	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
+}
+
 // askNext has the next attempt ask EC2 for the ENI's attachment first: the one in the intent may have ended.
 func askNext(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {

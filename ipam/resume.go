@@ -296,7 +296,7 @@ func (p *Pool) finish(ctx context.Context, s *registry.State, e aws.ENI, stray f
 	case e.Status == "available":
 		return stray(ctx, e)
 	case e.Description == description(s.Instance.ID) && !e.DeleteOnTermination && p.makesENIs():
-		return p.deleteOnTermination(ctx, e.ID, e.Attachment, tokenOf(s, e.ID))
+		return p.endsWithInstance(ctx, e)
 	}
 	return nil
 }

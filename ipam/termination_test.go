@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// TestTerminationLater: a process has lost EC2's answer to an attachment. A collection finds that out, and EC2 refuses to have the ENI
+// end with the instance. The next collection tries that again.
+func TestTerminationLater(t *testing.T) {
+	for _, refusal := range []string{"UnsupportedOperation", "UnauthorizedOperation", "InternalError"} {
+		t.Run(refusal, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(0)
+				eni := w.sim.ENIs()[1]
+				must(t, w.sim.Operate("ModifyNetworkInterfaceAttribute", map[string]string{"NetworkInterfaceId": eni.ID,
+					"Attachment.AttachmentId": eni.Attachment, "Attachment.DeleteOnTermination": "false"}))
+				must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
+					s.Intents["token"] = registry.Intent{Action: attachAction, ENI: eni.ID, Since: time.Now()}
+				}))
+				time.Sleep(time.Minute)
+				w.sim.ResetCalls()
+				w.sim.Fail("ModifyNetworkInterfaceAttribute", refusal, -1)
+				w.collect()
+				if w.asked("ModifyNetworkInterfaceAttribute") == 0 {
+					t.Fatal("nobody has tried")
+				}
+				w.sim.Fail("ModifyNetworkInterfaceAttribute", refusal, 0)
+				for range 2 { // it may ask EC2 first, and that takes a growth or a collection of its own
+					time.Sleep(time.Minute)
+					w.collect()
+				}
+				w.noneLeaked()
+			})
+		})
+	}
+}
