@@ -26,13 +26,19 @@ import (
 //
 // An ENI counts as the answer to one Provision. So it has a mark until its link is up. The lock shows that the process of the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, err error) {
+	return p.provision(ctx, spec, p.LinkUp)
+}
+
+// provision is Provision for a caller that knows how to set a link up.
+func (p *Pool) provision(ctx context.Context, spec ENISpec, linkUp func(ctx context.Context, id string) (string, error)) (id, link string, err error) {
 	unlock, err := p.Registry.Lock(ctx, "provision")
 	if err != nil {
 		return "", "", err
 	}
 	defer unlock()
+	spec.Managed = false
 	err = p.asked(ctx, func(before, s *registry.State) error {
-		if id, err = p.ended(ctx, before, s, spec); err != nil || id != "" {
+		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
 			return err
 		}
 		// EC2 would only say so after the ENI is made.
@@ -44,58 +50,16 @@ func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, er
 			return fmt.Errorf("too many adapters on this instance already: %w: %d ENIs, of %d that %s can have",
 				aws.ErrInstanceFull, len(attached), s.Instance.ENIs, s.Instance.Type)
 		}
-		spec.Managed = false
 		id, err = p.NewENI(ctx, spec)
 		return err
 	})
 	if err != nil {
 		return "", "", err
 	}
-	if link, err = p.LinkUp(ctx, id); err != nil {
+	if link, err = linkUp(ctx, id); err != nil {
 		return id, "", fmt.Errorf("%s is attached, but its link is not up: %w", id, err)
 	}
-	return id, link, p.Registry.Change(ctx, func(s *registry.State) { provisioning(s, id, false) })
-}
-
-// provisioning records whether an ENI is one that Provision makes and has not answered with yet.
-func provisioning(s *registry.State, id string, is bool) {
-	if e, ok := s.ENIs[id]; ok {
-		e.Provisioning = is
-		s.ENIs[id] = e
-	}
-}
-
-// ended returns the ENI of an earlier Provision that was killed, or lost EC2's answer, or did not see the link. A process may have
-// finished its calls since. Otherwise there would be two, and no collection deletes either. before is the state from before this process
-// has finished calls.
-func (p *Pool) ended(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
-	for id, e := range s.ENIs {
-		if _, known := before.ENIs[id]; e.Managed || e.OnRequest || e.Draining || known && !e.Provisioning && !begun(before, id) {
-			continue
-		}
-		enis, err := p.describeENIs(ctx, aws.ByID(id))
-		if err != nil {
-			return "", err
-		}
-		if len(enis) == 0 || !spec.made(enis[0], s.Instance.ID) {
-			continue
-		}
-		subnets, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
-		if err != nil {
-			return "", err
-		}
-		if fit, err := p.fitting(s, subnets, spec); err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == enis[0].Subnet }) {
-			return id, nil
-		}
-	}
-	return "", nil
-}
-
-// made reports whether an ENI may be what came of the spec on an instance, by its tags and security groups.
-func (spec ENISpec) made(e aws.ENI, instance string) bool {
-	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
-	return e.Instance == instance && madeFor(e) == instance && e.Tags[TagManaged] == fmt.Sprint(spec.Managed) && poolOf(e) == spec.Pool &&
-		slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups))
+	return id, link, p.Registry.Change(ctx, func(s *registry.State) { answered(s, id) })
 }
 
 // Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device

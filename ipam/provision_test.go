@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// forNode is what the operators of these tests want.
+var forNode = ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"for": "pods"}}
+
+// noLink is a run of new-interface that ends while it waits for the link.
+func (w *world) noLink(spec ENISpec) (id string) {
+	w.Helper()
+	p := w.pool()
+	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
+	id, _, err := p.provision(w.Context(), spec, func(context.Context, string) (string, error) { return "", errors.New("interrupted") })
+	if err == nil || id == "" {
+		w.Fatalf("%q, %v", id, err)
+	}
+	return id
+}
+
+// notAttached is a run of new-interface that ends before EC2 attaches its ENI.
+func (w *world) notAttached(spec ENISpec) (id string) {
+	w.Helper()
+	w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	p := w.pool()
+	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
+	brief, cancel := context.WithTimeout(w.Context(), time.Second)
+	defer cancel()
+	if _, _, err := p.Provision(brief, spec); err == nil {
+		w.Fatal("no error")
+	}
+	w.sim.Script("AttachNetworkInterface")
+	all := w.sim.ENIs()
+	return all[len(all)-1].ID
+}
+
+// mustProvision runs new-interface.
+func (w *world) mustProvision(spec ENISpec) (id string) {
+	w.Helper()
+	p := w.pool()
+	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
+	id, _, err := p.Provision(w.Context(), spec)
+	must(w.T, err)
+	return id
+}
+
+// TestProvisionUnseen: new-interface is interrupted and run again at once, and EC2 does not show its ENI yet. There is one ENI.
+func TestProvisionUnseen(t *testing.T) {
+	for name, interrupted := range map[string]func(*world, *wires) string{
+		"attached": func(w *world, wires *wires) string {
+			wires.by = "network-interface-id"
+			return w.noLink(forNode)
+		},
+		"created": func(w *world, _ *wires) string { return w.notAttached(forNode) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, wires *wires) {
+				made := interrupted(w, wires)
+				wires.hidden.Store(made)
+				time.AfterFunc(5*time.Second, func() { wires.hidden.Store("") })
+				if id := w.mustProvision(forNode); id != made || len(w.sim.ENIs()) != 2 {
+					t.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.sim.ENIs()))
+				}
+				if id := w.mustProvision(forNode); id == made {
+					t.Errorf("after an answer, %s again", id)
+				}
+				w.noneLeaked()
+			})
+		})
+	}
+}
+
+// TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. Whoever asks EC2 later what has
+// become of that does not take the ENI for one without an answer.
+func TestProvisionMarkEnds(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, wires *wires) {
+		made := w.notAttached(forNode)
+		all := w.sim.ENIs()
+		must(t, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		time.Sleep(time.Minute)
+		wires.by = "attachment.instance-id" // metadata shows it
+		wires.hidden.Store(made)
+		if id := w.mustProvision(forNode); id != made {
+			t.Errorf("has made %s, answers %s", made, id)
+		}
+		wires.hidden.Store("")
+		time.Sleep(time.Second)
+		w.collect()
+		if another := w.mustProvision(forNode); another == made {
+			t.Errorf("after an answer, %s again", another)
+		}
+	})
+}

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is about a Provision that was killed, or lost EC2's answer, or did not see the link. If an operator repeats it, it goes on
+// with the same ENI. Otherwise there would be two, and no collection deletes either.
+//
+// EC2 may not show yet what the earlier process has done. Then EC2's next answers may not show it either. So what the registry has of the last
+// seconds counts, and for what is not there, a Provision waits.
+
+// provisioning records whether an ENI is one that Provision makes and has not answered with yet.
+func provisioning(s *registry.State, id string, is bool) {
+	if e, ok := s.ENIs[id]; ok {
+		e.Provisioning = is
+		s.ENIs[id] = e
+	}
+}
+
+// answered ends what an ENI has of the Provision that answers with it. An intent to attach it says nothing more. Who asks EC2 later what
+// became of that would take the ENI for one without an answer.
+func answered(s *registry.State, id string) {
+	provisioning(s, id, false)
+	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.Action == attachAction && i.ENI == id })
+}
+
+// unanswered returns the ENI of an earlier Provision with such a spec. A process may have
+// finished its calls since. before is the state from before this process has finished calls.
+func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		e := s.ENIs[id]
+		_, known := before.ENIs[id]
+		if e.Managed || e.OnRequest || e.Draining || known && !e.Provisioning && !begun(before, id) {
+			continue
+		}
+		seen, err := p.shown(ctx, id, e.Grown)
+		if err != nil {
+			return "", err
+		}
+		justAttached := seen.Instance == "" && time.Since(e.Grown) < settled
+		if seen.Instance != s.Instance.ID && !justAttached {
+			continue
+		}
+		if is, err := p.cameOf(ctx, s, seen, spec); err != nil || is {
+			return id, err
+		}
+	}
+	for _, token := range slices.Sorted(maps.Keys(s.Intents)) {
+		i := s.Intents[token]
+		if _, known := s.ENIs[i.ENI]; known || i.Action != attachAction {
+			continue
+		}
+		if id, err := p.finishUnseen(ctx, s, i, spec); err != nil || id != "" {
+			return id, err
+		}
+	}
+	return "", nil
+}
+
+// shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not show one of the last seconds yet.
+func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
+	for {
+		enis, err := p.describeENIs(ctx, aws.ByID(id))
+		switch {
+		case err != nil && !errors.Is(err, aws.ErrNotFound):
+			return aws.ENI{}, err
+		case len(enis) > 0:
+			return enis[0], nil
+		case time.Since(since) >= settled:
+			return aws.ENI{}, nil
+		}
+		if err := sleep(ctx, time.Second, "wait for EC2 to show "+id); err != nil {
+			return aws.ENI{}, err
+		}
+	}
+}
+
+// cameOf reports whether an ENI may be what came of the spec on this instance, by its tags, security groups and subnet.
+func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
+	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
+	if madeFor(e) != s.Instance.ID || e.Tags[TagManaged] != fmt.Sprint(spec.Managed) || poolOf(e) != spec.Pool ||
+		!slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups)) {
+		return false, nil
+	}
+	subnets, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	if err != nil {
+		return false, err
+	}
+	fit, err := p.fitting(s, subnets, spec)
+	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
+}
+
+// finishUnseen finishes what an earlier Provision has begun, if resume has not found its ENI. It returns the ENI if that is attached.
+func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec) (string, error) {
+	for began := time.Now(); ; {
+		e, err := p.shown(ctx, i.ENI, i.Since)
+		if err != nil || e.ID == "" || e.Instance != s.Instance.ID && e.Status != "available" {
+			return "", err
+		}
+		if is, err := p.cameOf(ctx, s, e, spec); err != nil || !is {
+			return "", err
+		}
+		err = p.adoptAll(ctx, s, []aws.ENI{e}, p.reattach)
+		if errors.Is(err, aws.ErrInUse) && time.Since(began) < settled { // it is attached, and EC2 does not show that yet
+			err = sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
+			if err == nil {
+				continue
+			}
+		}
+		if err != nil {
+			return "", err
+		}
+		s, err := p.Registry.View()
+		if _, known := s.ENIs[i.ENI]; err != nil || !known {
+			return "", err // there was no slot for it
+		}
+		return i.ENI, nil
+	}
+}
