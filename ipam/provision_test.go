@@ -81,6 +81,21 @@ func TestProvisionUnseen(t *testing.T) {
 	}
 }
 
+// TestProvisionIndex: an ENI below the device index that new-interface asks for is not its answer.
+func TestProvisionIndex(t *testing.T) {
+	second := forNode
+	second.MinIndex = 2
+	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+		first := w.noLink(forNode)
+		if id := w.mustProvision(second); id == first || w.eni(id).Index < 2 {
+			t.Errorf("answers %s, at %d", id, w.eni(id).Index)
+		}
+		if id := w.mustProvision(forNode); id != first {
+			t.Errorf("answers %s, and %s has no answer", id, first)
+		}
+	})
+}
+
 // TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. Whoever asks EC2 later what has
 // become of that does not take the ENI for one without an answer.
 func TestProvisionMarkEnds(t *testing.T) {

@@ -42,7 +42,7 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
 		_, known := before.ENIs[id]
-		if e.Managed || e.OnRequest || e.Draining || known && !e.Provisioning && !begun(before, id) {
+		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || known && !e.Provisioning && !begun(before, id) {
 			continue
 		}
 		seen, err := p.shown(ctx, id, e.Grown)
@@ -123,8 +123,8 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 			return "", err
 		}
 		s, err := p.Registry.View()
-		if _, known := s.ENIs[i.ENI]; err != nil || !known {
-			return "", err // there was no slot for it
+		if err != nil || s.ENIs[i.ENI].Index < spec.MinIndex {
+			return "", err // there was no slot for it, or it is at another one
 		}
 		return i.ENI, nil
 	}
