@@ -37,7 +37,8 @@ func (p *Pool) provision(ctx context.Context, spec ENISpec, linkUp func(ctx cont
 	}
 	defer unlock()
 	spec.Managed = false
-	err = p.asked(ctx, func(before, s *registry.State) error {
+	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
+	err = p.asked(ctx, own, func(before, s *registry.State) error {
 		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
 			return err
 		}
@@ -66,7 +67,7 @@ func (p *Pool) provision(ctx context.Context, spec ENISpec, linkUp func(ctx cont
 // index, that the role may change. It returns that ENI and the addresses, which are free then. It
 // changes no ENI for which a pod has asked, and none whose link a pod has.
 func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
-	err = p.asked(ctx, func(_, s *registry.State) error {
+	err = p.asked(ctx, p.abandon, func(_, s *registry.State) error {
 		var rs []lease.Place
 		inPods := s.Exclusive()
 		for id, e := range s.ENIs {
@@ -97,8 +98,8 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 }
 
 // asked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
-// finishes what was begun. f gets the state from before it has finished that, too.
-func (p *Pool) asked(ctx context.Context, f func(before, s *registry.State) error) error {
+// finishes what was begun: see resume for stray. f gets the state from before it has finished that, too.
+func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error) error {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return err
@@ -111,7 +112,7 @@ func (p *Pool) asked(ctx context.Context, f func(before, s *registry.State) erro
 	if err != nil {
 		return err
 	}
-	if _, err := p.resume(ctx, p.reattachMade); err != nil {
+	if _, err := p.resume(ctx, stray); err != nil {
 		return err
 	}
 	s, err := p.describeInstance(ctx)

@@ -117,3 +117,31 @@ func TestProvisionMarkEnds(t *testing.T) {
 		}
 	})
 }
+
+// TestProvisionOfAnother: a command of the tool leaves to its own command what another one has begun to make: it does not know from which
+// device index on that one wanted it.
+func TestProvisionOfAnother(t *testing.T) {
+	second := forNode
+	second.MinIndex = 2
+	other := forNode
+	other.SecurityGroups = []string{"sg-2"}
+	for name, command := range map[string]func(*world){
+		"allocate": func(w *world) {
+			p := w.pool()
+			p.Policy = lease.Policy{}
+			p.Allocate(w.Context(), 1) // no ENI may have room
+		},
+		"provision": func(w *world) { w.mustProvision(other) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+				made := w.notAttached(second)
+				command(w)
+				if id := w.mustProvision(second); id != made || w.eni(id).Index < 2 {
+					t.Errorf("has made %s, answers %s, at %d", made, id, w.eni(id).Index)
+				}
+				w.noneLeaked()
+			})
+		})
+	}
+}

@@ -165,17 +165,9 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 	return err
 }
 
-// reattachMade attaches an ENI that an operator has begun to make. It deletes one of a growth, because an operator's command does not
-// know from which device index on the growth wanted it: below, the ENI would take a slot and serve no pods.
-func (p *Pool) reattachMade(ctx context.Context, e aws.ENI) error {
-	if e.Tags[TagManaged] == "true" {
-		return p.abandon(ctx, e)
-	}
-	return p.reattach(ctx, e)
-}
-
 // abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without
-// our tags may be the original's: it stays until an ADD needs it.
+// our tags may be the original's: it stays until an ADD needs it. So does one that an operator's command has begun to make: if that is
+// repeated, it goes on.
 func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[TagManaged] != "true" {

@@ -129,3 +129,21 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 		return i.ENI, nil
 	}
 }
+
+// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth, and leaves one of
+// another Provision, because it does not know from which device index on these wanted it: below, the ENI would take a slot and serve no pods.
+func (p *Pool) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
+	switch e.Tags[TagManaged] {
+	case "true":
+		return p.abandon(ctx, e)
+	case "false":
+		s, err := p.Registry.View()
+		if err != nil {
+			return err
+		}
+		if is, err := p.cameOf(ctx, s, e, spec); err != nil || !is {
+			return err
+		}
+	}
+	return p.reattach(ctx, e)
+}
