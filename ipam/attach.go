@@ -348,8 +348,8 @@ func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
 		}
 		s.Intents[token] = i
 	})
-	if err != nil {
-		return err
+	if err != nil || e.Attachment == "" {
+		return err // EC2 does not show it yet, and the next process asks
 	}
 	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
 }

@@ -118,6 +118,27 @@ func TestProvisionMarkEnds(t *testing.T) {
 	})
 }
 
+// TestProvisionTermination: an earlier run has lost the answer to its attachment, and metadata has shown the ENI since. It ends with
+// the instance all the same.
+func TestProvisionTermination(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, wires *wires) {
+		made := w.notAttached(forNode)
+		all := w.sim.ENIs()
+		must(t, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		time.Sleep(time.Minute)
+		must(t, w.pool().Learn(w.Context()))
+		wires.by = "attachment.instance-id"
+		wires.hidden.Store(made)
+		if id := w.mustProvision(forNode); id != made {
+			t.Errorf("has made %s, answers %s", made, id)
+		}
+		wires.hidden.Store("")
+		time.Sleep(time.Minute)
+		w.collect()
+		w.noneLeaked()
+	})
+}
+
 // TestProvisionOfAnother: a command of the tool leaves to its own command what another one has begun to make: it does not know from which
 // device index on that one wanted it.
 func TestProvisionOfAnother(t *testing.T) {

@@ -53,8 +53,13 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 		if seen.Instance != s.Instance.ID && !justAttached {
 			continue
 		}
-		if is, err := p.cameOf(ctx, s, seen, spec); err != nil || is {
-			return id, err
+		switch is, err := p.cameOf(ctx, s, seen, spec); {
+		case err != nil:
+			return "", err
+		case is && begun(s, id) && !seen.DeleteOnTermination:
+			return id, p.endsWithInstance(ctx, seen)
+		case is:
+			return id, nil
 		}
 	}
 	for _, token := range slices.Sorted(maps.Keys(s.Intents)) {
