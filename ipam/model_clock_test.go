@@ -40,6 +40,7 @@ func (m *model) skew(d time.Duration) {
 	}
 	m.logf("%s the registry's times are later by %v, and it says by which clock: %v", m.clock(), d, !bare)
 	m.meddled = true
+	m.losses++
 	text, err = json.Marshal(shifted(all, d))
 	must(m.T, err)
 	must(m.T, os.WriteFile(path, text, 0o600))

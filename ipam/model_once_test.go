@@ -82,7 +82,9 @@ func (m *model) rush() {
 			}
 		})
 	}
+	answers := m.rushCommands(do)
 	wg.Wait()
+	m.verifyRushed(answers)
 	for _, a := range tries {
 		m.logf("%s has %v on %s, %v", a.ContainerID, a.got.Addrs, a.got.ID, a.err)
 		if a.err == nil {

@@ -46,8 +46,12 @@ type act struct {
 // ofMultus can happen, too, where a pod may have two attachments.
 var acts, ofMultus []act
 
+// ofOperators can happen, too, where operators make ENIs.
+var ofOperators []act
+
 func init() {
 	ofMultus = []act{{50, true, (*model).further}}
+	ofOperators = []act{{25, true, (*model).newInterface}}
 	acts = []act{
 		{30, true, (*model).add}, {5, false, (*model).again}, {16, true, (*model).del}, {3, true, (*model).delAgain},
 		{5, true, (*model).retain}, {12, true, (*model).collect}, {3, false, (*model).fill}, {4, true, (*model).die},
@@ -61,7 +65,10 @@ func init() {
 func (m *model) step(depth int) {
 	total, possible := 0, acts
 	if m.multus {
-		possible = slices.Concat(acts, ofMultus)
+		possible = slices.Concat(possible, ofMultus)
+	}
+	if m.operated {
+		possible = slices.Concat(possible, ofOperators)
 	}
 	for _, a := range possible {
 		if depth == 0 || a.nested {
@@ -187,24 +194,8 @@ func (m *model) acquire(p *modelPod) error {
 func (m *model) obtain(ctx context.Context, pool *Pool, o lease.Owner, take func(context.Context, lease.Owner) (lease.Allocation, error)) (lease.Allocation, error) {
 	got, _, err := pool.Obtain(ctx, o, func(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
 		got, err := take(ctx, o)
-		for gone := err != nil; !gone && !m.kernel.linked(got.ID); {
-			err := pool.Registry.Change(ctx, func(s *registry.State) {
-				e, ok := s.ENIs[got.ID]
-				if e.Missed.IsZero() {
-					e.Missed = time.Now()
-				}
-				if ok {
-					s.ENIs[got.ID], gone = e, e.NoLink(time.Now())
-				}
-			})
-			if gone || err != nil {
-				break
-			}
-			select {
-			case <-time.After(500 * time.Millisecond):
-			case <-ctx.Done():
-				gone = true
-			}
+		if err == nil {
+			m.appears(ctx, pool, got.ID)
 		}
 		return got, err
 	})
@@ -212,6 +203,30 @@ func (m *model) obtain(ctx context.Context, pool *Pool, o lease.Owner, take func
 		got = lease.Allocation{Fresh: got.Fresh}
 	}
 	return got, err
+}
+
+// appears waits for the link of an ENI as long as a process of ours does, and reports whether the node has it.
+func (m *model) appears(ctx context.Context, pool *Pool, id string) bool {
+	for gone := false; !m.kernel.linked(id); {
+		err := pool.Registry.Change(ctx, func(s *registry.State) {
+			e, ok := s.ENIs[id]
+			if e.Missed.IsZero() {
+				e.Missed = time.Now()
+			}
+			if ok {
+				s.ENIs[id], gone = e, e.NoLink(time.Now())
+			}
+		})
+		if gone || err != nil {
+			return false
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // answered takes over what an ADD has answered, for each interface.
@@ -384,6 +399,7 @@ func (m *model) forget() {
 		p.forgot = true
 	}
 	m.rebuilt = true
+	m.losses++
 }
 
 func (m *model) lose() {
@@ -419,6 +435,7 @@ func (m *model) reboot() {
 	must(m.T, os.RemoveAll(m.dir))
 	m.node.Reboot()
 	m.lies, m.damaged, m.rebuilt = nil, false, true
+	m.losses++
 	time.Sleep(time.Minute)
 }
 

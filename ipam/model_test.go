@@ -106,6 +106,7 @@ func history(t *testing.T, k *kernel, seed uint64) {
 		defer k.end(t)
 		m = newModel(t, k, dir, seed, false)
 		m.multus = seed%4 >= 2
+		m.operated = seed%2 == 1
 		m.others()
 		switch seed % 3 {
 		case 0:
@@ -171,6 +172,16 @@ type model struct {
 
 	keeps   bool // nobody removes the registry or sets the clock while a process waits
 	meddled bool // an operator or a clock has changed what the node knows
+
+	operated bool                // operators make ENIs by new-interface
+	commands []*command          // that they have typed
+	answers  map[string]sighting // the ENIs with which a command has answered
+	moved    map[string]bool     // the ENIs that an operator has ever detached
+	losses   int                 // how often the registry was lost, or its times have changed
+	quiet    bool                // nothing happens to a command any more
+
+	stays    map[string]time.Time // since when EC2 refuses to have an ENI end with the instance
+	outlives map[string]bool      // the ENIs for which it did so too long
 }
 
 // A modelPod is what the runtime knows of a pod, or of a further attachment of it.
@@ -194,7 +205,8 @@ func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *model {
 	m := &model{T: t, atOnce: atOnce, kernel: k, rng: rand.New(rand.NewPCG(seed, 1)), dir: dir, began: time.Now(), primaries: map[string]netip.Addr{},
 		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
-		given: map[string]ec2sim.ENI{}}
+		given: map[string]ec2sim.ENI{}, answers: map[string]sighting{}, moved: map[string]bool{},
+		stays: map[string]time.Time{}, outlives: map[string]bool{}}
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
 	if seed%7 >= 5 {
 		m.giveCards()

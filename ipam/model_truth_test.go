@@ -31,6 +31,7 @@ func (m *model) verify() {
 	m.verifyTheirs()
 	m.verifyGiven()
 	m.verifySlots()
+	m.verifyBegun()
 	if err := m.kernel.lost(); err != nil {
 		m.wrong("pods that run have lost %v", err)
 	}
@@ -123,6 +124,7 @@ func (m *model) verifyCalls() {
 			m.wrong("%v: it is the boot ENI", c)
 		}
 		m.verifyKept(c)
+		m.noteOutlives(c)
 		for name, v := range c.Params {
 			a, err := netip.ParseAddr(v)
 			if c.Action == "UnassignPrivateIpAddresses" && strings.HasPrefix(name, "PrivateIpAddress") && err == nil && m.primaries[c.Params["NetworkInterfaceId"]] == a {
@@ -160,6 +162,7 @@ func (m *model) settle() {
 	}
 	m.deny()
 	m.confess()
+	m.retype()
 	time.Sleep(20 * time.Minute)
 	if m.chance(30) {
 		m.skew(pick(m.rng, -24*time.Hour, 24*time.Hour))
@@ -323,6 +326,7 @@ func (m *model) left(subnet string) int {
 // verifyEnd checks that nothing is lost when all pods are gone and all is collected.
 func (m *model) verifyEnd() {
 	m.verifyDetached()
+	m.verifyMade()
 	s, err := m.view()
 	if err != nil {
 		m.wrong("%v", err)

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// In some histories, operators and cloud-init run new-interface. A run may end at any call, or while it waits for the link. Then the
+// same command is run again, at once, later or never. A command that is repeated until it answers makes one ENI. After its answer, it
+// makes another. Two commands have ENIs of their own, unless they differ only in numbers: then one may go on with what the other has left.
+//
+// The second ENI of a command is excused if nobody could know of the first: the registry was lost or its clock was set, or the first was
+// not attached for so long that its intent has ended. What is left of it then is for eni-gc. An ENI that an operator has detached may be the
+// answer to another command when it is attached again.
+
+// A command is new-interface with some arguments.
+type command struct {
+	spec  ENISpec
+	begun bool                // it has been run, and has not answered
+	made  map[string]sighting // the ENIs that its runs have made since its last answer
+}
+
+// A sighting is when something about an ENI was known. The node may have lost it since.
+type sighting struct {
+	when   time.Time
+	losses int // of the registry by then
+}
+
+func (m *model) sighting() sighting { return sighting{time.Now(), m.losses} }
+
+func (c *command) String() string {
+	return fmt.Sprintf("new-interface --index=%d --ip_batch_size=%d --subnet_filter=%v %v", c.spec.MinIndex, c.spec.Addrs, c.spec.Tags, c.spec.SecurityGroups)
+}
+
+// newInterface is an operator who types a command, a new one or one that has been typed before.
+func (m *model) newInterface() {
+	if m.locked("provision") || m.locked("grow") {
+		return // it would wait
+	}
+	const tries = 20
+	c := m.typed()
+	for range tries {
+		f := m.fate()
+		if f.at > 0 {
+			f.at = 1 + m.rng.IntN(12)
+		}
+		err := m.order(c, f, pick(m.rng, 2*time.Second, 10*time.Second, time.Hour))
+		if err == nil || m.chance(30) {
+			return
+		}
+		// cloud-init runs the script again
+		time.Sleep(pick(m.rng, 0, time.Second, time.Minute, 5*time.Minute))
+		if m.verify(); len(m.bad) > 0 {
+			return
+		}
+	}
+}
+
+// typed is the next command.
+func (m *model) typed() *command {
+	var begun []*command
+	for _, c := range m.commands {
+		if c.begun {
+			begun = append(begun, c)
+		}
+	}
+	switch {
+	case len(begun) > 0 && m.chance(60):
+		return pick(m.rng, begun...)
+	case len(m.commands) > 0 && m.chance(40):
+		return pick(m.rng, m.commands...)
+	}
+	c := &command{made: map[string]sighting{}, spec: ENISpec{
+		SecurityGroups: pick(m.rng, []string{"sg-1"}, []string{"sg-2"}, []string{"sg-2", "sg-1"}),
+		Tags:           pick(m.rng, map[string]string{"for": "pods"}, map[string]string{"for": "pods"}, nil),
+		MinIndex:       pick(m.rng, 1, 1, 1, 2), Addrs: pick(m.rng, 0, 1, 3, 10)}}
+	for _, other := range m.commands {
+		if other.String() == c.String() {
+			return other
+		}
+	}
+	m.commands = append(m.commands, c)
+	return c
+}
+
+// order runs a command once.
+func (m *model) order(c *command, f fate, timeout time.Duration) error {
+	before, began, id := m.sim.ENIs(), m.sighting(), ""
+	c.begun = true
+	m.logf("%s %v%v", m.clock(), c, f)
+	err := m.run(lease.Policy{MinIndex: c.spec.MinIndex}, f, timeout, func(ctx context.Context, pool *Pool) (err error) {
+		id, _, err = pool.provision(ctx, c.spec, func(ctx context.Context, id string) (string, error) { return m.linkUp(ctx, pool, id) })
+		return err
+	})
+	m.made(c, before, began)
+	m.logf("  %q, %v", id, err)
+	if err == nil {
+		m.verifyAnswer(c, id)
+	}
+	return err
+}
+
+// linkUp waits for a link as LinkUp does, but not in the kernel. Meanwhile, others act, or the process ends.
+func (m *model) linkUp(ctx context.Context, pool *Pool, id string) (string, error) {
+	switch n := m.rng.IntN(100); {
+	case m.quiet:
+	case n < 12:
+		m.logf("  killed at %s, before %s has its link", m.clock(), id)
+		runtime.Goexit()
+	case n < 30 && m.depth < 2:
+		m.logf("meanwhile, before %s has its link:", id)
+		m.depth++
+		m.step(m.depth)
+		m.verify()
+		m.depth--
+	}
+	if !m.appears(ctx, pool, id) {
+		return "", errors.New("no link")
+	}
+	return pool.LinkUp(ctx, id)
+}
+
+// made notes which ENIs a run has made.
+func (m *model) made(c *command, before []ec2sim.ENI, began sighting) {
+	for _, e := range m.sim.ENIs() {
+		had := slices.ContainsFunc(before, func(b ec2sim.ENI) bool { return b.ID == e.ID })
+		if had || e.Tags[TagManaged] == "true" {
+			continue
+		}
+		if c.made[e.ID] = began; e.Tags[TagManaged] != "false" || e.Tags[TagInstance] != m.node.ID {
+			m.wrong("%v has made %s with the tags %v: nobody knows whose it is", c, e.ID, e.Tags)
+		}
+	}
+}
+
+// verifyAnswer checks that the answer of a command is the ENI that it asks for, and that it has made no other.
+func (m *model) verifyAnswer(c *command, id string) {
+	e := m.find(id)
+	if e == nil {
+		m.wrong("%v answers with %s, which is deleted", c, id)
+		return
+	}
+	if m.isAnswer(id) && !m.moved[id] {
+		m.wrong("%v answers with %s, as a command did before", c, id)
+	}
+	if !m.moved[id] && (e.Instance != m.node.ID || !m.kernel.linked(id)) {
+		m.wrong("%v answers with %s, which is on %q, and on the node %v", c, id, e.Instance, m.kernel.linked(id))
+	}
+	groups := slices.Sorted(slices.Values(e.SecurityGroups))
+	if !slices.Equal(groups, slices.Sorted(slices.Values(c.spec.SecurityGroups))) || c.spec.Tags != nil && !strings.HasPrefix(e.Subnet, "subnet-pod") {
+		m.wrong("%v answers with %s, which has %v and is in %s", c, id, groups, e.Subnet)
+	}
+	if !m.moved[id] && e.Index < c.spec.MinIndex {
+		m.wrong("%v answers with %s, which is at %d.%d", c, id, e.Card, e.Index)
+	}
+	m.answers[id] = m.sighting()
+	made, is := c.made[id]
+	for other, when := range c.made {
+		lost := m.moved[id] || is && made.losses < m.losses // so the other one was made without knowing of this one, or this one is a new find
+		if e := m.find(other); e != nil && !lost && !m.isAnswer(other) && !m.lostSight(*e, when) {
+			m.wrong("%v has made %s, and now answers with %s", c, other, id)
+		}
+	}
+	c.begun = false
+	clear(c.made)
+}
+
+// isAnswer reports whether a command has answered with an ENI, and the node can know it.
+func (m *model) isAnswer(id string) bool {
+	seen, answered := m.answers[id]
+	return answered && seen.losses == m.losses
+}
+
+// lostSight reports whether the node cannot know that a command has made an ENI then.
+func (m *model) lostSight(e ec2sim.ENI, made sighting) bool {
+	return m.moved[e.ID] || made.losses < m.losses || e.Instance == "" && time.Since(made.when) > intentLife
+}
+
+// verifyBegun checks that the registry has an intent or a mark of what a command has begun, and no mark of what has ended.
+func (m *model) verifyBegun() {
+	s, err := m.view()
+	if err != nil || m.locked("provision") {
+		return
+	}
+	creating := false
+	for _, i := range s.Intents {
+		creating = creating || i.Action == "CreateNetworkInterface"
+	}
+	for _, c := range m.commands {
+		for id, made := range c.made {
+			e := m.find(id)
+			if e == nil || m.isAnswer(id) || m.lostSight(*e, made) {
+				continue
+			}
+			if tokenOf(s, id) == "" && !creating && !s.ENIs[id].Provisioning {
+				m.wrong("%v has made %s (%s), and the registry has neither an intent nor the mark", c, id, e.Status)
+			}
+		}
+	}
+	for id, e := range s.ENIs {
+		if e.Provisioning && (e.Managed || m.isAnswer(id) && !m.moved[id]) {
+			m.wrong("%s has the mark of a command that has answered, managed %v", id, e.Managed)
+		}
+	}
+}
+
+// retype runs some of the commands that have not answered, until they do. Nothing fails any more.
+func (m *model) retype() {
+	m.quiet = true
+	for _, c := range m.commands {
+		if !c.begun || m.chance(40) {
+			continue
+		}
+		const tries = 20
+		for n := range tries {
+			err := m.order(c, fate{}, time.Minute)
+			if err == nil || full(err) {
+				break
+			}
+			if n == tries-1 {
+				m.wrong("%v fails: %v", c, err)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	}
+}
+
+// full reports whether there is no place for an ENI.
+func full(err error) bool {
+	return errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrSubnetFull)
+}
+
+// verifyMade checks at the end that what commands have made is attached and ends with the instance, or is what eni-gc deletes.
+func (m *model) verifyMade() {
+	s, err := m.view()
+	if err != nil {
+		return
+	}
+	unfinished := len(s.Intents) > 0 || !s.Rebuilt.Since.IsZero()
+	for _, e := range m.sim.ENIs() {
+		_, known := s.ENIs[e.ID]
+		_, others := m.theirs[e.ID]
+		switch {
+		case others || e.Tags[TagManaged] != "false":
+		case e.Instance == m.node.ID && (!known || !e.DeleteOnTermination && !m.outlives[e.ID]):
+			m.wrong("%s is attached, known %v, and ends with the instance: %v", e.ID, known, e.DeleteOnTermination)
+		case e.Status == "available" && (known || unfinished || e.Tags[TagInstance] != m.node.ID):
+			m.wrong("%s is left behind, known %v, intents %v, rebuilt %v", e.ID, known, s.Intents, s.Rebuilt)
+		}
+	}
+}
+
+// noteOutlives notes an ENI that EC2 has refused to end with the instance for so long that nobody tries again.
+func (m *model) noteOutlives(c ec2sim.Call) {
+	id := c.Params["NetworkInterfaceId"]
+	if c.Action != modify || c.Code == "" && !c.Lost {
+		return
+	}
+	if m.stays[id].IsZero() {
+		m.stays[id] = time.Now()
+	}
+	m.outlives[id] = m.outlives[id] || time.Since(m.stays[id]) > intentLife
+}
+
+// A rushed is a run of new-interface beside other processes.
+type rushed struct {
+	*command
+	id  string
+	err error
+}
+
+// rushCommands runs up to two commands at once, which may be the same.
+func (m *model) rushCommands(do func(lease.Policy, func(context.Context, *Pool))) (all []*rushed) {
+	for m.chance(40) && len(all) < 2 {
+		r := &rushed{command: m.typed()}
+		all = append(all, r)
+		do(lease.Policy{MinIndex: r.spec.MinIndex}, func(ctx context.Context, pool *Pool) { r.id, _, r.err = pool.Provision(ctx, r.spec) })
+	}
+	return all
+}
+
+// verifyRushed checks that each command that was run at once with others has its own ENI, and has failed only if there is no place.
+func (m *model) verifyRushed(all []*rushed) {
+	for _, r := range all {
+		m.logf("%v answers with %q, %v", r, r.id, r.err)
+		switch {
+		case r.err == nil:
+			m.verifyAnswer(r.command, r.id)
+		case !full(r.err):
+			m.wrong("%v: %v", r, r.err)
+		}
+	}
+	for _, e := range m.attached() {
+		if e.Tags[TagManaged] == "false" && !m.isAnswer(e.ID) {
+			m.wrong("%s is the answer to no command", e.ID)
+		}
+	}
+}
