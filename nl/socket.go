@@ -32,7 +32,7 @@ var rooms = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte)
 
 // netlink opens a socket of a netlink family in the namespace.
 func (n *NS) netlink(family int) (*socket, error) {
-	fd, err := n.openSocket(unix.AF_NETLINK, unix.SOCK_RAW, family)
+	fd, err := n.openSocket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK, family)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
@@ -53,18 +53,25 @@ func (s *socket) close() { unix.Close(s.fd) }
 // have carried out the request.
 var ErrUnanswered = errors.New("netlink has not answered")
 
-// exchange sends a request, and returns the kernel's answers up to their end. The end is an
-// acknowledgement, the end of a dump, or the only answer. With a type other than 0, exchange
+// exchange sends a request, and returns the kernel's answers up to their end. The end is the
+// end of a dump, or the only answer. With a type other than 0, exchange
 // returns only answers of that type.
+//
+// A request with NLM_F_ACK only asks whether it succeeds. The kernel reports each failure, before write(2) returns. So no report is
+// a success, and the kernel need not acknowledge it. If it has no memory for a report, read(2) fails with ENOBUFS (netlink_ack).
 func (s *socket) exchange(typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs []attribute) (answers [][]byte, err error) {
 	s.seq++
-	if _, err := unix.Write(s.fd, encode(typ, flags, s.seq, head, attrs)); err != nil {
+	silent := flags&unix.NLM_F_ACK != 0
+	if _, err := unix.Write(s.fd, encode(typ, flags&^unix.NLM_F_ACK, s.seq, head, attrs)); err != nil {
 		return nil, os.NewSyscallError("write", err)
 	}
 	interrupted := false
 	for {
 		b, err := s.receive()
-		if err != nil {
+		switch {
+		case silent && err == errNothing:
+			return nil, nil
+		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrUnanswered, err)
 		}
 		for len(b) > 0 {
@@ -115,6 +122,9 @@ func encode(typ, flags int, seq uint32, head nl.NetlinkRequestData, attrs []attr
 	return b
 }
 
+// errNothing reports that the kernel has sent nothing.
+var errNothing = errors.New("there is no answer")
+
 // receive reads one datagram.
 func (s *socket) receive() ([]byte, error) {
 	room := rooms.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
@@ -122,6 +132,8 @@ func (s *socket) receive() ([]byte, error) {
 	for {
 		switch n, err := unix.Read(s.fd, room[:]); {
 		case err == unix.EINTR:
+		case err == unix.EAGAIN:
+			return nil, errNothing
 		case err != nil:
 			return nil, os.NewSyscallError("read", err)
 		case n == len(room): // and maybe more. The kernel makes smaller ones (netlink_dump: 32 kB).
