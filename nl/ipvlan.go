@@ -117,10 +117,20 @@ func (v IPVlan) create(n *NS, index int32) error {
 		attrs = append(attrs, attr32(unix.IFLA_GROUP, v.Group))
 	}
 	err = n.change(unix.RTM_NEWLINK, addNew, msg, attrs...)
-	if err == nil && v.NS.indices != nil {
-		v.NS.indices[v.Name] = int(index)
+	if err == nil {
+		v.made(n, int(index))
 	}
 	return err
+}
+
+// made remembers the slave, which has the MAC address and the MTU of its master.
+func (v IPVlan) made(n *NS, index int) {
+	if v.NS.indices != nil {
+		v.NS.indices[v.Name] = index
+	}
+	if m, known := n.seen[v.Master]; known && v.NS.seen != nil {
+		v.NS.seen[v.Name] = Link{Name: v.Name, Index: index, Kind: "ipvlan", MAC: m.MAC, MTU: cmp.Or(v.MTU, m.MTU), Group: v.Group, Up: !v.Down}
+	}
 }
 
 // Supported fails if the kernel has no ipvlan and no module for it. It asks for a slave without

@@ -149,7 +149,7 @@ func (s *scene) read() (err error) {
 	if s.podNS, err = s.nodeNS.OpenOther("pod", s.NetNS); err != nil {
 		return err
 	}
-	eni, err := s.podNS.LinkByName(s.IfName)
+	eni, err := s.podNS.SeenLink(s.IfName)
 	if err != nil {
 		return fmt.Errorf("pod: %w", err)
 	}
