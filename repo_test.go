@@ -115,7 +115,7 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.8,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.83,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,

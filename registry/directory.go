@@ -44,7 +44,7 @@ func (r *Registry) enter(ctx context.Context) (*directory, error) {
 func (d *directory) state() (*State, error) {
 	b, written, err := content(openAt(d.fd(), fileName, os.O_RDONLY))
 	s, err := read(d.path(fileName), b, written, err)
-	if !isGarbage(err) {
+	if !IsGarbage(err) {
 		return s, err
 	}
 	bad := fileName + ".bad-" + time.Now().UTC().Format("20060102T150405.000000000")
@@ -75,8 +75,8 @@ func read(path string, b []byte, written time.Time, err error) (*State, error) {
 	return s, nil
 }
 
-// isGarbage reports whether the error means that the file was read but cannot be parsed.
-func isGarbage(err error) bool {
+// IsGarbage reports whether the error means that the file was read but cannot be parsed.
+func IsGarbage(err error) bool {
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return false
 	}

@@ -137,7 +137,7 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 // into the file that the last one replaced, so only what has no room there counts.
 func (r *Registry) Usable() error {
 	s, err := r.View()
-	if err != nil && !isGarbage(err) { // the next change sets garbage aside
+	if err != nil && !IsGarbage(err) { // the next change sets garbage aside
 		return err
 	}
 	lock, err := os.OpenFile(r.lockFile(lockName), os.O_CREATE|os.O_RDONLY, 0o600)

@@ -17,7 +17,6 @@ package lease
 
 import (
 	"context"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -72,32 +71,6 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 		return err
 	}
 	return (&Pool{Registry: reg, Began: r.Began}).End(ctx, key(r), hints(r.Prev)...)
-}
-
-// check reports an error if the lease is not as the ADD left it. The plugins after this one
-// check whether the pod has the address.
-func check(_ context.Context, r *plugin.Request[Config]) error {
-	reg, err := openRegistry()
-	if err != nil {
-		return err
-	}
-	s, err := reg.View()
-	if err != nil {
-		return err
-	}
-	held := s.Held(key(r))
-	if len(held) == 0 {
-		return fmt.Errorf("%s has no lease", key(r))
-	}
-	for _, a := range held {
-		if r.Prev != nil && !slices.Contains(hints(r.Prev), a) {
-			return fmt.Errorf("%s has a lease for %s, but prevResult says %v", key(r), a, hints(r.Prev))
-		}
-		if id, _ := s.ENIOf(a); id == "" {
-			return fmt.Errorf("%s has a lease for %s, which is on no ENI of this node", key(r), a)
-		}
-	}
-	return nil
 }
 
 func gc(ctx context.Context, r *plugin.Request[Config]) error {

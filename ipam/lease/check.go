@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// check reports an error if the lease is not as the ADD left it. The plugins after this one
+// check whether the pod has the address.
+func check(ctx context.Context, r *plugin.Request[Config]) error {
+	s, err := view()
+	if registry.IsGarbage(err) { // as good as lost: the next change sets it aside
+		s, err = &registry.State{}, nil
+	}
+	if err != nil {
+		return err
+	}
+	held := s.Held(key(r))
+	if len(held) == 0 {
+		return checkFound(ctx, s, r)
+	}
+	for _, a := range held {
+		if r.Prev != nil && !slices.Contains(hints(r.Prev), a) {
+			return fmt.Errorf("%s has a lease for %s, but prevResult says %v", key(r), a, hints(r.Prev))
+		}
+		if err := onENI(s, r, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
+	if id, _ := s.ENIOf(a); id == "" {
+		return fmt.Errorf("%s has a lease for %s, which is on no ENI of this node", key(r), a)
+	}
+	return nil
+}
+
+// checkFound is check for an attachment without a lease of its own. After a loss of the registry,
+// the kernel shows which addresses pods have, but not to which attachments they belong. So the
+// leases of a rebuilt registry have no keys, until their pods end. The runtime says which
+// addresses the attachment has, and the kernel must show them at its interfaces.
+//
+// The lease does not get the key of the attachment. Without a key, a DEL ends it only if the kernel
+// shows no user of the address: a runtime may call CHECK and DEL for a container that is gone.
+func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
+	if r.Prev == nil || len(r.Prev.IPs) == 0 {
+		return fmt.Errorf("%s has no lease", key(r))
+	}
+	nics := plugin.NICs(r.Prev, r.IfName)
+	for _, n := range nics {
+		for _, a := range n.Addrs() {
+			if err := nobodys(s, r, a); err != nil {
+				return err
+			}
+		}
+	}
+	return nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
+		for _, n := range nics {
+			has, err := pod.Addrs(n.Name)
+			if err == nil && !all(n.Addrs(), has) {
+				err = fmt.Errorf("the kernel does not show %v at %s", n.Addrs(), n.Name)
+			}
+			if err != nil {
+				return fmt.Errorf("%s has no lease, and not its addresses: %w", key(r), err)
+			}
+		}
+		return nil
+	})
+}
+
+// all reports whether all addresses are among those that a link has. None are not.
+func all(addrs []netip.Addr, has []nl.Addr) bool {
+	for _, a := range addrs {
+		if !slices.ContainsFunc(has, func(h nl.Addr) bool { return h.Prefix.Addr() == a && !h.Duplicate }) {
+			return false
+		}
+	}
+	return len(addrs) > 0
+}
+
+// nobodys returns an error unless an address may be that of an attachment without a lease: nobody else
+// has it, and nobody can get it.
+func nobodys(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
+	l, leased := s.Leases.At(a)
+	_, e := s.ENIOf(a)
+	switch {
+	case leased && l.Key == (registry.Key{}):
+		return onENI(s, r, a)
+	case leased:
+		return fmt.Errorf("%s has no lease, and %s is leased by %s", key(r), a, l.Key)
+	case Unknown(s):
+		return nil // nobody has rebuilt the registry yet
+	case slices.Contains(e.Addrs, a) && !s.Free.Has(a):
+		return nil // it was rebuilt when not all namespaces could be read
+	}
+	return fmt.Errorf("%s has no lease for %s", key(r), a)
+}
