@@ -44,6 +44,7 @@ type ENI struct {
 	Status              string // available, in-use, ...
 	Instance            string // that it is attached to
 	Attachment          string // the attachment's ID
+	Attached            bool   // the attachment is whole: EC2 does not attach or detach the ENI now
 	DeleteOnTermination bool   // of the attachment
 	Tracking            Tracking
 	Tags                map[string]string
@@ -116,6 +117,7 @@ func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
 		return nil
 	}
 	e.Instance, e.Attachment = sdk.ToString(a.InstanceId), sdk.ToString(a.AttachmentId)
+	e.Attached = a.Status == types.AttachmentStatusAttached
 	e.DeleteOnTermination = sdk.ToBool(a.DeleteOnTermination)
 	var errs [2]error
 	if a.DeviceIndex != nil {

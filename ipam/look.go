@@ -50,14 +50,6 @@ func (p *Pool) inTurn(ctx context.Context, action string, do func(context.Contex
 	return err
 }
 
-// detachENI begins to detach an ENI, in its turn.
-func (p *Pool) detachENI(ctx context.Context, attachment string) error {
-	if err := p.Registry.Mark(releasedMark); err != nil {
-		return err
-	}
-	return p.inTurn(ctx, "DetachNetworkInterface", func(ctx context.Context) error { return p.Cloud.DetachENI(ctx, attachment) })
-}
-
 // deleteNow deletes an ENI that is attached nowhere, in its turn.
 func (p *Pool) deleteNow(ctx context.Context, eni string) error {
 	return p.inTurn(ctx, "DeleteNetworkInterface", func(ctx context.Context) error { return p.Cloud.DeleteENI(ctx, eni) })

@@ -344,7 +344,7 @@ func (m *model) retain() {
 const never = 1000 * time.Hour
 
 func (m *model) collect() {
-	if m.locked("collect") || m.locked(drainLock) || m.locked("grow") && m.begun() {
+	if m.locked("collect") || m.locked("grow") && m.begun() {
 		return // it would wait
 	}
 	c := Collection{FreeAfter: pick(m.rng, 0, time.Minute, time.Hour), Max: pick(m.rng, -1, -1, 1, 3)}

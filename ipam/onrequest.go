@@ -324,12 +324,14 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
 			return p.forget(ctx, id)
 		}
-		stays := foreign(enis[0]) || stillUsed(s, enis[0], used) != nil || detached != "" && detached != enis[0].Attachment
-		if stays {
+		if foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
+			return p.undrain(ctx, id)
+		}
+		if detached != "" && detached != enis[0].Attachment { // somebody has attached it again
 			return p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) })
 		}
 		if detached == "" {
-			err := p.detachENI(ctx, enis[0].Attachment)
+			err := p.detachENI(ctx, enis[0])
 			if ending = inTransition(err); ending {
 				m.before = true
 				if err := p.await(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
@@ -338,7 +340,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 				continue
 			}
 			if m.stays(err) {
-				return errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { drain(s, id, false) }))
+				return errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 			}
 			if err != nil && !errors.Is(err, aws.ErrNotFound) {
 				return err
@@ -351,19 +353,6 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			return err
 		}
 	}
-}
-
-// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. If an earlier process
-// may have begun to detach it, that EC2 throttles this one says nothing about that.
-func (m marked) stays(err error) bool {
-	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
-}
-
-// inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because the ENI is
-// still being attached.
-func inTransition(err error) bool {
-	e, ok := errors.AsType[*aws.Error](err)
-	return ok && e.Code == "IncorrectState"
 }
 
 // hidden reports whether EC2 may not show yet that this node has attached an ENI.

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -100,88 +99,9 @@ func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
 	case errors.Is(err, errUsed), errors.Is(err, errBoot), ok && e.Action == "DetachNetworkInterface" && errors.Is(err, aws.ErrDenied) && aws.Undone(err):
-		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) }))
+		return errors.Join(err, p.undrain(ctx, id))
 	}
 	return err
-}
-
-// A marked is an ENI that a collection has marked as draining, to detach it.
-type marked struct {
-	seen   []aws.ENI // what EC2 has said of it right before
-	before bool      // it had the mark already: an earlier process may have begun to detach it
-	done   bool      // it has the mark now
-}
-
-// mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in an incident of
-// EC2, or while it throttles, pods can still have the addresses.
-func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI)) (m marked, err error) {
-	s, err := p.Registry.View()
-	if err != nil || !goes(s) {
-		return m, err
-	}
-	if m.seen, err = p.describeENIs(ctx, aws.ByID(id)); err != nil && !errors.Is(err, aws.ErrNotFound) {
-		return m, err
-	}
-	err = p.Registry.Change(ctx, func(s *registry.State) {
-		if m.done = goes(s); m.done {
-			e := s.ENIs[id]
-			m.before = e.Draining
-			set(&e)
-			s.ENIs[id] = e
-		}
-	})
-	return m, err
-}
-
-// drain records whether an ENI is draining.
-func drain(s *registry.State, id string, draining bool) {
-	if e, ok := s.ENIs[id]; ok {
-		e.Draining = draining
-		s.ENIs[id] = e
-	}
-}
-
-// drainLock is the lock of a growth that deletes draining ENIs, and of a collection that takes such a mark away.
-const drainLock = "drain"
-
-// drained deletes the ENIs that a collection has begun to delete, and returns the state after
-// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
-// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
-// its mark away, but not now: see undrain.
-func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State, error) {
-	begun := func(e registry.ENI) bool { return e.Draining && !e.OnRequest }
-	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), begun) {
-		return p.Registry.View()
-	}
-	unlock, err := p.Registry.Lock(ctx, drainLock)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if s, err = p.Registry.View(); err != nil {
-		return nil, err
-	}
-	for id, e := range s.ENIs {
-		if !begun(e) {
-			continue
-		}
-		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) {
-			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
-		}
-	}
-	return p.Registry.View()
-}
-
-// undrain takes the mark from an ENI that a collection could not begin to detach. While a growth deletes draining ENIs, the mark stays:
-// the growth may have begun to detach this one, and no pod may get its addresses.
-func (p *Pool) undrain(ctx context.Context, id string) error {
-	unlock, err := p.lockSoon(ctx, drainLock)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	return p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) })
 }
 
 // isForgotten reports whether the registry no longer has an ENI.
@@ -277,7 +197,7 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 	case e.Status == "available":
 		err = cmp.Or(p.deleteNow(ctx, e.ID), errDeleted)
 	case !detached:
-		if err = p.detachENI(ctx, e.Attachment); notBegun(err) {
+		if err = p.detachENI(ctx, e); notBegun(err) {
 			err = fmt.Errorf("%w: %w", errAttached, err)
 		}
 		detached = true
@@ -286,11 +206,6 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 		return detached, nil
 	}
 	return detached, err
-}
-
-// notBegun reports whether err, of detachENI, shows that EC2 has not begun to detach an ENI: EC2 has refused, or was not asked.
-func notBegun(err error) bool {
-	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
 
 // errNoManage is the errNotOurs of an ENI whose tag forbids to touch it.

@@ -100,9 +100,8 @@ func TestUnconfirmedOfENI(t *testing.T) {
 	if err := w.pool().Learn(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.pool().detachAndDelete(t.Context(), second, lease.Used{}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.byHand().DetachENI(t.Context(), w.eni(second).Attachment))
+	must(t, w.byHand().DeleteENI(t.Context(), second))
 	w.age(time.Minute)
 	w.mustAcquire(12)
 	if _, known := w.state().ENIs[second]; known {

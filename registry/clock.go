@@ -131,7 +131,7 @@ func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
 		s.Leases.Set(a, l)
 	}
 	for id, e := range s.ENIs {
-		e.Read, e.Grown, e.Missed = since(e.Read), since(e.Grown), since(e.Missed)
+		e.Read, e.Grown, e.Missed, e.Detaching = since(e.Read), since(e.Grown), since(e.Missed), since(e.Detaching)
 		for i := range e.Prefixes {
 			e.Prefixes[i].Since = since(e.Prefixes[i].Since)
 		}

@@ -33,6 +33,7 @@ type ENI struct {
 	TagsUnknown string       `json:"tagsUnknown,omitempty"` // why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has
 	Managed     bool         `json:"managed,omitempty"`     // created by us
 	Draining    bool         `json:"draining,omitempty"`    // on the way to its deletion: no new leases
+	Detaching   time.Time    `json:"detaching,omitzero"`    // when a process was about to begin that; zero: none was, or EC2 has refused
 	Keep        bool         `json:"keep,omitempty"`        // skipDeallocation: its addresses are never unassigned
 	Read        time.Time    `json:"read"`                  // when EC2 or metadata reported this
 	Grown       time.Time    `json:"grown,omitzero"`        // when EC2 last gave it addresses
@@ -63,7 +64,7 @@ func (e *ENI) same(o *ENI) bool {
 	return e.MAC == o.MAC && e.Link == o.Link && e.Index == o.Index && e.Card == o.Card && e.Boot == o.Boot &&
 		e.Subnet == o.Subnet && e.CIDR == o.CIDR && e.CIDR6 == o.CIDR6 && e.VPC == o.VPC &&
 		e.Pool == o.Pool && e.Serving == o.Serving && e.Passed == o.Passed && e.Foreign == o.Foreign &&
-		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining && e.Keep == o.Keep &&
+		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining && e.Detaching == o.Detaching && e.Keep == o.Keep &&
 		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached && e.OnRequest == o.OnRequest && e.Provisioning == o.Provisioning &&
 		slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Prefixes, o.Prefixes) && slices.Equal(e.Groups, o.Groups) &&
 		maps.Equal(e.Tags, o.Tags) && maps.Equal(e.SubnetTags, o.SubnetTags)

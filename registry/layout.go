@@ -98,6 +98,7 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "tagsUnknown", &e.TagsUnknown, codec.Text)
 		codec.Optional(c, "managed", &e.Managed, codec.Flag)
 		codec.Optional(c, "draining", &e.Draining, codec.Flag)
+		codec.Optional(c, "detaching", &e.Detaching, codec.Time)
 		codec.Optional(c, "keep", &e.Keep, codec.Flag)
 		codec.Field(c, "read", &e.Read, codec.Time)
 		codec.Optional(c, "grown", &e.Grown, codec.Time)

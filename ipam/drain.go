@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is about the mark of an ENI that the node is about to detach: draining. No pod gets an address of such an
+// ENI. The mark may go only if no process of the node has begun to detach the ENI. So a process notes in the registry
+// that it is about to call DetachNetworkInterface, and removes the note only if EC2 has refused. Nobody takes the
+// mark away while there is a note, and nobody detaches an ENI without the mark. So no lock is needed, and a process may
+// be killed anywhere.
+//
+// A process that was killed leaves its note. If EC2 shows the ENI as attached when EC2 has had time to settle, it has
+// not begun to detach the ENI. Before, it proves nothing (EC2 API reference, "Eventual consistency").
+
+// errUndrained means that an ENI has lost its mark since this process has looked: pods may have its addresses.
+var errUndrained = errors.New("it serves pods again")
+
+// A marked is an ENI that a collection has marked as draining, to detach it.
+type marked struct {
+	seen   []aws.ENI // what EC2 has said of it right before
+	before bool      // it had the mark already: an earlier process may have begun to detach it
+	done   bool      // it has the mark now
+}
+
+// mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in an incident of
+// EC2, or while it throttles, pods can still have the addresses.
+func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI)) (m marked, err error) {
+	s, err := p.Registry.View()
+	if err != nil || !goes(s) {
+		return m, err
+	}
+	noted := s.ENIs[id].Detaching
+	old := !noted.IsZero() && time.Since(noted) > lagOfEC2
+	if m.seen, err = p.describeENIs(ctx, aws.ByID(id)); err != nil && !errors.Is(err, aws.ErrNotFound) {
+		return m, err
+	}
+	stays := old && len(m.seen) > 0 && m.seen[0].Instance == s.Instance.ID && m.seen[0].Attached
+	err = p.Registry.Change(ctx, func(s *registry.State) {
+		if m.done = goes(s); m.done {
+			e := s.ENIs[id]
+			if stays && e.Detaching.Equal(noted) {
+				e.Draining, e.Detaching = false, time.Time{}
+			}
+			m.before = e.Draining
+			set(&e)
+			s.ENIs[id] = e
+		}
+	})
+	return m, err
+}
+
+// drain records whether an ENI is draining.
+func drain(s *registry.State, id string, draining bool) {
+	if e, ok := s.ENIs[id]; ok {
+		if e.Draining = draining; !draining {
+			e.Detaching = time.Time{}
+		}
+		s.ENIs[id] = e
+	}
+}
+
+// undrain takes the mark from an ENI that this process has not begun to detach, unless another one may have.
+func (p *Pool) undrain(ctx context.Context, id string) error {
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		if s.ENIs[id].Detaching.IsZero() {
+			drain(s, id, false)
+		}
+	})
+}
+
+// drained deletes the ENIs that a collection has begun to delete, and returns the state after
+// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
+// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
+// its mark away meanwhile.
+func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State, error) {
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
+			continue
+		}
+		err := p.deleteENI(ctx, id, p.Used(), nil)
+		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) {
+			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
+		}
+	}
+	return p.Registry.View()
+}
+
+// detachENI begins to detach an ENI, in its turn.
+func (p *Pool) detachENI(ctx context.Context, e aws.ENI) error {
+	if err := p.Registry.Mark(releasedMark); err != nil {
+		return err
+	}
+	return p.inTurn(ctx, "DetachNetworkInterface", func(ctx context.Context) error {
+		takeBack, err := p.noteDetach(ctx, e.ID)
+		if err != nil {
+			return err
+		}
+		if err = p.Cloud.DetachENI(ctx, e.Attachment); notBegun(err) {
+			err = errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), takeBack))
+		}
+		return err
+	})
+}
+
+// noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or an earlier
+// attempt of this one, may have begun to detach the ENI.
+func (p *Pool) noteDetach(ctx context.Context, id string) (takeBack func(*registry.State), err error) {
+	var before, noted time.Time
+	err = p.Registry.Update(ctx, func(s *registry.State) error {
+		e, known := s.ENIs[id]
+		switch {
+		case !known:
+			return nil // an operator removes it
+		case !e.Draining:
+			return errUndrained
+		}
+		if before, noted = e.Detaching, time.Now().Round(0); !noted.After(before) {
+			noted = before.Add(1) // somebody has set the clock
+		}
+		e.Detaching = noted
+		s.ENIs[id] = e
+		return nil
+	})
+	return func(s *registry.State) {
+		if e, known := s.ENIs[id]; known && e.Detaching.Equal(noted) {
+			e.Detaching = before
+			s.ENIs[id] = e
+		}
+	}, err
+}
+
+// notBegun reports whether err, of detachENI, shows that EC2 has not begun to detach an ENI: EC2 has refused, or was not asked.
+func notBegun(err error) bool {
+	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
+}
+
+// inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because the ENI is
+// still being attached.
+func inTransition(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && e.Code == "IncorrectState"
+}
+
+// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. If an earlier process
+// may have begun to detach it, that EC2 throttles this one says nothing about that.
+func (m marked) stays(err error) bool {
+	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
+}

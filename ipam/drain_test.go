@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// callsAt carries requests to EC2, and calls before and after once at the first request that has all words.
+type callsAt struct {
+	aws.HTTPClient
+	words         []string
+	before, after func()
+	once          sync.Once
+}
+
+func (c *callsAt) Do(r *http.Request) (*http.Response, error) {
+	var body []byte
+	if r.Body != nil {
+		var err error
+		if body, err = io.ReadAll(r.Body); err != nil {
+			return nil, err
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	first := false
+	if !slices.ContainsFunc(c.words, func(word string) bool { return !bytes.Contains(body, []byte(word)) }) {
+		c.once.Do(func() { first = true })
+	}
+	if first && c.before != nil {
+		c.before()
+	}
+	answer, err := c.HTTPClient.Do(r)
+	if first && c.after != nil {
+		c.after()
+	}
+	return answer, err
+}
+
+// at is a pool of a process that calls before and after once, at the first such request to EC2.
+func (w *world) at(before, after func(), words ...string) *Pool {
+	p, options := w.pool(), w.cloud
+	options.HTTP = &callsAt{HTTPClient: w.cloud.HTTP, words: words, before: before, after: after}
+	p.Cloud = aws.New(options)
+	return p
+}
+
+const detachWord = "Action=DetachNetworkInterface&"
+
+// newDraining has an ENI with free addresses that a collection is to detach, or one for which a pod has asked.
+func (w *world) newDraining(asked bool) (eni string, add func(n int) (string, error)) {
+	w.Helper()
+	ask := ""
+	if asked {
+		eni = w.given(aws.ENISpec{Subnet: "subnet-node", Secondary: 5}).ID
+		ask = fmt.Sprintf(`[{"eni": %q}]`, eni)
+	}
+	add = func(n int) (string, error) {
+		if !asked {
+			a, err := w.acquire(n)
+			return a.ID, err
+		}
+		all, err := w.ask(n, allowAll, ask)
+		if err != nil {
+			return "", err
+		}
+		return all[0].ID, nil
+	}
+	id, err := add(1)
+	must(w.T, err)
+	w.end(1)
+	time.Sleep(time.Hour)
+	return id, add
+}
+
+// leaves wants no pod to get an address of an ENI that EC2 detaches.
+func (w *world) leaves(eni string, add func(n int) (string, error)) {
+	w.Helper()
+	if e := w.eni(eni); e.AttachmentStatus != "detaching" {
+		w.Fatalf("EC2 does not detach the ENI: %+v", e)
+	}
+	for n := range 3 {
+		if id, err := add(100 + n); id == eni {
+			w.Errorf("a pod has got an address of an ENI that EC2 detaches: %v", err)
+		}
+	}
+}
+
+// inDrainingBubbles plays f with both kinds of ENIs. EC2 takes hours to detach one.
+func inDrainingBubbles(t *testing.T, f func(w *world, asked bool)) {
+	for name, asked := range map[string]bool{"ours": false, "on request": true} {
+		t.Run(name, func(t *testing.T) {
+			inSlowBubble(t, "m5.2xlarge", 24*time.Hour, func(w *world, _ *wires) { f(w, asked) })
+		})
+	}
+}
+
+// TestDrainKilledGrowth: a growth detaches an ENI for its slot while EC2 throttles the collection that has marked it, and is killed.
+func TestDrainKilledGrowth(t *testing.T) {
+	inSlowBubble(t, "m5.2xlarge", 24*time.Hour, func(w *world, _ *wires) {
+		eni, add := w.newDraining(false)
+		p := w.at(func() {
+			ctx, kill := context.WithCancel(w.Context())
+			growth := w.at(nil, kill, detachWord)
+			s, err := growth.Registry.View()
+			must(w.T, err)
+			if _, err := growth.drained(ctx, s); err == nil {
+				w.Error("the growth was not killed")
+			}
+			w.sim.Fail("DetachNetworkInterface", throttling, always)
+		}, nil, detachWord)
+		if err := p.Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+			w.Error("EC2 has throttled the collection, and it says nothing")
+		}
+		w.leaves(eni, add)
+	})
+}
+
+// TestDrainLostAnswer: EC2 has begun to detach an ENI, its answer was lost, and it throttles all further calls.
+func TestDrainLostAnswer(t *testing.T) {
+	inDrainingBubbles(t, func(w *world, asked bool) {
+		eni, add := w.newDraining(asked)
+		w.sim.Script("DetachNetworkInterface", slices.Concat([]ec2sim.Outcome{ec2sim.DoneLost}, slices.Repeat([]ec2sim.Outcome{ec2sim.Refused(throttling)}, 50))...)
+		if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+			w.Error("EC2 has throttled the collection, and it says nothing")
+		}
+		w.sim.Script("DetachNetworkInterface")
+		w.leaves(eni, add)
+	})
+}
+
+// TestDrainKilledCollection: EC2 has begun to detach an ENI for a collection that was killed. The next collection cannot read all
+// namespaces, or may not detach it.
+func TestDrainKilledCollection(t *testing.T) {
+	for name, hinder := range map[string]func(*world, *Pool){
+		"a namespace cannot be read": func(w *world, p *Pool) { p.Shelves = []lease.Shelf{{Dir: filepath.Join(w.dir, "registry.json")}} },
+		"the role may not detach":    func(w *world, _ *Pool) { w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inDrainingBubbles(t, func(w *world, asked bool) {
+				eni, add := w.newDraining(asked)
+				ctx, kill := context.WithCancel(w.Context())
+				if err := w.at(nil, kill, detachWord).Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+					w.Error("the collection was not killed")
+				}
+				p := w.pool()
+				hinder(w, p)
+				p.Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}) // it may fail, or leave the ENI alone
+				w.leaves(eni, add)
+			})
+		})
+	}
+}
+
+// TestDrainNotBegun: nobody knows whether EC2 has begun to detach an ENI. It has not, and the role may not do it any more. When EC2
+// has had the time to show what it has begun, the ENI serves pods again.
+func TestDrainNotBegun(t *testing.T) {
+	inDrainingBubbles(t, func(w *world, asked bool) {
+		eni, add := w.newDraining(asked)
+		w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+		if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+			w.Error("nobody knows whether EC2 detaches the ENI, and the collection does not say so")
+		}
+		w.sim.Script("DetachNetworkInterface")
+		w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+		if id, err := add(2); id == eni {
+			w.Errorf("a pod has got an address of an ENI that EC2 may detach: %v", err)
+		}
+		time.Sleep(time.Hour)
+		w.pool().Collect(w.Context(), &Collection{FreeAfter: 24 * time.Hour, Max: -1})
+		if w.state().ENIs[eni].Draining {
+			w.Errorf("the ENI serves no pods: %+v", w.state().ENIs[eni])
+		}
+	})
+}
+
+// TestDrainNoMore: a growth is about to detach an ENI for its slot. The mark goes, because EC2 throttles the collection. Then pods get
+// addresses of the ENI, and nobody detaches it.
+func TestDrainNoMore(t *testing.T) {
+	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
+		eni, add := w.newDraining(false)
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, eni, true) }))
+		growth := w.at(nil, func() { must(w.T, w.pool().undrain(w.Context(), eni)) }, "Action=DescribeNetworkInterfaces&", eni)
+		s, err := growth.Registry.View()
+		must(w.T, err)
+		if _, err := growth.drained(w.Context(), s); err != nil {
+			w.Errorf("the growth fails: %v", err)
+		}
+		if id, err := add(2); id != eni {
+			w.Errorf("the pod has an address of %q: %v", id, err)
+		}
+		w.consistent()
+	})
+}
