@@ -92,6 +92,50 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 	}
 }
 
+// TestBootGetsIPv6Unread: the same, and the namespace of the pod cannot be read when the registry is rebuilt. Nobody knows then whether the
+// address is a pod's. The kernel shows that later, or the DEL of the pod says so.
+func TestBootGetsIPv6Unread(t *testing.T) {
+	for name, ends := range map[string]bool{"the namespace is read later": false, "the pod ends before": true} {
+		t.Run(name, func(t *testing.T) {
+			w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
+				IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
+			w.policy.MinIndex, w.policy.Families = 0, dual[1:]
+			a := w.mustAcquire(1)
+			w.lose()
+			p := w.pool()
+			p.Shelves = []lease.Shelf{{Dir: "/proc/self/status"}} // it is no directory
+			must(t, p.Learn(t.Context()))
+			if s := w.state(); s.Leases.Has(a) || s.Free.Has(a) {
+				t.Fatalf("%s: leased %v, free %v, and nobody knows", a, s.Leases.Has(a), s.Free.Has(a))
+			}
+			if !ends {
+				runPod(t, a)
+				w.collect()
+				if l, ok := w.state().Leases.At(a); !ok || l.ENI != w.node.ENIs()[0].ID {
+					t.Errorf("a pod has %s, whose lease is %v, %+v", a, ok, l)
+				}
+				return
+			}
+			must(t, w.pool().End(t.Context(), pod(1).Key, a))
+			if w.state().Free.Has(a) {
+				t.Errorf("%s is free, and nobody has looked whether another pod has it", a)
+			}
+			for range 2 {
+				w.collect()
+				w.age(2 * missingGrace)
+			}
+			w.collect()
+			if !w.state().Free.Has(a) {
+				t.Errorf("%s was a pod's, and nobody else can get it", a)
+			}
+			must(t, w.pool().End(t.Context(), pod(1).Key, a)) // a runtime repeats it
+			if s := w.state(); !s.Free.Has(a) || s.Leases.Has(a) {
+				t.Errorf("%s after another DEL: free %v, leased %v", a, s.Free.Has(a), s.Leases.Has(a))
+			}
+		})
+	}
+}
+
 // TestDualStackOldENI: an ENI of the pool is in a subnet without IPv6, because IPv6 came later.
 func TestDualStackOldENI(t *testing.T) {
 	tags, old := map[string]string{"kubernetes_kubelet": "true"}, map[string]string{"old": "true"}

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -318,80 +317,6 @@ func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen str
 				unleash(s, a)
 			}
 		}
-		return nil
-	})
-}
-
-// End ends the leases of an attachment, and its addresses begin to cool. It calls neither EC2
-// nor metadata. An attachment without a lease is no error.
-//
-// The hints are addresses that the attachment has according to the caller. If such an address has
-// a lease without a key, as for a pod of the original plugin, End ends that lease too. It does
-// not if the kernel shows the address in use, or if that is not known: a runtime may repeat an old
-// DEL, and a running pod may have the address by now. A collection ends such a lease later.
-func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
-	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
-	var unused bool                  // an ENI that is to be detached
-	err := p.Registry.Change(ctx, func(s *registry.State) {
-		clear(found)
-		s.EndWaiters(k)
-		s.EndOf(k, time.Now(), p.Began)
-		unused = AnyUnused(s)
-		for _, a := range hints {
-			if l, ok := s.Leases.At(a); ok && l.Key == (registry.Key{}) {
-				found[a] = l.NetNS
-			}
-		}
-	})
-	if unused && err == nil {
-		p.refill()
-	}
-	var left []netip.Addr
-	for a, netns := range found {
-		if !p.has(netns, a) {
-			left = append(left, a)
-		}
-	}
-	if err != nil || len(left) == 0 {
-		return err
-	}
-	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
-}
-
-// has reports whether the namespace in which an address was seen still has it, or the node has a
-// host route to it. If that cannot be read, has reports true. If the namespace is not known, has
-// reports true, too: only a walk through all namespaces of the node could find it.
-func (p *Pool) has(seen string, a netip.Addr) bool {
-	switch {
-	case filepath.IsAbs(seen):
-		gone, err := without([]netip.Addr{a}, seen)
-		if err != nil || len(gone) == 0 {
-			return true
-		}
-	case seen != routed:
-		return true
-	}
-	host := p.Host
-	if host == nil {
-		var err error
-		if host, err = nl.Node(); err != nil {
-			return true
-		}
-		defer host.Close()
-	}
-	routed, err := host.HasHostRoute(a)
-	return routed || err != nil
-}
-
-// Retain is CNI's GC: it ends the leases of the network's attachments that are not valid. It keeps
-// a lease whose address is in use nevertheless. If a namespace cannot be read, it keeps all.
-func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
-	used := p.Used()
-	return p.Registry.Update(ctx, func(s *registry.State) error {
-		s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
-			_, inUse := used.By[a]
-			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial && !s.BegunAfter(l, p.Began)
-		})
 		return nil
 	})
 }
