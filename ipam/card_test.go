@@ -98,6 +98,31 @@ func TestServes(t *testing.T) {
 	}
 }
 
+// TestRequestAtZero: somebody has attached an ENI at device index 0 of another card than the first, and a pod asks for it. It is not the boot ENI,
+// so its first address is the pod's.
+func TestRequestAtZero(t *testing.T) {
+	w := cards(t, ec2sim.RunInstance{})
+	must(t, w.pool().Learn(t.Context()))
+	e := w.given(aws.ENISpec{Subnet: "subnet-node"})
+	_, err := w.byHand().AttachENI(t.Context(), e.ID, w.node.ID, 1, 0)
+	must(t, err)
+	w.getsCooled(e.ID, 1)
+	w.end(1)
+	w.age(hour)
+	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { s.Free.Delete(e.Addrs[0]) })) // as after a loss
+	w.getsCooled(e.ID, 2)
+}
+
+// getsCooled wants a pod that asks for an ENI to find an address of it when that has cooled.
+func (w *world) getsCooled(eni string, n int) {
+	w.Helper()
+	ask := fmt.Sprintf(`[{"eni": %q}]`, eni)
+	if _, err := w.ask(n, allowAll, ask); err != nil {
+		w.age(hour)
+		w.mustAsk(n, ask)
+	}
+}
+
 // cards is a world whose node has three network cards of three ENIs with four addresses, of
 // which six ENIs can serve pods.
 func cards(t *testing.T, run ec2sim.RunInstance) *world {

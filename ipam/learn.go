@@ -102,7 +102,7 @@ func isNew(s *registry.State, e aws.ENI) bool {
 // nodesOwn reports whether an address is that of the node, as far as metadata shows: the first one of each family of the boot ENI.
 func nodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
-	return (e.Index == 0 || known.Boot) && (first(e.Addrs) || first(e.IPv6Addrs))
+	return isBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
 }
 
 // describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown.
