@@ -44,11 +44,17 @@ type ENI struct {
 	Status              string // available, in-use, ...
 	Instance            string // that it is attached to
 	Attachment          string // the attachment's ID
-	Attached            bool   // the attachment is whole: EC2 does not attach or detach the ENI now
+	AttachmentStatus    string // attaching, Attached or Detaching
 	DeleteOnTermination bool   // of the attachment
 	Tracking            Tracking
 	Tags                map[string]string
 }
+
+// The statuses of an attachment that stays, and of one that ends.
+const (
+	Attached  = string(types.AttachmentStatusAttached)
+	Detaching = string(types.AttachmentStatusDetaching)
+)
 
 // Gateway is the VPC router in the ENI's subnet: the subnet's first address (VPC user
 // guide, "Subnet CIDR blocks"). It is zero if the CIDR is.
@@ -117,7 +123,7 @@ func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
 		return nil
 	}
 	e.Instance, e.Attachment = sdk.ToString(a.InstanceId), sdk.ToString(a.AttachmentId)
-	e.Attached = a.Status == types.AttachmentStatusAttached
+	e.AttachmentStatus = string(a.Status)
 	e.DeleteOnTermination = sdk.ToBool(a.DeleteOnTermination)
 	var errs [2]error
 	if a.DeviceIndex != nil {

@@ -122,7 +122,7 @@ func TestLifeOfAnENI(t *testing.T) {
 
 		want := created
 		want.Addrs, want.Prefixes = append(slices.Clone(created.Addrs), more[1]), blocks[1:]
-		want.Index, want.Status, want.Instance, want.Attachment, want.Attached, want.DeleteOnTermination = 2, "in-use", me.ID, attachment, true, true
+		want.Index, want.Status, want.Instance, want.Attachment, want.AttachmentStatus, want.DeleteOnTermination = 2, "in-use", me.ID, attachment, aws.Attached, true
 		for _, f := range []aws.Filter{aws.ByID(created.ID, "eni-00000000000000000"), aws.ByTag("pool", "a", "b")} {
 			equal(t, "described", must(c.DescribeENIs(ctx, aws.ByInstance(me.ID), f))(t), []aws.ENI{want})
 		}

@@ -21,6 +21,8 @@ import (
 // mark away while there is a note, and nobody detaches an ENI without the mark. So no lock is needed, and a process may
 // be killed anywhere.
 //
+// If the registry is lost, so are marks and notes. EC2 still shows what it detaches: see leaving.
+//
 // A process that was killed leaves its note. If EC2 shows the ENI as attached when EC2 has had time to settle, it has
 // not begun to detach the ENI. Before, it proves nothing (EC2 API reference, "Eventual consistency").
 
@@ -46,7 +48,7 @@ func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) b
 	if m.seen, err = p.describeENIs(ctx, aws.ByID(id)); err != nil && !errors.Is(err, aws.ErrNotFound) {
 		return m, err
 	}
-	stays := old && len(m.seen) > 0 && m.seen[0].Instance == s.Instance.ID && m.seen[0].Attached
+	stays := old && len(m.seen) > 0 && m.seen[0].Instance == s.Instance.ID && m.seen[0].AttachmentStatus == aws.Attached
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		if m.done = goes(s); m.done {
 			e := s.ENIs[id]
@@ -113,6 +115,9 @@ func (p *Pool) detachENI(ctx context.Context, e aws.ENI) error {
 		return err
 	})
 }
+
+// leaving reports whether EC2 detaches an ENI of which the registry knows nothing. No pod may get an address of it.
+func leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
 // noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or an earlier
 // attempt of this one, may have begun to detach the ENI.

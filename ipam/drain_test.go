@@ -18,6 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -187,6 +188,38 @@ func TestDrainNotBegun(t *testing.T) {
 			w.Errorf("the ENI serves no pods: %+v", w.state().ENIs[eni])
 		}
 	})
+}
+
+// TestDrainLost: EC2 detaches an ENI when the registry is lost, and with it the mark. EC2 still says so. What it detaches serves no pods, also
+// when a growth or a collection compares the registry with EC2.
+func TestDrainLost(t *testing.T) {
+	for name, pair := range map[string]bool{"no pod runs": false, "a pod runs": true} {
+		t.Run(name, func(t *testing.T) {
+			inDrainingBubbles(t, func(w *world, asked bool) {
+				eni, add := w.newDraining(asked)
+				if pair {
+					must(w.T, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host, Group: nl.OwnGroup}}}.Add())
+				}
+				ctx, kill := context.WithCancel(w.Context())
+				if err := w.at(nil, kill, detachWord).Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+					w.Error("the collection was not killed")
+				}
+				w.lose()
+				w.leaves(eni, add)
+				time.Sleep(time.Hour)
+				w.pool().Collect(w.Context(), &Collection{FreeAfter: 24 * time.Hour, Max: -1}) // it may say that EC2 has not ended it
+				w.leaves(eni, add)
+				time.Sleep(24 * time.Hour)
+				w.collect()
+				if w.consistent(); !asked && slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == eni }) {
+					w.Error("the ENI is left behind")
+				}
+				if _, err := add(4); err != nil {
+					w.Errorf("when the ENI is detached: %v", err)
+				}
+			})
+		})
+	}
 }
 
 // TestDrainNoMore: a growth is about to detach an ENI for its slot. The mark goes, because EC2 throttles the collection. Then pods get

@@ -261,7 +261,14 @@ func (l discovery) learn(e aws.ENI) {
 		if bare(e) && !(asked && bare(d)) {
 			return // its addresses are not there yet
 		}
-		known = label(registry.ENI{Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
+		out := leaving(again, d)
+		if out && d.Tags[TagManaged] != "true" {
+			return // somebody takes it away
+		}
+		known = label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
+		if out {
+			known.Detaching = l.now // a collection deletes it in the end
+		}
 		if !later {
 			known.TagsUnknown = "" // the boot ENI
 		}

@@ -119,6 +119,8 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 			"the pod asks for %s, but it is attached to %s, and this node is %s", id, e.Instance, self)
 	case e.Attachment != "" && e.Instance == "":
 		return refuse("ask for another ENI", "it is attached, but not to an instance")
+	case e.AttachmentStatus == aws.Detaching:
+		return aws.ENI{}, detaching(id)
 	case e.VPC != vpcOf(s):
 		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, vpcOf(s))
 	case e.Instance == "" && e.Status != "available":
@@ -193,9 +195,9 @@ func onRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// detaching is the error for an ENI that a collection has begun to detach.
+// detaching is the error for an ENI that somebody has begun to detach, a collection nearly always.
 func detaching(id string) error {
-	return plugin.Errorf(plugin.CodeTryAgain, "wait: the ENI is attached again when it is detached", "the pod asks for %s, which this node is about to detach", id)
+	return plugin.Errorf(plugin.CodeTryAgain, "wait: the ENI is attached again when it is detached", "the pod asks for %s, which is about to be detached", id)
 }
 
 // chosenInUse compares an ENI that the registry knows with EC2. If that brings no free address,

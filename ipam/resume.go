@@ -272,7 +272,7 @@ func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, 
 func (p *Pool) adopts(s *registry.State, e aws.ENI) bool {
 	was, known := s.ENIs[e.ID]
 	switch {
-	case !known && e.Description != description(s.Instance.ID):
+	case !known && e.Description != description(s.Instance.ID), leaving(known, e):
 		return false
 	case e.Status == "available" && was.Draining:
 		return false // a collection was about to delete it, and will
