@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -97,6 +98,14 @@ func TestProcessCheckUnread(t *testing.T) {
 	}))
 	if !r.check("web", r.path) {
 		t.Error("the pod does not pass CHECK")
+	}
+	noErr(t, r.registry().Change(t.Context(), func(s *registry.State) { // a prefix is not even learnt then
+		id, e := s.ENIOf(a)
+		e.Addrs = slices.DeleteFunc(e.Addrs, func(has netip.Addr) bool { return has == a })
+		s.ENIs[id] = e
+	}))
+	if !r.check("web", r.path) {
+		t.Error("the pod does not pass CHECK, and its address is in a prefix")
 	}
 	noErr(t, r.registry().Change(t.Context(), func(s *registry.State) { s.Free.Set(a, time.Now()) }))
 	if r.check("web", r.path) {

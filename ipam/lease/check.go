@@ -93,7 +93,7 @@ func all(addrs []netip.Addr, has []nl.Addr) bool {
 // has it, and nobody can get it.
 func nobodys(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	l, leased := s.Leases.At(a)
-	_, e := s.ENIOf(a)
+	id, e := s.ENIOf(a)
 	switch {
 	case leased && l.Key == (registry.Key{}):
 		return onENI(s, r, a)
@@ -101,8 +101,8 @@ func nobodys(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 		return fmt.Errorf("%s has no lease, and %s is leased by %s", key(r), a, l.Key)
 	case Unknown(s):
 		return nil // nobody has rebuilt the registry yet
-	case slices.Contains(e.Addrs, a) && !s.Free.Has(a):
-		return nil // it was rebuilt when not all namespaces could be read
+	case (id == "" || slices.Contains(e.Addrs, a)) && !s.Free.Has(a):
+		return nil // it was rebuilt when not all namespaces could be read; prefixes are not learnt then
 	}
 	return fmt.Errorf("%s has no lease for %s", key(r), a)
 }
