@@ -273,7 +273,7 @@ func (p *Pool) detachIfIdle(ctx context.Context, id string, used lease.Used) (de
 		return false, err
 	}
 	err = p.detachChosen(ctx, id, used, m)
-	return err == nil, err
+	return err == nil && p.isForgotten(id), err // it may stay, because a pod has come
 }
 
 // detaches reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.

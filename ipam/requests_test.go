@@ -323,6 +323,18 @@ func TestRequestENIWithoutEC2(t *testing.T) {
 	}
 }
 
+// TestRequestENIKept: the owner of the ENI has forbidden to touch it since. Nobody says that it is detached.
+func TestRequestENIKept(t *testing.T) {
+	w := newCity(t, "m5.large")
+	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
+	w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+	w.end(1)
+	w.asks("CreateTags", "ResourceId.1", e.ID, "Tag.1.Key", tagNoManage, "Tag.1.Value", "true")
+	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 || w.eni(e.ID).Instance == "" {
+		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
+	}
+}
+
 // TestRequestENIDetaching: a process has begun to detach the ENI, and is killed. No pod gets an address of the ENI while EC2
 // still detaches it: the next process waits for that.
 func TestRequestENIDetaching(t *testing.T) {
