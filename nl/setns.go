@@ -16,7 +16,7 @@ import (
 // is a failure. If it cannot enter ns, it makes no other call.
 //
 // It is assembly, so that the three run on one thread: Go's scheduler preempts no function in assembly (isAsyncSafePoint). A
-// goroutine that locks its thread makes the runtime start two more threads. They are a thirtieth of what a short process costs.
+// goroutine that locks its thread makes the runtime start another one. That is a thirtieth of what a short process costs.
 //
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)
