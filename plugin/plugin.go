@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/stack"
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
@@ -97,7 +98,6 @@ func Main[C any](name string, c Commands[C]) {
 		os.Exit(0)
 	}
 	e := execution[C]{commands: c, cniVersion: version.Current()}
-	deepen(0)
 	if err := e.run(os.Getenv, os.Stdin, os.Stdout); err != nil {
 		printError(os.Stdout, e.cniVersion, err)
 		os.Exit(1)
@@ -159,7 +159,7 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 		defer cancel()
 		done := make(chan error, 1)
 		go func() {
-			deepen(0)
+			stack.Deepen(0)
 			done <- protect(func() error { return f(ctx, req) })
 		}()
 		select {
@@ -172,21 +172,6 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 		}
 		return encode(c.verb, err)
 	}
-}
-
-// deepen grows the stack of a goroutine at once to the size that a command needs. Otherwise it
-// grows from 2 kB in five steps, each of which copies and rewrites the whole stack. That is a
-// twentieth of the instructions of a short process. The array is declared behind the return:
-// Go zeroes it there, and the kernel would have to provide each of its pages.
-//
-//go:noinline
-func deepen(i int) byte {
-	if i == 0 {
-		return 0
-	}
-	var stack [40 << 10]byte
-	stack[i] = 1
-	return stack[i/2]
 }
 
 // overdue is closed when ctx is done and the grace has passed too.
