@@ -32,6 +32,7 @@
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
 //	internal/release/ which release a program is
 //	internal/atomicfile/ a file is replaced, whole or not at all
+//	internal/stack/   a goroutine of a short process gets its stack at once
 //	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
 //
 // The tests use a simulated cloud and a real kernel. All that simulates AWS is in aws/sim:
@@ -65,7 +66,7 @@
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
 //	unnumbered-ptp/legacy -> nl
 //	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl internal/codec
-//	plugin -> nl/ifname internal/codec internal/release    registry -> internal/atomicfile internal/codec
+//	plugin -> nl/ifname internal/codec internal/release internal/stack    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release   plugin/nic -> nl/ifname internal/codec   tool/install -> tool/cli tool/conf nl registry
 //	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
 //	aws/acceptance -> aws/acceptance/compare aws/acceptance/ends aws aws/sim/ec2sim ipam/lease tool/iam

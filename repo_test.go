@@ -34,10 +34,11 @@ var arrows = map[string]string{
 	"internal/atomicfile":      "",
 	"internal/codec":           "",
 	"internal/release":         "",
+	"internal/stack":           "",
 	"internal/kernels":         "",
 	"internal/codec/codectest": "internal/codec",
 	"registry":                 "internal/atomicfile internal/codec",
-	"plugin":                   "nl/ifname internal/codec internal/release", // and not nl, of which it needs no more
+	"plugin":                   "nl/ifname internal/codec internal/release internal/stack", // and not nl, of which it needs no more
 	"plugin/nic":               "nl/ifname internal/codec",
 	"plugin/ipvlan":            "plugin plugin/nic nl nl/ifname internal/codec",
 	"plugin/egress":            "plugin nl internal/codec",
@@ -115,12 +116,12 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.83,
-	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          4,
-	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.1,
-	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          4,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.58,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.77,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.65,
+	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.75,
+	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.06,
+	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.6,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.4,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.65,
 }
 
 type pkg struct {
