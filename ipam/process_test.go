@@ -79,13 +79,14 @@ func gate() {
 type node struct {
 	testing.TB
 	*ec2sim.Instance
-	sim  *ec2sim.Sim
-	host *nl.NS
-	dir  string         // the registry's
-	conf map[string]any // the network configuration
-	env  []string
-	aws  aws.Options // for this process
-	via  func(service string, h http.Handler) http.Handler
+	sim      *ec2sim.Sim
+	host     *nl.NS
+	hostPath string         // of its namespace
+	dir      string         // the registry's
+	conf     map[string]any // the network configuration
+	env      []string
+	aws      aws.Options // for this process
+	via      func(service string, h http.Handler) http.Handler
 
 	mu      sync.Mutex
 	failed  error                   // in plugging links
@@ -120,7 +121,7 @@ func newNode(t testing.TB, instanceType string, c ec2sim.Config, via func(string
 	}
 	n := &node{TB: t, kind: alone, sim: sim, dir: filepath.Join(t.TempDir(), "state"), pods: map[string]netip.Addr{}, further: map[string][]netip.Addr{}, via: via,
 		conf: map[string]any{"cniVersion": "1.1.0", "name": "net", "type": program, "interfaceIndex": 1, "secGroupIds": []string{}, "subnetTags": subnetTags}}
-	n.host, _ = nltest.NS(t, "node")
+	n.host, n.hostPath = nltest.NS(t, "node")
 	sim.OnChange(n.plug)
 	if n.Instance, err = sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"}); err != nil {
 		t.Fatal(err)
@@ -140,13 +141,18 @@ func (n *node) plug(c ec2sim.Change) {
 	if n.Instance != nil && c.Instance != n.ID {
 		return // another node's
 	}
-	var err error
-	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index), PeerMAC: c.ENI.MAC, PeerNS: n.host}
+	host, err := nl.Open("node", n.hostPath) // an NS serves one goroutine, and this one may answer a process
+	if err != nil {
+		n.failed = err
+		return
+	}
+	defer host.Close()
+	link := nl.Veth{Name: "vpc" + c.ENI.ID[len(c.ENI.ID)-4:], Peer: fmt.Sprintf("eth%d", 100*c.ENI.Card+c.ENI.Index), PeerMAC: c.ENI.MAC, PeerNS: host}
 	switch c.Kind {
 	case ec2sim.Attached:
-		err = link.Add(n.host)
+		err = link.Add(host)
 	case ec2sim.Detached:
-		err = link.Del(n.host)
+		err = link.Del(host)
 	}
 	if err != nil {
 		n.failed = fmt.Errorf("%s %s: %w", c.Kind, link, err)
