@@ -8,7 +8,8 @@ import (
 	"fmt"
 )
 
-// Node opens the namespace of the calling thread. A plugin runs in the node's.
+// Node opens the namespace of the calling thread. A plugin runs in the node's. If another goroutine does not run on the same thread,
+// Node opens the namespace of that one, too, to compare the two.
 func Node() (*NS, error) {
 	fd, err := ofThread()
 	if err != nil {
