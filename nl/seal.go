@@ -11,8 +11,8 @@ import (
 )
 
 // The seal of a table is an empty chain that nothing calls. Its name is a hash of all rules and of how the chains are called. A
-// transaction makes it together with the rules. So a table with the seal had these rules once, and only who edits the table by hand
-// can change them. Add looks for the seal, and counts the rules of each chain. It takes two thirds of the time to read the rules.
+// transaction makes it together with the rules. So a table with the seal had these rules once, and only somebody who edits the table
+// by hand can change them. Add looks for the seal, and counts the rules of each chain. That takes half as long as to read the rules.
 // Check reads them.
 
 // stands reports whether the kernel has the table with its seal, and as many rules as it should have, in chains that are called.
@@ -44,10 +44,7 @@ func (t Table) sealName() string {
 	for _, c := range t.Chains {
 		text = append(text, revision+" "+c.Name+" "+c.header()...)
 		for _, r := range c.Rules {
-			for _, term := range r {
-				text = append(append(text, ' '), term.text...)
-			}
-			text = append(text, '\n')
+			text = append(text, " "+r.String()+"\n"...)
 		}
 	}
 	h := fnv.New64a()

@@ -73,7 +73,7 @@ func take(ctx context.Context, path string, flag int) (*os.File, error) {
 	return f, nil
 }
 
-// openAt opens a file without the runtime's poller, which would cost more than the rest of a change.
+// openAt opens a file without the runtime's poller, which asks the kernel for each file whether it can be polled.
 func openAt(dir int, path string, flag int) (*os.File, error) {
 	fd, err := unix.Openat(dir, path, flag|unix.O_CLOEXEC, 0o600)
 	if err != nil {

@@ -24,10 +24,13 @@ type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *Codec)
 	values *[]*V // of the known entries
-	peek   *struct {
-		value V
-		codec Codec
-	}
+	peek   *peek[V]
+}
+
+// A peek is the memory of [Entries.Peek].
+type peek[V any] struct {
+	value V
+	codec Codec
 }
 
 // entries are what Entries do without their values.
@@ -322,10 +325,7 @@ func (e *Entries[V]) Peek(k netip.Addr) (v V, ok bool) {
 		return *(*e.values)[one.known-1], true
 	}
 	if e.peek == nil {
-		e.peek = new(struct {
-			value V
-			codec Codec
-		})
+		e.peek = new(peek[V])
 	}
 	p := e.peek
 	p.codec = Codec{in: e.in[:one.to], at: int(one.value), time: p.codec.time}
