@@ -27,7 +27,13 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	return func() { l.Close() }, nil
+	return func() { release(l) }, nil
+}
+
+// release unlocks the file and closes it. To close it is not enough: a lock belongs to the open file, and a process
+// that another goroutine has just forked has that file, too, until it executes its program (flock(2)).
+func release(f *os.File) error {
+	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
 }
 
 // hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody may have

@@ -104,7 +104,7 @@ func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	if err != nil {
 		return err
 	}
-	defer d.Close()
+	defer release(d.File)
 	s, err := d.state()
 	if err != nil {
 		return err
