@@ -40,7 +40,7 @@ type Codec struct {
 	key   string   // the last one that was read
 	seen  []string // names of the members read so far, of this object and of those around it
 	own   int      // where the names of this object begin
-	near  string   // a described name that differs from the next key only in case, see named
+	names []string // of described members, see describes; not nil: the description is asked for them
 
 	time struct { // the last one that was read or written
 		value time.Time
@@ -168,26 +168,52 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	}
 	around := c.own
 	c.own = len(c.seen)
+	described := c.namesOf(members)
 	for c.member(true); !c.end && c.err == nil; {
 		at := c.at
-		c.near = ""
-		if members(); c.at == at && c.err == nil {
-			c.unknown(rest)
+		if c.describes(described) {
+			members()
+		}
+		if c.at == at && c.err == nil {
+			c.unknown(rest, described)
 		}
 	}
 	c.seen, c.own = c.seen[:c.own], around
 	c.end = false // the object around it has more
 }
 
+// namesOf returns the names of the described members, in the exact mode. Only there, most members are of another description: a
+// configuration is that of several plugins.
+func (c *Codec) namesOf(members func()) []string {
+	if !c.exact || c.err != nil {
+		return nil
+	}
+	c.names = make([]string, 0, 32)
+	members()
+	names := c.names
+	c.names = nil
+	return names
+}
+
+// describes reports whether the next member may be one of the names. In other modes than the exact one nobody knows.
+func (c *Codec) describes(names []string) bool {
+	if !c.exact {
+		return true
+	}
+	key := c.in[min(c.at+1, len(c.in)):]
+	return slices.Contains(names, key[:max(strings.IndexByte(key, '"'), 0)])
+}
+
 // unknown reads a member that is not described.
-func (c *Codec) unknown(rest map[string]string) {
+func (c *Codec) unknown(rest map[string]string, described []string) {
 	from := c.at
 	key := c.name()
+	near := slices.IndexFunc(described, func(name string) bool { return len(name) == len(key) && strings.EqualFold(name, key) })
 	switch {
-	case c.exact && c.near != "":
-		c.Fail(fmt.Errorf("%q may be %q", key, c.near))
 	case c.exact && len(key)+len(`"":`) != c.at-from, c.exact && span(key) < len(key):
 		c.Fail(fmt.Errorf("%q has escapes, or is not ASCII: it may be another name", key))
+	case near >= 0:
+		c.Fail(fmt.Errorf("%q may be %q", key, described[near]))
 	}
 	raw := c.skip()
 	if !c.exact && !json.Valid([]byte(raw)) {
@@ -212,6 +238,10 @@ func (c *Codec) name() (key string) {
 
 // named reads the key of a member if it is the next key, and reports whether it was.
 func (c *Codec) named(key string) bool {
+	if c.names != nil {
+		c.names = append(c.names, key)
+		return false
+	}
 	end := c.at + 1 + len(key)
 	if c.end || c.err != nil || len(c.in) <= end+1 || c.in[end] != '"' || c.in[end+1] != ':' || c.in[c.at] != '"' {
 		return false // most keys have another length
@@ -222,8 +252,6 @@ func (c *Codec) named(key string) bool {
 		c.Fail(fmt.Errorf("%q twice", key))
 	case found && c.exact:
 		c.seen = append(c.seen, key)
-	case !found && c.exact && strings.EqualFold(next, key):
-		c.near = key
 	}
 	if next == key {
 		c.at = end + 2

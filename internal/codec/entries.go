@@ -27,8 +27,9 @@ type Entries[V comparable] struct {
 	peek   *peek[V]
 }
 
-// A peek is the memory of [Entries.Peek].
+// A peek is the memory of [Entries.Peek]: the last value, and its text. Many values are the same as the one before.
 type peek[V any] struct {
+	text  string
 	value V
 	codec Codec
 }
@@ -39,6 +40,7 @@ type entries struct {
 	all   []entry       // in the order of the keys
 	keys  *[]netip.Addr // of the known entries: a copy of the Entries shares them, as it shares all
 	moves int           // how often entries were moved
+	next  int           // where find looks first: behind what it found last, because many look for one key after the other
 }
 
 // An entry is small and has no pointers, because a node has thousands. Its key is in its row, or it is known.
@@ -110,10 +112,8 @@ func (e *Entries[V]) read(c *Codec) {
 	if c.late {
 		c.skip()
 		e.parse(v, c.at, int(one.value))
-	} else if !c.word("null") {
-		e.kind(v, c)
-	} else if c.exact {
-		c.Fail(errors.New("null")) // as for a member of an object
+	} else {
+		content(c, v, e.kind)
 	}
 	if one.to = int32(c.at); c.err == nil {
 		e.put(k, one)
@@ -255,17 +255,41 @@ func wideRank(half uint64) uint64 { return 1<<63 | half>>1 }
 
 // find returns the index of the entry, or the index where it would be.
 func (e *entries) find(k netip.Addr) (i int, found bool) {
-	rank := rankOf(k)
-	for end := len(e.all); i < end; {
+	i, end := e.bounds(k)
+	for i < end {
 		middle := int(uint(i+end) / 2)
-		one := &e.all[middle]
-		if r := e.rank(one); r < rank || r == rank && e.key(one).Less(k) {
+		if e.before(middle, k) {
 			i = middle + 1
 		} else {
 			end = middle
 		}
 	}
-	return i, i < len(e.all) && e.key(&e.all[i]) == k
+	found = i < len(e.all) && e.key(&e.all[i]) == k
+	if e.next = i; found {
+		e.next++
+	}
+	return i, found
+}
+
+// bounds returns bounds of the index that find wants. They are the same if the key is the next one.
+func (e *entries) bounds(k netip.Addr) (from, end int) {
+	switch next := e.next; {
+	case next >= len(e.all):
+		return 0, len(e.all)
+	case e.before(next, k):
+		return next + 1, len(e.all)
+	case next == 0 || e.before(next-1, k):
+		return next, next
+	default:
+		return 0, next - 1
+	}
+}
+
+// before reports whether the key of an entry comes before k.
+func (e *entries) before(i int, k netip.Addr) bool {
+	one := &e.all[i]
+	r, rank := e.rank(one), rankOf(k)
+	return r < rank || r == rank && e.key(one).Less(k)
 }
 
 // ask returns the value of an entry.
@@ -328,9 +352,11 @@ func (e *Entries[V]) Peek(k netip.Addr) (v V, ok bool) {
 		e.peek = new(peek[V])
 	}
 	p := e.peek
-	p.codec = Codec{in: e.in[:one.to], at: int(one.value), time: p.codec.time}
-	p.value = *new(V)
-	e.parseBy(&p.codec, &p.value)
+	if text := e.in[one.value:one.to]; text != p.text {
+		p.codec = Codec{in: e.in[:one.to], at: int(one.value), time: p.codec.time}
+		p.text, p.value = text, *new(V)
+		e.parseBy(&p.codec, &p.value)
+	}
 	return p.value, true
 }
 

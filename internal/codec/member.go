@@ -41,12 +41,17 @@ func value[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 
 // member reads the value of a member, and up to the next one.
 func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+	content(c, v, kind)
+	c.member(false)
+}
+
+// content reads a value, which may be null.
+func content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if !c.word("null") {
 		kind(v, c)
 	} else if c.exact {
 		c.Fail(errors.New("null")) // for encoding/json, its meaning depends on the type
 	}
-	c.member(false)
 }
 
 // Optional is a Field that is not written if it is zero: omitempty, or omitzero.
@@ -124,12 +129,12 @@ func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K],
 			*m = map[K]V{}
 		}
 		v := new(V) // one for all values, because a kind's argument escapes to the heap
-		c.Object(func() {
+		for first := true; c.more(first, '{', '}'); first = false {
 			k := key(c, keys)
 			*v = *new(V)
-			member(c, v, kind)
+			content(c, v, kind)
 			(*m)[k] = *v
-		})
+		}
 	})
 }
 
