@@ -14,6 +14,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
@@ -89,9 +90,8 @@ func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error)
 }
 
 func (c *call) readNetwork() *types.Error {
-	var dense bytes.Buffer
-	err := json.Compact(&dense, c.stdin)
-	if c.stdin = dense.Bytes(); err == nil {
+	err := c.compact()
+	if err == nil {
 		err = unmarshal(c.stdin, &c.network)
 	}
 	if err != nil {
@@ -104,6 +104,17 @@ func (c *call) readNetwork() *types.Error {
 		return types.NewError(CodeInvalid, "invalid characters found in network name", c.network.Name)
 	}
 	return nil
+}
+
+// compact takes the white space out of the configuration. A runtime that is written in Go sends none.
+func (c *call) compact() error {
+	if codec.Dense(string(c.stdin)) {
+		return nil
+	}
+	var dense bytes.Buffer
+	err := json.Compact(&dense, c.stdin)
+	c.stdin = dense.Bytes()
+	return err
 }
 
 // dispatch calls the function of the command. VERSION has none: it prints the versions that
