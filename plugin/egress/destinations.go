@@ -13,15 +13,17 @@ import (
 // private are networks that "the whole internet" does not mean: those of VPCs, nodes, Services,
 // the metadata service, and groups. An egress has them as destinations only if it names them, or
 // something in them.
-var private = prefixes(
-	"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
-	"100.64.0.0/10",  // RFC 6598
-	"169.254.0.0/16", // RFC 3927; the metadata service, DNS of the node
-	"127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32",
-	"fc00::/7",  // RFC 4193; Services, the metadata service
-	"fe80::/10", // RFC 4291
-	"ff00::/8",
-)
+func private() []netip.Prefix {
+	return prefixes(
+		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
+		"100.64.0.0/10",  // RFC 6598
+		"169.254.0.0/16", // RFC 3927; the metadata service, DNS of the node
+		"127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32",
+		"fc00::/7",  // RFC 4193; Services, the metadata service
+		"fe80::/10", // RFC 4291
+		"ff00::/8",
+	)
+}
 
 func prefixes(texts ...string) (all []netip.Prefix) {
 	for _, text := range texts {
@@ -38,7 +40,7 @@ func (e Egress) tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	if !found {
 		return d, false
 	}
-	if no, is := longest(private, a); is && no.Bits() > d.Bits() {
+	if no, is := longest(private(), a); is && no.Bits() > d.Bits() {
 		return d, false
 	}
 	no, is := longest(e.except, a)
@@ -71,7 +73,7 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 	for _, p := range e.except {
 		add(p)
 	}
-	for _, p := range slices.Concat(private, own) {
+	for _, p := range slices.Concat(private(), own) {
 		if !slices.Contains(e.destinations, p) || p.IsSingleIP() {
 			add(p)
 		}
