@@ -6,17 +6,40 @@ package nl
 import (
 	"context"
 	"fmt"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 )
 
 // Node opens the namespace of the calling thread. A plugin runs in the node's. If another goroutine does not run on the same thread,
 // Node opens the namespace of that one, too, to compare the two.
 func Node() (*NS, error) {
-	fd, err := ofThread()
-	if err != nil {
-		return nil, fmt.Errorf("open the node's network namespace: %w", err)
+	n, err := bySocket()
+	if err != nil { // Linux before 4.10, or not the capabilities for it
+		fd, err := ofThread()
+		if err != nil {
+			return nil, fmt.Errorf("open the node's network namespace: %w", err)
+		}
+		n = open("node", fd)
 	}
-	n := open("node", fd)
 	n.process = n.ofProcess()
+	return n, nil
+}
+
+// bySocket opens the namespace of the calling thread by a socket that nearly all who open it need (ioctl_ns(2)). The way by /proc
+// takes three times as long.
+func bySocket() (*NS, error) {
+	n := &NS{Name: "node", process: true, sockets: map[int]*socket{}}
+	s, err := n.netlink(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.IoctlRetInt(s.fd, unix.SIOCGSKNS)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	n.fd, n.sockets[unix.NETLINK_ROUTE] = netns.NsHandle(fd), s
 	return n, nil
 }
 

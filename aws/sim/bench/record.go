@@ -94,7 +94,6 @@ func (r *recording) end(n int, result int64) {
 func (r *recording) add(c trace.Call) error {
 	kinds, ok := signatures[c.Nr]
 	if !ok {
-
 		return fmt.Errorf("system call %d: its arguments are not known: add them to signatures", c.Nr)
 	}
 	call := image.Call{Number: uintptr(c.Nr)}

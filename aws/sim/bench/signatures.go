@@ -27,7 +27,7 @@ var ownCalls = []uint64{
 }
 
 // opens are the calls that return the number of a file, which later calls name.
-var opens = []uint64{unix.SYS_OPENAT, unix.SYS_SOCKET, unix.SYS_EPOLL_CREATE1, unix.SYS_EVENTFD2}
+var opens = []uint64{unix.SYS_OPENAT, unix.SYS_SOCKET, unix.SYS_IOCTL, unix.SYS_EPOLL_CREATE1, unix.SYS_EVENTFD2}
 
 // signatures are the arguments of all calls that a plugin makes, see the page of each in section 2 of the manual.
 var signatures = map[uint64][]kind{
@@ -57,6 +57,7 @@ var signatures = map[uint64][]kind{
 	unix.SYS_CLOCK_GETTIME: {value, answer},
 	unix.SYS_SETNS:         {value, value},
 	unix.SYS_SOCKET:        {value, value, value},
+	unix.SYS_IOCTL:         {value, value, value}, // SIOCGSKNS
 	unix.SYS_CONNECT:       {value, sized, value},
 	unix.SYS_SETSOCKOPT:    {value, value, value, sized, value},
 	unix.SYS_GETSOCKNAME:   {value, answer, 4},
