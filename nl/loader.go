@@ -19,12 +19,15 @@ type loader struct {
 	pods  uint32 // the number of pods for which the maps have room
 }
 
+// ownPods is for how many pods a pod's own maps have room, if it cannot share any. Each processor keeps some entries for itself.
+const ownPods = 8
+
 func newLoader(share bool) *loader {
-	closed := bpf.Maps{Kept: -1, Looped: -1}
+	l := &loader{maps: bpf.Maps{Kept: -1, Looped: -1}, keep: unpinned, pods: ownPods}
 	if share { // all pods of the node use the same
-		return &loader{maps: closed, keep: pinned, pods: 128}
+		l.keep, l.pods = pinned, 128
 	}
-	return &loader{maps: closed, keep: unpinned, pods: 8} // one pod, and what each processor keeps for itself
+	return l
 }
 
 // program returns the file of the program with a name.
@@ -40,24 +43,28 @@ func (l *loader) open() (err error) {
 	if l.which != "" {
 		return nil
 	}
-	sets := bpf.MapSets * l.pods
-	if l.maps.Kept, err = l.openMap("kept", sets); err != nil {
+	if l.maps.Kept, err = l.openMap("kept", 1); err != nil {
 		return err
 	}
 	// This map may be smaller: its entries are needed only until the answer comes.
-	if l.maps.Looped, err = l.openMap("looped", sets/4); err != nil {
+	if l.maps.Looped, err = l.openMap("looped", 4); err != nil {
 		return err
 	}
 	l.which = ":" + decimal(mapID(l.maps.Kept)) + ":" + decimal(mapID(l.maps.Looped))
 	return nil
 }
 
-// openMap opens a map by its name, with a number of sets of an eighth of a kB each. A pinned map
+// openMap opens a map by its name, or makes it with a part of the sets of all pods, each an eighth of a kB. A pinned map
 // outlives this release, so its name must change with its layout.
-func (l *loader) openMap(name string, sets uint32) (int, error) {
+func (l *loader) openMap(name string, part uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
 	const anyRelease = "cbf29ce484222325" // the hash of nothing, as the first releases named the maps: all share them
-	return l.keep(objectName(layout, anyRelease), func() (int, error) { return createMap(bpf.MapKeySize, bpf.MapValueSize, sets) })
+	return l.keep(objectName(layout, anyRelease), func() (int, error) {
+		if !canPin() { // nobody will find it
+			l.pods = ownPods
+		}
+		return createMap(bpf.MapKeySize, bpf.MapValueSize, bpf.MapSets*l.pods/part)
+	})
 }
 
 func (l *loader) close() {

@@ -121,7 +121,7 @@ func (s Splice) Add(n *NS) error {
 	}
 	// The links of nearly all pods have the same indices, and so the same programs. Programs
 	// for other indices are not pinned.
-	share := usual(atENI.index) && usual(atVeth.index) && canPin()
+	share := usual(atENI.index) && usual(atVeth.index)
 	return s.load(atVeth, atENI, share, func(onward, unawaited int) error {
 		if err := atVeth.add(n, onward); err != nil {
 			return err
