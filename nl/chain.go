@@ -26,8 +26,19 @@ type Chain struct {
 	Alike    bool // see [Table.Others]
 }
 
-func (c Chain) header() string {
-	return "type " + c.Type + " hook " + c.Hook + " priority " + strconv.Itoa(c.Priority) + "; policy " + cmp.Or(c.Policy, "accept") + ";"
+func (c Chain) header() string { return string(c.appendHeader(nil)) }
+
+func (c Chain) appendHeader(b []byte) []byte {
+	b = append(append(append(append(b, "type "...), c.Type...), " hook "...), c.Hook...)
+	b = strconv.AppendInt(append(b, " priority "...), int64(c.Priority), 10)
+	return append(append(append(b, "; policy "...), c.policy()...), ';')
+}
+
+func (c Chain) policy() string { return cmp.Or(c.Policy, "accept") }
+
+// calledAs reports whether the kernel calls both chains alike.
+func (c Chain) calledAs(o Chain) bool {
+	return c.Type == o.Type && c.Hook == o.Hook && c.Priority == o.Priority && c.policy() == o.policy()
 }
 
 func (c Chain) add(conn *nftables.Conn, t *nftables.Table) error {

@@ -22,7 +22,7 @@ func (t Table) stands(n *NS) bool {
 	}
 	for _, c := range t.Chains {
 		is, rules, err := t.chain(n, c.Name)
-		if err != nil || rules != len(c.Rules) || is.header() != c.header() {
+		if err != nil || rules != len(c.Rules) || !is.calledAs(c) {
 			return false
 		}
 	}
@@ -40,11 +40,18 @@ func (t Table) seal(n *NS) error {
 }
 
 func (t Table) sealName() string {
-	text := make([]byte, 0, 1<<10)
+	text := make([]byte, 0, 2<<10)
 	for _, c := range t.Chains {
-		text = append(text, revision+" "+c.Name+" "+c.header()...)
+		text = c.appendHeader(append(append(append(text, revision+" "...), c.Name...), ' '))
 		for _, r := range c.Rules {
-			text = append(text, " "+r.String()+"\n"...)
+			text = append(text, ' ')
+			for i, term := range r {
+				if i > 0 {
+					text = append(text, ' ')
+				}
+				text = append(text, term.text...)
+			}
+			text = append(text, '\n')
 		}
 	}
 	h := fnv.New64a()
