@@ -158,10 +158,8 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')
 		members()
-		for _, key := range slices.Sorted(maps.Keys(rest)) {
-			c.comma()
-			Text(&key, c)
-			c.out = append(append(c.out, ':'), rest[key]...)
+		if len(rest) > 0 { // to sort nothing takes a thousand instructions
+			c.writeRest(rest)
 		}
 		c.out = append(c.out, '}')
 		return
@@ -180,6 +178,14 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	}
 	c.seen, c.own = c.seen[:c.own], around
 	c.end = false // the object around it has more
+}
+
+func (c *Codec) writeRest(rest map[string]string) {
+	for _, key := range slices.Sorted(maps.Keys(rest)) {
+		c.comma()
+		Text(&key, c)
+		c.out = append(append(c.out, ':'), rest[key]...)
+	}
 }
 
 // namesOf returns the names of the described members, in the exact mode. Only there, most members are of another description: a
