@@ -33,7 +33,6 @@ func newState() *State {
 		Warm:      map[string]Warm{},
 		NotBefore: map[string]time.Time{},
 		unknown:   map[string]string{},
-		keptENIs:  codec.Kept[ENI]{},
 	}
 }
 

@@ -19,7 +19,7 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.Field(c, "schema_version", version, codec.Number)
 		codec.Entered(c, "ips", &s.Free, cooling)
 		codec.Entered(c, "leases", &s.Leases, (*Lease).describe)
-		codec.KeptTable(c, "enis", &s.ENIs, s.keptENIs, keepingENI, (*ENI).describe)
+		codec.KeptTable(c, "enis", &s.ENIs, &s.keptENIs, keepingENI, (*ENI).describe)
 		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
 		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)

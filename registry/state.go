@@ -233,13 +233,12 @@ func (s *State) check() error {
 		l, _ := s.Leases.At(a)
 		return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 	}
-	n, changed := 0, false
-	for id, e := range s.ENIs {
-		n += len(e.Addrs)
-		changed = changed || !s.keptENIs.Same(id, &e, keepingENI)
-	}
-	if !changed {
+	if s.keptENIs.Same(s.ENIs, keepingENI) {
 		return nil // they were checked before the file was written
+	}
+	n := 0
+	for _, e := range s.ENIs {
+		n += len(e.Addrs)
 	}
 	all := NewAddrSet(n)
 	for _, e := range s.ENIs {

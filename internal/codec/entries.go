@@ -122,7 +122,8 @@ func (e *Entries[V]) read(c *Codec) {
 
 // readIndexed reads the entries by their index. It calls nothing more for an entry, and reads no key.
 func (e *entries) readIndexed(c *Codec, x index) {
-	all := make([]entry, len(x.rows)/(2*wordSize)) // or more than there are
+	const more = 4                                      // that a process may set: for another one, all would be copied
+	all := make([]entry, len(x.rows)/(2*wordSize)+more) // if all are of IPv4
 	from, n := c.at, 0
 	for i := 0; i <= len(x.rows)-2*wordSize; n++ {
 		head := number(eight(x.rows[i:]))

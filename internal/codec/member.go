@@ -125,17 +125,21 @@ func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K],
 			c.Object(func() { writeTable(c, *m, keys, kind) })
 			return
 		}
-		if *m == nil {
-			*m = map[K]V{}
-		}
-		v := new(V) // one for all values, because a kind's argument escapes to the heap
-		for first := true; c.more(first, '{', '}'); first = false {
-			k := key(c, keys)
-			*v = *new(V)
-			content(c, v, kind)
-			(*m)[k] = *v
-		}
+		readTable(c, m, keys, kind)
 	})
+}
+
+func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
+	if *m == nil {
+		*m = map[K]V{}
+	}
+	v := new(V) // one for all values, because a kind's argument escapes to the heap
+	for first := true; c.more(first, '{', '}'); first = false {
+		k := key(c, keys)
+		*v = *new(V)
+		content(c, v, kind)
+		(*m)[k] = *v
+	}
 }
 
 // key reads the key of an entry.
