@@ -49,6 +49,7 @@ type NS struct {
 	mu      sync.Mutex      // held while one of these is opened, used or closed:
 	sockets map[int]*socket // by netlink family
 	nft     *nftables.Conn
+	netDir  int // /proc/sys/net; 0: not open
 
 	indices map[string]int  // of links, while a Wiring or a command is at work that needs them repeatedly
 	seen    map[string]Link // for SeenLink, while a command is at work
@@ -69,7 +70,10 @@ func Open(name, path string) (*NS, error) {
 	return open(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open], unless it is n itself. A container's path
+// ErrOwn reports that a path leads to the namespace that one has already. It answers to fs.ErrNotExist: what one looks for is not there.
+var ErrOwn error = absence{errors.New("it is the network namespace of the node, not of a pod")}
+
+// OpenOther opens the namespace at path like [Open], unless it is n itself: [ErrOwn]. A container's path
 // with the number of a process may now lead to the node's namespace. If a context keeps n (see
 // [KeepOpen]), it keeps the other namespace, too.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
@@ -82,7 +86,7 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 	}
 	if n.fd.Equal(other.fd) {
 		other.Close()
-		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name, os.ErrNotExist)
+		return nil, fmt.Errorf("open network namespace %s: %w", path, ErrOwn)
 	}
 	if n.process {
 		other.home = n
@@ -137,6 +141,10 @@ func (n *NS) Close() error {
 		s.close()
 	}
 	clear(n.sockets)
+	if n.netDir > 0 {
+		unix.Close(n.netDir)
+		n.netDir = 0
+	}
 	if n.nft != nil {
 		_ = n.nft.CloseLasting()
 	}

@@ -169,7 +169,7 @@ func (c *call) allowed() *types.Error {
 }
 
 // sameNS refuses to work on the node itself: CNI_NETNS must not be the namespace in which the
-// plugin runs. CNI_NETNS_OVERRIDE turns this check off; whoever opens the namespace then
+// plugin runs. To look costs as much as to open both, so who opens them does it instead: see [Commands]. CNI_NETNS_OVERRIDE turns this check off; whoever opens the namespace then
 // refuses it. A DEL is not refused, but works as if there were no namespace. Its path may
 // contain the number of a process in the pod, and now a process of the node has this number.
 //
@@ -188,9 +188,14 @@ func (c *call) sameNS() error {
 		return Errorf(types.ErrInvalidNetNS, "", "read the plugin's own network namespace: %w", err)
 	}
 	if os.SameFile(pod, own) {
-		return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the network namespace of the node, not of a pod", c.netns)
+		return NodesNS(c.netns)
 	}
 	return nil
+}
+
+// NodesNS is the error of a command whose CNI_NETNS is the namespace of the node.
+func NodesNS(path string) error {
+	return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the network namespace of the node, not of a pod", path)
 }
 
 func validContainerID(id string) *types.Error {

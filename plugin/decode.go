@@ -37,9 +37,6 @@ type validator interface{ Validate() error }
 // refuses. Otherwise one mistake in an edited configuration would keep all pods of the node
 // from ending.
 func request[C any](c *call) (*Request[C], error) {
-	if err := c.sameNS(); err != nil {
-		return nil, err
-	}
 	r := &Request[C]{
 		Network:    c.network.Name,
 		Attachment: Attachment{ContainerID: c.containerID, IfName: c.ifName},

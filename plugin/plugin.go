@@ -62,6 +62,8 @@ type Commands[C any] struct {
 	Check  func(context.Context, *Request[C]) error
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
+
+	Refuses bool // Add and Check refuse the namespace of the node by [NodesNS], since they open it anyway
 }
 
 // Each deadline is shorter than the callers': a runtime ends an overdue plugin with SIGKILL,
@@ -148,6 +150,11 @@ func (e *execution[C]) command(limit time.Duration, f func(context.Context, *Req
 			return err
 		}
 		e.cniVersion = c.network.CNIVersion
+		if !e.commands.Refuses {
+			if err := c.sameNS(); err != nil {
+				return encode(c.verb, err)
+			}
+		}
 		req, err := request[C](c)
 		if err != nil {
 			return encode(c.verb, err)

@@ -45,10 +45,23 @@ func Commands() plugin.Commands[Config] {
 		Add: func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
 			ctx, release := nl.KeepOpen(ctx)
 			defer release()
+			if err := refuseNode(ctx, r); err != nil {
+				return nil, err
+			}
 			return add(ctx, r)
 		},
 		Del: onNode(del), Check: onNode(check), GC: onNode(gc), Status: onNode(status),
+		Refuses: true,
 	}
+}
+
+// refuseNode refuses the namespace of the node. It reports nothing else: whoever needs the pod's namespace reports that it is missing.
+func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
+	err := nl.InPod(ctx, r.NetNS, func(_, _ *nl.NS) error { return nil })
+	if errors.Is(err, nl.ErrOwn) {
+		return plugin.NodesNS(r.NetNS)
+	}
+	return nil
 }
 
 // onNode makes the plugins share the namespaces of the node and of the pod, which are
@@ -117,6 +130,9 @@ func takeBack(ctx context.Context, r *plugin.Request[Config], n int) error {
 }
 
 func check(ctx context.Context, r *plugin.Request[Config]) error {
+	if err := refuseNode(ctx, r); err != nil {
+		return err
+	}
 	for _, c := range all {
 		if err := c.Check(ctx, r); err != nil {
 			return err

@@ -7,7 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strings"
 	"testing"
+
+	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -81,5 +85,21 @@ func TestReusedPath(t *testing.T) {
 	}
 	n.must(n.CHECK(heir, result))
 	n.must(n.DEL(heir))
+	n.vacant()
+}
+
+// TestNodesNamespace: a path with the number of a process may lead to the namespace of the node. ADD and CHECK refuse it, and nothing
+// is leased.
+func TestNodesNamespace(t *testing.T) {
+	n := newNode(t)
+	r := n.request("/proc/thread-self/ns/net", "")
+	before := nltest.Dump(t, n.ns)
+	_, err := n.ADD(r)
+	for verb, err := range map[string]error{"ADD": err, "CHECK": n.CHECK(r, &types100.Result{})} {
+		if e, ok := errors.AsType[*plugin.Error](err); !ok || e.Code != types.ErrInvalidNetNS || !strings.Contains(err.Error(), r.NetNS) {
+			t.Errorf("%s in the namespace of the node: %v", verb, err)
+		}
+	}
+	n.same("ADD and CHECK", before, nltest.Dump(t, n.ns))
 	n.vacant()
 }
