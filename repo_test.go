@@ -94,11 +94,18 @@ var arrows = map[string]string{
 // owners are the only importers of a dependency, by the beginning of its path.
 var owners = map[string][]string{
 	"github.com/vishvananda/":                   {"nl"},
-	"github.com/google/nftables":                {"nl"},
+	"github.com/google/nftables":                nil, // its initialisation costs every ADD a fiftieth; see testOwners
+	"github.com/mdlayher/":                      nil, // which it brings
 	"github.com/aws/":                           {"aws", "aws/acceptance"},
 	"golang.org/x/crypto/ssh":                   {"aws/acceptance"},
 	"github.com/urfave/cli":                     {"tool/cli"},
 	"github.com/containernetworking/cni/libcni": {"aws/sim/paths", "aws/sim/bench", "aws/acceptance/ends"},
+}
+
+// testOwners are the packages whose tests compare with a dependency that no package may import.
+var testOwners = map[string]string{
+	"github.com/google/nftables": "nl",
+	"github.com/mdlayher/":       "nl",
 }
 
 // forbidden are packages that cost a plugin more than they are worth.
@@ -116,22 +123,22 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.65,
-	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.75,
-	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 4.06,
-	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.6,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.4,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.65,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.5,
+	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.6,
+	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.69,
+	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.22,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.07,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.1,
 }
 
 type pkg struct {
-	ImportPath, Dir, Name string
-	Imports, GoFiles      []string
+	ImportPath, Dir, Name                       string
+	Imports, TestImports, XTestImports, GoFiles []string
 }
 
 func packages(t *testing.T) []pkg {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Imports,GoFiles", "./...").Output()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Name,Imports,TestImports,XTestImports,GoFiles", "./...").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,6 +171,13 @@ func TestRepoArrows(t *testing.T) {
 			}
 			if why, ok := forbidden[imp]; ok && exempt[p.ImportPath] != imp {
 				t.Errorf("%s imports %s, which %s", p.ImportPath, imp, why)
+			}
+		}
+		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
+			for prefix, only := range testOwners {
+				if strings.HasPrefix(imp, prefix) && p.ImportPath != only {
+					t.Errorf("a test of %s imports %s: only those of %s may", p.ImportPath, imp, only)
+				}
 			}
 		}
 	}

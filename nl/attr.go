@@ -34,6 +34,11 @@ func attr32(typ int, v uint32) attribute {
 	return binary.NativeEndian.AppendUint32(header(typ, 4), v)
 }
 
+// attrOrdered is a number in network byte order, as nftables wants it.
+func attrOrdered(typ int, v uint32) attribute {
+	return binary.BigEndian.AppendUint32(header(typ, 4), v)
+}
+
 // attrString is a text and the zero at its end.
 func attrString(typ int, s string) attribute {
 	return append(append(header(typ, len(s)+1), s...), 0).pad()
@@ -94,6 +99,20 @@ func ordered(b []byte) uint32 {
 		return 0
 	}
 	return binary.BigEndian.Uint32(b)
+}
+
+// inside is the value of an attribute in a list, or of one that is inside that, and so on. It is nil if there is none.
+func inside(list []byte, types ...int) (value []byte) {
+	for _, want := range types {
+		value = nil
+		for typ, v := range attrsOf(list) {
+			if typ == want {
+				value = v
+			}
+		}
+		list = value
+	}
+	return value
 }
 
 func addrFrom(b []byte) netip.Addr {

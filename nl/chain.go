@@ -10,8 +10,6 @@ import (
 	"hash/fnv"
 	"strconv"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,30 +39,28 @@ func (c Chain) calledAs(o Chain) bool {
 	return c.Type == o.Type && c.Hook == o.Hook && c.Priority == o.Priority && c.policy() == o.policy()
 }
 
-func (c Chain) add(conn *nftables.Conn, t *nftables.Table) error {
-	hook, ok := hooks[c.Hook]
+func (c Chain) add(x *transaction) error {
+	hook, ok := hooks.number(c.Hook)
 	if !ok {
 		return fmt.Errorf("chain %s: unknown hook %q", c.Name, c.Hook)
 	}
-	policy := nftables.ChainPolicyAccept
+	policy := uint32(verdictAccept)
 	if c.Policy == "drop" {
-		policy = nftables.ChainPolicyDrop
+		policy = verdictDrop
 	}
 	prints := c.fingerprints()
-	k := conn.AddChain(&nftables.Chain{
-		Table: t, Name: c.Name, Type: nftables.ChainType(c.Type), Hooknum: hook,
-		Priority: new(nftables.ChainPriority(c.Priority)), Policy: &policy,
-	})
+	x.chain(c.Name, nested(unix.NFTA_CHAIN_HOOK, attrOrdered(unix.NFTA_HOOK_HOOKNUM, hook), attrOrdered(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))),
+		attrOrdered(unix.NFTA_CHAIN_POLICY, policy), attrString(unix.NFTA_CHAIN_TYPE, c.Type))
 	for i, r := range c.Rules {
-		rule := &nftables.Rule{Table: t, Chain: k, UserData: userdata.AppendString(nil, userdata.TypeComment, prints[i].comment)}
+		var code []attribute
 		for _, term := range r {
-			code, err := term.code(conn, t)
+			part, err := term.code(x)
 			if err != nil {
 				return fmt.Errorf("rule %s: %s: %w", r, term.text, err)
 			}
-			rule.Exprs = append(rule.Exprs, code...)
+			code = append(code, part...)
 		}
-		conn.AddRule(rule)
+		x.rule(c.Name, prints[i].comment, code)
 	}
 	return nil
 }
@@ -114,12 +110,20 @@ func (c Chain) check(n *NS, t Table) error {
 // chain asks for a chain of the table. It returns how the chain is called, and how many rules it has.
 func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name), attrString(unix.NFTA_CHAIN_NAME, name))
+	c, rules = parseChain(msg)
+	return c, rules, err
+}
+
+// parseChain reads the attributes of a chain.
+func parseChain(msg []byte) (c Chain, rules int) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
+		case unix.NFTA_CHAIN_NAME:
+			c.Name = unix.ByteSliceToString(value)
 		case unix.NFTA_CHAIN_TYPE:
 			c.Type = unix.ByteSliceToString(value)
 		case unix.NFTA_CHAIN_POLICY:
-			if ordered(value) == uint32(nftables.ChainPolicyDrop) {
+			if ordered(value) == verdictDrop {
 				c.Policy = "drop"
 			}
 		case unix.NFTA_CHAIN_HOOK:
@@ -128,25 +132,21 @@ func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
 			rules = int(ordered(value))
 		}
 	}
-	return c, rules, err
+	return c, rules
 }
 
 func (c *Chain) parseHook(msg []byte) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
 		case unix.NFTA_HOOK_HOOKNUM:
-			for name, number := range hooks {
-				if uint32(*number) == ordered(value) {
-					c.Hook = name
-				}
-			}
+			c.Hook = hooks.name(ordered(value))
 		case unix.NFTA_HOOK_PRIORITY:
 			c.Priority = int(int32(ordered(value)))
 		}
 	}
 }
 
-var hooks = map[string]*nftables.ChainHook{
-	"prerouting": nftables.ChainHookPrerouting, "input": nftables.ChainHookInput, "forward": nftables.ChainHookForward,
-	"output": nftables.ChainHookOutput, "postrouting": nftables.ChainHookPostrouting,
+var hooks = names{
+	{"prerouting", unix.NF_INET_PRE_ROUTING}, {"input", unix.NF_INET_LOCAL_IN}, {"forward", unix.NF_INET_FORWARD},
+	{"output", unix.NF_INET_LOCAL_OUT}, {"postrouting", unix.NF_INET_POST_ROUTING},
 }

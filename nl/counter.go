@@ -5,14 +5,15 @@ package nl
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io/fs"
 	"os"
 	"strconv"
 	"strings"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // A Counted is what a rule with a counter has counted.
@@ -29,42 +30,32 @@ func (t Table) Counters(n *NS) (all []Counted, err error) {
 	if _, err := t.itself(n); err != nil {
 		return nil, err
 	}
-	c, err := n.nftables()
+	rules, err := t.rules(n)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: rules of %s: %w", n.Name, t.Name, err)
 	}
-	family := tableFamilies[t.Family]
-	chains, err := c.ListChainsOfTableFamily(family)
-	if err != nil {
-		return nil, fmt.Errorf("%s: list chains: %w", n.Name, err)
-	}
-	for _, chain := range chains {
-		if chain.Table.Name != t.Name {
-			continue
-		}
-		rules, err := c.GetRules(&nftables.Table{Family: family, Name: t.Name}, chain)
-		if err != nil {
-			return nil, fmt.Errorf("%s: rules of %s: %w", n.Name, chain.Name, err)
-		}
-		for _, r := range rules {
-			if counted, counts := countedBy(r); counts {
-				all = append(all, counted)
-			}
+	for _, r := range rules {
+		if counted, counts := countedBy(r[nl.SizeofNfgenmsg:]); counts {
+			all = append(all, counted)
 		}
 	}
 	return all, nil
 }
 
-func countedBy(r *nftables.Rule) (c Counted, counts bool) {
-	c.Chain = r.Chain.Name
-	for _, e := range r.Exprs {
-		switch e := e.(type) {
-		case *expr.Meta:
-			c.IIF = c.IIF || e.Key == expr.MetaKeyIIFNAME
-		case *expr.Counter:
-			c.Packets, counts = e.Packets, true
-		case *expr.Verdict:
-			c.Drops = e.Kind == expr.VerdictDrop
+func countedBy(rule []byte) (c Counted, counts bool) {
+	c.Chain = unix.ByteSliceToString(inside(rule, unix.NFTA_RULE_CHAIN))
+	for name, data := range expressions(rule) {
+		switch name {
+		case "meta":
+			c.IIF = c.IIF || ordered(inside(data, unix.NFTA_META_KEY)) == unix.NFT_META_IIFNAME
+		case "counter":
+			if packets := inside(data, unix.NFTA_COUNTER_PACKETS); len(packets) == 8 {
+				c.Packets, counts = binary.BigEndian.Uint64(packets), true
+			}
+		case "immediate":
+			if code, is := verdictOf(data); is {
+				c.Drops = code == verdictDrop
+			}
 		}
 	}
 	return c, counts

@@ -5,10 +5,9 @@ package nl
 
 import (
 	"fmt"
-	"slices"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 )
 
 // A DroppingChain is a chain at netfilter's hook forward. It drops or rejects a packet that none
@@ -22,43 +21,44 @@ type DroppingChain struct {
 // their rules accept. It sees the rules of nftables and iptables-nft. iptables-legacy is another
 // engine.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
-	c, err := n.nftables()
-	if err != nil {
-		return nil, err
-	}
-	chains, err := c.ListChains()
+	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list chains: %w", n.Name, err)
 	}
-	families := []nftables.TableFamily{nftables.TableFamilyINet, nftables.TableFamilyIPv4}
+	own := uint8(unix.NFPROTO_IPV4)
 	if family == IPv6 {
-		families[1] = nftables.TableFamilyIPv6
+		own = unix.NFPROTO_IPV6
 	}
 	var found []DroppingChain
-	for _, k := range chains {
-		if !slices.Contains(families, k.Table.Family) || k.Hooknum == nil || *k.Hooknum != *nftables.ChainHookForward {
+	for _, m := range chains {
+		msg := m[nl.SizeofNfgenmsg:]
+		c, _ := parseChain(msg)
+		if m[0] != unix.NFPROTO_INET && m[0] != own || c.Hook != "forward" {
 			continue
 		}
-		rules, err := c.GetRules(k.Table, k)
+		t := Table{Family: tableFamilies.name(uint32(m[0])), Name: unix.ByteSliceToString(inside(msg, unix.NFTA_CHAIN_TABLE))}
+		name := t.Family + " " + t.Name + " " + c.Name
+		rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
 		if err != nil {
-			return nil, fmt.Errorf("%s: rules of %s %s: %w", n.Name, nftName(k.Table), k.Name, err)
+			return nil, fmt.Errorf("%s: rules of %s: %w", n.Name, name, err)
 		}
-		if k.Policy != nil && *k.Policy == nftables.ChainPolicyDrop || len(rules) > 0 && dropsAll(rules[len(rules)-1]) {
-			found = append(found, DroppingChain{nftName(k.Table) + " " + k.Name, len(rules) == 0})
+		if c.Policy == "drop" || len(rules) > 0 && dropsAll(rules[len(rules)-1][nl.SizeofNfgenmsg:]) {
+			found = append(found, DroppingChain{name, len(rules) == 0})
 		}
 	}
 	return found, nil
 }
 
 // dropsAll reports whether a rule drops or rejects every packet, as the last one of firewalld does.
-func dropsAll(r *nftables.Rule) bool {
-	for _, e := range r.Exprs {
-		switch e := e.(type) {
-		case *expr.Counter, *expr.Log:
-		case *expr.Reject:
+func dropsAll(rule []byte) bool {
+	for name, data := range expressions(rule) {
+		switch name {
+		case "counter", "log":
+		case "reject":
 			return true
-		case *expr.Verdict:
-			return e.Kind == expr.VerdictDrop
+		case "immediate":
+			code, is := verdictOf(data)
+			return is && code == verdictDrop
 		default:
 			return false // it is about some packets only
 		}

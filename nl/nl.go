@@ -24,7 +24,6 @@ import (
 	"runtime/debug"
 	"sync"
 
-	"github.com/google/nftables"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -48,8 +47,7 @@ type NS struct {
 
 	mu      sync.Mutex      // held while one of these is opened, used or closed:
 	sockets map[int]*socket // by netlink family
-	nft     *nftables.Conn
-	netDir  int // /proc/sys/net; 0: not open
+	netDir  int             // /proc/sys/net; 0: not open
 
 	indices map[string]int  // of links, while a Wiring or a command is at work that needs them repeatedly
 	seen    map[string]Link // for SeenLink, while a command is at work
@@ -144,9 +142,6 @@ func (n *NS) Close() error {
 	if n.netDir > 0 {
 		unix.Close(n.netDir)
 		n.netDir = 0
-	}
-	if n.nft != nil {
-		_ = n.nft.CloseLasting()
 	}
 	return n.fd.Close()
 }

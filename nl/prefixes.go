@@ -7,10 +7,10 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
 )
 
 // inPrefixes matches one of the two addresses of a packet against prefixes: one prefix by a
@@ -18,9 +18,7 @@ import (
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermost(prefixes)
 	if len(prefixes) == 0 {
-		return Term{"ip " + word + " {}", func(*nftables.Conn, *nftables.Table) ([]expr.Any, error) {
-			return nil, errors.New("no prefixes")
-		}}
+		return Term{"ip " + word + " {}", func(*transaction) ([]attribute, error) { return nil, errors.New("no prefixes") }}
 	}
 	f, family := nfFamily(prefixes[0].Addr())
 	text := f + " " + word + " "
@@ -35,16 +33,16 @@ func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	default:
 		text += p.String()
 	}
-	return Term{text, func(c *nftables.Conn, t *nftables.Table) ([]expr.Any, error) {
-		load := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
+	return Term{text, func(x *transaction) ([]attribute, error) {
+		offset, size := uint32(12), uint32(4)
 		if f == "ip6" {
-			load.Offset, load.Len = 8, 16
+			offset, size = 8, 16
 		}
 		if word == "daddr" {
-			load.Offset += load.Len
+			offset += size
 		}
-		compare, err := compare(c, t, prefixes, not)
-		return append(exprs(&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: 1}, equal([]byte{family}), load), compare...), err
+		return append(exprs(meta(unix.NFT_META_NFPROTO), equal([]byte{family}), payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size)),
+			compare(x, prefixes, not)...), nil
 	}}
 }
 
@@ -57,22 +55,48 @@ func list(prefixes []netip.Prefix) string {
 }
 
 // compare compares the address in the register.
-func compare(c *nftables.Conn, t *nftables.Table, prefixes []netip.Prefix, not bool) ([]expr.Any, error) {
+func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
+	if len(prefixes) > 1 {
+		return exprs(lookup(x.set(prefixes), not))
+	}
 	p := prefixes[0]
-	if len(prefixes) == 1 {
-		mask := &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: uint32(p.Addr().BitLen() / 8),
-			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()), Xor: make([]byte, p.Addr().BitLen()/8)}
-		if not {
-			return []expr.Any{mask, notEqual(p.Addr().AsSlice())}, nil
+	network := bitwise(net.CIDRMask(p.Bits(), p.Addr().BitLen()), make([]byte, p.Addr().BitLen()/8))
+	if not {
+		return exprs(network, notEqual(p.Addr().AsSlice()))
+	}
+	return exprs(network, equal(p.Addr().AsSlice()))
+}
+
+// anonymous is the name of a set that belongs to one rule. The kernel puts a number into it.
+const anonymous = "__set%d"
+
+// together is the number of elements in a message. An attribute ends before 64 kB, and so does the report of a failure, which
+// repeats the message.
+const together = 1000
+
+// set adds a set of the prefixes for the rule that is added next, and returns its number in the transaction.
+func (x *transaction) set(prefixes []netip.Prefix) (number uint32) {
+	x.sets++
+	all := elements(prefixes)
+	typ, size := uint32(7), uint32(4) // ipv4_addr, of nftables/datatype.h. nft(8) prints the elements by it.
+	if prefixes[0].Addr().Is6() {
+		typ, size = 8, 16 // ipv6_addr
+	}
+	bigEndian := []byte{0, 4, 2, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, likewise for nft(8)
+	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table), attrString(unix.NFTA_SET_NAME, anonymous),
+		attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL),
+		attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size), attrOrdered(unix.NFTA_SET_ID, x.sets),
+		nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, uint32(len(all)))), attr(unix.NFTA_SET_USERDATA, bigEndian))
+	for part := range slices.Chunk(all, together) {
+		list := make([]attribute, len(part))
+		for i, e := range part {
+			list[i] = e.attribute(i + 1)
 		}
-		return []expr.Any{mask, equal(p.Addr().AsSlice())}, nil
+		x.add(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_ELEM_LIST_SET, anonymous),
+			attrOrdered(unix.NFTA_SET_ELEM_LIST_SET_ID, x.sets), attrString(unix.NFTA_SET_ELEM_LIST_TABLE, x.table),
+			nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
 	}
-	set := &nftables.Set{Table: t, Anonymous: true, Constant: true, Interval: true, KeyType: nftables.TypeIPAddr}
-	if p.Addr().Is6() {
-		set.KeyType = nftables.TypeIP6Addr
-	}
-	err := c.AddSet(set, elements(prefixes))
-	return []expr.Any{&expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID, Invert: not}}, err
+	return x.sets
 }
 
 // outermost sorts prefixes and omits those that another contains, because the intervals of a
@@ -94,13 +118,27 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
+// An element of a set of intervals begins one, or is the first beyond it.
+type element struct {
+	addr   netip.Addr
+	beyond bool
+}
+
+func (e element) attribute(number int) attribute {
+	key := content(unix.NFTA_SET_ELEM_KEY, e.addr.AsSlice())
+	if e.beyond {
+		return nested(number, attrOrdered(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END), key)
+	}
+	return nested(number, key)
+}
+
 // elements are the first address of each prefix and the first beyond it.
-func elements(prefixes []netip.Prefix) []nftables.SetElement {
-	var all []nftables.SetElement
+func elements(prefixes []netip.Prefix) []element {
+	var all []element
 	for _, p := range prefixes {
-		all = append(all, nftables.SetElement{Key: p.Addr().AsSlice()})
+		all = append(all, element{addr: p.Addr()})
 		if beyond := last(p).Next(); beyond.IsValid() {
-			all = append(all, nftables.SetElement{Key: beyond.AsSlice(), IntervalEnd: true})
+			all = append(all, element{beyond, true})
 		}
 	}
 	return all

@@ -68,8 +68,8 @@ func TestElements(t *testing.T) {
 		prefixes = append(prefixes, netip.MustParsePrefix(s))
 	}
 	for _, e := range elements(outermost(prefixes)) {
-		s := addrFrom(e.Key).String()
-		if e.IntervalEnd {
+		s := e.addr.String()
+		if e.beyond {
 			s = "before " + s
 		}
 		got = append(got, s)

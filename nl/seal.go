@@ -6,8 +6,6 @@ package nl
 import (
 	"encoding/hex"
 	"hash/fnv"
-
-	"github.com/google/nftables"
 )
 
 // The seal of a table is an empty chain that nothing calls. Its name is a hash of all rules and of how the chains are called. A
@@ -31,12 +29,12 @@ func (t Table) stands(n *NS) bool {
 
 // seal adds the seal to a table that has all rules.
 func (t Table) seal(n *NS) error {
-	c, err := n.nftables()
+	x, err := t.begin()
 	if err != nil {
 		return err
 	}
-	c.AddChain(&nftables.Chain{Table: &nftables.Table{Family: tableFamilies[t.Family], Name: t.Name}, Name: t.sealName()})
-	return flush(c)
+	x.chain(t.sealName())
+	return n.commit(x)
 }
 
 func (t Table) sealName() string {

@@ -9,10 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/userdata"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
@@ -68,14 +67,14 @@ func (t Table) Add(n *NS) error {
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		// Deletion is slow, so do not delete a table that is not there.
-		if err = t.install(n, (*nftables.Conn).CreateTable); !errors.Is(err, fs.ErrExist) {
+		if err = t.install(n, func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) }); !errors.Is(err, fs.ErrExist) {
 			return t.lacking(err)
 		}
 	}
-	return t.lacking(t.install(n, func(c *nftables.Conn, k *nftables.Table) *nftables.Table {
-		c.AddTable(k) // otherwise DelTable fails if somebody has flushed the table meanwhile
-		c.DelTable(k)
-		return c.AddTable(k)
+	return t.lacking(t.install(n, func(x *transaction) {
+		x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) // otherwise the deletion fails if somebody has flushed the table meanwhile
+		x.itself(unix.NFT_MSG_DELTABLE, 0)
+		x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	}))
 }
 
@@ -102,59 +101,20 @@ func (t Table) lacking(err error) error {
 	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
-// install begins a transaction and adds the chains of the table.
-func (t Table) install(n *NS, begin func(*nftables.Conn, *nftables.Table) *nftables.Table) error {
-	family, ok := tableFamilies[t.Family]
-	if !ok {
-		return fmt.Errorf("unknown family of tables %q", t.Family)
-	}
-	c, err := n.nftables()
+// install begins a transaction, adds the chains of the table, and commits it.
+func (t Table) install(n *NS, begin func(*transaction)) error {
+	x, err := t.begin()
 	if err != nil {
 		return err
 	}
-	k := begin(c, &nftables.Table{Family: family, Name: t.Name})
-	c.AddChain(&nftables.Chain{Table: k, Name: t.sealName()})
-	for _, chain := range t.Chains {
-		if err := chain.add(c, k); err != nil {
-			n.forget(c) // with the messages that it has not sent
+	begin(x)
+	x.chain(t.sealName())
+	for _, c := range t.Chains {
+		if err := c.add(x); err != nil {
 			return err
 		}
 	}
-	return flush(c)
-}
-
-// flush sends a transaction.
-func flush(c *nftables.Conn) error {
-	err := c.Flush()
-	if errno, ok := errors.AsType[unix.Errno](err); ok { // of the first message; the others have the same
-		err = errno
-	}
-	return kernel(err)
-}
-
-// forget closes the socket for nftables.
-func (n *NS) forget(c *nftables.Conn) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.nft = nil
-	_ = c.CloseLasting()
-}
-
-// nftables returns a socket that stays open as long as n. When it is closed, the kernel waits
-// until everything deleted is freed, 10 ms or more. At the end of n the kernel has other things
-// to wait for meanwhile.
-func (n *NS) nftables() (*nftables.Conn, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.nft != nil {
-		return n.nft, nil
-	}
-	c, err := nftables.New(nftables.WithNetNSFd(int(n.fd)), nftables.AsLasting())
-	if err != nil {
-		return nil, fmt.Errorf("open nftables in %s: %w", n.Name, err)
-	}
-	n.nft = c
-	return c, nil
+	return n.commit(x)
 }
 
 // Del deletes the table. It first asks whether the table exists: after a transaction that fails
@@ -163,12 +123,12 @@ func (t Table) Del(n *NS) error {
 	if _, err := t.itself(n); absent(err) {
 		return err
 	}
-	c, err := n.nftables()
+	x, err := t.begin()
 	if err != nil {
 		return err
 	}
-	c.DelTable(&nftables.Table{Family: tableFamilies[t.Family], Name: t.Name})
-	return kernel(c.Flush())
+	x.itself(unix.NFT_MSG_DELTABLE, 0)
+	return n.commit(x)
 }
 
 // Check compares the rules in the kernel with those of the table by their fingerprints. That is
@@ -253,7 +213,7 @@ func (t Table) itself(n *NS) ([]byte, error) {
 // attributes of that object.
 func (t Table) get(n *NS, typ int, which ...attribute) ([]byte, error) {
 	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0,
-		&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}, which...)
+		&nl.Nfgenmsg{NfgenFamily: t.family()}, which...)
 	if err == nil && (len(msgs) != 1 || len(msgs[0]) < nl.SizeofNfgenmsg) {
 		err = fmt.Errorf("netlink sent %d answers about one object", len(msgs))
 	}
@@ -277,56 +237,66 @@ func (t Table) Has(n *NS) (func(Chain) bool, error) {
 
 // fingerprints reads the chain and the comment of each rule of the table.
 func (t Table) fingerprints(n *NS) ([]fingerprinted, error) {
-	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP, 0,
-		&nl.Nfgenmsg{NfgenFamily: uint8(tableFamilies[t.Family])}, attrString(unix.NFTA_RULE_TABLE, t.Name))
+	msgs, err := t.rules(n)
 	if err != nil {
 		return nil, err
 	}
 	found := make([]fingerprinted, len(msgs))
 	for i, m := range msgs {
-		if len(m) < nl.SizeofNfgenmsg {
-			return nil, fmt.Errorf("netlink sent %d bytes, which are no rule", len(m))
-		}
 		for typ, value := range attrsOf(m[nl.SizeofNfgenmsg:]) {
 			switch typ {
 			case unix.NFTA_RULE_CHAIN:
 				found[i].chain = unix.ByteSliceToString(value)
 			case unix.NFTA_RULE_USERDATA:
-				found[i].comment, _ = userdata.GetString(value, userdata.TypeComment)
+				found[i].comment = comment(value)
 			}
 		}
 	}
 	return found, nil
 }
 
-// Tables lists the tables of nftables as nft(8) does: "inet filter".
-func (n *NS) Tables() ([]string, error) {
-	c, err := n.nftables()
+// rules asks for the rules of the table, or only for those of a chain.
+func (t Table) rules(n *NS, which ...attribute) ([][]byte, error) {
+	return n.dump(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)}, which...)...)
+}
+
+// dump asks for all objects of nftables of a type and a family that the attributes are about. Each answer is a header, which
+// begins with the object's family, and the object's attributes.
+func (n *NS) dump(typ int, family uint8, which ...attribute) ([][]byte, error) {
+	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0, &nl.Nfgenmsg{NfgenFamily: family}, which...)
 	if err != nil {
 		return nil, err
 	}
-	tables, err := c.ListTables()
+	for _, m := range msgs {
+		if len(m) < nl.SizeofNfgenmsg {
+			return nil, fmt.Errorf("netlink sent %d bytes, which are no object of nftables", len(m))
+		}
+	}
+	return msgs, nil
+}
+
+// Tables lists the tables of nftables as nft(8) does: "inet filter".
+func (n *NS) Tables() ([]string, error) {
+	msgs, err := n.dump(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list tables: %w", n.Name, err)
 	}
-	names := make([]string, len(tables))
-	for i, t := range tables {
-		names[i] = nftName(t)
+	all := make([]string, len(msgs))
+	for i, m := range msgs {
+		all[i] = nftName(m[0], inside(m[nl.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME))
 	}
-	return names, nil
+	return all, nil
 }
 
 // nftName is a table as nft(8) names it.
-func nftName(t *nftables.Table) string {
-	family := fmt.Sprint(t.Family)
-	for name, f := range tableFamilies {
-		if f == t.Family {
-			family = name
-		}
-	}
-	return family + " " + t.Name
+func nftName(family uint8, name []byte) string {
+	return cmp.Or(tableFamilies.name(uint32(family)), strconv.Itoa(int(family))) + " " + unix.ByteSliceToString(name)
 }
 
-var tableFamilies = map[string]nftables.TableFamily{
-	"inet": nftables.TableFamilyINet, "ip": nftables.TableFamilyIPv4, "ip6": nftables.TableFamilyIPv6,
+// family is the number of the table's family, or 0 if there is no such family.
+func (t Table) family() uint8 {
+	number, _ := tableFamilies.number(t.Family)
+	return uint8(number)
 }
+
+var tableFamilies = names{{"inet", unix.NFPROTO_INET}, {"ip", unix.NFPROTO_IPV4}, {"ip6", unix.NFPROTO_IPV6}}

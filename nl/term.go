@@ -4,14 +4,10 @@
 package nl
 
 import (
-	"encoding/binary"
 	"net/netip"
 	"strconv"
 	"strings"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -19,44 +15,44 @@ import (
 // which loads a register and compares it.
 type Term struct {
 	text string
-	code func(*nftables.Conn, *nftables.Table) ([]expr.Any, error)
+	code func(*transaction) ([]attribute, error) // expressions. It adds their set to the transaction.
 }
 
 // term is a Term whose code needs no set. A check compares texts, and makes no code.
-func term(text string, code func() []expr.Any) Term {
-	return Term{text, func(*nftables.Conn, *nftables.Table) ([]expr.Any, error) { return code(), nil }}
+func term(text string, code func() []attribute) Term {
+	return Term{text, func(*transaction) ([]attribute, error) { return code(), nil }}
 }
 
 // exprs are the code of a Term.
-func exprs(code ...expr.Any) []expr.Any { return code }
+func exprs(code ...attribute) []attribute { return code }
 
 // IIFName matches packets that have arrived by a link. A name that ends in an asterisk stands
 // for all links whose names begin with the part before it.
-func IIFName(name string) Term { return linkName("iifname", expr.MetaKeyIIFNAME, name) }
+func IIFName(name string) Term { return linkName("iifname", unix.NFT_META_IIFNAME, name) }
 
 // OIFName matches packets that leave by a link; see IIFName.
-func OIFName(name string) Term { return linkName("oifname", expr.MetaKeyOIFNAME, name) }
+func OIFName(name string) Term { return linkName("oifname", unix.NFT_META_OIFNAME, name) }
 
-func linkName(word string, key expr.MetaKey, name string) Term {
-	return term(word+" "+strconv.Quote(name), func() []expr.Any {
+func linkName(word string, key uint32, name string) Term {
+	return term(word+" "+strconv.Quote(name), func() []attribute {
 		data := make([]byte, unix.IFNAMSIZ)
 		copy(data, name)
 		if prefix, ok := strings.CutSuffix(name, "*"); ok {
 			data = []byte(prefix)
 		}
-		return exprs(&expr.Meta{Key: key, Register: 1}, equal(data))
+		return exprs(meta(key), equal(data))
 	})
 }
 
 // IIFGroup matches packets that have arrived by a link of the group.
-func IIFGroup(group uint32) Term { return ifgroup("iifgroup", expr.MetaKeyIIFGROUP, group) }
+func IIFGroup(group uint32) Term { return ifgroup("iifgroup", unix.NFT_META_IIFGROUP, group) }
 
 // OIFGroup matches packets that leave by a link of the group.
-func OIFGroup(group uint32) Term { return ifgroup("oifgroup", expr.MetaKeyOIFGROUP, group) }
+func OIFGroup(group uint32) Term { return ifgroup("oifgroup", unix.NFT_META_OIFGROUP, group) }
 
-func ifgroup(word string, key expr.MetaKey, group uint32) Term {
-	return term(word+" "+decimal(group), func() []expr.Any {
-		return exprs(&expr.Meta{Key: key, Register: 1}, equal(binaryutil.NativeEndian.PutUint32(group)))
+func ifgroup(word string, key uint32, group uint32) Term {
+	return term(word+" "+decimal(group), func() []attribute {
+		return exprs(meta(key), equal(native(group)))
 	})
 }
 
@@ -75,24 +71,26 @@ func NotDAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", true, p) }
 // NextHop matches packets whose route has the next hop a.
 func NextHop(a netip.Addr) Term {
 	f, _ := nfFamily(a)
-	key := expr.RtNexthop4 // it matches only packets of its family
+	key := uint32(unix.NFT_RT_NEXTHOP4) // it matches only packets of its family
 	if a.Is6() {
-		key = expr.RtNexthop6
+		key = unix.NFT_RT_NEXTHOP6
 	}
-	return term("rt "+f+" nexthop "+a.String(), func() []expr.Any { return exprs(&expr.Rt{Register: 1, Key: key}, equal(a.AsSlice())) })
+	return term("rt "+f+" nexthop "+a.String(), func() []attribute { return exprs(rt(key), equal(a.AsSlice())) })
 }
 
 // L4Proto matches a protocol over IP: tcp, udp, icmp, icmpv6, sctp, 4 (IPv4) or 41 (IPv6).
 func L4Proto(name string) Term {
-	return term("meta l4proto "+name, func() []expr.Any { return l4proto(name) })
+	return term("meta l4proto "+name, func() []attribute { return l4proto(name) })
 }
 
-func l4proto(name string) []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: 1}, equal([]byte{protocols[name]})}
+func l4proto(name string) []attribute {
+	number, _ := protocols.number(name)
+	return exprs(meta(unix.NFT_META_L4PROTO), equal([]byte{byte(number)}))
 }
 
-var protocols = map[string]byte{
-	"tcp": unix.IPPROTO_TCP, "udp": unix.IPPROTO_UDP, "4": unix.IPPROTO_IPIP, "41": unix.IPPROTO_IPV6, "sctp": unix.IPPROTO_SCTP, "icmp": unix.IPPROTO_ICMP, "icmpv6": unix.IPPROTO_ICMPV6,
+var protocols = names{
+	{"tcp", unix.IPPROTO_TCP}, {"udp", unix.IPPROTO_UDP}, {"4", unix.IPPROTO_IPIP}, {"41", unix.IPPROTO_IPV6},
+	{"sctp", unix.IPPROTO_SCTP}, {"icmp", unix.IPPROTO_ICMP}, {"icmpv6", unix.IPPROTO_ICMPV6},
 }
 
 // DPort matches packets of a protocol to the ports from first to last.
@@ -101,52 +99,50 @@ func DPort(proto string, first, last uint16) Term {
 	if first != last {
 		text += "-" + decimal(last)
 	}
-	return term(text, func() []expr.Any {
-		port := &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+	return term(text, func() []attribute {
+		code := append(l4proto(proto), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2))
 		if first == last {
-			return append(l4proto(proto), port, equal(binaryutil.BigEndian.PutUint16(first)))
+			return append(code, equal(port(first)))
 		}
-		return append(l4proto(proto), port, &expr.Range{Op: expr.CmpOpEq, Register: 1,
-			FromData: binaryutil.BigEndian.PutUint16(first), ToData: binaryutil.BigEndian.PutUint16(last)})
+		return append(code, within(port(first), port(last)))
 	})
 }
 
 // NoRouteBack matches packets from an address to which no route leads by the link by which they
 // have arrived.
 func NoRouteBack() Term {
-	return term("fib saddr . iif oif missing", func() []expr.Any {
-		return exprs(&expr.Fib{Register: 1, FlagSADDR: true, FlagIIF: true, FlagPRESENT: true, ResultOIF: true}, equal(make([]byte, 4)))
+	return term("fib saddr . iif oif missing", func() []attribute {
+		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF), equal(make([]byte, 4)))
 	})
 }
 
 // ToLocal matches packets to an address of the namespace itself.
 func ToLocal() Term {
-	return term("fib daddr type local", func() []expr.Any {
-		return exprs(&expr.Fib{Register: 1, FlagDADDR: true, ResultADDRTYPE: true}, equal(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)))
+	return term("fib daddr type local", func() []attribute {
+		return exprs(fib(unix.NFTA_FIB_F_DADDR, unix.NFT_FIB_RESULT_ADDRTYPE), equal(native(unix.RTN_LOCAL)))
 	})
 }
 
 // CTState matches packets whose connection is in one of the states: new,
 // established, related, invalid or untracked.
 func CTState(states ...string) Term {
-	return term("ct state "+strings.Join(states, ","), func() []expr.Any {
+	return term("ct state "+strings.Join(states, ","), func() []attribute {
 		var bits uint32
 		for _, s := range states {
-			bits |= ctStates[s]
+			bit, _ := ctStates.number(s)
+			bits |= bit
 		}
-		return exprs(&expr.Ct{Key: expr.CtKeySTATE, Register: 1}, masked(bits), notZero())
+		return exprs(ct(unix.NFT_CT_STATE), masked(bits), notZero())
 	})
 }
 
-var ctStates = map[string]uint32{
-	"invalid": expr.CtStateBitINVALID, "established": expr.CtStateBitESTABLISHED, "related": expr.CtStateBitRELATED,
-	"new": expr.CtStateBitNEW, "untracked": expr.CtStateBitUNTRACKED,
-}
+// ctStates are the bits of linux/netfilter/nf_conntrack_common.h.
+var ctStates = names{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3}, {"untracked", 1 << 6}}
 
 // CTReply matches packets that answer the packets that began their connection.
 func CTReply() Term {
 	const reply = 1 // IP_CT_DIR_REPLY
-	return term("ct direction reply", func() []expr.Any { return exprs(&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1}, equal([]byte{reply})) })
+	return term("ct direction reply", func() []attribute { return exprs(ct(unix.NFT_CT_DIRECTION), equal([]byte{reply})) })
 }
 
 // statusDNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
@@ -154,58 +150,57 @@ const statusDNAT = 1 << 5
 
 // CTStatusDNAT matches packets of a connection whose destination was translated.
 func CTStatusDNAT() Term {
-	return term("ct status dnat", func() []expr.Any {
-		return exprs(&expr.Ct{Key: expr.CtKeySTATUS, Register: 1}, masked(statusDNAT), notZero())
+	return term("ct status dnat", func() []attribute {
+		return exprs(ct(unix.NFT_CT_STATUS), masked(statusDNAT), notZero())
 	})
 }
 
 // CTMark matches packets of a connection that has all bits of the mark.
 func CTMark(mark uint32) Term {
-	return term("ct mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []expr.Any {
-		return exprs(&expr.Ct{Key: expr.CtKeyMARK, Register: 1}, masked(mark), equal(binaryutil.NativeEndian.PutUint32(mark)))
+	return term("ct mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []attribute {
+		return exprs(ct(unix.NFT_CT_MARK), masked(mark), equal(native(mark)))
 	})
 }
 
 // SetCTMark sets the bits of the mark on the connection and leaves the others.
 func SetCTMark(mark uint32) Term {
-	return term("ct mark set ct mark | "+hexadecimal(mark), func() []expr.Any {
-		return exprs(&expr.Ct{Key: expr.CtKeyMARK, Register: 1}, or(mark), &expr.Ct{Key: expr.CtKeyMARK, Register: 1, SourceRegister: true})
+	return term("ct mark set ct mark | "+hexadecimal(mark), func() []attribute {
+		return exprs(ct(unix.NFT_CT_MARK), or(mark), setCT(unix.NFT_CT_MARK))
 	})
 }
 
 // SetMark sets the bits of the mark on the packet and leaves the others.
 func SetMark(mark uint32) Term {
-	return term("meta mark set meta mark | "+hexadecimal(mark), func() []expr.Any {
-		return exprs(&expr.Meta{Key: expr.MetaKeyMARK, Register: 1}, or(mark), &expr.Meta{Key: expr.MetaKeyMARK, Register: 1, SourceRegister: true})
+	return term("meta mark set meta mark | "+hexadecimal(mark), func() []attribute {
+		return exprs(meta(unix.NFT_META_MARK), or(mark), setMeta(unix.NFT_META_MARK))
 	})
 }
 
 // Count counts packets and bytes.
-func Count() Term { return term("counter", func() []expr.Any { return exprs(&expr.Counter{}) }) }
+func Count() Term { return term("counter", func() []attribute { return exprs(counter()) }) }
 
 // Drop ends a rule.
-func Drop() Term { return verdict("drop", expr.VerdictDrop) }
+func Drop() Term { return term("drop", func() []attribute { return exprs(verdict(verdictDrop)) }) }
 
 // Accept ends a rule.
-func Accept() Term { return verdict("accept", expr.VerdictAccept) }
-
-func verdict(text string, kind expr.VerdictKind) Term {
-	return term(text, func() []expr.Any { return exprs(&expr.Verdict{Kind: kind}) })
+func Accept() Term {
+	return term("accept", func() []attribute { return exprs(verdict(verdictAccept)) })
 }
 
 // Masquerade ends a rule: the source becomes an address of the link by which the packet leaves,
 // and any free port. Ports chosen in order collide when two CPUs choose at once, and the later
 // packet is lost. So the choice is fully-random.
 func Masquerade() Term {
-	return term("masquerade fully-random", func() []expr.Any { return exprs(&expr.Masq{FullyRandom: true}) })
+	return term("masquerade fully-random", func() []attribute { return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)) })
 }
 
 // SNAT ends a rule: the source becomes a, with any free port.
 func SNAT(a netip.Addr) Term {
 	f, family := nfFamily(a)
-	return term("snat "+f+" to "+a.String()+" fully-random", func() []expr.Any {
-		return exprs(&expr.Immediate{Register: 1, Data: a.AsSlice()},
-			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1, FullyRandom: true})
+	return term("snat "+f+" to "+a.String()+" fully-random", func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, a.AsSlice()),
+			nat(unix.NFT_NAT_SNAT, family, attrOrdered(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
+				attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
 	})
 }
 
@@ -213,11 +208,13 @@ func SNAT(a netip.Addr) Term {
 // the number is the identifier of an echo.
 func SNATWithin(a netip.Addr, first, last uint16) Term {
 	f, family := nfFamily(a)
-	return term("snat "+f+" to "+portRange(a, first, last)+" fully-random", func() []expr.Any {
-		return exprs(&expr.Immediate{Register: 1, Data: a.AsSlice()},
-			&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(first)},
-			&expr.Immediate{Register: 3, Data: binaryutil.BigEndian.PutUint16(last)},
-			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: uint32(family), RegAddrMin: 1, RegProtoMin: 2, RegProtoMax: 3, Specified: true, FullyRandom: true})
+	return term("snat "+f+" to "+portRange(a, first, last)+" fully-random", func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, a.AsSlice()),
+			immediate(unix.NFT_REG_2, port(first)),
+			immediate(unix.NFT_REG_3, port(last)),
+			nat(unix.NFT_NAT_SNAT, family, attrOrdered(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
+				attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2), attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_3),
+				attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED|unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
 	})
 }
 
@@ -230,33 +227,32 @@ func portRange(a netip.Addr, first, last uint16) string {
 // into the route. It helps where ICMP errors about the MTU of a path get lost.
 func ClampMSS() Term {
 	const syn, maxseg = 0x02, 2 // RFC 9293, sections 3.1 and 3.2
-	return term("tcp flags syn tcp option maxseg size set rt mtu", func() []expr.Any {
+	return term("tcp flags syn tcp option maxseg size set rt mtu", func() []attribute {
 		return append(l4proto("tcp"),
-			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
-			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn}, Xor: []byte{0}}, notEqual([]byte{0}),
-			&expr.Rt{Register: 1, Key: expr.RtTCPMSS},
-			&expr.Byteorder{Op: expr.ByteorderHton, SourceRegister: 1, DestRegister: 1, Len: 2, Size: 2},
-			&expr.Exthdr{SourceRegister: 1, Type: maxseg, Offset: 2, Len: 2, Op: expr.ExthdrOpTcpopt})
+			payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1), bitwise([]byte{syn}, []byte{0}), notEqual([]byte{0}),
+			rt(unix.NFT_RT_TCPMSS), hton(), setTCPOption(maxseg, 2, 2))
 	})
 }
 
 // SNATPorts ends a rule: the source keeps its address. It keeps its port, too, if that is free
 // and from first to last. Otherwise it gets such a port.
 func SNATPorts(first, last uint16) Term {
-	return term("snat to :"+decimal(first)+"-"+decimal(last), func() []expr.Any {
-		return exprs(&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(first)},
-			&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(last)},
-			&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_INET, RegProtoMin: 1, RegProtoMax: 2, Specified: true})
+	return term("snat to :"+decimal(first)+"-"+decimal(last), func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, port(first)),
+			immediate(unix.NFT_REG_2, port(last)),
+			nat(unix.NFT_NAT_SNAT, unix.NFPROTO_INET, attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_1),
+				attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2), attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED)))
 	})
 }
 
 // DNAT ends a rule: the destination becomes to.
 func DNAT(to netip.AddrPort) Term {
 	f, family := nfFamily(to.Addr())
-	return term("dnat "+f+" to "+to.String(), func() []expr.Any {
-		return exprs(&expr.Immediate{Register: 1, Data: to.Addr().AsSlice()},
-			&expr.Immediate{Register: 2, Data: binaryutil.BigEndian.PutUint16(to.Port())},
-			&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(family), RegAddrMin: 1, RegProtoMin: 2})
+	return term("dnat "+f+" to "+to.String(), func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, to.Addr().AsSlice()),
+			immediate(unix.NFT_REG_2, port(to.Port())),
+			nat(unix.NFT_NAT_DNAT, family, attrOrdered(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
+				attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)))
 	})
 }
 
@@ -269,17 +265,4 @@ func nfFamily(a netip.Addr) (string, byte) {
 		return "ip", unix.NFPROTO_IPV4
 	}
 	return "ip6", unix.NFPROTO_IPV6
-}
-
-func equal(data []byte) expr.Any    { return &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: data} }
-func notEqual(data []byte) expr.Any { return &expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: data} }
-func notZero() expr.Any             { return notEqual(make([]byte, 4)) }
-
-// masked keeps only some bits of the register; or sets some of them.
-func masked(bits uint32) expr.Any { return bitwise(bits, 0) }
-func or(bits uint32) expr.Any     { return bitwise(^bits, bits) }
-
-func bitwise(mask, xor uint32) expr.Any {
-	return &expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4,
-		Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: binary.NativeEndian.AppendUint32(nil, xor)}
 }

@@ -5,6 +5,7 @@ package ptp_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"maps"
 	"os"
@@ -155,7 +156,19 @@ func (f *fabric) asks(keys map[string]any, kind func(trace.Call) bool, nth int, 
 	return &e
 }
 
-// netfilter matches the messages that read the tables or make one.
-func netfilter(c trace.Call) bool { return c.Nr == unix.SYS_SENDMSG }
+// netfilter matches the messages that list the tables or make one.
+func netfilter(c trace.Call) bool {
+	if c.Nr != unix.SYS_WRITE || !strings.HasPrefix(c.File(0), "socket:") {
+		return false
+	}
+	b, err := c.Bytes(uintptr(c.Args[1]), unix.SizeofNlMsghdr)
+	if err != nil {
+		return false
+	}
+	typ, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
+	lists := typ == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETTABLE && flags&unix.NLM_F_DUMP == unix.NLM_F_DUMP
+	begins := typ == unix.NFNL_MSG_BATCH_BEGIN && binary.NativeEndian.Uint32(b) == unix.SizeofNlMsghdr+4 // RTM_NEWLINK has this number, too
+	return lists || begins
+}
 
 func bpf(c trace.Call) bool { return c.Nr == unix.SYS_BPF }
