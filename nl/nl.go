@@ -47,7 +47,7 @@ type NS struct {
 
 	mu      sync.Mutex      // held while one of these is opened, used or closed:
 	sockets map[int]*socket // by netlink family
-	netDir  int             // /proc/sys/net; 0: not open
+	sysctls map[string]int  // directories below /proc/sys, see openSysctl
 
 	indices map[string]int  // of links, while a Wiring or a command is at work that needs them repeatedly
 	seen    map[string]Link // for SeenLink, while a command is at work
@@ -139,10 +139,10 @@ func (n *NS) Close() error {
 		s.close()
 	}
 	clear(n.sockets)
-	if n.netDir > 0 {
-		unix.Close(n.netDir)
-		n.netDir = 0
+	for _, fd := range n.sysctls {
+		unix.Close(fd)
 	}
+	clear(n.sysctls)
 	return n.fd.Close()
 }
 

@@ -81,8 +81,7 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 }
 
 // Beginning iterates, in order, over the entries whose value begins with the text, as Write
-// writes it, and over some others. It parses as few other entries as possible. The values of a node begin and end alike, so
-// the middle of the text is compared first.
+// writes it, and over some others. It parses as few other entries as possible.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := e.begin(0, text); i < len(e.all); i = e.begin(i+1, text) {
@@ -97,22 +96,54 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 
 // begin returns the index of the first entry from i on that is known, or whose value begins with the text.
 func (e *entries) begin(i int, text string) int {
-	middle, end := min(len(text)/2, len(text)-8), -1
-	var want uint64
-	if middle >= 0 {
-		want, end = eight(text[middle:]), len(e.in)-8
-	}
+	p := newProbe(text)
 	for ; i < len(e.all); i++ {
 		one := &e.all[i]
 		if one.known > 0 {
 			break
 		}
-		if at := int(one.value) + middle; at <= end && eight(e.in[at:]) != want {
+		value := e.in[one.value:one.to]
+		if p.differs(value) {
 			continue
 		}
-		if strings.HasPrefix(e.in[one.value:one.to], text) {
+		if strings.HasPrefix(value, text) {
 			break
 		}
+		p.learn(value)
 	}
 	return i
+}
+
+// A probe compares eight bytes of a text at once, at a place where others differ.
+type probe struct {
+	text string
+	at   int // -1: the text is too short
+	want uint64
+}
+
+// newProbe begins in the middle: the values of a node begin and end alike.
+func newProbe(text string) *probe {
+	p := &probe{text: text}
+	p.move(len(text) / 2)
+	return p
+}
+
+func (p *probe) move(at int) {
+	if p.at = min(at, len(p.text)-8); p.at >= 0 {
+		p.want = eight(p.text[p.at:])
+	}
+}
+
+// differs reports whether the value differs from the text at the place.
+func (p *probe) differs(value string) bool {
+	return p.at >= 0 && p.at+8 <= len(value) && eight(value[p.at:]) != p.want
+}
+
+// learn moves the probe to where the value differs, which did not differ before.
+func (p *probe) learn(value string) {
+	n := 0
+	for n < min(len(value), len(p.text)) && value[n] == p.text[n] {
+		n++
+	}
+	p.move(n)
 }
