@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -289,6 +290,28 @@ func TestRepoREADME(t *testing.T) {
 	}
 	if n := bytes.Count(b, []byte("\n")); n > most {
 		t.Errorf("README.md has %d lines, want at most %d", n, most)
+	}
+}
+
+// TestRepoInit checks that nothing of nl runs before main, where every ADD would pay for it: no map, and no error of
+// fmt.Errorf, at package level.
+func TestRepoInit(t *testing.T) {
+	object, err := exec.Command("go", "list", "-export", "-f", "{{.Export}}", "./nl").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbols, err := exec.Command("go", "tool", "nm", "-size", strings.TrimSpace(string(object))).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(symbols, []byte("/nl.Open\n")) {
+		t.Fatalf("no symbols of nl:\n%s", symbols)
+	}
+	const nothing = 16 // the compiler may leave a function that only returns
+	for _, m := range regexp.MustCompile(`(\d+) T \S*/nl\.((?:map\.)?init(?:\.\d+)?)\n`).FindAllSubmatch(symbols, -1) {
+		if size, _ := strconv.Atoi(string(m[1])); size > nothing {
+			t.Errorf("%s of nl has %d bytes", m[2], size)
+		}
 	}
 }
 

@@ -60,6 +60,24 @@ func TestKernel(t *testing.T) {
 	}
 }
 
+// TestMeanings: these errors say what they mean, to people and to package fs.
+func TestMeanings(t *testing.T) {
+	for _, c := range []struct {
+		err, is error
+		text    string
+	}{
+		{errSame, fs.ErrExist, "as it should be: file already exists"},
+		{errGone, fs.ErrNotExist, "the namespace is gone: file does not exist"},
+	} {
+		if !errors.Is(c.err, c.is) || !errors.Is(c.err, c.err) || c.err.Error() != c.text {
+			t.Errorf("%q, want %q", c.err, c.text)
+		}
+	}
+	if errors.Is(errSame, errGone) || errors.Is(errSame, fs.ErrNotExist) {
+		t.Errorf("%q means %q, too", errSame, errGone)
+	}
+}
+
 // TestElements makes intervals that do not overlap, and do not end beyond the last address.
 func TestElements(t *testing.T) {
 	var got []string

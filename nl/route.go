@@ -105,7 +105,7 @@ func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
 		msg.Flags = unix.RTNH_F_ONLINK
 	}
 	if r.Type != "" {
-		t, ok := routeTypes[r.Type]
+		t, ok := routeTypes.number(r.Type)
 		if !ok {
 			return nil, nil, fmt.Errorf("unknown type of route %q", r.Type)
 		}
@@ -132,9 +132,9 @@ func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
 }
 
 // routeTypes are the types of rtnetlink(7) by ip(8)'s names.
-var routeTypes = map[string]int{
-	"local": unix.RTN_LOCAL, "broadcast": unix.RTN_BROADCAST, "anycast": unix.RTN_ANYCAST, "multicast": unix.RTN_MULTICAST,
-	"blackhole": unix.RTN_BLACKHOLE, "unreachable": unix.RTN_UNREACHABLE, "prohibit": unix.RTN_PROHIBIT, "throw": unix.RTN_THROW,
+var routeTypes = names{
+	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST}, {"multicast", unix.RTN_MULTICAST},
+	{"blackhole", unix.RTN_BLACKHOLE}, {"unreachable", unix.RTN_UNREACHABLE}, {"prohibit", unix.RTN_PROHIBIT}, {"throw", unix.RTN_THROW},
 }
 
 // Check looks for the route by its table and link. Who put it there does not matter.

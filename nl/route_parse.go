@@ -15,11 +15,7 @@ func parseRoute(m []byte) kernelRoute {
 	msg := nl.DeserializeRtMsg(m)
 	r := kernelRoute{Route: Route{Table: uint32(msg.Table), Protocol: int(msg.Protocol)}}
 	r.OnLink = msg.Flags&unix.RTNH_F_ONLINK != 0
-	for name, t := range routeTypes {
-		if t == int(msg.Type) {
-			r.Type = name
-		}
-	}
+	r.Type = routeTypes.name(uint32(msg.Type))
 	dst := Family(msg.Family).Everywhere().Addr()
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {

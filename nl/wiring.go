@@ -32,7 +32,7 @@ type Wiring []Step
 
 // errSame reports that an object is there and right, if the kernel has shown that already. It
 // saves Wiring.Add the Check.
-var errSame = fmt.Errorf("as it should be: %w", fs.ErrExist)
+var errSame error = &meaning{"as it should be", &fs.ErrExist}
 
 // Add adds every object that is not there yet. If it fails it deletes what it has added, and
 // nothing that was there before.
@@ -156,7 +156,16 @@ func (w Wiring) String() string {
 }
 
 // errGone is the error of a namespace that is gone.
-var errGone = fmt.Errorf("the namespace is gone: %w", fs.ErrNotExist)
+var errGone error = &meaning{"the namespace is gone", &fs.ErrNotExist}
+
+// A meaning is a text with an error of package fs. Each process would make one of fmt.Errorf before main.
+type meaning struct {
+	text string
+	of   *error
+}
+
+func (m *meaning) Error() string { return m.text + ": " + m.Unwrap().Error() }
+func (m *meaning) Unwrap() error { return *m.of }
 
 // label names the step in an error, by the first line of its command.
 func (s Step) label() string {
