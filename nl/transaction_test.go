@@ -103,7 +103,7 @@ func TestRefused(t *testing.T) {
 		{"a chain's type is unknown, and thousands of messages fail", nl.Table{Family: "inet", Name: "refused", Chains: []nl.Chain{
 			{Name: "forward", Type: "nonsense", Hook: "forward", Rules: rules}}}, nl.ErrNoModule},
 		{"a chain cannot be of its type", nl.Table{Family: "inet", Name: "refused", Chains: []nl.Chain{
-			{Name: "forward", Type: "nat", Hook: "forward", Rules: rules}}}, nl.ErrNoModule},
+			{Name: "forward", Type: "nat", Hook: "forward", Rules: rules}}}, syscall.EOPNOTSUPP}, // and the rules' failures are ENOENT
 		{"only one message fails", nl.Table{Family: "ip", Name: "refused", Chains: []nl.Chain{
 			{Name: "forward", Type: "filter", Hook: "forward", Rules: append(rules[:10:10], nl.NFRule{nl.Masquerade()})}}}, nl.ErrNoModule},
 		{"a name is too long", nl.Table{Family: "ip", Name: fmt.Sprintf("%0300d", 0), Chains: []nl.Chain{
@@ -138,6 +138,7 @@ func TestCounters(t *testing.T) {
 			{nl.L4Proto("udp"), nl.Count(), nl.Drop()},
 		}},
 		{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.IIFName("lo"), nl.Count(), nl.Drop()}}},
+		{Name: "postrouting", Type: "nat", Hook: "postrouting", Rules: []nl.NFRule{{nl.OIFName("eth0"), nl.Count(), nl.SNAT(netip.MustParseAddr("10.0.9.10"))}}},
 	}}
 	if _, err := table.Counters(n); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of no table: %v", err)
@@ -157,7 +158,7 @@ func TestCounters(t *testing.T) {
 	}
 	want := []nl.Counted{
 		{Chain: "output", Packets: 3}, {Chain: "output", IIF: true}, {Chain: "output", Drops: true},
-		{Chain: "input", IIF: true, Drops: true, Packets: 3},
+		{Chain: "input", IIF: true, Drops: true, Packets: 3}, {Chain: "postrouting"},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("-want +got\n%s", d)
