@@ -124,12 +124,12 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.5,
-	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.6,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.53,
+	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.62,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.69,
-	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.22,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.07,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.1,
+	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.24,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.1,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.14,
 }
 
 type pkg struct {
