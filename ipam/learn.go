@@ -66,7 +66,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are those of the type
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		l := discovery{s, described, tagsUnknown, used, nl.ByMAC(links), now, first, lease.StaleMetadata}
+		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, nl.ByMAC(links), now, first, lease.StaleMetadata}
 		for _, e := range enis {
 			l.learn(e)
 		}
@@ -105,10 +105,10 @@ func nodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	return isBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
 }
 
-// describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown.
-// The tags name the pool of an ENI, and forbid to touch some ENIs. If EC2 does not return
+// describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown, or of which metadata shows
+// something new. The tags name the pool of an ENI, and forbid to touch some ENIs. If EC2 does not return
 // them, tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked
-// for the boot ENI, which is the instance's own.
+// for the tags of the boot ENI, which is the instance's own.
 func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, tagsUnknown string, _ error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -119,15 +119,16 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
-	known := func(e aws.ENI) bool {
+	tagged := func(e aws.ENI) bool {
 		was, ok := s.ENIs[e.ID]
 		return ok && enough(was) || e.Index <= 0 || e.Boot
 	}
-	if !slices.ContainsFunc(enis, func(e aws.ENI) bool { return !known(e) }) {
+	lacksTags := slices.ContainsFunc(enis, func(e aws.ENI) bool { return !tagged(e) })
+	if !lacksTags && !(p.doubts("") && slices.ContainsFunc(enis, func(e aws.ENI) bool { return news(s, e) })) {
 		return nil, "", nil
 	}
-	waiting := ctx
-	if !p.Policy.Pools {
+	needs, waiting := lacksTags && p.Policy.Pools, ctx
+	if !needs {
 		const patience = 5 * time.Second // growth asks again for what this node can do without
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithTimeout(ctx, patience)
@@ -141,10 +142,13 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 			described[e.ID] = e
 		}
 		return described, "", nil
-	case p.Policy.Pools:
+	case needs:
 		return nil, "", fmt.Errorf("ask EC2 for the tags of the ENIs, which name their pools: %w", err)
 	case ctx.Err() != nil:
-		return nil, "", fmt.Errorf("ask EC2 for the tags of the ENIs: %w", err)
+		return nil, "", fmt.Errorf("ask EC2 for the ENIs of this instance: %w", err)
+	case !lacksTags && !aws.NotAllowed(err):
+		slog.Warn("metadata shows addresses that are new to this node, and EC2 did not answer whether the ENIs have them", "error", err)
+		return nil, registry.NotAsked, nil
 	}
 	return nil, p.whyTagsUnknown(err), nil
 }
@@ -221,6 +225,7 @@ type discovery struct {
 	*registry.State
 	described   map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
 	tagsUnknown string             // why it could not
+	doubts      bool               // what metadata alone shows is not believed
 	used        lease.Used
 	links       map[string]nl.Link // of the node, by MAC address; nil if nobody looked
 	now         time.Time
@@ -237,6 +242,9 @@ func (l discovery) learn(e aws.ENI) {
 		return // not all of it is there yet
 	}
 	known, again := l.ENIs[e.ID]
+	if !again && l.tagsUnknown == registry.NotAsked {
+		l.doubts = false // it serves no pods before EC2 answers: see told. For the boot ENI, see unconfirmed.go
+	}
 	if partial(e, known, l.described[e.ID]) {
 		return
 	}
@@ -246,7 +254,8 @@ func (l discovery) learn(e aws.ENI) {
 	later := e.Index > 0 && !e.Boot // it may have been attached after the boot
 	d, asked := l.described[e.ID]
 	if again && known.TagsUnknown != "" {
-		known = label(known, d)
+		l.ENIs[e.ID] = known
+		known = told(l.State, e.ID, d)
 		if !asked && l.tagsUnknown != "" {
 			known.TagsUnknown = l.tagsUnknown
 		}
@@ -309,7 +318,7 @@ const tagNoManage = "node.k8s.amazonaws.com/no_manage"
 
 func (l discovery) learnAddrs(e aws.ENI) {
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
-		if !l.plausible(e.ID, a) {
+		if !l.plausible(e, a) {
 			continue
 		}
 		if known := l.ENIs[e.ID]; !slices.Contains(known.Addrs, a) {
@@ -328,7 +337,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		}
 	}
 	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
-		if l.plausible(e.ID, c.Addr()) && !l.used.Partial {
+		if l.plausible(e, c.Addr()) && !l.used.Partial {
 			l.learnPrefix(e.ID, c)
 		}
 	}
@@ -336,14 +345,9 @@ func (l discovery) learnAddrs(e aws.ENI) {
 
 // plausible reports whether metadata can be right about an address, or about a prefix with
 // that first address. This node must not have unassigned it just now, and no other ENI may
-// have it. If the ENI is new to the registry, and EC2 was asked, EC2 must show it, too: what
-// was unassigned before the registry was lost is not recorded anywhere else.
-func (l discovery) plausible(eni string, a netip.Addr) bool {
-	if d, asked := l.described[eni]; asked && !carries(d, a) && l.used.By[a] == "" {
-		return false
-	}
-	gone, unassigned := l.Gone[a]
-	return !(unassigned && l.now.Sub(gone) < l.lag) && strange(l.State, eni, l.ENIs[eni], []netip.Addr{a}, nil) == nil
+// have it.
+func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
+	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) && strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
 }
 
 // learnAddr decides whether an address of an ENI is leased, free, or cooling.

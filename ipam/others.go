@@ -50,8 +50,8 @@ func (p *Pool) askTags(ctx context.Context, s *registry.State) (*registry.State,
 	}
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		for _, e := range enis {
-			if known, ok := now.ENIs[e.ID]; ok {
-				now.ENIs[e.ID] = label(known, e)
+			if _, ok := now.ENIs[e.ID]; ok {
+				now.ENIs[e.ID] = told(now, e.ID, e)
 			}
 		}
 		for id, e := range now.ENIs {

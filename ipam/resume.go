@@ -366,7 +366,7 @@ func (p *Pool) adoptAttached(ctx context.Context, enis []aws.ENI) error {
 			if begun(s, e.ID) && e.Tags[TagManaged] == "false" {
 				provisioning(s, e.ID, true)
 			}
-			s.ENIs[e.ID] = label(s.ENIs[e.ID], e)
+			s.ENIs[e.ID] = told(s, e.ID, e)
 			addAll(s, e, used)
 			ownChosen(s, e.ID)
 			if !known {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// Metadata shows for a while, seldom for hours, what a collection has unassigned. The registry
+// has what this node has unassigned in the last minutes. After a boot it does not: it is new, and
+// nothing on the node says what was there before.
+//
+// So what is new to the registry is believed only if EC2 shows it, too, or if a pod has it. That
+// costs a call, but only when metadata shows something new. What this node gets from EC2 is not
+// new: it is in the registry before metadata shows it. If EC2 does not answer, the node goes on
+// with what the registry has, and the next process asks.
+//
+// There are two exceptions. With "provision": "none", nobody unassigns anything. If the role may
+// not ask EC2, metadata has to do.
+
+// doubts reports whether what metadata alone shows is not believed. The argument says why EC2 has not returned tags: see
+// TagsUnknown of [registry.ENI].
+func (p *Pool) doubts(tagsUnknown string) bool {
+	return p.Policy.Provision != lease.ProvisionNone && tagsUnknown != registry.NotAllowed
+}
+
+// news reports whether metadata shows something of an ENI that the registry does not have, and could have.
+func news(s *registry.State, e aws.ENI) bool {
+	known := s.ENIs[e.ID]
+	known.Boot = known.Boot || e.Boot
+	isNew := func(a netip.Addr) bool {
+		return !known.Has(a) && !nodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
+			strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
+	}
+	return e.Index >= 0 && !known.Foreign && (slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return isNew(c.Addr()) }))
+}
+
+// confirmed reports whether more than metadata shows that an ENI has an address, or a prefix with that first address.
+func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
+	known := l.ENIs[e.ID]
+	d, asked := l.described[e.ID]
+	switch {
+	case l.used.By[a] != "":
+		return true
+	case asked:
+		return carries(d, a)
+	}
+	return !l.doubts || known.Has(a) || nodesOwn(e, known, a)
+}
+
+// recentlyGone reports whether this node has unassigned an address so recently that who lags so much may still list it.
+func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
+	gone, unassigned := s.Gone[a]
+	return unassigned && now.Sub(gone) < lag
+}
+
+// told returns an ENI of the registry with what EC2's description says of it. If EC2 could not be asked before, the ENI has served no
+// pods, and metadata alone has shown its addresses. Those that EC2 does not show leave the registry.
+func told(s *registry.State, id string, d aws.ENI) registry.ENI {
+	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
+		settle(s, []aws.ENI{d}, time.Time{})
+	}
+	return label(s.ENIs[id], d)
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// rebootsStale has a collection unassign an address of the node's last ENI. Metadata still shows the address when the node has booted
+// again, and nothing on the node says that it is gone.
+func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
+	w.Helper()
+	w.policy.Batch, w.policy.ReuseWait = 3, 0
+	for n := range 3 {
+		w.mustAcquire(n)
+	}
+	for n := range 3 {
+		w.end(n)
+	}
+	time.Sleep(time.Hour)
+	enis := w.node.ENIs()
+	eni = enis[len(enis)-1].ID
+	confess = w.node.Lie(ec2sim.FreezeENI(eni))
+	gone = w.collectOne()
+	w.lose()
+	w.sim.ResetCalls()
+	return eni, gone, confess
+}
+
+// getNot has pods get all addresses that the node has. None of them is one that is gone.
+func (w *world) getNot(gone netip.Addr) {
+	w.Helper()
+	for n := range 4 {
+		if a := w.mustAcquire(10 + n); a == gone {
+			w.Errorf("a pod has %s, which is on no ENI", a)
+		}
+	}
+	w.noneElsewhere()
+	w.consistent()
+}
+
+// TestStaleAfterBoot: the first process after the boot asks EC2 what is on the ENI. The second one reads the same metadata, and
+// must not believe what the first one has not believed.
+func TestStaleAfterBoot(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		_, gone, confess := w.rebootsStale()
+		for range 3 {
+			must(w.T, w.pool().Learn(w.Context()))
+			w.consistent()
+		}
+		if n := w.asked("DescribeNetworkInterfaces"); n > 3 {
+			w.Errorf("EC2 was asked %d times, want once for each", n)
+		}
+		w.getNot(gone)
+		confess()
+		must(w.T, w.pool().Learn(w.Context()))
+		w.sim.ResetCalls()
+		must(w.T, w.pool().Learn(w.Context()))
+		if n := w.asked("DescribeNetworkInterfaces"); n != 0 {
+			w.Errorf("metadata shows nothing new, and EC2 was asked %d times", n)
+		}
+	})
+}
+
+// TestStaleForHours: metadata does not follow EC2 at all. When the node has forgotten what it has unassigned, it asks EC2.
+func TestStaleForHours(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.Batch, w.policy.ReuseWait = 3, 0
+		w.mustAcquire(0)
+		w.end(0)
+		time.Sleep(time.Hour)
+		w.node.Lie(ec2sim.FreezeENI(w.node.ENIs()[1].ID))
+		c := w.collectOne()
+		for range 3 {
+			time.Sleep(time.Hour)
+			must(w.T, w.pool().Collect(w.Context(), &Collection{FreeAfter: 24 * time.Hour, Max: -1}))
+			w.consistent()
+		}
+		w.getNot(c)
+	})
+}
+
+// collectOne has a collection unassign an address.
+func (w *world) collectOne() netip.Addr {
+	w.Helper()
+	c := &Collection{FreeAfter: time.Minute, Max: 1}
+	must(w.T, w.pool().Collect(w.Context(), c))
+	if len(c.Unassigned) != 1 {
+		w.Fatalf("unassigned %v, want one address", c.Unassigned)
+	}
+	return c.Unassigned[0]
+}
+
+// TestStaleBootENI: with interfaceIndex 0, pods have addresses of the boot ENI. It needs no tags, but its addresses leave it, too.
+func TestStaleBootENI(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.MinIndex = 0
+		_, gone, _ := w.rebootsStale()
+		w.getNot(gone)
+	})
+}
+
+// TestStaleWithoutTags: EC2 does not answer when the node has booted. The ENI serves no pod until it does. Then the answer also says what is on
+// the ENI.
+func TestStaleWithoutTags(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		eni, gone, _ := w.rebootsStale()
+		w.sim.Fail("DescribeNetworkInterfaces", "InternalError", always)
+		must(w.T, w.pool().Learn(w.Context()))
+		if e := w.state().ENIs[eni]; e.TagsUnknown != registry.NotAsked {
+			w.Errorf("%+v", e)
+		}
+		w.sim.Fail("DescribeNetworkInterfaces", "InternalError", 0)
+		had := w.eni(eni).Addrs
+		for n := range 2 {
+			if a := w.mustAcquire(n); !slices.Contains(had, a) {
+				w.Errorf("pod %d has %s, and %v are free: gone is %s", n, a, had, gone)
+			}
+		}
+		w.getNot(gone)
+	})
+}
+
+// TestStaleWithoutEC2: EC2 does not answer the second process. It goes on with what the registry knows.
+func TestStaleWithoutEC2(t *testing.T) {
+	for _, pools := range []bool{false, true} {
+		inBubble(t, "m5.large", func(w *world, _ *wires) {
+			eni, gone, _ := w.rebootsStale()
+			w.policy.Pools = pools
+			must(w.T, w.pool().Learn(w.Context()))
+			w.sim.Fail("DescribeNetworkInterfaces", "InternalError", always)
+			must(w.T, w.pool().Learn(w.Context()))
+			w.consistent()
+			if e := w.state().ENIs[eni]; e.TagsUnknown != "" {
+				w.Errorf("its tags were known: %+v", e)
+			}
+			for n := range 2 {
+				if a := w.mustAcquire(n); a == gone {
+					w.Errorf("pod %d has %s, which is on no ENI", n, a)
+				}
+			}
+		})
+	}
+}
