@@ -33,6 +33,22 @@ func inBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
 // inSlowBubble is inBubble if EC2 takes so long to detach an ENI.
 func inSlowBubble(t *testing.T, instanceType string, detach time.Duration, f func(*world, *wires)) {
 	t.Helper()
+	inBubbleOf(t, instanceType, func(c *ec2sim.Config) { c.DetachDelay = detach }, f)
+}
+
+// inUntaggedBubble is inBubble with a role that may create tags, and with one that may not.
+func inUntaggedBubble(t *testing.T, instanceType string, f func(*world, *wires)) {
+	t.Helper()
+	for name, denied := range map[string][]string{"tags": nil, "no tags": {"CreateTags"}} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleOf(t, instanceType, func(c *ec2sim.Config) { c.Denied = denied }, f)
+		})
+	}
+}
+
+// inBubbleOf is inBubble with an EC2 that differs.
+func inBubbleOf(t *testing.T, instanceType string, differ func(*ec2sim.Config), f func(*world, *wires)) {
+	t.Helper()
 	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	t.Setenv("AWS_REGION", "us-east-1")
@@ -40,14 +56,15 @@ func inSlowBubble(t *testing.T, instanceType string, detach time.Duration, f fun
 	synctest.Test(t, func(t *testing.T) {
 		cidr := netip.MustParsePrefix
 		tags := map[string]string{"for": "pods"}
-		sim, err := NewSim(ec2sim.Config{
-			DetachDelay: detach,
-			VPCs:        []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}}},
+		config := ec2sim.Config{
+			VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}}},
 			Subnets: []ec2sim.Subnet{
 				{ID: "subnet-node", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.0.0/24")},
 				{ID: "subnet-pod0", VPC: "vpc-1", Zone: "us-east-1a", CIDR: cidr("10.177.16.0/20"), Tags: tags},
 			},
-		})
+		}
+		differ(&config)
+		sim, err := NewSim(config)
 		must(t, err)
 		sim.OnChange(plug(t, host))
 		node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-node"})

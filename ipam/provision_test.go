@@ -65,15 +65,15 @@ func TestProvisionUnseen(t *testing.T) {
 		"created": func(w *world, _ *wires) string { return w.notAttached(forNode) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, "m5.large", func(w *world, wires *wires) {
+			inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 				made := interrupted(w, wires)
 				wires.hidden.Store(made)
 				time.AfterFunc(5*time.Second, func() { wires.hidden.Store("") })
 				if id := w.mustProvision(forNode); id != made || len(w.sim.ENIs()) != 2 {
-					t.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.sim.ENIs()))
+					w.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.sim.ENIs()))
 				}
 				if id := w.mustProvision(forNode); id == made {
-					t.Errorf("after an answer, %s again", id)
+					w.Errorf("after an answer, %s again", id)
 				}
 				w.noneLeaked()
 			})
@@ -85,13 +85,13 @@ func TestProvisionUnseen(t *testing.T) {
 func TestProvisionIndex(t *testing.T) {
 	second := forNode
 	second.MinIndex = 2
-	inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+	inUntaggedBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 		first := w.noLink(forNode)
 		if id := w.mustProvision(second); id == first || w.eni(id).Index < 2 {
-			t.Errorf("answers %s, at %d", id, w.eni(id).Index)
+			w.Errorf("answers %s, at %d", id, w.eni(id).Index)
 		}
 		if id := w.mustProvision(forNode); id != first {
-			t.Errorf("answers %s, and %s has no answer", id, first)
+			w.Errorf("answers %s, and %s has no answer", id, first)
 		}
 	})
 }
@@ -99,21 +99,21 @@ func TestProvisionIndex(t *testing.T) {
 // TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. Whoever asks EC2 later what has
 // become of that does not take the ENI for one without an answer.
 func TestProvisionMarkEnds(t *testing.T) {
-	inBubble(t, "m5.large", func(w *world, wires *wires) {
+	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
 		all := w.sim.ENIs()
-		must(t, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
 		time.Sleep(time.Minute)
 		wires.by = "attachment.instance-id" // metadata shows it
 		wires.hidden.Store(made)
 		if id := w.mustProvision(forNode); id != made {
-			t.Errorf("has made %s, answers %s", made, id)
+			w.Errorf("has made %s, answers %s", made, id)
 		}
 		wires.hidden.Store("")
 		time.Sleep(time.Second)
 		w.collect()
 		if another := w.mustProvision(forNode); another == made {
-			t.Errorf("after an answer, %s again", another)
+			w.Errorf("after an answer, %s again", another)
 		}
 	})
 }
@@ -121,16 +121,16 @@ func TestProvisionMarkEnds(t *testing.T) {
 // TestProvisionTermination: an earlier run has lost the answer to its attachment, and metadata has shown the ENI since. It ends with
 // the instance all the same.
 func TestProvisionTermination(t *testing.T) {
-	inBubble(t, "m5.large", func(w *world, wires *wires) {
+	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
 		all := w.sim.ENIs()
-		must(t, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
+		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": all[0].Instance, "DeviceIndex": "1"}))
 		time.Sleep(time.Minute)
-		must(t, w.pool().Learn(w.Context()))
+		must(w.T, w.pool().Learn(w.Context()))
 		wires.by = "attachment.instance-id"
 		wires.hidden.Store(made)
 		if id := w.mustProvision(forNode); id != made {
-			t.Errorf("has made %s, answers %s", made, id)
+			w.Errorf("has made %s, answers %s", made, id)
 		}
 		wires.hidden.Store("")
 		time.Sleep(time.Minute)
@@ -155,14 +155,49 @@ func TestProvisionOfAnother(t *testing.T) {
 		"provision": func(w *world) { w.mustProvision(other) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+			inUntaggedBubble(t, "m5.xlarge", func(w *world, _ *wires) {
 				made := w.notAttached(second)
 				command(w)
 				if id := w.mustProvision(second); id != made || w.eni(id).Index < 2 {
-					t.Errorf("has made %s, answers %s, at %d", made, id, w.eni(id).Index)
+					w.Errorf("has made %s, answers %s, at %d", made, id, w.eni(id).Index)
 				}
 				w.noneLeaked()
 			})
 		})
+	}
+}
+
+// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is run again. It answers with the ENI that
+// it has made.
+func TestProvisionMeanwhile(t *testing.T) {
+	attached := func(w *world) string {
+		made := w.notAttached(forNode)
+		must(w.T, w.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": made, "InstanceId": w.node.ID, "DeviceIndex": "1"}))
+		time.Sleep(time.Minute)
+		return made
+	}
+	for name, interrupted := range map[string]func(*world) string{
+		"created":   func(w *world) string { return w.notAttached(forNode) },
+		"attached":  attached,
+		"no answer": func(w *world) string { return w.noLink(forNode) },
+	} {
+		for who, comes := range map[string]func(*world){
+			"a collection": func(w *world) { w.collect() },
+			"an ADD":       func(w *world) { w.mustAcquire(1) },
+		} {
+			t.Run(name+", "+who, func(t *testing.T) {
+				inUntaggedBubble(t, "m5.xlarge", func(w *world, _ *wires) {
+					made := interrupted(w)
+					comes(w)
+					if id := w.mustProvision(forNode); id != made {
+						w.Errorf("has made %s, answers %s, and there are %d ENIs", made, id, len(w.sim.ENIs()))
+					}
+					if id := w.mustProvision(forNode); id == made {
+						w.Errorf("after an answer, %s again", id)
+					}
+					w.noneLeaked()
+				})
+			})
+		}
 	}
 }

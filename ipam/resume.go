@@ -97,7 +97,7 @@ func unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 // command is repeated, it goes on with this ENI.
 func provisions(s *registry.State, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
-	return e.Status == "available" && e.Tags[TagManaged] == "false" && !known
+	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
@@ -363,7 +363,7 @@ func (p *Pool) adoptAttached(ctx context.Context, enis []aws.ENI) error {
 		for _, e := range enis {
 			was, known := s.ENIs[e.ID]
 			record(s, e, was.Managed)
-			if begun(s, e.ID) && e.Tags[TagManaged] == "false" {
+			if begun(s, e.ID) && e.Tags[TagManaged] != "true" && !was.Managed {
 				provisioning(s, e.ID, true)
 			}
 			s.ENIs[e.ID] = told(s, e.ID, e)

@@ -53,6 +53,9 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 		if seen.Instance != s.Instance.ID && !justAttached {
 			continue
 		}
+		if untagged(seen) && !e.Provisioning && !begun(before, id) {
+			continue // it may be the original's, and the registry has just learnt it
+		}
 		switch is, err := p.cameOf(ctx, s, seen, spec); {
 		case err != nil:
 			return "", err
@@ -92,10 +95,14 @@ func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, 
 	}
 }
 
+// untagged reports whether an ENI has not the tags that tell what a Provision makes. If the role may not create tags, a Provision makes
+// such an ENI, and so does a growth. So does the original.
+func untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
+
 // cameOf reports whether an ENI may be what came of the spec on this instance, by its tags, security groups and subnet.
 func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
-	if madeFor(e) != s.Instance.ID || e.Tags[TagManaged] != fmt.Sprint(spec.Managed) || poolOf(e) != spec.Pool ||
+	if madeFor(e) != s.Instance.ID || !untagged(e) && e.Tags[TagManaged] != fmt.Sprint(spec.Managed) || poolOf(e) != spec.Pool ||
 		!slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups)) {
 		return false, nil
 	}
@@ -138,17 +145,15 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 // finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth, and leaves one of
 // another Provision, because it does not know from which device index on these wanted it: below, the ENI would take a slot and serve no pods.
 func (p *Pool) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
-	switch e.Tags[TagManaged] {
-	case "true":
+	if e.Tags[TagManaged] == "true" {
 		return p.abandon(ctx, e)
-	case "false":
-		s, err := p.Registry.View()
-		if err != nil {
-			return err
-		}
-		if is, err := p.cameOf(ctx, s, e, spec); err != nil || !is {
-			return err
-		}
+	}
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	if is, err := p.cameOf(ctx, s, e, spec); err != nil || !is {
+		return err
 	}
 	return p.reattach(ctx, e)
 }
