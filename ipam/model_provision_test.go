@@ -21,7 +21,8 @@ import (
 // same command is run again, at once, later or never. A command that is repeated until it answers makes one ENI. After its answer, it
 // makes another. Two commands have ENIs of their own, unless they differ only in numbers: then one may go on with what the other has left.
 //
-// The second ENI of a command is excused if nobody could know of the first: the registry was lost or its clock was set, or the first was
+// The second ENI of a command is excused if an ADD has attached the first, for which interfaceIndex counts, below the index of the
+// command. It is excused, too, if nobody could know of the first: the registry was lost or its clock was set, or the first was
 // not attached for so long that its intent has ended. What is left of it then is for eni-gc. An ENI that an operator has detached may be the
 // answer to another command when it is attached again.
 
@@ -169,7 +170,9 @@ func (m *model) verifyAnswer(c *command, id string) {
 	made, is := c.made[id]
 	for other, when := range c.made {
 		lost := m.moved[id] || is && made.losses < m.losses // so the other one was made without knowing of this one, or this one is a new find
-		if e := m.find(other); e != nil && !lost && !m.isAnswer(other) && !m.lostSight(*e, when) {
+		e := m.find(other)
+		below := e != nil && e.Instance == m.node.ID && e.Index < c.spec.MinIndex // an ADD has attached it, for pods
+		if e != nil && !lost && !below && !m.isAnswer(other) && !m.lostSight(*e, when) {
 			m.wrong("%v has made %s, and now answers with %s", c, other, id)
 		}
 	}
