@@ -186,10 +186,14 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 	return one || all || slices.ContainsFunc(m.lost, func(t taken) bool { return t.cidr.Contains(a) })
 }
 
-// notice says that a collection that began then has found out what is gone.
+// notice says that a collection that began then has found out what is gone. It cannot tell a new address of an ENI from an old one, and EC2
+// may not show a new one yet. So it has found out nothing about the addresses of an ENI that has just grown.
 func (m *model) notice(began time.Time) {
+	s, err := m.view()
+	must(m.T, err)
 	known := func(when time.Time) bool { return began.Sub(when) >= noticed }
-	maps.DeleteFunc(m.taken, func(_ netip.Addr, when time.Time) bool { return known(when) })
+	grown := func(a netip.Addr) bool { _, e := s.ENIOf(a); return began.Sub(e.Grown) <= settled }
+	maps.DeleteFunc(m.taken, func(a netip.Addr, when time.Time) bool { return known(when) && !grown(a) })
 	maps.DeleteFunc(m.away, func(_ string, when time.Time) bool { return known(when) })
 	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return known(t.when) })
 }
