@@ -163,7 +163,7 @@ func (m *model) acquire(p *modelPod) error {
 	}
 	m.logf("%s ADD %s pool %q, %d interfaces%v", m.clock(), p.name(), policies[0].Pool, len(policies), f)
 	all := make([]lease.Allocation, len(policies))
-	p.busy = true
+	p.busy, m.added = true, time.Now()
 	err := m.run(policies[0], f, policies[0].Timeout, func(ctx context.Context, pool *Pool) error {
 		take := pool.Acquire
 		if waits {

@@ -146,11 +146,12 @@ type model struct {
 
 	pods      []*modelPod // all that there ever were, but those before a reboot
 	count     int
-	damaged   bool     // the registry may not parse
-	rebuilt   bool     // the registry was lost once
-	lies      []func() // that the metadata service tells, to be stopped
-	depth     int      // of processes that act while another waits
-	bad       []string // what turned out not to be true
+	added     time.Time // when the last ADD has begun
+	damaged   bool      // the registry may not parse
+	rebuilt   bool      // the registry was lost once
+	lies      []func()  // that the metadata service tells, to be stopped
+	depth     int       // of processes that act while another waits
+	bad       []string  // what turned out not to be true
 	log       []string
 	refused   int // calls that EC2 has not answered as asked
 	limits    ec2sim.InstanceType
