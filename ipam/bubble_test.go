@@ -84,6 +84,8 @@ type wires struct {
 	metadata http.Handler // in place of the node's, if it is not nil
 	hidden   atomic.Value // the ID of an ENI that EC2's describes do not show; empty: none
 	by       string       // only by a describe with this filter; empty: by none
+	lags     atomic.Bool  // EC2 answers the question for the ENIs of the instance as it did the last time
+	last     string       // that answer
 	asked    atomic.Int64
 }
 
@@ -110,6 +112,12 @@ func (w *wires) ec2(rw http.ResponseWriter, r *http.Request) {
 	if hidden != "" && r.FormValue("Action") == "DescribeNetworkInterfaces" && strings.Contains(text, hidden) &&
 		(w.by == "" || w.by == r.FormValue("Filter.1.Name")) {
 		text = `<DescribeNetworkInterfacesResponse><networkInterfaceSet/></DescribeNetworkInterfacesResponse>`
+	}
+	if r.FormValue("Action") == "DescribeNetworkInterfaces" && r.FormValue("Filter.1.Name") == "attachment.instance-id" {
+		if w.lags.Load() {
+			text = w.last
+		}
+		w.last = text
 	}
 	maps.Copy(rw.Header(), shown.Header())
 	rw.WriteHeader(shown.Code)

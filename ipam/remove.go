@@ -86,6 +86,9 @@ func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 			for _, a := range s.ENIs[id].Addrs {
 				s.Gone[a] = now
 			}
+			for _, b := range s.ENIs[id].Prefixes {
+				s.Gone[b.CIDR.Addr()] = now
+			}
 			s.Drop(id)
 			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0 // its place is free
 		})

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -146,6 +148,39 @@ func TestStaleWithoutEC2(t *testing.T) {
 					w.Errorf("pod %d has %s, which is on no ENI", n, a)
 				}
 			}
+		})
+	}
+}
+
+// TestStaleEC2: a collection deletes an ENI, and EC2's describes still show it when the next growth looks what has become of another call. The
+// prefixes of the ENI are as gone as its addresses are.
+func TestStaleEC2(t *testing.T) {
+	both := func(c *ec2sim.Config) {
+		c.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8:77::/56")}
+		c.Subnets[1].IPv6CIDR = netip.MustParsePrefix("2001:db8:77:1::/64")
+	}
+	for name, families := range map[string][]lease.Family{"addresses": nil, "/28": {lease.IPv4}, "/80": {lease.IPv6}} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleOf(t, "m5.large", both, func(w *world, wires *wires) {
+				w.policy.ReuseWait = 0
+				if families != nil {
+					w.policy.Families, w.policy.Prefixes = families, true
+				}
+				w.mustAcquire(1)
+				w.end(1)
+				time.Sleep(2 * time.Hour)
+				_, err := w.pool().describeENIs(w.Context(), aws.ByInstance(w.node.ID))
+				must(w.T, err)
+				wires.lags.Store(true)
+				if c := w.collect(); len(c.Deleted) != 1 {
+					w.Fatalf("deleted %v", c.Deleted)
+				}
+				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+					s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+				}))
+				w.mustAcquire(2)
+				w.consistent()
+			})
 		})
 	}
 }
