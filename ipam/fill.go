@@ -53,6 +53,20 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 	return full
 }
 
+// fillCorrected is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry did not know.
+func (p *Pool) fillCorrected(ctx context.Context, s *registry.State, at lease.Place) error {
+	err := p.fill(ctx, s, at)
+	if !isFull(err) || !errors.Is(err, aws.ErrENIFull) {
+		return err
+	}
+	now, e := p.Registry.View()
+	if e != nil || len(now.ENIs[at.ID].Addrs)+len(now.ENIs[at.ID].Prefixes) <= len(at.Addrs)+len(at.Prefixes) {
+		return err
+	}
+	at.ENI = now.ENIs[at.ID]
+	return p.fill(ctx, now, at)
+}
+
 // room returns how many more addresses or prefixes of a family an ENI can take.
 func room(s *registry.State, e registry.ENI, f lease.Family) int {
 	if f == lease.IPv6 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -237,4 +238,27 @@ func TestHintFull(t *testing.T) {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})
+}
+
+// TestFullByOthers: an ENI has addresses that the registry does not have, so EC2 refuses as many as the node wants. There is room for a part of
+// them, and the pod has one.
+func TestFullByOthers(t *testing.T) {
+	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
+		t.Run(string(provision), func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(1)
+				w.policy.Provision, w.policy.Batch = provision, 8
+				eni := w.node.ENIs()[1].ID
+				_, err := w.byHand().Assign(w.Context(), eni, 6)
+				must(w.T, err)
+				if _, err := w.acquire(2); err != nil {
+					w.Error(err)
+				}
+				if n := len(w.eni(eni).Addrs); n != 10 || len(w.node.ENIs()) != 2 {
+					w.Errorf("it has %d addresses, and there are %d ENIs", n, len(w.node.ENIs()))
+				}
+				w.consistent()
+			})
+		})
+	}
 }

@@ -56,7 +56,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	}
 	var why []error
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		err := p.fill(ctx, s, at)
+		err := p.fillCorrected(ctx, s, at)
 		if err == nil {
 			return nil
 		}
