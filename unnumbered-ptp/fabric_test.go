@@ -62,6 +62,10 @@ func newFabric(t testing.TB) *fabric {
 	f.router, _ = nltest.NS(t, "router")
 	f.node, _ = nltest.NS(t, "node")
 	f.other, _ = nltest.NS(t, "other")
+	for _, n := range []*nl.NS{f.router, f.node, f.other} {
+		// For two seconds, a new link would have no address from which it could ask for its neighbors.
+		f.add(n, nl.Sysctl{Key: "net/ipv6/conf/default/accept_dad", Value: "0"})
+	}
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet + "/32"), Dev: "lo"})
 	f.add(f.router, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"})
 	f.plug("eni0", "10.0.9.1", f.node, "eth0", nodeAddr)
