@@ -223,28 +223,29 @@ func TestCodesOfCollect(t *testing.T) {
 		{remove, "UnauthorizedOperation", "", aws.ErrDenied},
 	} {
 		t.Run(test.action+" "+test.code, func(t *testing.T) {
-			w := newWorld(t, "m5.large", 20)
-			w.mustAcquire(0)
-			w.end(0)
-			w.age(time.Hour)
-			collect := func() error {
-				ctx, cancel := context.WithTimeout(t.Context(), w.policy.Timeout)
-				defer cancel()
-				return w.pool().Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1})
-			}
-			w.sim.FailAs(test.action, test.code, test.message, 1)
-			if err := collect(); !errors.Is(err, test.is) {
-				t.Errorf("got %v, want %v", err, test.is)
-			}
-			w.age(time.Hour)
-			w.sim.FailAs(test.action, "", "", 0)
-			if err := collect(); err != nil {
-				t.Error(err)
-			}
-			s := w.state()
-			if removed := test.code == "InvalidNetworkInterfaceID.NotFound"; len(s.ENIs) != 1 || !removed && len(w.sim.ENIs()) != 1 {
-				t.Errorf("the registry has %v, EC2 %v", s.ENIs, w.sim.ENIs())
-			}
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(0)
+				w.end(0)
+				time.Sleep(time.Hour)
+				collect := func() error {
+					ctx, cancel := context.WithTimeout(w.Context(), w.policy.Timeout)
+					defer cancel()
+					return w.pool().Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1})
+				}
+				w.sim.FailAs(test.action, test.code, test.message, 1)
+				if err := collect(); !errors.Is(err, test.is) {
+					w.Errorf("got %v, want %v", err, test.is)
+				}
+				time.Sleep(time.Hour)
+				w.sim.FailAs(test.action, "", "", 0)
+				if err := collect(); err != nil {
+					w.Error(err)
+				}
+				s := w.state()
+				if removed := test.code == "InvalidNetworkInterfaceID.NotFound"; len(s.ENIs) != 1 || !removed && len(w.sim.ENIs()) != 1 {
+					w.Errorf("the registry has %v, EC2 %v", s.ENIs, w.sim.ENIs())
+				}
+			})
 		})
 	}
 }

@@ -53,31 +53,32 @@ func TestNoADDSinceBoot(t *testing.T) {
 
 // TestKeepWithoutEC2: EC2 answers nobody, and a collection wants to delete an empty ENI. Its addresses are there for the pods that come now.
 func TestKeepWithoutEC2(t *testing.T) {
-	w := newWorld(t, "m5.large", 20)
-	w.policy.Batch = 4
-	w.mustAcquire(1)
-	w.end(1)
-	w.age(2 * time.Hour)
-	for _, code := range []string{"Unavailable", "RequestLimitExceeded"} {
-		w.sim.Fail("DescribeNetworkInterfaces", code, always)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		if err := w.pool().Collect(ctx, &Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
-			t.Fatalf("%s: the collection has done all", code)
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.policy.Batch = 4
+		w.mustAcquire(1)
+		w.end(1)
+		time.Sleep(2 * time.Hour)
+		for _, code := range []string{"Unavailable", "RequestLimitExceeded"} {
+			w.sim.Fail("DescribeNetworkInterfaces", code, always)
+			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+			if err := w.pool().Collect(ctx, &Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
+				w.Fatalf("%s: the collection has done all", code)
+			}
+			cancel()
+			if n := w.attempts(unassign); n > 0 {
+				w.Errorf("%s: EC2 was asked to unassign addresses of the ENI, %d times", code, n)
+			}
+			if got, err := w.acquire(2); err != nil {
+				w.Errorf("%s: the pod has %v, %v", code, got.Addrs, err)
+			}
+			w.end(2)
+			time.Sleep(2 * time.Hour)
 		}
-		cancel()
-		if n := w.attempts(unassign); n > 0 {
-			t.Errorf("%s: EC2 was asked to unassign addresses of the ENI, %d times", code, n)
+		w.sim.Fail("DescribeNetworkInterfaces", "", 0)
+		if c := w.collect(); len(c.Deleted) != 1 {
+			w.Errorf("deleted %v afterwards", c.Deleted)
 		}
-		if got, err := w.acquire(2); err != nil {
-			t.Errorf("%s: the pod has %v, %v", code, got.Addrs, err)
-		}
-		w.end(2)
-		w.age(2 * time.Hour)
-	}
-	w.sim.Fail("DescribeNetworkInterfaces", "", 0)
-	if c := w.collect(); len(c.Deleted) != 1 {
-		t.Errorf("deleted %v afterwards", c.Deleted)
-	}
+	})
 }
 
 // skipDeallocation is taken out of the configuration, or provision is no longer none. That counts from the next ADD on.

@@ -24,14 +24,10 @@ import (
 
 // A city is a world with more subnets: one for requests, one with both families, one in another
 // zone, and one of another VPC.
-func newCity(t *testing.T, instanceType string) *world { return newSlowCity(t, instanceType, 0) }
-
-// newSlowCity is newCity if EC2 takes so long to detach an ENI.
-func newSlowCity(t *testing.T, instanceType string, detach time.Duration) *world {
+func newCity(t *testing.T, instanceType string) *world {
 	t.Helper()
 	cidr := netip.MustParsePrefix
 	return buildWorld(t, instanceType, ec2sim.Config{
-		DetachDelay: detach,
 		VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{cidr("10.177.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:77::/56")}},
 			{ID: "vpc-2", CIDRs: []netip.Prefix{cidr("10.178.0.0/16")}}},
 		Subnets: []ec2sim.Subnet{
@@ -338,23 +334,25 @@ func TestRequestENIKept(t *testing.T) {
 // TestRequestENIDetaching: a process has begun to detach the ENI, and is killed. No pod gets an address of the ENI while EC2
 // still detaches it: the next process waits for that.
 func TestRequestENIDetaching(t *testing.T) {
-	w := newSlowCity(t, "m5.large", 2*time.Second)
-	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
-	w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
-	w.end(1)
-	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { drain(s, e.ID, true) }))
-	must(t, w.byHand().DetachENI(t.Context(), w.eni(e.ID).Attachment))
-	w.sim.Fail("DetachNetworkInterface", "RequestLimitExceeded", always)
-	throttled, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if done, err := w.pool().DetachUnused(throttled); err == nil || !w.state().ENIs[e.ID].Draining {
-		t.Errorf("detached %v, %v, and a pod can have its addresses", done, err)
-	}
-	w.sim.Fail("DetachNetworkInterface", "", 0)
-	done, err := w.pool().DetachUnused(t.Context())
-	if err != nil || !slices.Equal(done, []string{e.ID}) || w.eni(e.ID).Instance != "" {
-		t.Errorf("detached %v, %v, EC2 has %+v, and the registry %+v", done, err, w.eni(e.ID), w.state().ENIs[e.ID])
-	}
+	inSlowBubble(t, "m5.large", 2*time.Second, func(w *world, _ *wires) {
+		w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 4 } // after the last refusal, EC2 still detaches it
+		e := w.given(aws.ENISpec{Subnet: "subnet-node"})
+		w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+		w.end(1)
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, e.ID, true) }))
+		must(w.T, w.byHand().DetachENI(w.Context(), w.eni(e.ID).Attachment))
+		w.sim.Fail("DetachNetworkInterface", "RequestLimitExceeded", always)
+		throttled, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		if done, err := w.pool().DetachUnused(throttled); err == nil || !w.state().ENIs[e.ID].Draining {
+			w.Errorf("detached %v, %v, and a pod can have its addresses", done, err)
+		}
+		w.sim.Fail("DetachNetworkInterface", "", 0)
+		done, err := w.pool().DetachUnused(w.Context())
+		if err != nil || !slices.Equal(done, []string{e.ID}) || w.eni(e.ID).Instance != "" {
+			w.Errorf("detached %v, %v, EC2 has %+v, and the registry %+v", done, err, w.eni(e.ID), w.state().ENIs[e.ID])
+		}
+	})
 }
 
 // The registry is lost while a pod uses the ENI: it keeps the ENI, and no other pod gets it.
