@@ -242,8 +242,9 @@ func (l discovery) learn(e aws.ENI) {
 		return // not all of it is there yet
 	}
 	known, again := l.ENIs[e.ID]
-	if !again && l.tagsUnknown == registry.NotAsked {
-		l.doubts = false // it serves no pods before EC2 answers: see told. For the boot ENI, see unconfirmed.go
+	waits := !again && l.doubts && l.tagsUnknown == registry.NotAsked && news(l.State, e)
+	if waits {
+		l.doubts = false // it serves no pods before EC2 answers: see told
 	}
 	if partial(e, known, l.described[e.ID]) {
 		return
@@ -257,7 +258,7 @@ func (l discovery) learn(e aws.ENI) {
 		l.ENIs[e.ID] = known
 		known = told(l.State, e.ID, d)
 		if !asked && l.tagsUnknown != "" {
-			known.TagsUnknown = l.tagsUnknown
+			known.TagsUnknown = unknownOf(known, l.tagsUnknown)
 		}
 	}
 	if !again {
@@ -278,7 +279,7 @@ func (l discovery) learn(e aws.ENI) {
 		if out {
 			known.Detaching = l.now // a collection deletes it in the end
 		}
-		if !later {
+		if !later && !(waits && isBoot(known, e)) {
 			known.TagsUnknown = "" // the boot ENI
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {

@@ -56,7 +56,7 @@ func (p *Pool) askTags(ctx context.Context, s *registry.State) (*registry.State,
 		}
 		for id, e := range now.ENIs {
 			if notAsked(e) && why != "" {
-				e.TagsUnknown = why
+				e.TagsUnknown = unknownOf(e, why)
 				now.ENIs[id] = e
 			}
 		}

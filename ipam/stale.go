@@ -20,7 +20,8 @@ import (
 // So what is new to the registry is believed only if EC2 shows it, too, or if a pod has it. That
 // costs a call, but only when metadata shows something new. What this node gets from EC2 is not
 // new: it is in the registry before metadata shows it. If EC2 does not answer, the node goes on
-// with what the registry has, and the next process asks.
+// with what the registry has, and the next process asks. An ENI that is new then serves no pods
+// until EC2 answers, and so does the boot ENI if it has more than the node's own addresses.
 //
 // There are two exceptions. With "provision": "none", nobody unassigns anything. If the role may
 // not ask EC2, metadata has to do.
@@ -39,7 +40,7 @@ func news(s *registry.State, e aws.ENI) bool {
 		return !known.Has(a) && !nodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
 			strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
 	}
-	return e.Index >= 0 && !known.Foreign && (slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
+	return e.Index >= 0 && !known.Foreign && (known.IsBoot() && known.TagsUnknown == registry.NotAsked || slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return isNew(c.Addr()) }))
 }
 
@@ -60,6 +61,15 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
 	return unassigned && now.Sub(gone) < lag
+}
+
+// unknownOf returns the TagsUnknown of an ENI of which EC2 has not returned the tags, for that reason. The boot ENI needs no tags. It has a reason
+// only until EC2 says what is on it.
+func unknownOf(e registry.ENI, why string) string {
+	if e.IsBoot() && why == registry.NotAllowed {
+		return ""
+	}
+	return why
 }
 
 // told returns an ENI of the registry with what EC2's description says of it. If EC2 could not be asked before, the ENI has served no

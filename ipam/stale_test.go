@@ -112,22 +112,30 @@ func TestStaleBootENI(t *testing.T) {
 // TestStaleWithoutTags: EC2 does not answer when the node has booted. The ENI serves no pod until it does. Then the answer also says what is on
 // the ENI.
 func TestStaleWithoutTags(t *testing.T) {
-	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		eni, gone, _ := w.rebootsStale()
-		w.sim.Fail("DescribeNetworkInterfaces", "InternalError", always)
-		must(w.T, w.pool().Learn(w.Context()))
-		if e := w.state().ENIs[eni]; e.TagsUnknown != registry.NotAsked {
-			w.Errorf("%+v", e)
-		}
-		w.sim.Fail("DescribeNetworkInterfaces", "InternalError", 0)
-		had := w.eni(eni).Addrs
-		for n := range 2 {
-			if a := w.mustAcquire(n); !slices.Contains(had, a) {
-				w.Errorf("pod %d has %s, and %v are free: gone is %s", n, a, had, gone)
+	for _, least := range []int{0, 1} { // with 0, it is the boot ENI
+		inBubble(t, "m5.large", func(w *world, _ *wires) {
+			w.policy.MinIndex = least
+			eni, gone, _ := w.rebootsStale()
+			w.sim.Fail("DescribeNetworkInterfaces", "InternalError", always)
+			for range 2 {
+				must(w.T, w.pool().Learn(w.Context()))
+				if e := w.state().ENIs[eni]; e.TagsUnknown != registry.NotAsked {
+					w.Errorf("%+v", e)
+				}
 			}
-		}
-		w.getNot(gone)
-	})
+			if a, err := w.acquire(0); err == nil {
+				w.Errorf("EC2 has not answered, and a pod has %v", a.Addrs)
+			}
+			w.sim.Fail("DescribeNetworkInterfaces", "InternalError", 0)
+			had := w.eni(eni).Addrs
+			for n := range 2 {
+				if a := w.mustAcquire(n); !slices.Contains(had, a) {
+					w.Errorf("pod %d has %s, and %v are free: gone is %s", n, a, had, gone)
+				}
+			}
+			w.getNot(gone)
+		})
+	}
 }
 
 // TestStaleWithoutEC2: EC2 does not answer the second process. It goes on with what the registry knows.

@@ -28,9 +28,6 @@ import (
 // that the node has not just booted: the node has released something since. The mark is a
 // file beside the registry's, and /run is empty after a boot.
 //
-// If EC2 does not answer after a boot, what metadata shows of the boot ENI is used, too: it may be all
-// that the node has. Other ENIs serve no pods then, because nobody knows their tags.
-//
 // One case cannot be noticed. The address of the node's last pod was unassigned, and within
 // the seconds by which EC2 lags, somebody deleted the whole directory of the registry. Then a
 // pod may get that address, because nothing else on the node shows that it is gone. With
