@@ -42,14 +42,17 @@ type Codec struct {
 	own   int      // where the names of this object begin
 	names []string // of described members, see describes; not nil: the description is asked for them
 
-	time struct { // the last one that was read or written
-		value time.Time
-		text  string
-	}
+	times [2]written // the last ones that were read or written, the newest first
 
 	out   []byte // nil: this codec reads
 	parts bool   // long texts that were read are not copied to out, but cut in
 	cuts  []cut
+}
+
+// A written is a time and its text. An ENI has two, and those of the next one are mostly the same.
+type written struct {
+	value time.Time
+	text  string
 }
 
 // A cut is a text that comes at an offset of the output.
@@ -248,9 +251,12 @@ func (c *Codec) named(key string) bool {
 		c.names = append(c.names, key)
 		return false
 	}
+	if from := c.at + 1; from < len(c.in) && c.in[from] != key[0] {
+		return false // as most keys
+	}
 	end := c.at + 1 + len(key)
 	if c.end || c.err != nil || len(c.in) <= end+1 || c.in[end] != '"' || c.in[end+1] != ':' || c.in[c.at] != '"' {
-		return false // most keys have another length
+		return false // or they have another length
 	}
 	next := c.in[c.at+1 : end]
 	switch found := next == key; {

@@ -354,7 +354,7 @@ func (e *Entries[V]) Peek(k netip.Addr) (v V, ok bool) {
 	}
 	p := e.peek
 	if text := e.in[one.value:one.to]; text != p.text {
-		p.codec = Codec{in: e.in[:one.to], at: int(one.value), time: p.codec.time}
+		p.codec = Codec{in: e.in[:one.to], at: int(one.value), times: p.codec.times}
 		p.text, p.value = text, *new(V)
 		e.parseBy(&p.codec, &p.value)
 	}

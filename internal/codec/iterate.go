@@ -37,10 +37,18 @@ func (e *entries) at(i int, k netip.Addr) int {
 	return i
 }
 
-// Keys iterates over the keys, in order.
+// Keys iterates over the keys, in order. It is each with one function less: a set of all addresses of a node begins with it.
 func (e *entries) Keys() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		e.each(0, func(_ int, k netip.Addr) bool { return yield(k) })
+		for i := 0; i < len(e.all); i++ {
+			k, moves := e.key(&e.all[i]), e.moves
+			if !yield(k) {
+				return
+			}
+			if e.moves != moves {
+				i = e.at(i, k)
+			}
+		}
 	}
 }
 

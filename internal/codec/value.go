@@ -114,15 +114,17 @@ func Flag(v *bool, c *Codec) {
 }
 
 // Time is a time. It is written in UTC, because another zone would be a file to read. Many times in a text are the
-// same as the one before, so that one is kept.
+// same as one of the two before, so these are kept.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, c.parseTime)
 		return
 	}
-	if last := &c.time; *v == last.value && last.text != "" {
-		c.out = append(append(append(c.out, '"'), last.text...), '"')
-		return
+	for i := range c.times {
+		if last := &c.times[i]; *v == last.value && last.text != "" {
+			c.out = append(append(append(c.out, '"'), last.text...), '"')
+			return
+		}
 	}
 	from := len(c.out) + len(`"`)
 	b, err := v.UTC().AppendText(append(c.out, '"'))
@@ -130,19 +132,23 @@ func Time(v *time.Time, c *Codec) {
 		c.Fail(err)
 		return
 	}
-	c.time.value, c.time.text = *v, string(b[from:])
+	c.remember(written{*v, string(b[from:])})
 }
 
 func (c *Codec) parseTime(s string) (time.Time, error) {
-	if s != c.time.text {
-		t, err := time.Parse(time.RFC3339, s)
-		if err != nil {
-			return t, err
+	for i := range c.times {
+		if last := &c.times[i]; s == last.text {
+			return last.value, nil
 		}
-		c.time.value, c.time.text = t, s
 	}
-	return c.time.value, nil
+	t, err := time.Parse(time.RFC3339, s)
+	if err == nil {
+		c.remember(written{t, s})
+	}
+	return t, err
 }
+
+func (c *Codec) remember(w written) { c.times = [...]written{w, c.times[0]} }
 
 // Prefix is a CIDR block, or an address with a prefix length.
 func Prefix(v *netip.Prefix, c *Codec) {
