@@ -6,6 +6,7 @@ package ipam
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -119,8 +120,9 @@ func TestStaleWithoutTags(t *testing.T) {
 			w.sim.Fail("DescribeNetworkInterfaces", "InternalError", always)
 			for range 2 {
 				must(w.T, w.pool().Learn(w.Context()))
-				if e := w.state().ENIs[eni]; e.TagsUnknown != registry.NotAsked {
-					w.Errorf("%+v", e)
+				e := w.state().ENIs[eni]
+				if why := w.policy.Misfit(e); e.TagsUnknown != registry.NotAsked || strings.Contains(why, "addresses") != (least == 0) {
+					w.Errorf("%s: %+v", why, e)
 				}
 			}
 			if a, err := w.acquire(0); err == nil {

@@ -30,7 +30,7 @@ type ENI struct {
 	Serving     bool         `json:"serving,omitempty"`     // how many addresses to keep is known: an ADD has used its pool, or its tags say so
 	Passed      bool         `json:"passed,omitempty"`      // it has served or was created by us, and interfaceIndex is higher now: no pod gets its addresses, and none counts as ready
 	Foreign     bool         `json:"foreign,omitempty"`     // others attached it, and it does not fit the pool: no pod gets its addresses
-	TagsUnknown string       `json:"tagsUnknown,omitempty"` // why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has
+	TagsUnknown string       `json:"tagsUnknown,omitempty"` // why EC2 has not reported its tags, which say whose it is: NotAsked or NotAllowed; empty: it has. Of the boot ENI, NotAsked: it has not confirmed the addresses that metadata shows
 	Managed     bool         `json:"managed,omitempty"`     // created by us
 	Draining    bool         `json:"draining,omitempty"`    // on the way to its deletion: no new leases
 	Detaching   time.Time    `json:"detaching,omitzero"`    // when a process was about to begin that; zero: none was, or EC2 has refused

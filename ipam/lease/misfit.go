@@ -31,6 +31,8 @@ import (
 // attached. It returns "" if they get them. Pods that have an address of the ENI keep it.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
+	case !policy.told(e) && e.IsBoot():
+		return "EC2 has not told yet which addresses it has, and after a boot metadata may show old ones"
 	case !policy.told(e):
 		return "EC2 has not told its tags yet, which say whose it is"
 	case policy.Requestable(e.Tags):
