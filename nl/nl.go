@@ -68,10 +68,7 @@ func Open(name, path string) (*NS, error) {
 	return open(name, fd), nil
 }
 
-// ErrOwn reports that a path leads to the namespace that one has already. It answers to fs.ErrNotExist: what one looks for is not there.
-var ErrOwn error = absence{errors.New("it is the network namespace of the node, not of a pod")}
-
-// OpenOther opens the namespace at path like [Open], unless it is n itself: [ErrOwn]. A container's path
+// OpenOther opens the namespace at path like [Open], unless it is n itself. A container's path
 // with the number of a process may now lead to the node's namespace. If a context keeps n (see
 // [KeepOpen]), it keeps the other namespace, too.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
@@ -84,7 +81,7 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 	}
 	if n.fd.Equal(other.fd) {
 		other.Close()
-		return nil, fmt.Errorf("open network namespace %s: %w", path, ErrOwn)
+		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name, os.ErrNotExist)
 	}
 	if n.process {
 		other.home = n
@@ -94,6 +91,13 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 		n.other, n.path = other, path
 	}
 	return other, nil
+}
+
+// IsAt reports whether a path leads to the namespace. It does not open what is there.
+func (n *NS) IsAt(path string) bool {
+	var there, own unix.Stat_t
+	err := errors.Join(unix.Stat(path, &there), unix.Fstat(int(n.fd), &own))
+	return err == nil && there.Dev == own.Dev && there.Ino == own.Ino
 }
 
 // isNamespace reports whether a file is a namespace, and not the empty file that its mount has left.

@@ -169,9 +169,10 @@ func (c *call) allowed() *types.Error {
 }
 
 // sameNS refuses to work on the node itself: CNI_NETNS must not be the namespace in which the
-// plugin runs. To look costs as much as to open both, so who opens them does it instead: see [Commands]. CNI_NETNS_OVERRIDE turns this check off; whoever opens the namespace then
-// refuses it. A DEL is not refused, but works as if there were no namespace. Its path may
-// contain the number of a process in the pod, and now a process of the node has this number.
+// plugin runs. Some plugins do that themselves, see [Commands]. CNI_NETNS_OVERRIDE turns this
+// check off; whoever opens the namespace then refuses it. A DEL is not refused, but works as if
+// there were no namespace. Its path may contain the number of a process in the pod, and now a
+// process of the node has this number.
 //
 // The package ns of the CNI project checks the same, but locks a thread for it. For that Go's
 // runtime starts two more. Here no thread has left the namespace yet.

@@ -63,7 +63,7 @@ type Commands[C any] struct {
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
 
-	Refuses bool // Add and Check refuse the namespace of the node by [NodesNS], since they open it anyway
+	Refuses bool // Add and Check refuse the namespace of the node, with NodesNS: they have opened that, and need no lookup in /proc
 }
 
 // Each deadline is shorter than the callers': a runtime ends an overdue plugin with SIGKILL,

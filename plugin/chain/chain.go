@@ -55,10 +55,15 @@ func Commands() plugin.Commands[Config] {
 	}
 }
 
-// refuseNode refuses the namespace of the node. It reports nothing else: whoever needs the pod's namespace reports that it is missing.
+// refuseNode refuses the namespace of the node, before anything is leased. It does not open the pod's: an ADD may wait for EC2, and the
+// pod may end meanwhile. Whoever needs the pod's namespace reports that it is missing.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
-	err := nl.InPod(ctx, r.NetNS, func(_, _ *nl.NS) error { return nil })
-	if errors.Is(err, nl.ErrOwn) {
+	node, err := nl.NodeOf(ctx)
+	if err != nil {
+		return err
+	}
+	defer node.Close()
+	if node.IsAt(r.NetNS) {
 		return plugin.NodesNS(r.NetNS)
 	}
 	return nil
