@@ -27,6 +27,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
 // TestTranscripts wants a transcript of every command in testdata, in which it has good
@@ -73,6 +74,24 @@ func TestDocs(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("%s: -help +file\n%s", file, d)
+	}
+}
+
+// TestDocsChecks wants the healthy answers of doctor in the docs to have the number of its checks.
+func TestDocsChecks(t *testing.T) {
+	const file = "../docs/playground.md"
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := regexp.MustCompile(`(?m)^ok \((\d+) checks\)$`).FindAllStringSubmatch(string(b), -1)
+	if len(answers) == 0 {
+		t.Errorf("%s shows no healthy node", file)
+	}
+	for _, a := range answers {
+		if want := fmt.Sprint(len(doctor.Checks(false))); a[1] != want {
+			t.Errorf("%s: doctor makes %s checks, want %s", file, a[1], want)
+		}
 	}
 }
 
