@@ -58,7 +58,7 @@
 //	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
 //	tool/repair -> tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry
 //	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
-//	tool/conf -> tool/cli ipam/lease registry, and the plugins for their configurations
+//	tool/conf -> tool/cli ipam ipam/lease registry, and the plugins for their configurations
 //	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease   tool/history -> registry
 //	ipam -> ipam/lease plugin aws nl registry
 //	ipam/lease -> plugin plugin/nic nl registry internal/codec   not aws: it is the warm path

@@ -165,8 +165,11 @@ func structs(c configuration) []reflect.Value {
 	if !ok {
 		return []reflect.Value{reflect.ValueOf(c).Elem()}
 	}
-	ipam, slave, pair, out := all.Parts()
-	return []reflect.Value{reflect.ValueOf(ipam).Elem(), reflect.ValueOf(slave).Elem(), reflect.ValueOf(pair).Elem(), reflect.ValueOf(out).Elem()}
+	var values []reflect.Value
+	for _, section := range all.Sections() {
+		values = append(values, reflect.ValueOf(section).Elem())
+	}
+	return values
 }
 
 // jsonFields returns the fields of a struct by their keys.

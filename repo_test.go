@@ -51,7 +51,7 @@ var arrows = map[string]string{
 	"tool":                     "internal/release tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/lease plugin/egress aws nl registry",
 	"tool/install":             "tool/cli tool/conf nl registry",
 	"tool/cli":                 "internal/atomicfile ipam ipam/lease aws registry",
-	"tool/conf":                "tool/cli ipam/lease registry plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate
+	"tool/conf":                "tool/cli ipam ipam/lease registry plugin plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate
 	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease plugin/egress aws nl registry",
 	"tool/iam":                 "ipam ipam/lease",
 	"tool/history":             "registry",
@@ -124,12 +124,12 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.53,
-	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.62,
-	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.69,
-	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.24,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.1,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.14,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.56,
+	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.64,
+	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.72,
+	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.26,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.12,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.2,
 }
 
 type pkg struct {

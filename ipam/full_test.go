@@ -57,7 +57,7 @@ func TestFullAndDetached(t *testing.T) {
 // need not be on the node.
 func TestFullAndDetachedOther(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		guest := w.attachForeign(map[string]string{tagNoManage: "true"})
+		guest := w.attachForeign(map[string]string{TagNoManage: "true"})
 		w.fill(1)
 		if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
 			w.Fatalf("got %v", err)

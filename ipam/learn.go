@@ -312,10 +312,11 @@ func (l discovery) learn(e aws.ENI) {
 }
 
 // foreign reports whether an ENI is none of ours to touch: its owner has said so, by the
-// tag that amazon-vpc-cni-k8s knows too.
-func foreign(e aws.ENI) bool { return e.Tags[tagNoManage] == "true" }
+// tag [TagNoManage].
+func foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 
-const tagNoManage = "node.k8s.amazonaws.com/no_manage"
+// TagNoManage is the tag by which the owner of an ENI forbids to touch it. amazon-vpc-cni-k8s has it, too.
+const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
 func (l discovery) learnAddrs(e aws.ENI) {
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {

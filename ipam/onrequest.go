@@ -109,7 +109,7 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 	case !p.Policy.Choice.Allows(e.Tags):
 		return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
 	case foreign(e):
-		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", tagNoManage)
+		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", TagNoManage)
 	case forPods(e):
 		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
 	case e.Instance == self && isBoot(s.ENIs[e.ID], e):

@@ -212,7 +212,7 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 }
 
 // errNoManage is the errNotOurs of an ENI whose tag forbids to touch it.
-var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, tagNoManage)
+var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, TagNoManage)
 
 // deletable returns why this node may not detach and delete an ENI that EC2 has just
 // described. It returns nil if the node may. The ENI may be attached elsewhere by now, or

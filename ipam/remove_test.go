@@ -106,8 +106,8 @@ func TestOthersENIs(t *testing.T) {
 		"moved, once draining":  {func(w *twoNodes) { w.draining(); w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
 		"moved meanwhile":       {func(w *twoNodes) { w.afterDetach(w.attach) }, "it is attached to i-00000000000000002", false, 1},
 		"about to be moved":     {func(w *twoNodes) { w.detach(); w.tag(TagInstance, w.other.ID) }, "it was made for i-00000000000000002", false, 0},
-		"nobody's to manage":    {func(w *twoNodes) { w.tag(tagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
-		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(tagNoManage, "true") }, "it has the tag", true, 0},
+		"nobody's to manage":    {func(w *twoNodes) { w.tag(TagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
+		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(TagNoManage, "true") }, "it has the tag", true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for who, acts := range map[string]func(w *twoNodes) error{

@@ -325,7 +325,7 @@ func TestRequestENIKept(t *testing.T) {
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 	w.end(1)
-	w.asks("CreateTags", "ResourceId.1", e.ID, "Tag.1.Key", tagNoManage, "Tag.1.Value", "true")
+	w.asks("CreateTags", "ResourceId.1", e.ID, "Tag.1.Key", TagNoManage, "Tag.1.Value", "true")
 	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 || w.eni(e.ID).Instance == "" {
 		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
 	}

@@ -63,14 +63,13 @@ func request[C any](c *call) (*Request[C], error) {
 
 // decodeConfig decodes the plugin's part of the configuration.
 func decodeConfig[C any](stdin []byte, config *C) error {
-	if err := unmarshal(stdin, config); err != nil {
-		return Errorf(CodeInvalid, "", "decode plugin configuration: %w", err)
+	err := unmarshal(stdin, config)
+	if err != nil {
+		err = mistakes(stdin, config, err)
+	} else if v, ok := any(config).(validator); ok {
+		err = v.Validate()
 	}
-	v, ok := any(config).(validator)
-	if !ok {
-		return nil
-	}
-	if err := v.Validate(); err != nil {
+	if err != nil {
 		return Errorf(CodeInvalid, "", "configuration: %w", err)
 	}
 	return nil

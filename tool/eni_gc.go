@@ -30,10 +30,6 @@ import (
 // intent lives in the registry, and longer than EC2's describes lag.
 const leastGrace = 20 * time.Minute
 
-// tagNoManage is the tag by which the owner of an ENI forbids to touch it. amazon-vpc-cni-k8s
-// has the same tag.
-const tagNoManage = "node.k8s.amazonaws.com/no_manage"
-
 func eniGC() *cli.Command {
 	return &cli.Command{
 		Name:  "eni-gc",
@@ -55,7 +51,7 @@ are at least --grace apart:
 
 Never deleted are the ENIs of other instances that still exist, which their
 own registry-gc ends; ENIs without that tag, the original's among them; ENIs
-with the tag ` + tagNoManage + `=true; and what has been seen once. The
+with the tag ` + ipam.TagNoManage + `=true; and what has been seen once. The
 sightings are kept in the file of --state. It needs
 ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` + cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
 		Flags: []cli.Flag{
@@ -189,7 +185,7 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	}
 	idle = slices.DeleteFunc(idle, func(e aws.ENI) bool {
 		made := e.Tags[ipam.TagInstance]
-		return made == "" || e.VPC != vpc || e.Tags[tagNoManage] == "true" || alive[made] && (made != self.ID || busy(e.ID))
+		return made == "" || e.VPC != vpc || e.Tags[ipam.TagNoManage] == "true" || alive[made] && (made != self.ID || busy(e.ID))
 	})
 	slices.SortFunc(idle, func(a, b aws.ENI) int { return strings.Compare(a.ID, b.ID) })
 	return idle, nil

@@ -58,7 +58,8 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 			&cli.StringFlag{Name: "instance-type", DefaultText: "this instance's", Usage: "respect the limits of `TYPE`"},
 			&cli.StringFlag{Name: "subnet", DefaultText: "by subnetTags, in this zone", Usage: "make the ENIs for pods in the subnet `ID`"},
 			&cli.StringFlag{Name: "boot-subnet", DefaultText: "--subnet", Usage: "make the boot ENI in the subnet `ID`"},
-			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "secGroupIds", Usage: "give the boot ENI the security group `ID`; again for further ones"},
+			&cli.StringSliceFlag{Name: "group", DefaultText: "secGroupIds", Usage: "give the ENIs the security group `ID`; again for further ones"},
+			&cli.StringSliceFlag{Name: "boot-group", DefaultText: "--group", Usage: "give the boot ENI the security group `ID`; again for further ones"},
 			&cli.StringFlag{Name: "pool", Value: "default", Usage: "the ENIs serve the pool `NAME`"},
 			&cli.IntFlag{Name: "prefixes", DefaultText: "with prefixDelegation as many as fit", Usage: "give each ENI `N` /28 prefixes"},
 			&cli.IntFlag{Name: "addresses", DefaultText: "else as many as fit", Usage: "give each ENI `N` addresses beside its primary one"},
@@ -186,8 +187,12 @@ func planOf(c *cli.Context) (plan, error) {
 	if p.except = c.Int("except-enis"); p.except < 0 {
 		return p, cli.Misuse(c, "--except-enis: %d: want a number of ENIs", p.except)
 	}
-	if p.eni.Groups = p.SecurityGroups; len(p.eni.Groups) == 0 {
-		return p, errors.New("secGroupIds: the configuration names no security group, and a launch template needs one")
+	if p.eni.Groups = c.StringSlice("group"); len(p.eni.Groups) == 0 {
+		p.eni.Groups = p.SecurityGroups
+	}
+	if len(p.eni.Groups) == 0 {
+		return p, cli.Hint(errors.New("secGroupIds: the configuration names no security group, and a launch template needs one"),
+			"name the security groups of the ENIs with --group ID, or with secGroupIds in the configuration")
 	}
 	cloud := aws.New(aws.Options{})
 	if p.kind = c.String("instance-type"); p.kind == "" {

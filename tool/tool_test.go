@@ -120,6 +120,11 @@ func setup(e *testscript.Env) error {
 	if err != nil {
 		return err
 	}
+	examples, err := filepath.Abs("../conflist-examples")
+	if err != nil {
+		return err
+	}
+	e.Setenv("EXAMPLES", examples)
 	p := &plant{host: host, node: "i-00000000000000001"}
 	e.Defer(p.clear)
 	sim.OnChange(p.change)

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -20,27 +22,34 @@ func validate() *cli.Command {
 
     ` + Name + ` validate --bin-dir= 10-cni-ipvlan-vpc-k8s.conflist
 
-It looks for keys that no plugin knows, values that the plugins would refuse,
-plugins in the wrong order or not installed, versions, and other files in the
-same directory that would fight over what the node has once. If there are
-mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
-		ArgsUsage: "CONFLIST...",
+It looks for keys that no plugin knows, values that the plugins, the runtime or
+EC2 would refuse, plugins in the wrong order or not installed, and versions. Of a
+directory, it reads all files that a runtime would read. If a file is in a
+directory with the name net.d, a runtime may read its neighbours, too. Then it
+also looks for neighbours that would fight over what the node has once. If there
+are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
+		ArgsUsage: "CONFLIST|DIR...",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "bin-dir", Value: conf.UsualBinDir(), Usage: "look for the plugins in `DIR`; empty: do not look"},
+			&cli.BoolFlag{Name: "together", Usage: "one node has all files of the directory, whatever its name is"},
 		},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify a conflist")
 			}
 			var all []conf.Mistake
-			for _, file := range c.Args().Slice() {
-				found, err := conf.Mistakes(file, c.String("bin-dir"))
+			files, err := filesIn(c.Args().Slice())
+			if err != nil {
+				return err
+			}
+			for _, file := range files {
+				found, err := conf.Mistakes(file, c.String("bin-dir"), !c.Bool("together") && !forRuntimes(file))
 				if err != nil {
 					return err
 				}
 				all = append(all, found...)
 			}
-			err := cli.Answer(c, cli.List(all), func(w io.Writer) {
+			err = cli.Answer(c, cli.List(all), func(w io.Writer) {
 				for _, m := range all {
 					fmt.Fprintln(w, m)
 				}
@@ -51,4 +60,29 @@ mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 			return err
 		},
 	}
+}
+
+// filesIn returns the files, and of each directory those that a runtime would read.
+func filesIn(paths []string) (files []string, err error) {
+	for _, path := range paths {
+		if fi, err := os.Stat(path); err != nil || !fi.IsDir() {
+			files = append(files, path)
+			continue
+		}
+		found, err := conf.Files(path)
+		if err == nil && len(found) == 0 {
+			err = fmt.Errorf("%s: no file ends in .conflist, .conf or .json", path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, found...)
+	}
+	return files, nil
+}
+
+// forRuntimes reports whether a runtime reads the directory of a file. Runtimes have their files in directories of this name.
+func forRuntimes(file string) bool {
+	path, err := filepath.Abs(file)
+	return err != nil || filepath.Base(filepath.Dir(path)) == "net.d"
 }

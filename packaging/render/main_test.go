@@ -146,10 +146,10 @@ func TestChart(t *testing.T) {
 			[]string{"pause"}, []string{`"hostInterface": "auto"`, `"kubernetes_kubelet": "true"`, `"sg-5678"`, `"interfaceIndex": 1,`}, "portmap",
 		},
 		"keys": {
-			`{plugin: {hostInterface: ens5, subnetTags: null, routeToVpcPeers: null, warm: {min: 4, max: 24}, interfaceIndex: 0, nodePortMark: 16384},
+			`{plugin: {hostInterface: ens5, subnetTags: null, routeToVpcPeers: null, warm: {min: 4, max: 24}, interfaceIndex: 0, nodePortMark: 65536},
 			  chained: [{type: portmap, capabilities: {portMappings: true}, markMasqBit: 12}], conflist: {file: 05-x.conflist, name: x}}`,
 			[]string{"install", "--root=/host", "--conflist=/config/05-x.conflist", "--enable=cni-gc.timer", "--enable=cni-warm.path", "--systemd=auto"},
-			[]string{"pause"}, []string{`"hostInterface": "ens5"`, `"min": 4`, `"portmap"`, `"nodePortMark": 16384`, `"name": "x"`}, "routeToVpcPeers",
+			[]string{"pause"}, []string{`"hostInterface": "ens5"`, `"min": 4`, `"portmap"`, `"nodePortMark": 65536`, `"name": "x"`}, "routeToVpcPeers",
 		},
 		"maintain": {
 			`{systemd: "no", units: [], platform: talos, binDir: /b, confDir: /c, maintain: {enabled: true, every: 1m, metrics: /m/x.prom}}`,

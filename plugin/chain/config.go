@@ -29,10 +29,8 @@ type Config struct {
 	egress egress.Config
 }
 
-// Parts are the configurations of the plugins.
-func (c *Config) Parts() (ipam *lease.Config, slave *ipvlan.Config, pair *ptp.Config, out *egress.Config) {
-	return &c.ipam, &c.ipvlan, &c.ptp, &c.egress
-}
+// Sections are pointers to the configurations of the plugins.
+func (c *Config) Sections() []any { return []any{&c.ipam, &c.ipvlan, &c.ptp, &c.egress} }
 
 // Describe describes the JSON, as UnmarshalJSON reads it.
 func (c *Config) Describe(j *codec.Codec) {

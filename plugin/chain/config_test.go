@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -135,5 +137,40 @@ func TestConfigType(t *testing.T) {
 	}
 	if c.ipam.InterfaceIndex != 1 || c.ptp.HostInterface != "eth0" {
 		t.Errorf("read interfaceIndex %d and hostInterface %q", c.ipam.InterfaceIndex, c.ptp.HostInterface)
+	}
+}
+
+// An ADD with values of the wrong type names each, in the words of the configuration, and all other mistakes.
+func TestConfigAllTypes(t *testing.T) {
+	err := plugin.Decode([]byte(`{"mtu":"big","warm":{"min":"5","max":[]},"pools":{"a":{"secGroupIds":{},"reuseIPWait":1.5}},"requests":[{"namespaces":["*"],"max":true}],`+
+		`"ipMasq":"yes","nodePortMark":-1,"secGroupIds":["sg-1"],"hostInterface":"eth0","nodePorts":"x"}`), new(Config))
+	want := []string{
+		`mtu: "big": want a whole number`,
+		`pools: a: reuseIPWait: 1.5: want a whole number`,
+		`pools: a: secGroupIds: {}: want an array`,
+		`requests: 1: max: true: want a whole number`,
+		`warm: max: []: want a whole number`,
+		`warm: min: "5": want a whole number`,
+		`ipMasq: "yes": want true or false`,
+		`nodePortMark: -1: want a whole number from 0 to 4294967295`,
+		`containerInterface must be specified`,
+		`nodePorts: "x"`,
+	}
+	var got []string
+	for line := range strings.Lines(err.Error()) {
+		got = append(got, strings.TrimSuffix(line, "\n"))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	for i := range got {
+		if i < len(want) && strings.HasPrefix(got[i], want[i]) {
+			got[i] = want[i]
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got\n%s", diff)
+	}
+	if err := plugin.Decode([]byte(`{"mtu": `), new(Config)); err == nil {
+		t.Error("no JSON: no error")
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -55,6 +56,9 @@ func (r *review) head() {
 // chain reviews which plugins of ours there are, and where.
 func (r *review) chain() {
 	at := r.positions()
+	if len(r.Plugins) == 0 {
+		return // list has reported that
+	}
 	if len(at) == 0 {
 		r.wrong("", "none of the plugins is %s", strings.Join(Types, ", "))
 		return
@@ -154,8 +158,17 @@ func (r *review) pair(i int) {
 	if c.ContainerInterface == podLink {
 		r.wrong(r.where(i), "containerInterface: %q: that is the name of the pod's first link, the ENI's: want eth1, for example", podLink)
 	}
+	if mark := *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&kubeProxyMarks != 0 {
+		r.wrong(r.where(i), "nodePortMark: %d (%#x): kube-proxy marks packets with the bits %#x, and would masquerade or drop these: want others, such as 8192 (0x2000)",
+			mark, mark, kubeProxyMarks)
+	}
+	if c.HostInterface == "auto" {
+		r.wrong(r.where(i), `hostInterface: "auto": only `+cli.Name+` install reads this word, and writes the name of the link instead: want the name of the boot ENI's link, eth0 or ens5`)
+	}
 	for j, m := range r.Plugins {
 		switch m.Type {
+		case "tuning":
+			r.tuning(j)
 		case "portmap":
 			r.portmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
 		case "bandwidth":
@@ -163,6 +176,22 @@ func (r *review) pair(i int) {
 		case "sbr":
 			r.wrong(r.where(j), "it moves the routes by which pods reach the node, Services and the internet: remove it")
 		}
+	}
+}
+
+// kubeProxyMarks are the bits that kube-proxy and the kubelet mark packets with: 0x4000 to masquerade, 0x8000 to drop
+// (iptablesMasqueradeBit and iptablesDropBit, with their defaults).
+const kubeProxyMarks = 0xc000
+
+// tuning reviews whether the plugin tuning gives a pod's link another MAC address. An ipvlan link has that of the ENI, and the
+// kernel refuses a change.
+func (r *review) tuning(i int) {
+	var c struct {
+		MAC          string          `json:"mac"`
+		Capabilities map[string]bool `json:"capabilities"`
+	}
+	if json.Unmarshal(r.Plugins[i].Raw, &c) == nil && (c.MAC != "" || c.Capabilities["mac"]) {
+		r.wrong(r.where(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove it, also from capabilities")
 	}
 }
 

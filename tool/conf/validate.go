@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -17,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
@@ -48,41 +48,58 @@ func (m Mistake) position() int {
 type review struct {
 	List
 	file     string
+	apart    bool     // no runtime reads its directory
 	coming   []string // programs that will be installed before the file
 	mistakes []Mistake
 }
 
+// wrong adds a mistake. Two rules may find the same one.
 func (r *review) wrong(where, format string, args ...any) {
-	r.mistakes = append(r.mistakes, Mistake{r.file, where, fmt.Sprintf(format, args...)})
+	if m := (Mistake{r.file, where, fmt.Sprintf(format, args...)}); !slices.Contains(r.mistakes, m) {
+		r.mistakes = append(r.mistakes, m)
+	}
 }
 
-// Mistakes lists the mistakes in a file. It returns an error if the file cannot be read.
-func Mistakes(file, binDir string) ([]Mistake, error) {
+// Mistakes lists the mistakes in a file. If it is not alone, runtimes read its directory, and other files there may fight with it.
+// It returns an error if the file cannot be read.
+func Mistakes(file, binDir string, alone bool) ([]Mistake, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	return MistakesIn(file, b, binDir)
+	r := &review{file: file, apart: alone}
+	return r.all(b, binDir)
 }
 
 // MistakesIn is Mistakes for the text of a file that is not there yet. Programs that are coming will be in binDir before it.
 func MistakesIn(file string, b []byte, binDir string, coming ...string) ([]Mistake, error) {
 	r := &review{file: file, coming: coming}
+	return r.all(b, binDir)
+}
+
+// all reviews everything.
+func (r *review) all(b []byte, binDir string) ([]Mistake, error) {
 	var object map[string]json.RawMessage
-	if err := json.Unmarshal(b, &object); err != nil {
+	if err := json.Unmarshal(b, &object); err != nil || object == nil {
 		r.wrong("", "%s", place(b, err))
 		return r.mistakes, nil
 	}
-	r.decode("", object, &r.List)
+	if !r.list(object) {
+		return r.mistakes, nil
+	}
 	r.keys("", b, reflect.TypeFor[listKeys]())
+	r.runtime(b, object)
+	r.twice(b)
 	r.head()
 	r.chain()
 	for i := range r.Plugins {
 		r.member(i)
 	}
 	r.programs(binDir)
-	if err := r.neighbours(filepath.Dir(file)); err != nil {
-		return nil, err
+	if !r.apart {
+		if err := r.neighbours(filepath.Dir(r.file)); err != nil {
+			return nil, err
+		}
 	}
 	slices.SortStableFunc(r.mistakes, func(a, b Mistake) int { return cmp.Compare(a.position(), b.position()) })
 	return r.mistakes, nil
@@ -94,33 +111,6 @@ func place(b []byte, err error) string {
 		return fmt.Sprintf("line %d: %v", 1+bytes.Count(b[:min(int(s.Offset), len(b))], []byte("\n")), err)
 	}
 	return "it is no JSON object"
-}
-
-// decode decodes an object. It leaves out the keys whose values have the wrong type, reports
-// each as a mistake, and returns these keys. The types may embed others that have keys.
-func (r *review) decode(where string, object map[string]json.RawMessage, into any, types ...reflect.Type) (mistaken []string) {
-	object = maps.Clone(object)
-	for {
-		b, err := json.Marshal(object)
-		if err == nil {
-			err = json.Unmarshal(b, into)
-		}
-		e, ok := errors.AsType[*json.UnmarshalTypeError](err)
-		if !ok {
-			if err != nil {
-				r.wrong(where, "%v", err)
-			}
-			return mistaken
-		}
-		field := keyOf(types, e.Field)
-		r.wrong(where, "%s: a JSON %s: want %s", field, e.Value, kindOf(e.Type))
-		key, _, _ := strings.Cut(field, ".")
-		if _, there := object[key]; !there {
-			return mistaken // as the decoder spells it, and the file does not
-		}
-		delete(object, key)
-		mistaken = append(mistaken, key)
-	}
 }
 
 // where names a member in a mistake.
@@ -142,12 +132,10 @@ type validator interface{ Validate() error }
 
 // parts returns the structs that have the keys of a configuration.
 func parts(c validator) []any {
-	all, ok := c.(*chain.Config)
-	if !ok {
-		return []any{c}
+	if all, ok := c.(*chain.Config); ok {
+		return all.Sections()
 	}
-	ipam, slave, pair, out := all.Parts()
-	return []any{ipam, slave, pair, out}
+	return []any{c}
 }
 
 // keyTypes returns the types of these structs.
@@ -166,52 +154,18 @@ func (r *review) member(i int) {
 	}
 	where, c := r.where(i), decoded()
 	r.keys(where, r.Plugins[i].Raw, append(keyTypes(c), reflect.TypeFor[memberKeys]())...)
-	var object map[string]json.RawMessage
-	_ = json.Unmarshal(r.Plugins[i].Raw, &object) // it has a type, so it is one
-	mistaken := r.decode(where, object, c, keyTypes(c)...)
-	if err := c.Validate(); err != nil {
+	if err := plugin.Decode(r.Plugins[i].Raw, c); err != nil {
 		for line := range strings.Lines(err.Error()) {
-			// A value that could not be decoded is as good as none.
-			if !slices.ContainsFunc(mistaken, func(key string) bool { return strings.HasPrefix(line, key) }) {
-				r.wrong(where, "%s", strings.TrimSuffix(line, "\n"))
-			}
+			r.wrong(where, "%s", strings.TrimSuffix(line, "\n"))
 		}
 	}
 	for _, part := range parts(c) {
 		switch part := part.(type) {
 		case *lease.Config:
 			r.pools(where, i, part)
+			r.ec2(where, part)
 		case *egress.Config:
 			r.egress(where, i, part)
 		}
 	}
-}
-
-// keyOf returns the JSON key of a field that a decoder names, also if the field is in an
-// embedded struct.
-func keyOf(types []reflect.Type, field string) string {
-	first, rest, _ := strings.Cut(field, ".")
-	for _, t := range types {
-		if f, ok := t.FieldByName(first); ok && f.Anonymous {
-			return rest
-		}
-	}
-	return field
-}
-
-// kindOf returns the name of a type in JSON.
-func kindOf(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "an array"
-	case reflect.Map, reflect.Struct:
-		return "an object"
-	case reflect.Uint32:
-		return "a whole number from 0 on"
-	}
-	return "a whole number"
 }

@@ -124,7 +124,7 @@ func mistakesOf(t *testing.T, b []byte) []Mistake {
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	found, err := Mistakes(file, "")
+	found, err := Mistakes(file, "", false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	}
 	var found []Finding
 	for _, file := range conf.Ours(p.given) {
-		mistakes, err := conf.Mistakes(file, "") // checkPlugins looks for the programs
+		mistakes, err := conf.Mistakes(file, "", false) // checkPlugins looks for the programs
 		if err != nil {
 			return nil, err
 		}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package plugin
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Decode decodes a configuration that an operator has written, and validates it. It returns all mistakes at once. Each
+// mistake has the key, the wrong value and what is allowed.
+func Decode(text []byte, config any) error {
+	if err := json.Unmarshal(text, config); err != nil {
+		return mistakes(text, config, err)
+	}
+	if v, ok := config.(validator); ok {
+		return v.Validate()
+	}
+	return nil
+}
+
+// mistakes returns those of a configuration that could not be decoded. encoding/json reports only the first one, in the words
+// of our code. It has decoded all other keys, so Validate finds the mistakes in their values.
+func mistakes(text []byte, config any, first error) error {
+	m := mistyped{}
+	m.object(text, config)
+	if len(m.keys) == 0 {
+		return first
+	}
+	if v, ok := config.(validator); ok {
+		m.further(v.Validate())
+	}
+	return errors.Join(m.found...)
+}
+
+// Mistyped returns the values of an object that have another type than their keys. It finds all of them, with their places.
+func Mistyped(text []byte, config any) []error {
+	var m mistyped
+	m.object(text, config)
+	return m.found
+}
+
+// sections returns the structs that have the keys of a configuration: itself, or those that it consists of.
+func sections(config any) []any {
+	if c, ok := config.(interface{ Sections() []any }); ok {
+		return c.Sections()
+	}
+	return []any{config}
+}
+
+// mistyped collects values that have another type than their key.
+type mistyped struct {
+	keys  []string // of the configuration, not of an object in it
+	found []error
+}
+
+func (m *mistyped) object(text []byte, config any) {
+	if !json.Valid(text) {
+		return
+	}
+	for _, section := range sections(config) {
+		m.look("", text, reflect.TypeOf(section))
+	}
+}
+
+// look looks into a value. Two sections may have the same key: then it reports the value once.
+func (m *mistyped) look(at string, value json.RawMessage, t reflect.Type) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	into := reflect.New(t)
+	err := json.Unmarshal(value, into.Interface())
+	if err == nil {
+		return
+	}
+	var inner map[string]json.RawMessage
+	var elements []json.RawMessage
+	_, special := into.Interface().(json.Unmarshaler)
+	switch {
+	case special:
+	case t.Kind() == reflect.Struct && json.Unmarshal(value, &inner) == nil:
+		m.members(at, inner, t)
+		return
+	case t.Kind() == reflect.Map && json.Unmarshal(value, &inner) == nil:
+		for key := range inner {
+			m.look(at+key+": ", inner[key], t.Elem())
+		}
+		return
+	case t.Kind() == reflect.Slice && json.Unmarshal(value, &elements) == nil:
+		for i, element := range elements {
+			m.look(at+strconv.Itoa(i+1)+": ", element, t.Elem())
+		}
+		return
+	}
+	m.add(at, value, t)
+}
+
+// members looks into the values of an object that is decoded into a struct.
+func (m *mistyped) members(at string, object map[string]json.RawMessage, t reflect.Type) {
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.Anonymous && name == "" {
+			m.members(at, object, f.Type)
+			continue
+		}
+		for key, value := range object {
+			if name != "" && name != "-" && strings.EqualFold(key, name) {
+				m.look(at+key+": ", value, f.Type)
+			}
+		}
+	}
+}
+
+func (m *mistyped) add(at string, value json.RawMessage, t reflect.Type) {
+	key, _, _ := strings.Cut(at, ": ")
+	text := fmt.Sprintf("%s%s: want %s", at, shown(value), kindOf(t))
+	if !slices.ContainsFunc(m.found, func(err error) bool { return err.Error() == text }) {
+		m.keys, m.found = append(m.keys, key), append(m.found, errors.New(text))
+	}
+	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+}
+
+// further adds the mistakes that Validate has found in other keys. A value that could not be decoded is as good as none.
+func (m *mistyped) further(err error) {
+	if err == nil {
+		return
+	}
+	for line := range strings.Lines(err.Error()) {
+		if !slices.ContainsFunc(m.keys, func(key string) bool { return strings.HasPrefix(line, key) }) {
+			m.found = append(m.found, errors.New(strings.TrimSuffix(line, "\n")))
+		}
+	}
+}
+
+// shown returns a value as the file has it, without what a terminal would not print, and not more than fits on a line.
+func shown(value json.RawMessage) string {
+	const most = 40
+	var dense bytes.Buffer
+	_ = json.Compact(&dense, value) // it has been parsed
+	text := strings.Map(func(r rune) rune {
+		if !strconv.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, dense.String())
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}
+
+// kindOf returns the name of a type in JSON.
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "an array"
+	case reflect.Map, reflect.Struct:
+		return "an object"
+	case reflect.Uint32:
+		return "a whole number from 0 to 4294967295"
+	case reflect.Uint64:
+		return "a whole number from 0 on"
+	}
+	return "a whole number"
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). They refuse the whole list for one
+// value of the wrong type, also in the configuration of a plugin that others have made. A test compares the two.
+
+// runtime reviews what a runtime parses before it calls a plugin.
+func (r *review) runtime(b []byte, object map[string]json.RawMessage) {
+	var all map[string]any
+	if err := json.Unmarshal(b, &all); err != nil {
+		r.wrong("", "no runtime can read it: %v", err) // a number that is too large
+	}
+	type texts struct {
+		Name        string   `json:"name"`
+		CNIVersion  string   `json:"cniVersion"`
+		CNIVersions []string `json:"cniVersions"`
+	}
+	for _, mistake := range plugin.Mistyped(b, new(texts)) {
+		r.wrong("", "%v", mistake)
+	}
+	for _, key := range []string{"name", "cniVersion", "cniVersions", "plugins"} {
+		if string(object[key]) == "null" {
+			r.wrong("", "%s: null: want a value, or no such key", key)
+		}
+	}
+	for _, key := range []string{"disableCheck", "disableGC", "loadOnlyInlinedPlugins"} {
+		if value, ok := object[key]; ok && !boolean(value) {
+			r.wrong("", "%s: %s: want true or false", key, value)
+		}
+	}
+	for i, m := range r.Plugins {
+		for _, mistake := range plugin.Mistyped(m.Raw, new(types.PluginConf)) {
+			r.wrong(r.where(i), "%v", mistake)
+		}
+	}
+}
+
+// boolean reports whether a runtime reads the value as true or false. It also reads a text.
+func boolean(value json.RawMessage) bool {
+	var b *bool
+	var s string
+	if json.Unmarshal(value, &b) == nil && b != nil {
+		return true
+	}
+	return json.Unmarshal(value, &s) == nil && (strings.EqualFold(s, "true") || strings.EqualFold(s, "false"))
+}
+
+// list reads the list as far as it can be read, and reports whether it is one.
+func (r *review) list(object map[string]json.RawMessage) bool {
+	_ = json.Unmarshal(object["name"], &r.Name) // runtime reports what has the wrong type
+	_ = json.Unmarshal(object["cniVersion"], &r.CNIVersion)
+	_ = json.Unmarshal(object["cniVersions"], &r.CNIVersions)
+	var members []json.RawMessage
+	err := json.Unmarshal(object["plugins"], &members)
+	switch _, single := object["type"]; {
+	case object["plugins"] == nil && single:
+		r.wrong("", `this is the configuration of one plugin and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around it`)
+		return false
+	case object["plugins"] == nil:
+		r.wrong("", "plugins must be specified: the list of the plugins")
+	case err != nil:
+		r.wrong("", "plugins: want an array with an object for each plugin")
+	case len(members) == 0:
+		r.wrong("", "plugins: []: want at least one plugin")
+	}
+	for _, raw := range members {
+		var m Member
+		_ = m.UnmarshalJSON(raw) // without a type, chain reports it
+		r.Plugins = append(r.Plugins, m)
+	}
+	return true
+}
+
+// twice looks for keys that an object has twice. Runtimes read the last value, and people the first.
+func (r *review) twice(b []byte) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	r.repeated(d, nil)
+}
+
+// repeated reads a value, and looks for keys that are there twice.
+func (r *review) repeated(d *json.Decoder, path []string) {
+	token, _ := d.Token() // the text has been parsed
+	keys := map[string]bool{}
+	for n := 1; (token == json.Delim('{') || token == json.Delim('[')) && d.More(); n++ {
+		step := strconv.Itoa(n)
+		if token == json.Delim('{') {
+			key, _ := d.Token()
+			step, _ = key.(string)
+			if keys[step] {
+				r.repeats(append(slices.Clone(path), step))
+			}
+			keys[step] = true
+		}
+		r.repeated(d, append(slices.Clone(path), step))
+	}
+	if _, ok := token.(json.Delim); ok {
+		_, _ = d.Token() // its end
+	}
+}
+
+func (r *review) repeats(path []string) {
+	where := ""
+	if len(path) > 2 && path[0] == "plugins" {
+		n, _ := strconv.Atoi(path[1]) // it counts from 1
+		if n > 0 && n <= len(r.Plugins) {
+			where, path = r.where(n-1), path[2:]
+		}
+	}
+	r.wrong(where, "%s: the key is there twice, and the last value counts: remove one", strings.Join(path, ": "))
+}
