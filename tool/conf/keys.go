@@ -12,6 +12,10 @@ import (
 	"strings"
 )
 
+// Installed is the key of a list that names the plugins of others that the list had when it was installed. Those that
+// are not among them, other programs have added since.
+const Installed = "cni-ipvlan-vpc-k8s/installed"
+
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration
 // format"). Their values are looked at elsewhere.
 type listKeys struct {
@@ -22,6 +26,7 @@ type listKeys struct {
 	DisableGC    any `json:"disableGC"`
 	OnlyInlined  any `json:"loadOnlyInlinedPlugins"`
 	Plugins      any `json:"plugins"`
+	Installed    any `json:"cni-ipvlan-vpc-k8s/installed"` // [Installed]
 }
 
 // memberKeys are the keys that every plugin's configuration may have. The runtime adds the

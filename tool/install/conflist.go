@@ -67,7 +67,11 @@ func (i *Installation) putConflist() error {
 		return nil
 	}
 	target := filepath.Join(i.ConfDir, i.Conflist.Name)
-	if err := i.put(file{path: target, text: i.Conflist.Text, mode: 0o644}); err != nil {
+	text, err := i.Conflist.textFor(target)
+	if err != nil {
+		return err
+	}
+	if err := i.put(file{path: target, text: text, mode: 0o644}); err != nil {
 		return err
 	}
 	files, err := conf.Files(i.ConfDir)

@@ -59,6 +59,7 @@ func (i *Installation) removeConflists() error {
 		ours = append(ours, filepath.Join(i.ConfDir, i.Conflist.Name))
 	}
 	for _, f := range ours {
+		warnOfOthers(f)
 		err = errors.Join(err, i.remove(f))
 	}
 	return err

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package install
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+)
+
+// Other programs put plugins of their own behind ours: istio-cni, linkerd-cni and antrea edit the conflist of the node. An
+// installation runs at each restart of the DaemonSet. It keeps what they have added, because a pod without their plugin starts
+// outside the mesh.
+//
+// A conflist of ours may have plugins of others, too: portmap, for example. When a later one has it no more, it must go. So
+// the file names those that it had when it was installed, by the key conf.Installed. The name and the plugins are in one file, which
+// one rename replaces. So a kill cannot separate them.
+
+// A found is a conflist that the node has.
+type found struct {
+	Plugins   []conf.Member `json:"plugins"`
+	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
+}
+
+// added returns the plugins that other programs have put into a conflist of ours. It is none if the text has no plugin of ours.
+func added(text []byte) (others []conf.Member) {
+	var has found
+	if json.Unmarshal(text, &has) != nil {
+		return nil
+	}
+	ours := func(m conf.Member) bool { return slices.Contains(conf.Types, m.Type) }
+	if !slices.ContainsFunc(has.Plugins, ours) {
+		return nil
+	}
+	return slices.DeleteFunc(has.Plugins, func(m conf.Member) bool { return ours(m) || slices.Contains(has.Installed, m.Type) })
+}
+
+// names returns the types of plugins.
+func names(plugins []conf.Member) (types []string) {
+	for _, m := range plugins {
+		types = append(types, m.Type)
+	}
+	return types
+}
+
+// beside returns the text of the conflist with those plugins behind its own that the node's conflist has besides, and their names.
+func (c *Conflist) beside(has []byte) (text []byte, kept []string, err error) {
+	var fresh found
+	if err := json.Unmarshal(c.Text, &fresh); err != nil {
+		return nil, nil, err
+	}
+	own := slices.DeleteFunc(names(fresh.Plugins), func(typ string) bool { return slices.Contains(conf.Types, typ) })
+	others := slices.DeleteFunc(added(has), func(m conf.Member) bool { return slices.Contains(own, m.Type) })
+	last, end, err := places(c.Text)
+	if err != nil {
+		return nil, nil, err
+	}
+	var out bytes.Buffer
+	out.Write(c.Text[:last])
+	for _, m := range others {
+		fmt.Fprintf(&out, ",\n    %s", m.Raw)
+	}
+	out.Write(c.Text[last:end])
+	if len(own) > 0 && fresh.Installed == nil {
+		list, err := json.Marshal(own)
+		if err != nil {
+			return nil, nil, err
+		}
+		fmt.Fprintf(&out, ",\n  %q: %s", conf.Installed, list)
+	}
+	out.Write(c.Text[end:])
+	return out.Bytes(), names(others), nil
+}
+
+// places returns where the last plugin of a list ends, and where the array of the plugins ends.
+func places(text []byte) (last, end int, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	if _, err = d.Token(); err != nil { // {
+		return 0, 0, err
+	}
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return 0, 0, err
+		}
+		if key != "plugins" {
+			var skipped json.RawMessage
+			if err := d.Decode(&skipped); err != nil {
+				return 0, 0, err
+			}
+			continue
+		}
+		if _, err := d.Token(); err != nil { // [
+			return 0, 0, err
+		}
+		for d.More() {
+			var plugin json.RawMessage
+			if err := d.Decode(&plugin); err != nil {
+				return 0, 0, err
+			}
+		}
+		last = int(d.InputOffset())
+		_, err = d.Token() // ]
+		return last, int(d.InputOffset()), err
+	}
+	return 0, 0, errors.New("the list has no plugins")
+}
+
+// textFor returns what is to be in the target. If the file there means the same, it is that text: to replace it would only make
+// the runtime read it again.
+func (c *Conflist) textFor(target string) ([]byte, error) {
+	has, err := os.ReadFile(target)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	text, kept, err := c.beside(has)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	if same(has, text) {
+		return has, nil
+	}
+	if len(kept) > 0 {
+		slog.Warn("other programs have put plugins behind ours, and they stay: if one is not wanted any more, remove it from the file",
+			"plugins", strings.Join(kept, ", "), "conflist", target)
+	}
+	return text, nil
+}
+
+// same reports whether two texts are the same JSON.
+func same(a, b []byte) bool {
+	var one, other any
+	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
+}
+
+// warnOfOthers names the plugins of other programs that go with a conflist.
+func warnOfOthers(conflist string) {
+	text, err := os.ReadFile(conflist)
+	if others := names(added(text)); err == nil && len(others) > 0 {
+		slog.Warn("other programs have put plugins into the conflist, and they go with it: the programs must put them into the next one",
+			"plugins", strings.Join(others, ", "), "conflist", filepath.Base(conflist))
+	}
+}
