@@ -117,7 +117,11 @@ func wait(ctx context.Context, f *os.File) error {
 		}
 		return err
 	case <-ctx.Done():
+		err := ctx.Err()
+		if h, ok := holderOf(f.Name()); ok {
+			err = fmt.Errorf("%v: %w", h, err)
+		}
 		go func() { <-done; f.Close() }()
-		return ctx.Err()
+		return err
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,27 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 		found = append(found, Finding{Severity: note, About: b, Means: "the registry could not be parsed: this is the old file, and a new registry was built",
 			Do: "report a bug, attach the file, then delete the file"})
 	}
-	return append(found, p.checkLog()...), nil
+	return slices.Concat(found, p.checkLock(), p.checkLog()), nil
+}
+
+// checkLock looks for a process that keeps the lock of the registry. A change holds it for milliseconds, so a process that holds it
+// at each of several looks is stopped, or hangs.
+func (p *Node) checkLock() []Finding {
+	const looks, between = 5, 200 * time.Millisecond
+	first, held := p.pool.Registry.Holder()
+	for range looks {
+		if !held {
+			return nil
+		}
+		time.Sleep(between)
+		var h registry.Holder
+		if h, held = p.pool.Registry.Holder(); h.PID != first.PID {
+			return nil
+		}
+	}
+	return []Finding{{Severity: severe, About: registry.Dir(),
+		Means: "a process keeps the lock of the registry, so each ADD and each DEL waits for it, and then fails: " + first.String(),
+		Do:    fmt.Sprintf("see what the process does: ps -fp %d. A change takes milliseconds, so you can end the process: it loses no address", first.PID)}}
 }
 
 // checkLog looks for lines of the lease log that wait. It looks twice, because a process may be about to write them.

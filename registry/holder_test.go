@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package registry
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestHolder stops a process that has the lock of the registry, or of its directory. A process that gives up waiting for the lock
+// names the stopped one, and what to do.
+func TestHolder(t *testing.T) {
+	if _, err := exec.LookPath("flock"); err != nil {
+		t.Fatal(err) // util-linux is essential on Debian
+	}
+	r, err := Open(filepath.Join(t.TempDir(), "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Change(t.Context(), func(*State) {}); err != nil {
+		t.Fatal(err)
+	}
+	if h, ok := r.Holder(); ok {
+		t.Errorf("%v, but no process holds the lock", h)
+	}
+	for _, file := range []string{r.lockFile(lockName), r.dir} {
+		pid := holdStopped(t, file)
+		given, cancel := context.WithCancel(t.Context())
+		cancel()
+		err := r.Change(given, func(*State) { t.Error("changed under another process's lock") })
+		want := fmt.Sprintf("process %d (sh, stopped) holds the lock: if it hangs, end it (kill -9 %d), and the kernel releases the lock", pid, pid)
+		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", file, err, want)
+		}
+		if h, ok := r.Holder(); !ok || h.PID != pid || !h.Stopped {
+			t.Errorf("%s: holder %+v, %v, want process %d", file, h, ok, pid)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Change(t.Context(), func(*State) {}); err != nil {
+			t.Errorf("%s: after the end of the process: %v", file, err)
+		}
+	}
+}
+
+// holdStopped locks a file in a process, stops the process, and returns its ID.
+func holdStopped(t *testing.T, file string) int {
+	t.Helper()
+	c := exec.Command("flock", "--no-fork", file, "sh", "-c", "echo locked; kill -STOP $$; exec sleep 60")
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Process.Kill(); c.Wait() })
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "locked\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	for {
+		if _, stopped := process(c.Process.Pid); stopped {
+			return c.Process.Pid
+		}
+	}
+}
