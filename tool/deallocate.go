@@ -29,18 +29,19 @@ ec2:UnassignIpv6Addresses, which iam-policy leaves out.` + cli.JSON("deallocated
 				}
 				addrs = append(addrs, a)
 			}
-			if len(addrs) > 0 {
-				p, err := cli.OpenPool(lease.Policy{})
-				if err != nil {
-					return err
-				}
-				defer p.Close()
-				stop := cli.Working("release addresses")
-				err = p.Deallocate(c.Context, addrs...)
-				stop()
-				if err != nil {
-					return fmt.Errorf("deallocation failed: %w", err)
-				}
+			if len(addrs) == 0 {
+				return cli.Misuse(c, "need the addresses to release")
+			}
+			p, err := cli.OpenPool(lease.Policy{})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			stop := cli.Working("release addresses")
+			err = p.Deallocate(c.Context, addrs...)
+			stop()
+			if err != nil {
+				return fmt.Errorf("deallocation failed: %w", err)
 			}
 			return cli.Answer(c, map[string][]netip.Addr{"deallocated": cli.List(addrs)}, func(io.Writer) {})
 		},

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 	}
-	testscript.Main(m, map[string]func(){tool.Name: tool.Main})
+	testscript.Main(m, map[string]func(){tool.Name: tool.Main, "cni-tool": tool.Main})
 }
 
 // enter runs this process again, in new namespaces, and returns its exit status.

@@ -58,37 +58,37 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Name is the name under which the program is installed.
-const Name = cli.Name
+// Name is the name by which the program was called.
+var Name = cli.Name
 
 // Main runs the command line of the process, and exits.
 func Main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
 	cli.Log()
-	err := New(os.Stdout).RunContext(ctx, os.Args)
+	app := New(os.Stdout)
+	err := app.RunContext(ctx, cli.Arrange(app, os.Args))
 	os.Exit(cli.Report(os.Stderr, err))
 }
 
 // New returns the command line. It answers to stdout. Its Run returns every error, and writes
 // none.
 func New(stdout io.Writer) *cli.App {
-	commands := []*cli.Command{
-		newInterface(), removeInterface(), deallocate(), allocate(),
-		freeIPs(), eniif(), addr(), subnets(), limits(), maxPods(),
-		bugs(), vpcCIDR(), vpcPeerCIDR(), registryList(), registryGC(),
-		status(), warm(), repairNode(), validate(), eniGC(), metrics(),
-		doctorCommand(), iamPolicy(), launchTemplate(), egressCommand(), installNode(), whois(), mend(),
+	var commands []*cli.Command
+	for _, g := range groups() {
+		for _, c := range g.commands {
+			if c.Category = g.title; c.Name == "maintain" {
+				cli.CompleteEndless(c)
+			} else {
+				cli.Complete(c)
+			}
+			commands = append(commands, c)
+		}
 	}
-	for _, c := range commands {
-		cli.Complete(c)
-	}
-	endless := maintain()
-	cli.CompleteEndless(endless)
-	commands = append(commands, endless)
 	return &cli.App{
 		Name:                 Name,
-		Usage:                "Interface with ENI adapters and CNI bindings for those",
+		Usage:                "Look at the pods' network of this node, provision it, and repair it",
+		Action:               cli.Help,
 		Version:              release.Version(),
 		Commands:             commands,
 		Writer:               stdout,
@@ -96,5 +96,23 @@ func New(stdout io.Writer) *cli.App {
 		OnUsageError:         cli.Misused,
 		EnableBashCompletion: true,                         // and of the other shells, see packaging/manual
 		ExitErrHandler:       func(*cli.Context, error) {}, // Main is the one who exits
+	}
+}
+
+// A group is a part of the help: commands for one purpose.
+type group struct {
+	title    string
+	commands []*cli.Command
+}
+
+// groups returns all commands. The help sorts the groups by their titles.
+func groups() []group {
+	return []group{
+		{"Inspect", []*cli.Command{status(), doctorCommand(), whois(), metrics(), egressCommand(), addr(), freeIPs(), registryList(),
+			eniif(), bugs(), version()}},
+		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), maintain(), mend()}},
+		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(), subnets(), vpcCIDR(),
+			vpcPeerCIDR()}},
+		{"Provision", []*cli.Command{newInterface(), removeInterface(), allocate(), deallocate(), eniGC()}},
 	}
 }

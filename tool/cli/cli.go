@@ -9,6 +9,9 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -42,8 +45,22 @@ type (
 // NewStringSlice returns the default of a StringSliceFlag.
 func NewStringSlice(words ...string) *StringSlice { return urfave.NewStringSlice(words...) }
 
-// Name is the name under which the program is installed.
-const Name = "cni-ipvlan-vpc-k8s-tool"
+// Program is the name under which the program is installed, and alias is that of the link to it.
+const (
+	Program = "cni-ipvlan-vpc-k8s-tool"
+	alias   = "cni-tool"
+)
+
+// Name is the name by which the program was called. Help, messages and hints use it.
+var Name = called(os.Args[0])
+
+// called returns the alias for a program that was called by it, and Program otherwise, as in tests.
+func called(arg0 string) string {
+	if filepath.Base(arg0) == alias {
+		return alias
+	}
+	return Program
+}
 
 // Patience is how long a command may take. EC2 may throttle an account for a minute,
 // and a link needs seconds to appear.
@@ -84,16 +101,10 @@ func CompleteEndless(c *Command) {
 // release; new ones may come. The transcripts hold this.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
-// checkArgs refuses what the command would not look at. Flags end at the first
-// argument: one that comes later would be taken for an ENI, or for an address.
+// checkArgs refuses what the command would not look at.
 func checkArgs(c *Context) error {
 	if f := c.String("output"); f != "text" && f != "json" {
 		return Misuse(c, "--output: %q: want text or json", f)
-	}
-	for _, arg := range c.Args().Slice() {
-		if strings.HasPrefix(arg, "-") {
-			return Misuse(c, "%s stands behind an argument: flags come first", arg)
-		}
 	}
 	if c.Command.ArgsUsage == "" && c.Args().Present() {
 		return Misuse(c, "%s: this command takes no arguments", c.Args().First())
@@ -101,8 +112,63 @@ func checkArgs(c *Context) error {
 	return nil
 }
 
+// What the library says about flags, in the words of package flag.
+var (
+	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
+	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)
+)
+
 // Misused is Misuse for what the library finds.
-func Misused(c *Context, err error, _ bool) error { return Misuse(c, "%w", err) }
+func Misused(c *Context, err error, _ bool) error {
+	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
+		var known []string
+		for _, f := range c.Command.Flags {
+			known = append(known, f.Names()...)
+		}
+		if best := Nearest(m[1], known); best != "" {
+			return Misuse(c, "unknown flag --%s: did you mean --%s?", m[1], best)
+		}
+		return Misuse(c, "unknown flag --%s", m[1])
+	}
+	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
+		return Misuse(c, "--%s: %q: want %s", m[2], m[1], wanted(flagNamed(c.Command.Flags, m[2])))
+	}
+	return Misuse(c, "%w", err)
+}
+
+// wanted says which values a flag takes.
+func wanted(f Flag) string {
+	switch f.(type) {
+	case *IntFlag:
+		return "a whole number"
+	case *DurationFlag:
+		return "a time such as 15m or 1h30m"
+	case *BoolFlag:
+		return "true or false"
+	}
+	return "another value"
+}
+
+// unknown is the error for a command that does not exist.
+func unknown(command string, app *App) error {
+	var known []string
+	for _, c := range app.VisibleCommands() {
+		known = append(known, c.Name)
+	}
+	text := fmt.Sprintf("there is no command %q", command)
+	if best := Nearest(command, known); best != "" {
+		text += fmt.Sprintf(": did you mean %q?", best)
+	}
+	return urfave.Exit(text, 3)
+}
+
+// Help prints the help of the program. If the command line names a command that does not exist, that is an error.
+func Help(c *Context) error {
+	if c.Args().Present() {
+		return unknown(c.Args().First(), c.App)
+	}
+	return urfave.ShowAppHelp(c)
+}
 
 // Misuse is an error in the command line.
 func Misuse(c *Context, format string, args ...any) error {

@@ -17,7 +17,7 @@ import (
 // TestWorking wants the last line of a screen to tell what is done and for how long, other
 // lines to take its place, nothing to be left of it, and nothing at all of it in a log.
 func TestWorking(t *testing.T) {
-	const line = erase + Name + ": detach eni-1: "
+	line := erase + Name + ": detach eni-1: "
 	for _, test := range []struct {
 		screen bool
 		want   string

@@ -163,7 +163,8 @@ func (r *review) pair(i int) {
 			mark, mark, kubeProxyMarks)
 	}
 	if c.HostInterface == "auto" {
-		r.wrong(r.where(i), `hostInterface: "auto": only `+cli.Name+` install reads this word, and writes the name of the link instead: want the name of the boot ENI's link, eth0 or ens5`)
+		r.wrong(r.where(i), `hostInterface: "auto": only %s install reads this word, and writes the name of the link instead: want the name of the boot ENI's link, eth0 or ens5`,
+			cli.Name)
 	}
 	for j, m := range r.Plugins {
 		switch m.Type {

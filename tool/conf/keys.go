@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // Installed is the key of a list that names the plugins of others that the list had when it was installed. Those that
@@ -105,32 +107,9 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 
 // suggestion returns the known key that is most similar to a mistaken one, or "".
 func suggestion(key string, known map[string]reflect.Type) string {
-	best, most := "", 0.6
-	for _, k := range slices.Sorted(maps.Keys(known)) {
-		if l := likeness(strings.ToLower(key), strings.ToLower(k)); l >= most {
-			best, most = k, l
-		}
-	}
+	best := cli.Nearest(key, slices.Sorted(maps.Keys(known)))
 	if best == "" {
 		return ""
 	}
 	return ": did you mean " + best + "?"
-}
-
-// likeness returns how similar two words are, from 0 to 1. It compares the length of their
-// longest common subsequence with their own.
-func likeness(a, b string) float64 {
-	row := make([]int, len(b)+1) // how many a, as far as it was read, has in common with each beginning of b
-	for i := range len(a) {
-		diagonal := 0
-		for j := range len(b) {
-			above := row[j+1]
-			row[j+1] = max(above, row[j])
-			if a[i] == b[j] {
-				row[j+1] = diagonal + 1
-			}
-			diagonal = above
-		}
-	}
-	return float64(2*row[len(b)]) / float64(len(a)+len(b))
 }

@@ -32,7 +32,7 @@ const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 // chain for their STATUS (CNI specification 1.1.0), as a runtime does.
 func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
-	versions := map[string]string{cli.Name: release.Version()}
+	versions := map[string]string{cli.Program: release.Version()}
 	hasIPAM := slices.ContainsFunc(p.lists, func(l conflist) bool { return l.Plugin(conf.TypeIPAM) != nil })
 	for _, typ := range conf.Types {
 		file := filepath.Join(p.binDir, typ)
@@ -46,7 +46,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 			found = append(found, Finding{Severity: warning, About: file, Means: "it is not a program of this project: it may be the original plugin",
 				Do: "install the package again"})
 		default:
-			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Name])
+			versions[typ] = cmp.Or(info.Main.Version, versions[cli.Program])
 		}
 	}
 	for _, l := range p.lists {

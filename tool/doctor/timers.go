@@ -11,8 +11,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -52,7 +52,7 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 // /usr/local/bin, where systemd looks first (systemd.exec(5), ExecSearchPath=).
 func (p *Node) checkTool() []Finding {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
-		file := p.path(filepath.Join(dir, cli.Name))
+		file := p.path(filepath.Join(dir, cli.Program))
 		info, err := buildinfo.ReadFile(file)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -67,6 +67,9 @@ func (p *Node) checkTool() []Finding {
 	return nil
 }
 
+// repairs matches the command that restores, by either name of the program.
+var repairs = regexp.MustCompile(`\bcni-(ipvlan-vpc-k8s-)?tool repair\b`)
+
 // checkRepairs checks that cni-gc.service runs repair, too. The README of the original has a unit of this name without it. In
 // /etc, that unit hides the one of a package.
 func (p *Node) checkRepairs() []Finding {
@@ -76,7 +79,7 @@ func (p *Node) checkRepairs() []Finding {
 		return nil
 	}
 	for _, f := range append(p.dropIns("systemd/system", unit+".d"), file) {
-		if text, err := os.ReadFile(f); err != nil || strings.Contains(string(text), cli.Name+" repair") {
+		if text, err := os.ReadFile(f); err != nil || repairs.Match(text) {
 			return nil
 		}
 	}

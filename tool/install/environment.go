@@ -19,7 +19,7 @@ import (
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
 // written begins a file of ours, which a later run may replace or remove.
-const written = "# Written by " + cli.Name + " install: its --env names the variables.\n"
+const written = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
 // Lookup copies variables of this environment for the units. Those without a value are left
 // out. An error says which name is none, or which value does not fit into one line.

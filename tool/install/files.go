@@ -76,8 +76,8 @@ func (i *Installation) cloudInit() ([]file, error) {
 
 // toolFiles are the tool, its short name, and, with units, the script of cni-links.service.
 func (i *Installation) toolFiles() []file {
-	tool := file{path: filepath.Join(i.ToolDir, cli.Name), from: path.Join(fromTool, cli.Name), mode: 0o755}
-	files := []file{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Name}}
+	tool := file{path: filepath.Join(i.ToolDir, cli.Program), from: path.Join(fromTool, cli.Program), mode: 0o755}
+	files := []file{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Program}}
 	if i.Systemd {
 		files = append(files, i.script())
 	}
