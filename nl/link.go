@@ -141,6 +141,20 @@ func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) erro
 	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
+// SetDown sets a link down. With it the kernel removes the link's routes.
+func (n *NS) SetDown(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	delete(n.seen, name)
+	msg := linkMessage()
+	msg.Change = unix.IFF_UP
+	if err := n.change(unix.RTM_SETLINK, 0, msg, attrString(unix.IFLA_IFNAME, name)); err != nil {
+		return fmt.Errorf("%s: ip link set %s down: %w", n.Name, name, err)
+	}
+	return nil
+}
+
 // delLink deletes a link by its name. If its index is remembered, delLink does not delete a link that
 // somebody else has put in its place meanwhile.
 func (n *NS) delLink(name string) error {

@@ -13,9 +13,15 @@ import (
 // by hand can change them. Add looks for the seal, and counts the rules of each chain. That takes half as long as to read the rules.
 // Check reads them.
 
+// Sealed reports whether the kernel has the table with the seal of this one: it was made with these rules, and for the same Of.
+func (t Table) Sealed(n *NS) bool {
+	_, _, err := t.chain(n, t.sealName())
+	return err == nil
+}
+
 // stands reports whether the kernel has the table with its seal, and as many rules as it should have, in chains that are called.
 func (t Table) stands(n *NS) bool {
-	if _, _, err := t.chain(n, t.sealName()); err != nil {
+	if !t.Sealed(n) {
 		return false
 	}
 	for _, c := range t.Chains {
@@ -53,6 +59,6 @@ func (t Table) sealName() string {
 		}
 	}
 	h := fnv.New64a()
-	h.Write(text)
+	h.Write(append(text, t.Of...))
 	return "rules_" + hex.EncodeToString(h.Sum(nil))
 }

@@ -23,7 +23,8 @@ type Table struct {
 	Family string // inet, ip or ip6
 	Name   string
 	Chains []Chain
-	More   bool // Check ignores chains that are not among these
+	Of     string // what else the table stands for: see [Table.Sealed]
+	More   bool   // Check ignores chains that are not among these
 	// Others makes Check accept what is made for another configuration: further rules of ours, and
 	// in a chain that is Alike as many other ones, or no such chain.
 	Others bool
@@ -162,6 +163,30 @@ func (t Table) Check(n *NS) error {
 		return fmt.Errorf("the table has no rules: %w", fs.ErrNotExist)
 	}
 	return ErrOtherRules
+}
+
+// Intact reports a table whose rules are not those with which it was made, as far as it shows without knowing them: it is not there, it
+// is dormant, one of the chains is gone, empty, or called in another way, or somebody else has added a rule.
+func (t Table) Intact(n *NS) error {
+	if err := t.awake(n); err != nil {
+		return err
+	}
+	got, err := t.fingerprints(n)
+	if err != nil {
+		return err
+	}
+	for _, c := range t.Chains {
+		if err := c.check(n, t); err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(got, func(f fingerprinted) bool { return f.chain == c.Name }) {
+			return fmt.Errorf("the chain %s of the table %s has no rules: %w", c.Name, t.Name, fs.ErrNotExist)
+		}
+	}
+	if i := slices.IndexFunc(got, func(f fingerprinted) bool { return !f.ours() }); i >= 0 {
+		return fmt.Errorf("the chain %s of the table %s: %w: one is another program's", got[i].chain, t.Name, ErrOtherRules)
+	}
+	return nil
 }
 
 // alike makes our rules of each chain that is Alike equal.

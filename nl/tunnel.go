@@ -126,6 +126,8 @@ func (t Tunnel) Check(n *NS) error {
 		return differs(t.Name, l.tunnel, tunnel{t.Local, t.Port})
 	case t.MTU != 0 && l.MTU != t.MTU:
 		return differs("mtu", l.MTU, t.MTU)
+	case t.Group != 0 && l.Group != t.Group:
+		return differs("group", l.Group, t.Group)
 	case !l.Up:
 		return errors.New("the link is down")
 	}
@@ -147,15 +149,21 @@ func (t tunnel) String() string { return fmt.Sprintf("a tunnel of %s by UDP port
 
 // parseTunnel reads what is particular to a link of the kind ipip or ip6tnl.
 func parseTunnel(data []byte) (t tunnel) {
+	encapsulated := false
 	for typ, value := range attrsOf(data) {
 		switch {
 		case typ == nl.IFLA_IPTUN_LOCAL:
 			t.local = addrFrom(value)
+		case typ == nl.IFLA_IPTUN_ENCAP_TYPE && len(value) == 2:
+			encapsulated = binary.NativeEndian.Uint16(value) == encapFOU
 		case typ == nl.IFLA_IPTUN_ENCAP_DPORT && len(value) == 2:
 			t.port = binary.BigEndian.Uint16(value)
 		case typ == nl.IFLA_IPTUN_REMOTE && addrFrom(value).IsValid() && !addrFrom(value).IsUnspecified():
 			return tunnel{} // it has a remote address
 		}
+	}
+	if !encapsulated {
+		return tunnel{}
 	}
 	return t
 }

@@ -36,6 +36,9 @@ type Pod struct {
 // veth still shows that there is such a pod. If they cannot be deleted the veth is deleted
 // nevertheless, and they do no harm: the next pod with that address must be masqueraded, too.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
+	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBe) {
+		return nil // without a list of the rules of all pods
+	}
 	rules, err := node.Rules()
 	if err != nil {
 		return fmt.Errorf("delete: %w", err)
@@ -55,7 +58,7 @@ func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 		return nodeEnd(node, pod, p.Link, rules)
 	}
 	for _, i := range p.Prev.Interfaces {
-		if i.Sandbox != "" || !strings.HasPrefix(i.Name, "veth") || i.Name == p.Veth {
+		if !p.mayBe(i) {
 			continue
 		}
 		ruled := slices.ContainsFunc(rules, func(k nl.Rule) bool { return IsRule(k) && k.IIF == i.Name })
@@ -68,6 +71,11 @@ func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// mayBe reports whether an interface of a prevResult may be the node's end of a pair of the original plugin.
+func (p Pod) mayBe(i *types100.Interface) bool {
+	return i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") && i.Name != p.Veth
 }
 
 // prefPod is the priority of the rule that the original plugin makes for a pod.
