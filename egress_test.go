@@ -247,11 +247,7 @@ func inner(from, to netip.Addr) []byte {
 	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
 	copy(b[12:], from.AsSlice())
 	copy(b[16:], to.AsSlice())
-	var sum uint32
-	for i := 0; i < 20; i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	binary.BigEndian.PutUint16(b[10:], ^uint16(sum+sum>>16))
+	binary.BigEndian.PutUint16(b[10:], sum(b[:20]))
 	binary.BigEndian.PutUint16(b[20:], 40000)
 	binary.BigEndian.PutUint16(b[22:], paths.Port)
 	binary.BigEndian.PutUint16(b[24:], 8+payload) // RFC 768: no checksum
@@ -283,6 +279,7 @@ func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 // itself.
 func (e *egressScene) refuses(t *testing.T) {
 	const nobody = "203.0.113.77"
+	node := e.Nodes[0].Addr()
 	for name, call := range map[string]struct {
 		pod      *paths.Pod
 		from, to netip.Addr
@@ -290,12 +287,71 @@ func (e *egressScene) refuses(t *testing.T) {
 		"a call of a client":             {e.client, vpcsim.InternetAddr, e.client.Addr(paths.IPv4)},
 		"a call of a router":             {e.router, e.client.Addr(paths.IPv4), e.router.Addr(paths.IPv4)},
 		"a packet of whoever to outside": {e.router, netip.MustParseAddr(nobody), vpcsim.InternetAddr},
+		"a call of the metadata service": {e.router, e.client.Addr(paths.IPv4), netip.MustParseAddr("169.254.169.254")},
+		"a call of the router's node":    {e.router, e.client.Addr(paths.IPv4), node},
+		"a call of a Service":            {e.router, e.client.Addr(paths.IPv4), netip.MustParseAddr("172.20.0.10")},
+		"a call of another pod":          {e.router, e.client.Addr(paths.IPv4), e.other.Addr(paths.IPv4)},
 	} {
 		before := e.state(t, call.pod)
 		e.send(t, call.pod, inner(call.from, call.to))
 		await(t, name+" is refused", func() bool { return e.state(t, call.pod).Refused > before.Refused })
+		if now := e.state(t, call.pod); now.Forwarded > before.Forwarded {
+			t.Errorf("%s was forwarded", name)
+		}
 	}
+	e.othersErrors(t)
 	dropless(t, e.Scene)
+}
+
+// othersErrors has somebody lower the path MTU of a client's connection outside the tunnel, by an error that comes out of it.
+func (e *egressScene) othersErrors(t *testing.T) {
+	t.Helper()
+	to := netip.AddrPortFrom(e.remote.Addr(paths.IPv4), paths.Port)
+	before := e.state(t, e.client)
+	if _, err := e.client.Call("udp", to); err != nil {
+		t.Fatal(err)
+	}
+	var c *net.UDPConn
+	err := e.client.Do(func() (err error) {
+		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	about := inner(e.client.Addr(paths.IPv4), to.Addr())[:28]
+	binary.BigEndian.PutUint16(about[20:], uint16(c.LocalAddr().(*net.UDPAddr).Port))
+	e.send(t, e.client, fragmentationNeeded(e.router.Addr(paths.IPv4), e.client.Addr(paths.IPv4), 600, about))
+	await(t, "an error about a connection outside the tunnel is refused", func() bool { return e.state(t, e.client).Refused > before.Refused })
+	if mtu, _, err := e.client.PathMTU(to); err != nil || mtu < 1500 {
+		t.Errorf("the path MTU of a connection outside the tunnel is %d; %v", mtu, err)
+	}
+}
+
+// fragmentationNeeded is an ICMP error about a packet, as it is inside of a tunnel: RFC 792, RFC 1191.
+func fragmentationNeeded(from, to netip.Addr, mtu uint16, about []byte) []byte {
+	b := inner(from, to)[:20]
+	b[9] = 1
+	icmp := append([]byte{3, 4, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, about...)
+	binary.BigEndian.PutUint16(icmp[2:], sum(icmp))
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)+len(icmp)))
+	b[10], b[11] = 0, 0
+	binary.BigEndian.PutUint16(b[10:], sum(b))
+	return append(b, icmp...)
+}
+
+// sum is the checksum of RFC 1071, of an even number of bytes.
+func sum(b []byte) uint16 {
+	var s uint32
+	for i := 0; i < len(b); i += 2 {
+		s += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	s = s>>16 + s&0xffff
+	return ^uint16(s + s>>16)
 }
 
 // await waits until something is so.

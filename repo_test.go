@@ -127,9 +127,9 @@ var sizes = map[string]float64{
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.56,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.64,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.72,
-	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.26,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.12,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.2,
+	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.31,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.18,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.24,
 }
 
 type pkg struct {

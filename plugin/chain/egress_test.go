@@ -5,6 +5,9 @@ package chain
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -70,6 +73,72 @@ func TestEgressOfRepairedPod(t *testing.T) {
 		n.must(err)
 		n.anySource(pod)
 		n.must(n.DEL(r))
+	}
+}
+
+// TestEgressLost: CHECK and doctor see what a client or a router has lost of what isolates it. A pod of another configuration is right as
+// long as it is whole.
+func TestEgressLost(t *testing.T) {
+	nltest.Need(t, "fou")
+	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ["10.0.0.0/9"], "selectable": ["nobody"], "%s": ["default"]}}`
+	table := nl.Table{Family: "inet", Name: egress.Table}
+	local := netip.MustParseAddr("10.0.1.20")
+	out := func(dst, kind string) nl.Route {
+		r := nl.Route{Dst: netip.MustParsePrefix(dst), Table: egress.TableOut, Protocol: nl.RouteProtocol, Type: kind, Metric: 2048}
+		if kind == "" {
+			r.Dev, r.Via, r.OnLink, r.Src, r.Metric = egress.Link4, netip.MustParseAddr("172.20.0.77"), true, local, 0
+		}
+		return r
+	}
+	rule := func(pref int) func(*nl.NS) error {
+		return func(ns *nl.NS) error { return nl.Rule{Pref: pref, Family: nl.IPv4, Protocol: nl.RouteProtocol}.Del(ns) }
+	}
+	both := map[string]func(*nl.NS) error{
+		"the table":        table.Del,
+		"all rules of it":  nl.Table{Family: "inet", Name: egress.Table, Chains: []nl.Chain{{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.Count()}}}}}.Add,
+		"the tunnel":       nl.Tunnel{Name: egress.Link4}.Del,
+		"the UDP port":     nl.FOU{Local: local, Port: egress.DefaultPort}.Del,
+		"the tunnel is up": func(ns *nl.NS) error { return ns.SetDown(egress.Link4) },
+		"a rule":           rule(1536),
+	}
+	of := map[string]map[string]func(*nl.NS) error{
+		"namespaces": {
+			"a route by the tunnel": out("203.0.113.0/24", "").Del,
+			"all routes by the tunnel": func(ns *nl.NS) error {
+				return errors.Join(out("203.0.113.0/24", "").Del(ns), out("10.8.0.0/13", "").Del(ns))
+			},
+			"a route that refuses": out("203.0.113.0/24", "unreachable").Del,
+			"the routes to a destination, both": func(ns *nl.NS) error {
+				return errors.Join(out("203.0.113.0/24", "").Del(ns), out("203.0.113.0/24", "unreachable").Del(ns))
+			},
+		},
+		"routers": {"a rule of answers": rule(1540), "the route of answers": nl.Route{Dst: nl.IPv4.Everywhere(), Dev: egress.Link4, Src: local, Table: 74, Protocol: nl.RouteProtocol}.Del},
+	}
+	for role, own := range of {
+		all := maps.Clone(both)
+		maps.Copy(all, own)
+		all["nothing"] = nil
+		for lost, lose := range all {
+			t.Run(role+"/"+lost, func(t *testing.T) {
+				n := newNode(t)
+				pod, path := nltest.NS(t, "pod")
+				r := n.request(path, egressing(role))
+				result, err := n.ADD(r)
+				n.must(err)
+				now := n.request(path, `, "egress": `+fmt.Sprintf(other, role))
+				if lose != nil {
+					n.must(lose(pod))
+				}
+				for what, err := range map[string]error{"CHECK": n.CHECK(r, result), "doctor": egress.Lost(pod, "eth0"), "CHECK of another configuration": n.CHECK(now, result)} {
+					seen := err != nil
+					unknown := lost == "the routes to a destination, both" && what != "CHECK" // the pod may have had another destination only
+					if seen != (lose != nil) && !unknown {
+						t.Errorf("%s reports %v", what, err)
+					}
+				}
+				n.must(n.DEL(r))
+			})
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -19,31 +20,38 @@ const mangle = -150
 // destination goes to the gateway, that is to the Service of the routers.
 //
 // A route of the type throw sends a packet on to the pod's other routes. So the longest prefix
-// decides whether a packet takes the tunnel.
+// decides whether a packet takes the tunnel. Each destination has a further route, which refuses: without
+// the tunnel, nothing leaves by another address. It comes first, and the UDP port of the tunnel comes last.
 func (p *pod) client(all []Egress) (nl.Wiring, error) {
-	var objects []nl.Object
 	families := p.families(all...)
-	for _, f := range families {
-		objects = append(objects, p.tunnel(f, 0)...)
-	}
-	objects = append(objects, p.clientTable())
+	objects := []nl.Object{p.clientTable(families, all)}
+	var by []nl.Object
 	for _, f := range families {
 		routes, err := p.clientRoutes(f, all)
 		if err != nil {
 			return nil, err
 		}
-		objects = append(objects, routes...)
-		if f == nl.IPv6 {
-			objects = append(objects, p.pastTunnel())
-		}
-		objects = append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut, Protocol: nl.RouteProtocol})
+		objects = append(objects, routes.closed...)
+		objects = append(objects, p.clientRules(f)...)
+		by = append(append(by, p.tunnel(f, 0)...), routes.open...)
 	}
-	return p.steps(objects), nil
+	return p.steps(slices.Concat(objects, by, p.doors(families))), nil
 }
+
+// clientRules choose the table.
+func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
+	if f == nl.IPv6 {
+		objects = append(objects, p.pastTunnel())
+	}
+	return append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut, Protocol: nl.RouteProtocol})
+}
+
+// Routes of a client are the table before there is a tunnel, and the routes into the tunnel.
+type clientRoutes struct{ closed, open []nl.Object }
 
 // clientRoutes lead into the tunnel. If two egresses disagree about a prefix, the one that names it
 // as a destination counts.
-func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err error) {
+func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err error) {
 	var out, spared, hops []nl.Route
 	for _, e := range all {
 		gw := e.gateway(f)
@@ -57,10 +65,7 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 		for _, dst := range no {
 			spared = append(spared, nl.Route{Dst: dst, Type: "throw", Table: TableOut, Protocol: nl.RouteProtocol})
 		}
-		for _, dst := range e.destinations {
-			if nl.FamilyOf(dst.Addr()) != f {
-				continue
-			}
+		for _, dst := range of(f, e.destinations) {
 			if slices.Contains(no, dst) {
 				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: this is an address of the node, or the configuration excepts it: no packet would take the tunnel", dst))
 			}
@@ -72,13 +77,21 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (objects []nl.Object, err 
 	}
 	for i, r := range spared {
 		if !named(r) && !slices.Contains(spared[:i], r) {
-			objects = append(objects, r)
+			routes.closed = append(routes.closed, r)
 		}
 	}
-	for _, r := range slices.Concat(hops, out) {
-		objects = append(objects, r)
+	for _, r := range out {
+		routes.closed = append(routes.closed, withoutTunnel(r.Dst))
 	}
-	return objects, err
+	for _, r := range slices.Concat(hops, out) {
+		routes.open = append(routes.open, r)
+	}
+	return routes, err
+}
+
+// withoutTunnel is the route to a destination that counts when the one by the tunnel is gone, with its link or without. Its metric is larger.
+func withoutTunnel(dst netip.Prefix) nl.Route {
+	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
 // onTunnel makes a gateway of IPv6 valid for routes by the tunnel. No packet takes it: the route that spares the gateway has a
@@ -116,35 +129,56 @@ func gateways(all []Egress) (gws []netip.Addr) {
 // again: the service loop masquerade sends it on by the ENI. It may be for a router, in the tunnel's own
 // packets, or for another backend of a Service in a destination.
 //
-// From the tunnel the pod takes answers of destinations, and errors about its connections, and
-// nothing else. Otherwise anybody who can send UDP to the pod could call it with any source, or
-// answer in the name of its DNS server.
-func (p *pod) clientTable() nl.Table {
-	in := nl.IIFName(anyLink)
+// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such connections, and errors about
+// them, and nothing else. Otherwise anybody who can send UDP to the pod could call it with any source, answer in the name of its DNS
+// server, or lower the path MTU of its other connections.
+func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
+	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod
 	for _, pair := range p.links[1:] {
 		past = append(past, nl.NFRule{nl.IIFName(pair), nl.SetMark(mark)})
 	}
-	onlyAnswers := []nl.NFRule{
-		{in, nl.CTState("related"), nl.Accept()}, // the errors of a router have the router's address
-		{in, nl.NoRouteBack(), nl.Count(), nl.Drop()},
-		{in, nl.CTState("established"), nl.Accept()},
-		{in, nl.Count(), nl.Drop()},
+	leaves := nl.NFRule{out, nl.CTState("new"), nl.SetCTMark(mark)}
+	onlyAnswers := []nl.NFRule{{in, nl.CTMark(mark), nl.CTState("established", "related"), nl.Accept()}, refuse(in)}
+	var of strings.Builder
+	for _, e := range all {
+		of.WriteString(e.text())
 	}
-	return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{
-		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: []nl.NFRule{
-			{nl.OIFName(anyLink), nl.CTReply(), nl.SetMark(mark)},
-		}},
+	return nl.Table{Family: "inet", Name: Table, Of: of.String(), Chains: []nl.Chain{
+		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: []nl.NFRule{{out, nl.CTReply(), nl.SetMark(mark)}, leaves}},
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: past},
-		{Name: "input", Type: "filter", Hook: "input", Rules: append(onlyInUDP(), onlyAnswers...)},
-		{Name: "forward", Type: "filter", Hook: "forward", Rules: onlyAnswers}, // containers in the pod
+		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)), onlyAnswers...)},
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: append([]nl.NFRule{leaves}, onlyAnswers...)}, // containers in the pod
 	}}
 }
 
+// routersOf returns the addresses of the routers of a family, or none if an egress does not tell them.
+func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
+	return func(f nl.Family) (routers []netip.Prefix) {
+		for _, e := range all {
+			if !e.gateway(f).IsValid() {
+				continue
+			}
+			own := of(f, e.routerCIDRs)
+			if len(own) == 0 {
+				return nil
+			}
+			routers = append(routers, own...)
+		}
+		return routers
+	}
+}
+
 // onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too.
-// What comes out of UDP does not pass this hook again.
-func onlyInUDP() []nl.NFRule {
-	return []nl.NFRule{{nl.L4Proto("4"), nl.Count(), nl.Drop()}, {nl.L4Proto("41"), nl.Count(), nl.Drop()}}
+// What comes out of UDP does not pass this hook again. It also drops what comes to the UDP port from other addresses than those that are known.
+func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Prefix) []nl.NFRule {
+	rules := []nl.NFRule{refuse(nl.L4Proto("4")), refuse(nl.L4Proto("41"))}
+	for _, f := range families {
+		if from := known(f); len(from) > 0 {
+			rules = append(rules, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(from...)))
+		}
+	}
+	return rules
 }
 
 // steps are steps in the pod.

@@ -41,7 +41,10 @@ type Egress struct {
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
 	Clients    []string `json:"clients"`    // CIDRs of the addresses that routers serve; IPv4: by default what the router's result routes by its ENI
 
+	RouterCIDRs []string `json:"routerCidrs"` // CIDRs of the routers' addresses: clients take packets from the tunnel only from there; by default from everywhere
+
 	gateways     []netip.Addr
+	routerCIDRs  []netip.Prefix
 	destinations []netip.Prefix
 	except       []netip.Prefix
 	clients      []netip.Prefix
@@ -71,6 +74,7 @@ func (e *Egress) describe(j *codec.Codec) {
 		codec.List(j, "selectable", &e.Selectable, codec.Text)
 		codec.List(j, "routers", &e.Routers, codec.Text)
 		codec.List(j, "clients", &e.Clients, codec.Text)
+		codec.List(j, "routerCidrs", &e.RouterCIDRs, codec.Text)
 	})
 }
 
@@ -113,6 +117,7 @@ func (v *validation) egress(e Egress) Egress {
 	e.destinations = v.prefixes("destinations", e.Destinations)
 	e.except = v.prefixes("except", e.Except)
 	e.clients = v.prefixes("clients", e.Clients)
+	e.routerCIDRs = v.prefixes("routerCidrs", e.RouterCIDRs)
 	if len(e.Destinations) == 0 {
 		v.wrong(`destinations must be specified: ["203.0.113.0/24"] for example, ["0.0.0.0/0"] for the whole internet`)
 	}
@@ -185,6 +190,11 @@ func (v *validation) reachable(e Egress) {
 			v.wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: name its IPv6 CIDR in except", d)
 		}
 	}
+	for _, d := range e.destinations {
+		if n, is := longest(never(), d.Addr()); is && n.Bits() <= d.Bits() {
+			v.wrong("destinations: %s: no router forwards to %s: these addresses have another meaning on each node", d, n)
+		}
+	}
 	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
 		v.wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' subnets: otherwise routers would serve anybody")
 	}
@@ -239,3 +249,8 @@ func (e Egress) gateway(f nl.Family) netip.Addr {
 
 // Has reports whether the egress has a gateway of a family. Its Config has been validated.
 func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
+
+// text is what the wiring of a pod takes from the egress.
+func (e Egress) text() string {
+	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
+}

@@ -23,7 +23,7 @@ func TestConfigRead(t *testing.T) { codectest.Reads(t, (*Config).Describe) }
 
 func FuzzConfigRead(f *testing.F) {
 	codectest.Fuzz(f, (*Config).Describe, append(codectest.Plugins(f, "../../conflist-examples"),
-		`{"egress":{"a":{"gateways":["172.20.0.77"],"destinations":["0.0.0.0/0"],"except":[],"mtu":1500,"namespaces":["x"],"selectable":null,"routers":["y"],"clients":["10.0.0.0/8"]}},"egressPort":4789}`,
+		`{"egress":{"a":{"gateways":["172.20.0.77"],"destinations":["0.0.0.0/0"],"except":[],"mtu":1500,"namespaces":["x"],"selectable":null,"routers":["y"],"clients":["10.0.0.0/8"],"routerCidrs":["10.0.7.0/24"]}},"egressPort":4789}`,
 		`{"Egress":{"a":null,"a":{}},"egressPort":"5555","runtimeConfig":{"io.kubernetes.cri.pod-annotations":{"cni-ipvlan-vpc-k8s/egress":"a"}}}`)...)
 }
 
@@ -74,6 +74,9 @@ func TestConfigMistakes(t *testing.T) {
 		{"the gateway in a destination", one(gateways, `"destinations": ["172.20.0.0/16"]`), "destinations: 172.20.0.0/16: the gateway 172.20.0.77 is in it"},
 		{"the gateway itself", one(gateways, `"destinations": ["172.20.0.77"]`), "destinations: 172.20.0.77/32: the gateway 172.20.0.77 is in it"},
 		{"Services with public addresses", one(`"gateways": ["198.51.100.7"]`, `"destinations": ["0.0.0.0/0"]`), "name a smaller destination, or the CIDR of the Services in except"},
+		{"the metadata service", one(gateways, `"destinations": ["169.254.169.254"]`), "destinations: 169.254.169.254/32: no router forwards to 169.254.0.0/16"},
+		{"the metadata service by IPv6", one(`"gateways": ["fd00::77"]`, `"destinations": ["fd00:ec2::254"]`), "no router forwards to fd00:ec2::/32"},
+		{"routerCidrs", one(gateways, partner, `"routerCidrs": ["10.0.7.1/24"]`), "routerCidrs: \"10.0.7.1/24\": the address has bits that the mask does not cover"},
 		{"no clients", egresses(`"one": {` + gateways + `, ` + partner + `}`), "namespaces or selectable must be specified"},
 		{"routers of IPv6 that serve anybody", one(`"gateways": ["fd00::77"]`, `"destinations": ["3fff::/64"]`, `"routers": ["x"]`), "clients must be specified with an IPv6 gateway"},
 		{"MTU", one(gateways, partner, `"mtu": 576`), "mtu: 576: want 0"},

@@ -19,10 +19,17 @@ func private() []netip.Prefix {
 		"100.64.0.0/10",  // RFC 6598
 		"169.254.0.0/16", // RFC 3927; the metadata service, DNS of the node
 		"127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32",
-		"fc00::/7",  // RFC 4193; Services, the metadata service
-		"fe80::/10", // RFC 4291
+		"fc00::/7",      // RFC 4193; Services
+		"fd00:ec2::/32", // the metadata service, DNS of the VPC
+		"fe80::/10",     // RFC 4291
 		"ff00::/8",
 	)
+}
+
+// never are networks that no destination may be in: each node, and each ENI, has its own. A router that forwarded there would let its
+// clients ask the metadata service as the router, past the proxy of its node.
+func never() []netip.Prefix {
+	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
 
 func prefixes(texts ...string) (all []netip.Prefix) {
@@ -83,3 +90,46 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 
 // single is the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// A layer is prefixes to which a router forwards, or does not. The layers before it have the longer prefixes within these.
+type layer struct {
+	pass bool
+	to   []netip.Prefix
+}
+
+// layers are the destinations of a family, as a router sees them: the longest prefix decides, as in the table of routes that a client
+// gets. own are the networks that the router reaches by its ENI. Beyond all layers nothing passes.
+func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
+	refuse := e.spared(f, own, e.gateways)
+	pass := slices.DeleteFunc(of(f, e.destinations), func(d netip.Prefix) bool { return slices.Contains(refuse, d) })
+	for _, p := range pass {
+		all = put(all, depth(p, true, pass, refuse), p)
+	}
+	for _, p := range refuse {
+		all = put(all, depth(p, false, pass, refuse), p)
+	}
+	return slices.DeleteFunc(all, func(l layer) bool { return len(l.to) == 0 })
+}
+
+// put adds a prefix to the layer i. Every second layer passes.
+func put(all []layer, i int, p netip.Prefix) []layer {
+	for len(all) <= i {
+		all = append(all, layer{pass: len(all)%2 == 1})
+	}
+	all[i].to = append(all[i].to, p)
+	return all
+}
+
+// depth is the layer of a prefix: beyond all prefixes within it that have the other verdict.
+func depth(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
+	others := pass
+	if passes {
+		d, others = 1, refuse
+	}
+	for _, o := range others {
+		if p.Bits() < o.Bits() && p.Contains(o.Addr()) {
+			d = max(d, 1+depth(o, !passes, pass, refuse))
+		}
+	}
+	return d
+}

@@ -19,10 +19,11 @@
 // The outer addresses of all packets are the pods' own, as EC2's source check wants it.
 //
 // The files: client.go and router.go are what the two kinds get, pod.go is what both need to
-// know, destinations.go is what leaves by a tunnel, and role.go who may.
+// know, destinations.go is what leaves by a tunnel, role.go who may, end.go is DEL, and check.go is CHECK.
 //
 // The invariants: a pod that is neither client nor router gets nothing. Everything is in the
-// pod's namespace. Only connections that the pod begins use the tunnel.
+// pod's namespace. Only connections that the pod begins use the tunnel. Where a part of it is missing, what would take the
+// tunnel goes nowhere: no packet to a destination leaves by the address of the client, or of a node.
 package egress
 
 import (
@@ -56,7 +57,11 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 		return r.Prev, nil
 	}
 	return r.Prev, nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
-		w, err := wiring(r, role, pod)
+		p, err := readPod(r, pod)
+		if err != nil || p == nil {
+			return err
+		}
+		w, err := p.wiring(r, role)
 		if err == nil {
 			err = w.Add()
 		}
@@ -73,55 +78,6 @@ func unavailable(err error) error {
 		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra; Linux 5.10 is too old for an egress", "egress: %w", err)
 }
 
-// check looks for the tunnel, the rules, and the table.
-func check(ctx context.Context, r *plugin.Request[Config]) error {
-	role, err := r.Config.role(r.Pod)
-	if err != nil || role.none() || r.Prev == nil {
-		return err
-	}
-	return nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
-		w, err := wiring(r, role, pod)
-		if err != nil {
-			return err
-		}
-		return lasting(w).Check()
-	})
-}
-
-// lasting is the part of a wiring that stays as it is when the configuration names other
-// destinations or clients: that applies to new pods. Other plugins may change sysctls and MTUs. Clients
-// of an earlier release have no rule of the number prefPast.
-func lasting(w nl.Wiring) (rest nl.Wiring) {
-	for _, s := range w {
-		switch o := s.Object.(type) {
-		case nl.Route, nl.Sysctl:
-			continue
-		case nl.Rule:
-			if o.Pref == prefPast {
-				continue
-			}
-		case nl.Tunnel:
-			o.MTU = 0
-			s.Object = o
-		case nl.Table:
-			s.Object = anyTable{o}
-		}
-		rest = append(rest, s)
-	}
-	return rest
-}
-
-// anyTable is a table whose rules may be those of another configuration.
-type anyTable struct{ nl.Table }
-
-func (t anyTable) Check(n *nl.NS) error {
-	err := t.Table.Check(n)
-	if errors.Is(err, nl.ErrOtherRules) {
-		return nil
-	}
-	return err
-}
-
 // del deletes what the pod has, if its configuration gives it anything. What cannot be deleted
 // does not fail DEL, because it ends with the namespace.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
@@ -129,7 +85,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 		return nil // a pod that was refused has nothing
 	}
 	err := nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
-		if err := remains(pod, nl.PodGroup(r.Digest())).Del(); err != nil {
+		if err := end(pod, r.IfName, nl.PodGroup(r.Digest())); err != nil {
 			slog.Warn("DEL could not remove the pod's egress: it ends with the pod's namespace", "error", err)
 		}
 		return nil

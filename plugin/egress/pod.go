@@ -63,13 +63,8 @@ type pod struct {
 	routes []netip.Prefix // all that the pod's main table has, default routes excepted
 }
 
-// wiring is what a pod gets for its role. A further attachment of a pod, as Multus makes it, gets
-// nothing: the tunnel has the address of the first.
-func wiring(r *plugin.Request[Config], role role, ns *nl.NS) (nl.Wiring, error) {
-	p, err := readPod(r, ns)
-	if err != nil || p == nil {
-		return nil, err
-	}
+// wiring is what a pod gets for its role.
+func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	if role.router != "" {
 		return p.router(r.Config.Egresses[role.router])
 	}
@@ -85,7 +80,7 @@ func wiring(r *plugin.Request[Config], role role, ns *nl.NS) (nl.Wiring, error) 
 	return p.client(all)
 }
 
-// readPod returns nil for a further attachment.
+// readPod returns nil for a further attachment of a pod, as Multus makes it. That gets nothing: the tunnel has the address of the first.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -170,11 +165,19 @@ func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
 		mtu = most
 	}
 	name := linkName(f)
-	objects = append(objects, nl.FOU{Local: local, Port: p.port}, nl.Tunnel{Name: name, Local: local, Port: p.port, MTU: mtu, Group: p.group})
+	objects = append(objects, nl.Tunnel{Name: name, Local: local, Port: p.port, MTU: mtu, Group: p.group})
 	if f == nl.IPv6 { // runtimes disable IPv6 in new namespaces
 		return append(objects, nl.Sysctl{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "0"})
 	}
 	return append(objects, p.anySource()...)
+}
+
+// doors are the UDP ports by which packets come out of the tunnels.
+func (p *pod) doors(families []nl.Family) (objects []nl.Object) {
+	for _, f := range families {
+		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})
+	}
+	return objects
 }
 
 // anySource turns rp_filter off, the check whether a route leads back by the link of a packet. A
@@ -188,37 +191,4 @@ func (p *pod) anySource() (objects []nl.Object) {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"})
 	}
 	return objects
-}
-
-// remains is all that a pod may have of ours by an attachment, whose links are in a group. The
-// tunnels are there first and go last. So without them there is nothing. A tunnel of another group
-// is of another attachment, or of another pod to which the path of the namespace now leads.
-func remains(ns *nl.NS, group uint32) (w nl.Wiring) {
-	add := func(o nl.Object) { w = append(w, nl.Step{NS: ns, Object: o}) }
-	links, err := ns.Links()
-	if err != nil {
-		return nil
-	}
-	for _, l := range links {
-		if local, port, is := l.Tunnel(); is && l.Group == group && (l.Name == Link4 || l.Name == Link6) {
-			add(nl.FOU{Local: local, Port: port})
-			add(nl.Tunnel{Name: l.Name, Local: local, Port: port})
-		}
-	}
-	if len(w) == 0 {
-		return nil
-	}
-	add(nl.Table{Family: "inet", Name: Table})
-	for _, f := range nl.Families {
-		for pref := prefPast; pref < prefPast+rules; pref++ {
-			add(nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol})
-		}
-	}
-	routes, err := ns.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
-	for _, r := range routes {
-		if err == nil && (r.Table == TableOut || r.Table == tableBack) {
-			add(r) // a route that only throws has no link that would take it along
-		}
-	}
-	return w
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// router is what a router gets: the tunnel, the right to forward, and two tables of routes.
+// router is what a router gets: the tunnel, the right to forward, and two tables of routes. The table of netfilter comes before all, and
+// the UDP port of the tunnel comes last. So each packet of a client finds all of it.
 //
 // What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI: not by
 // the node, as the router's own packets to the internet do. What answers it carries a mark,
@@ -19,25 +20,26 @@ import (
 // whom it is about, by the same way: about the MTU of its ENI to the client, about the MTU of
 // the tunnel to the destination (fwmark_reflect). No client has a route or a link of its own here.
 func (p *pod) router(e Egress) (nl.Wiring, error) {
-	var objects []nl.Object
 	families := p.families(e)
 	if len(families) == 0 {
 		return nil, plugin.Errorf(plugin.CodeRefused, "give the egress a gateway of the routers' family",
 			"the gateways of the router's egress are %v, but the pod has only %v", e.gateways, p.addrs)
 	}
+	objects := []nl.Object{p.routerTable(families, e)}
 	for _, f := range families {
 		if !p.hop(f).IsValid() {
 			return nil, plugin.Errorf(plugin.CodeInvalid, "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before it in the chain",
 				"egress: prevResult names no gateway for %s, so a router has no way to the VPC", p.addr(f))
 		}
+		objects = append(objects, p.routesOut(f)...)
+		objects = append(objects, p.routerRules(f)...)
 		objects = append(objects, forwards(f)...)
-		objects = append(objects, p.tunnel(f, e.MTU)...)
 	}
-	objects = append(objects, p.routerTable(families, e.clients))
 	for _, f := range families {
-		objects = append(objects, p.routerRoutes(f)...)
+		objects = append(objects, p.tunnel(f, e.MTU)...)
+		objects = append(objects, p.routeBack(f))
 	}
-	return p.steps(objects), nil
+	return p.steps(append(objects, p.doors(families)...)), nil
 }
 
 func forwards(f nl.Family) []nl.Object {
@@ -47,64 +49,95 @@ func forwards(f nl.Family) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
-// routerRoutes are the tables, and the rules that choose one. A packet of the router itself that a
-// program binds to the ENI's link leaves as its clients' do: so a readiness probe can try the way.
-func (p *pod) routerRoutes(f nl.Family) []nl.Object {
-	link, proto := linkName(f), nl.RouteProtocol
-	rule := func(pref int, r nl.Rule) nl.Rule {
-		r.Pref, r.Family, r.Protocol = pref, f, proto
-		return r
-	}
-	// The subnet is on the link: the VPC need not send back what is for another pod of the ENI.
-	var objects []nl.Object
+// routesOut are the routes of what came out of the tunnel. The subnet is on the link: the VPC need not send back what is for another
+// pod of the ENI.
+func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
-			objects = append(objects, nl.Route{Dst: dst.Masked(), Dev: p.nic.Name, Table: TableOut, Protocol: proto})
+			objects = append(objects, nl.Route{Dst: dst.Masked(), Dev: p.nic.Name, Table: TableOut, Protocol: nl.RouteProtocol})
 		}
 	}
-	return append(objects,
-		nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: TableOut, Protocol: proto},
-		nl.Route{Dst: f.Everywhere(), Dev: link, Src: p.addr(f), Table: tableBack, Protocol: proto},
+	return append(objects, nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4, Table: TableOut, Protocol: nl.RouteProtocol})
+}
+
+// routeBack leads answers into the tunnel.
+func (p *pod) routeBack(f nl.Family) nl.Object {
+	return nl.Route{Dst: f.Everywhere(), Dev: linkName(f), Src: p.addr(f), Table: tableBack, Protocol: nl.RouteProtocol}
+}
+
+// routerRules choose a table. A packet of the router itself that a program binds to the ENI's link leaves as its clients' do: so a
+// readiness probe can try the way.
+func (p *pod) routerRules(f nl.Family) []nl.Object {
+	link := linkName(f)
+	rule := func(pref int, r nl.Rule) nl.Rule {
+		r.Pref, r.Family, r.Protocol = pref, f, nl.RouteProtocol
+		return r
+	}
+	return []nl.Object{
 		rule(prefOut, nl.Rule{IIF: link, Table: nl.MainTable, MinLen: 1}),
 		rule(prefAway, nl.Rule{IIF: link, Table: TableOut}),
 		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),                 // errors about clients' packets
 		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}), // errors about answers
 		rule(prefBack+2, nl.Rule{Mark: answer, Mask: answer, Table: tableBack}),
-		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}))
+		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}),
+	}
 }
 
 // routerTable is what a router forwards, and how.
 //
-// It forwards only what comes out of the tunnel from addresses of clients, and what answers that,
-// besides what the service loop may forward by the pair. A packet that belongs to no connection
-// would keep its source (ct state invalid), so it is dropped. The router itself is nobody's
+// It forwards what comes out of the tunnel from addresses of clients to destinations of the egress, and what answers that, besides what
+// the service loop may forward by the pair. Nothing of the tunnel leaves by the pair: there are the node, its proxy for the
+// metadata service, and all Services. A connection that has passed once has the mark, and its further packets are not compared again. A
+// packet that belongs to no connection would keep its source (ct state invalid), so it is dropped. The router itself is nobody's
 // destination in the tunnel.
-func (p *pod) routerTable(families []nl.Family, clients []netip.Prefix) nl.Table {
+func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
-	refuse := func(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
-	input := append(onlyInUDP(), refuse(in))
-	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), refuse(in, out), {in, nl.ClampMSS()}, {out, nl.ClampMSS()}}
+	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark), nl.Count(), nl.Accept()}, refuse(in, out)}
+	for _, pair := range p.links[1:] {
+		forward = append(forward, refuse(in, nl.OIFName(pair)))
+	}
+	forward = append(forward, nl.NFRule{in, nl.ClampMSS()}, nl.NFRule{out, nl.ClampMSS()})
 	nat := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}
 	for _, f := range families {
-		if vpc := of(f, p.vpc); len(vpc) > 0 { // where a service loop is none, a client's node sends for it; clients may be of another VPC
-			input = append(input, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(append(vpc, of(f, clients)...)...)))
-		}
-		forward = append(forward, nl.NFRule{in, nl.SAddr(p.served(f, clients)...), nl.Count(), nl.Accept()})
+		forward = append(forward, p.passing(f, e)...)
 		nat.Rules = append(nat.Rules, p.translate(f)...)
 	}
 	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()}, refuse(out))
 	for _, pair := range p.links[1:] {
 		forward = append(forward, nl.NFRule{nl.IIFName(pair), nl.Accept()}, nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
 	}
-	return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{
+	return nl.Table{Family: "inet", Name: Table, Of: e.text(), Chains: []nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
-			{in, nl.SetCTMark(mark), nl.SetMark(mark)},
+			{in, nl.SetMark(mark)},
 			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(answer)},
 		}},
-		{Name: "input", Type: "filter", Hook: "input", Rules: input},
+		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, func(f nl.Family) []netip.Prefix { return p.served(f, e.clients) }), refuse(in))},
 		{Name: "forward", Type: "filter", Hook: "forward", Policy: "drop", Rules: forward},
 		nat,
 	}}
+}
+
+// refuse is a rule that drops, and counts.
+func refuse(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
+
+// passing are the rules about the beginning of connections by the tunnel.
+func (p *pod) passing(f nl.Family, e Egress) (rules []nl.NFRule) {
+	in, from := nl.IIFName(anyLink), p.served(f, e.clients)
+	for _, l := range e.layers(f, of(f, p.vpc)) {
+		if !l.pass {
+			rules = append(rules, refuse(in, nl.DAddr(l.to...)))
+			continue
+		}
+		rule := nl.NFRule{in}
+		if len(from) > 0 {
+			rule = append(rule, nl.SAddr(from...))
+		}
+		if len(from) == 0 || !slices.Contains(l.to, f.Everywhere()) {
+			rule = append(rule, nl.DAddr(l.to...))
+		}
+		rules = append(rules, append(rule, nl.Count(), nl.SetCTMark(mark), nl.Accept()))
+	}
+	return rules
 }
 
 // of are the prefixes of a family.
@@ -112,14 +145,15 @@ func of(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// served are the addresses of clients of a family. In IPv6 the configuration names them.
+// served are the addresses of clients of a family: those that the configuration names, or else all that the router reaches by its ENI.
+// In IPv6 the configuration names them.
 func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{of(f, clients), of(f, p.vpc)} {
 		if len(all) > 0 {
 			return all
 		}
 	}
-	return []netip.Prefix{f.Everywhere()}
+	return nil
 }
 
 // translate gives the router's address to what came out of the tunnel. Its ports are lower than

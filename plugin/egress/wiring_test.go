@@ -38,7 +38,7 @@ func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 	}
 	var best nl.Route
 	for _, s := range w {
-		if r, is := s.Object.(nl.Route); is && r.Dst.Contains(a) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits()) {
+		if r, is := s.Object.(nl.Route); is && r.Dst.Contains(a) && (!best.Dst.IsValid() || r.Dst.Bits() > best.Dst.Bits() || r.Dst == best.Dst && r.Metric < best.Metric) {
 			best = r
 		}
 	}
@@ -72,11 +72,55 @@ func TestRouterTakesClients(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"udp dport 5555 ip saddr != { 10.0.0.0/16, 10.64.0.0/16, 100.64.0.0/16 } counter drop",
-		`iifname "egress*" ip saddr { 10.64.0.0/16, 100.64.0.0/16 } counter accept`,
+		"udp dport 5555 ip saddr != { 10.64.0.0/16, 100.64.0.0/16 } counter drop",
+		`iifname "egress*" ip saddr { 10.64.0.0/16, 100.64.0.0/16 } counter ct mark set ct mark | 0x40000000 accept`,
 	} {
 		if !strings.Contains(w.String(), want) {
 			t.Errorf("want %s in\n%s", want, w)
+		}
+	}
+}
+
+// TestClientKnowsRouters: with routerCidrs, a client takes packets of the tunnel only from there. If one of its egresses does not tell
+// its routers, nobody knows.
+func TestClientKnowsRouters(t *testing.T) {
+	c := config(t, egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"], "routerCidrs": ["10.0.7.0/24"]}`,
+		`"b": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "namespaces": ["x"]}`))
+	for _, tt := range []struct {
+		of   []Egress
+		want bool
+	}{{[]Egress{c.Egresses["a"]}, true}, {[]Egress{c.Egresses["a"], c.Egresses["b"]}, false}} {
+		w, err := aPod(nil).client(tt.of)
+		if err != nil || strings.Contains(w.String(), "udp dport 5555 ip saddr != 10.0.7.0/24 counter drop") != tt.want {
+			t.Errorf("%v, want the rule: %v\n%s", err, tt.want, w)
+		}
+	}
+}
+
+// TestRouterForwards: a router forwards to what its clients send into the tunnel, and to nothing else.
+func TestRouterForwards(t *testing.T) {
+	for _, tt := range []struct{ egress, yes, no string }{
+		{`"destinations": ["203.0.113.0/24"]`, "203.0.113.1", "203.0.114.1 10.0.0.1 172.20.0.10 169.254.169.254 100.64.0.9 3fff::1"},
+		{`"destinations": ["0.0.0.0/0", "::/0"], "except": ["2600:1f18::/56", "198.51.100.0/24"]`, "203.0.113.1 3fff::1",
+			"198.51.100.9 10.9.9.9 172.20.0.10 169.254.169.254 169.254.170.23 127.0.0.1 224.0.0.1 fd00:ec2::254 fe80::1 2600:1f18::1 fd00:20::10"},
+		{`"destinations": ["0.0.0.0/0", "10.0.0.0/8", "10.0.9.0/24"], "except": ["10.0.9.9"]`, "8.8.8.8 10.9.9.9 10.0.9.8", "10.0.9.9 10.0.0.5 172.20.0.77 169.254.169.254"},
+		{`"destinations": ["100.64.0.0/16"]`, "100.64.0.9", "100.65.0.1 10.0.0.1"},
+		{`"destinations": ["168.0.0.0/6", "fc00::/7"], "except": ["fd00:20::/108"]`, "169.253.0.1 fd00:1::1", "169.254.169.254 fd00:ec2::254 fd00:20::10"},
+	} {
+		e := config(t, egresses(`"e": {"gateways": ["172.20.0.77", "fd00:20::77"], "namespaces": ["x"], `+tt.egress+`}`)).Egresses["e"]
+		for want, texts := range map[bool]string{true: tt.yes, false: tt.no} {
+			for text := range strings.FieldsSeq(texts) {
+				a, got := netip.MustParseAddr(text), false
+				for _, l := range e.layers(nl.FamilyOf(a), prefixes("10.0.0.0/16", "100.64.0.0/16", "2600:1f18::/56")) {
+					if _, in := longest(l.to, a); in {
+						got = l.pass
+						break
+					}
+				}
+				if got != want {
+					t.Errorf("%s: %s: forwards %v, want %v", tt.egress, a, got, want)
+				}
+			}
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net"
 	"net/netip"
@@ -20,6 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
@@ -41,8 +43,37 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 			found = append(found, withoutRouters(ctx, name, n.Egresses[name], n.UDPPort())...)
 		}
 	}
+	lost, unread := p.egressLost(ports)
 	more, err := p.egressPods(ctx, ports)
-	return append(found, more...), err
+	return slices.Concat(found, lost, more), errors.Join(unread, err)
+}
+
+// egressLost looks at each pod of the networks for what its egress has lost.
+func (p *Node) egressLost(ports map[string]int) (found []Finding, failed error) {
+	seen := map[registry.Key]bool{} // a pod has a lease for each address
+	for _, l := range p.state.Leases.All() {
+		if _, is := ports[l.Network]; !is || l.NIC > 0 || l.NetNS == "" || seen[l.Key] {
+			continue
+		}
+		seen[l.Key] = true
+		ns, err := nl.Open(l.NetNS, l.NetNS)
+		if err == nil {
+			err = errors.Join(egress.Lost(ns, l.IfName), ns.Close())
+		}
+		switch {
+		case errors.Is(err, egress.ErrLost):
+			found = append(found, lostEgress(view.Owner(l), err))
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // it has ended, or is neither client nor router
+			failed = errors.Join(failed, err)
+		}
+	}
+	return found, failed
+}
+
+// lostEgress is the finding of a pod that is not whole.
+func lostEgress(pod string, err error) Finding {
+	return Finding{Severity: severe, About: "pod " + pod, Means: err.Error(),
+		Do: "delete the pod: its successor gets all of it. Look for the program that removed it. A pod of an earlier release has less, and is reported, too"}
 }
 
 // egressKernel tries a tunnel of each family that the gateways have.
