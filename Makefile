@@ -223,10 +223,11 @@ bench-check: build $(PEERS)/ptp
 programs:
 	$(GOBUILD) -o $(OUT)/ $$(go list ./... | grep '/$(NAME)/.*/$(NAME)[a-z-]*$$')
 
+install: GOBUILD_FLAGS += -buildvcs=auto
 install: build
 	$(MAKE) -s files
 
-# Each program by a rename: whoever starts it meanwhile has the old one or the new one. The plugin that executes another comes last.
+# Each program by a rename: a process that starts it meanwhile has the old one or the new one. The plugin that executes another comes last.
 files:
 	put() { install -D -m755 $$1 $$2.new && mv -f $$2.new $$2; }; set -e; \
 	for p in -ipam -ipvlan -unnumbered-ptp -egress ''; do put $(OUT)/$(NAME)$$p $(DESTDIR)$(BIN)/$(NAME)$$p; done; \

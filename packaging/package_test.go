@@ -142,13 +142,16 @@ func files(t *testing.T, root string) []string {
 }
 
 func tarball(t *testing.T, file string) {
-	want := "cni-ipvlan-vpc-k8s\ncni-ipvlan-vpc-k8s-ipam\ncni-ipvlan-vpc-k8s-ipvlan\ncni-ipvlan-vpc-k8s-unnumbered-ptp\ncni-ipvlan-vpc-k8s-egress\ncni-ipvlan-vpc-k8s-tool\n"
-	if got := command(t, "tar", "-tzf", file); got != want {
-		t.Errorf("it has\n%s", got)
+	want := strings.Fields("cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s-ipam cni-ipvlan-vpc-k8s-ipvlan cni-ipvlan-vpc-k8s-unnumbered-ptp " +
+		"cni-ipvlan-vpc-k8s-egress cni-ipvlan-vpc-k8s-tool cni-tool cni-ipvlan-vpc-k8s-links")
+	units := strings.Fields(command(t, "find", "../systemd/", "-mindepth", "2", "-type", "f", "-printf", "systemd/%P "))
+	got := slices.DeleteFunc(strings.Fields(command(t, "tar", "-tzf", file)), func(name string) bool { return strings.HasSuffix(name, "/") })
+	if d := cmp.Diff(slices.Sorted(slices.Values(append(want, units...))), slices.Sorted(slices.Values(got))); d != "" || len(units) < 10 {
+		t.Errorf("the archive has other files (-want +got):\n%s", d)
 	}
 	dir := t.TempDir()
 	command(t, "tar", "-C", dir, "-xzf", file)
-	version := strings.TrimSpace(strings.TrimPrefix(command(t, dir+"/cni-ipvlan-vpc-k8s-tool", "--version"), "cni-ipvlan-vpc-k8s-tool version "))
+	version := strings.TrimSpace(strings.TrimPrefix(command(t, dir+"/cni-tool", "version"), "cni-tool version "))
 	if version != "(devel)" && !strings.Contains(file, "-"+version+".tar.gz") {
 		t.Errorf("%s has version %s", file, version)
 	}

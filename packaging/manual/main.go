@@ -46,7 +46,7 @@ func write(dir string) error {
 		return err
 	}
 	for name, text := range map[string]string{
-		"man/man8/" + tool.Name + ".8":                     page,
+		"man/man8/" + tool.Name + ".8":                     page + sections,
 		"bash-completion/completions/" + tool.Name:         bash, // it takes the program's name from the file's
 		"zsh/site-functions/_" + tool.Name:                 strings.ReplaceAll(zsh, "$PROG", tool.Name+" "+alias),
 		"fish/vendor_completions.d/" + tool.Name + ".fish": fish,

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package packaging
+
+import (
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+)
+
+// maxPodsKey matches the number of pods in a file for a platform.
+var maxPodsKey = regexp.MustCompile(`(?i)max-?pods(?:PerNode)?\\?"?\s*[:=]\s*"?(\d+)`)
+
+// TestMaxPods wants the files for platforms to have the number that cni-tool maxpods prints on their instance type, an m5.large. Nodes
+// of Karpenter come with their addresses, and have as many pods.
+func TestMaxPods(t *testing.T) {
+	files, err := filepath.Glob("platforms/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, checked := maxPodsOf(t, "m5.large"), 0
+	for _, file := range files {
+		text, want := read(t, file), want
+		if m := regexp.MustCompile(`ipPrefixCount: (\d+)`).FindStringSubmatch(text); m != nil {
+			prefixes, _ := strconv.Atoi(m[1])
+			want = strconv.Itoa(16 * prefixes) // a prefix is a /28
+		}
+		for _, m := range maxPodsKey.FindAllStringSubmatch(text, -1) {
+			if checked++; m[1] != want {
+				t.Errorf("%s: %s: want %s pods", file, m[0], want)
+			}
+		}
+	}
+	if checked < 8 {
+		t.Errorf("%d numbers found", checked)
+	}
+}
+
+// maxPodsOf returns what the tool prints on an instance of the type.
+func maxPodsOf(t *testing.T, instanceType string) string {
+	t.Helper()
+	sim, err := ec2sim.New(ec2sim.Config{
+		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-a", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/24")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err := sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec2, metadata := httptest.NewServer(sim), httptest.NewServer(node.Metadata())
+	defer ec2.Close()
+	defer metadata.Close()
+	c := exec.Command("../bin/cni-ipvlan-vpc-k8s-tool", "maxpods")
+	c.Env = append(os.Environ(), "AWS_ENDPOINT_URL_EC2="+ec2.URL, "AWS_EC2_METADATA_SERVICE_ENDPOINT="+metadata.URL,
+		"CNI_IPVLAN_VPC_STATE_DIR="+t.TempDir())
+	out, err := c.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out))
+}
