@@ -150,11 +150,23 @@ func (c Chart) Width(b Bar) float64 {
 	return most * b.Figure / c.longest
 }
 
+// row returns the y of a chart's bar.
+func row(i int) int { return 44 + 26*i }
+
+// height returns that of the picture, in which the chart with the most bars has room.
+func height(charts []Chart) (most int) {
+	for _, c := range charts {
+		most = max(most, row(len(c.Bars))+5)
+	}
+	return most
+}
+
 //go:embed speed.svg.tmpl
 var svg string
 
 var drawing = template.Must(template.New("svg").Funcs(template.FuncMap{
 	"column": func(i int) int { return 10 + 490*i },
-	"row":    func(i int) int { return 44 + 26*i },
+	"row":    row,
+	"height": height,
 	"add":    func(a int, b float64) float64 { return float64(a) + b },
 }).Parse(svg))

@@ -5,8 +5,11 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"testing"
 )
 
@@ -25,6 +28,31 @@ func TestPlot(t *testing.T) {
 		}
 		if !bytes.Equal(got.Bytes(), want) {
 			t.Errorf("docs/%s does not show the figures of %q: run make plot", name, from)
+		}
+	}
+}
+
+// TestInside wants all bars and figures inside the picture, also those of a chart with more bars than the other.
+func TestInside(t *testing.T) {
+	for _, name := range []string{"speed.svg", "fleet.svg"} {
+		text, err := os.ReadFile(docs + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var width, height int
+		if _, err := fmt.Sscanf(string(regexp.MustCompile(`viewBox="0 0 \d+ \d+"`).Find(text)), `viewBox="0 0 %d %d"`, &width, &height); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		column := 0
+		for _, m := range regexp.MustCompile(`translate\((\d+) (\d+)\)|<text x="([\d.]+)" y="14">(\d[\d.]*)<`).FindAllSubmatch(text, -1) {
+			x, _ := strconv.Atoi(string(m[1]))
+			y, _ := strconv.Atoi(string(m[2]))
+			column = max(column, x)
+			end, _ := strconv.ParseFloat(string(m[3]), 64)
+			const digit = 9 // of a font of 13 pixels, at most
+			if right := column + int(end) + digit*len(m[4]); right > width || y+18 > height {
+				t.Errorf("%s: %q ends at %d, %d, outside %d, %d", name, m[0], right, y+18, width, height)
+			}
 		}
 	}
 }
