@@ -10,6 +10,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
@@ -18,11 +19,13 @@ func allocate() *cli.Command {
 		Name:  "allocate-first-available",
 		Usage: "Allocate a private IP on the first available interface",
 		Description: `It assigns addresses to the first ENI, by device index, that has room. The
-next pods find them. It passes over ENIs for which pods have asked:
+next pods find them. It passes over ENIs for which pods have asked, and, unless
+--index says otherwise, those below interfaceIndex of the configuration:
 
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "index", Usage: "begin with the ENI at device index `N`; 0 is the boot ENI"},
+			conf.Flag(),
+			&cli.IntFlag{Name: "index", DefaultText: "interfaceIndex", Usage: "begin with the ENI at device index `N`; 0 is the boot ENI"},
 			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {
@@ -30,7 +33,11 @@ next pods find them. It passes over ENIs for which pods have asked:
 			if err != nil {
 				return err
 			}
-			p, err := cli.OpenPool(lease.Policy{MinIndex: c.Int("index")})
+			first := c.Int("index")
+			if !c.IsSet("index") {
+				first = conf.LowestIndex(c.String("config"))
+			}
+			p, err := cli.OpenPool(lease.Policy{MinIndex: first})
 			if err != nil {
 				return err
 			}

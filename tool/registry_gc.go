@@ -32,8 +32,9 @@ It unassigns addresses that have been free for this time. It ends the leases of
 pods that have ended without a DEL, and deletes their rules. It deletes ENIs that
 the ipam plugin has made and that are empty. Where pods get routes to the peers of
 the VPC, it asks EC2 for them once an hour. It answers nothing. If it could not do
-all of it, the exit status is 1, and the next run continues. While nobody can
-read the configuration, it releases nothing.
+all of it, the exit status is 1, and the next run continues. While a configuration
+has a mistake, it releases nothing. Without any configuration, the defaults count:
+nothing keeps what is free.
 
 It only collects. What the node has lost of its pods' network, the command repair
 puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.JSON("deleted ended prefixes rules unassigned"),

@@ -14,7 +14,7 @@ import (
 func registryList() *cli.Command {
 	return &cli.Command{
 		Name:        "registry-list",
-		Usage:       "List all known free IPs in the internal registry",
+		Usage:       "List all known free IPs in the internal registry, also those that cool",
 		Description: cli.JSON("[] ip released_on (null: never used) eni"),
 		Action: func(c *cli.Context) error {
 			s, err := cli.ViewRegistry()

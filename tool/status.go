@@ -47,7 +47,11 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 				return err
 			}
 			now, config := time.Now(), c.String("config")
-			n := view.StatusOf(s, conf.MostENIs(config, s), conf.ReuseWaits(config), conf.Misfits(config), now)
+			links, err := view.LinkNames()
+			if err != nil {
+				return err
+			}
+			n := view.StatusOf(s, conf.MostENIs(config, s), conf.ReuseWaits(config), conf.Misfits(config), links, now)
 			pods, unread := egressPods(config, s)
 			n.Egress = view.EgressStatusOf(pods)
 			return errors.Join(cli.Answer(c, n, func(w io.Writer) { n.Print(w, now) }), unread)

@@ -107,6 +107,19 @@ func PoliciesOf(path, network string) []lease.Policy {
 	return nil
 }
 
+// LowestIndex returns the lowest interfaceIndex of the conflists, and 0 without any. No pod of the node gets an address of an ENI below.
+func LowestIndex(path string) int {
+	files, _ := conflistsAt(path) // without files there are no policies
+	var indices []int
+	for _, p := range policies(files) {
+		indices = append(indices, p.MinIndex)
+	}
+	if len(indices) == 0 {
+		return 0
+	}
+	return slices.Min(indices)
+}
+
 // MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0: nobody knows yet.
 func MostENIs(path string, s *registry.State) int {
 	files, _ := conflistsAt(path) // without files there are no policies

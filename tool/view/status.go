@@ -28,10 +28,12 @@ type Status struct {
 }
 
 // StatusOf reads it from the registry. The node may have at most so many ENIs. The addresses of a pool cool for wait, and
-// misfit says why an ENI that others have attached serves no pods.
-func StatusOf(s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string, now time.Time) Status {
+// misfit says why an ENI that others have attached serves no pods. The node has links with the names of links, by MAC address.
+func StatusOf(s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string, links map[string]string,
+	now time.Time) Status {
 	all := Tally(s, wait, now)
-	return Status{Instance: instanceOf(s, most), Work: workOf(s, now), Pools: poolsOf(s, all), ENIs: enisOf(s, all, misfit, now), Addrs: cli.List(all)}
+	return Status{Instance: instanceOf(s, most), Work: workOf(s, now), Pools: poolsOf(s, all), ENIs: enisOf(s, all, misfit, links, now),
+		Addrs: cli.List(all)}
 }
 
 // An instanceStatus is the machine, and how full it is.
@@ -149,13 +151,16 @@ type eniStatus struct {
 	Why    string     `json:"why" head:"-"`         // it is unused; else ""
 }
 
-func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, now time.Time) []eniStatus {
+func enisOf(s *registry.State, all []Holding, misfit func(registry.ENI) string, links map[string]string, now time.Time) []eniStatus {
 	enis, exclusive := []eniStatus{}, s.Exclusive()
 	for id, e := range s.ENIs {
 		n := count(all, func(h Holding) bool { return h.ENI == id })
 		state, why := stateOf(e, exclusive[id], now), misfit(e)
 		if why != "" && (state == "serving" || state == "idle") {
 			state = "unused"
+		}
+		if state == "serving" && e.Link != "" && links[e.MAC] == "" { // it was there, and no ADD has missed it yet
+			state = "no-link"
 		}
 		enis = append(enis, eniStatus{id, e.Link, e.Index, e.Card, conf.PoolName(e.Pool), n, len(e.Prefixes), state, Moment(e.Missed), why})
 	}
@@ -191,6 +196,9 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 // printMissed writes what it means that the link of an ENI is not on the node.
 func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	if e.Missed == nil {
+		if e.State == "no-link" {
+			fmt.Fprintf(w, "%s has no link on this node: its pods have lost their network. The next ADD or registry-gc finds out why\n", e.ID)
+		}
 		return
 	}
 	since := Brief(now.Sub(*e.Missed))
@@ -210,7 +218,7 @@ func (n Status) Print(w io.Writer, now time.Time) {
 	case n.Instance.ID == "" && len(n.Addrs) > 0:
 		fmt.Fprintln(w, "the registry knows no ENI and no pod yet: it is the original's, and the next ADD or collection adds them")
 	case n.Instance.ID == "":
-		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address yet")
+		fmt.Fprintln(w, "the registry is empty: no pod has asked for an address since the boot, or another program has deleted it. The next ADD or registry-gc builds it from the kernel, metadata and EC2; pods keep their addresses")
 	default:
 		limit := "as many as it can have, not asked yet"
 		if n.Instance.ENIsMax > 0 {
