@@ -17,7 +17,7 @@ import (
 
 // check compares all that a pod has with what it should have, except sysctls and MTUs, which other plugins may change.
 //
-// Another configuration applies to new pods. The seal of the table tells whether the pod is of the present one. Then the destinations and
+// Another configuration applies to new pods. The seal of the table reports whether the pod is of the present one. Then the destinations and
 // the clients are compared, too. Of any other pod, check knows only what all configurations have in common: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.role(r.Pod)
