@@ -114,6 +114,39 @@ func TestOriginal(t *testing.T) {
 	}
 }
 
+// TestOriginalUnprintable: another program has rules in the table nat that iptables cannot print. DEL deletes what the original
+// plugin has made, and leaves these.
+func TestOriginalUnprintable(t *testing.T) {
+	nltest.Need(t, "iptables", "nftables", "fib")
+	for _, rule := range []string{"meta skuid 7 counter", "fib daddr type local counter", "ip saddr @block counter"} {
+		t.Run(rule, func(t *testing.T) {
+			f, p := prepared(t)
+			f.iptables("-N", "KUBE-POSTROUTING")
+			f.iptables("-A", "POSTROUTING", "-j", "KUBE-POSTROUTING")
+			f.original(p, "veth0a1b2c3d", "CNI-0123456789abcdef01234567", 968)
+			add := "nft 'add rule ip nat "
+			sh(t, f.node, "nft 'add set ip nat block { type ipv4_addr; }'; "+add+"KUBE-POSTROUTING "+rule+"'; "+add+"POSTROUTING "+rule+"'")
+			state := func() (out string) {
+				must(t, f.node.Do(func() error {
+					b, err := exec.Command("nft", "list", "table", "ip", "nat").Output()
+					out = string(b)
+					return err
+				}))
+				return out
+			}
+			if !strings.Contains(state(), "CNI-0123456789abcdef01234567") {
+				t.Fatal("the original's rules are not in nftables")
+			}
+			for range 2 {
+				must(t, f.DEL(p))
+				if left := state(); strings.Contains(left, "CNI-") || strings.Count(left, "\n\t\t"+rule) != 2 || !strings.Contains(left, "jump KUBE-POSTROUTING") {
+					t.Errorf("DEL has left:\n%s", left)
+				}
+			}
+		})
+	}
+}
+
 // TestOriginalUnread lets reads on the node fail. DEL must fail, because it cannot know what
 // is the original's.
 func TestOriginalUnread(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -114,27 +115,53 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	return "", nil
 }
 
-// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. Only
-// iptables itself knows whether its rules are in nftables or in its own older engine. A node
-// without iptables has no such rules.
+// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. They are in nftables, or in the older engine of
+// iptables. A rule of another program that iptables cannot print must not keep this pod: only the older engine needs the program.
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
-	if _, err := exec.LookPath("iptables"); err != nil {
+	jumps := nl.Jumps{Table: "nat", Chain: "POSTROUTING", Comment: p.comment(), To: "CNI-"}
+	err := jumps.Del(node)
+	return errors.Join(err, node.Do(func() error { return p.delOlder(ctx) }))
+}
+
+// comment is in the original's rules for the pod.
+func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
+
+// delOlder deletes them from the older engine, in the namespace of the thread. Most nodes do not use it: the kernel lists its tables.
+func (p Pod) delOlder(ctx context.Context) error {
+	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(tables)), "nat") {
 		return nil
 	}
-	return node.Do(func() error {
-		all, err := output(exec.CommandContext(ctx, "iptables", "-w", "-t", "nat", "-S"))
-		if err != nil {
-			return err
-		}
-		script := p.removal(string(all))
-		if script == "" {
-			return nil
-		}
-		restore := exec.CommandContext(ctx, "iptables-restore", "-w", "--noflush") // everything at once, or nothing
-		restore.Stdin = strings.NewReader(script)
-		_, err = output(restore)
+	iptables, err := older(ctx)
+	if iptables == "" || err != nil {
 		return err
-	})
+	}
+	all, err := output(exec.CommandContext(ctx, iptables, "-w", "-t", "nat", "-S"))
+	if err != nil {
+		return err
+	}
+	script := p.removal(string(all))
+	if script == "" {
+		return nil
+	}
+	restore := exec.CommandContext(ctx, iptables+"-restore", "-w", "--noflush") // everything at once, or nothing
+	restore.Stdin = strings.NewReader(script)
+	_, err = output(restore)
+	return err
+}
+
+// older is the program for the older engine, or "" if the node has none.
+func older(ctx context.Context) (string, error) {
+	for _, prog := range []string{"iptables-legacy", "iptables"} {
+		if _, err := exec.LookPath(prog); err != nil {
+			continue
+		}
+		version, err := output(exec.CommandContext(ctx, prog, "--version"))
+		if err != nil || !strings.Contains(string(version), "nf_tables") {
+			return prog, err
+		}
+	}
+	return "", nil
 }
 
 // output runs a command. Its error has the text that the command wrote.
@@ -151,7 +178,7 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 // removal is the input of iptables-restore(8) that deletes the rules with the pod's comment
 // and the chains that they jump to. It is made from all rules as iptables(8) lists them.
 func (p Pod) removal(all string) string {
-	comment := fmt.Sprintf(`--comment "name: \"%s\" id: \"%s\""`, p.Network, p.ContainerID)
+	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string
 	for line := range strings.Lines(all) {
 		rule, appended := strings.CutPrefix(strings.TrimSpace(line), "-A POSTROUTING ")
