@@ -41,19 +41,22 @@ func (s Sysctl) String() string {
 
 // Add sets the value.
 func (s Sysctl) Add(n *NS) error {
-	err := s.change(n, func(is string) string {
-		switch {
-		case s.has(is):
-			return is
-		case s.Also && is != "":
-			return is + "," + s.Value
-		}
-		return s.Value
-	})
+	err := s.change(n, s.over)
 	if s.Optional && errors.Is(err, fs.ErrNotExist) {
 		return errSame
 	}
 	return err
+}
+
+// over is the value to set over another one.
+func (s Sysctl) over(is string) string {
+	switch {
+	case s.has(is):
+		return is
+	case s.Also && is != "":
+		return is + "," + s.Value
+	}
+	return s.Value
 }
 
 // change replaces the value by the wanted one. It does not write the same value: that would have effects, too. For example,
@@ -61,10 +64,7 @@ func (s Sysctl) Add(n *NS) error {
 func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 	fd, err := s.open(n, unix.O_RDWR)
 	if err != nil {
-		if is, e := s.read(n); e == nil && wanted(is) == is { // nobody may write it
-			return errSame
-		}
-		return err
+		return s.refused(n, err, wanted)
 	}
 	defer unix.Close(fd)
 	is, err := s.readFrom(fd)
@@ -75,10 +75,43 @@ func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 	return s.writeTo(fd, value)
 }
 
-// write sets the value without a look at the one before.
+// ErrReadOnly reports that a parameter has another value than the wanted one, and that this process may not write it.
+var ErrReadOnly = errors.New("this process may not write it: set the value before, in /etc/sysctl.d for example, or give the container runtime a writable /proc/sys")
+
+// refused is the error of a parameter that cannot be opened to write it: none if its value is right.
+func (s Sysctl) refused(n *NS, err error, wanted func(is string) string) error {
+	is, unread := s.read(n)
+	if unread != nil {
+		return err
+	}
+	want := wanted(is)
+	if want == is {
+		return errSame
+	}
+	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, is, want, ErrReadOnly)
+}
+
+// Settable fails if Add would fail because the value is another one and this process may not write it.
+func (s Sysctl) Settable(n *NS) error {
+	fd, err := s.open(n, unix.O_WRONLY)
+	if err == nil {
+		unix.Close(fd)
+		return nil
+	}
+	err = s.refused(n, err, s.over)
+	if errors.Is(err, errSame) || s.Optional && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// write sets the value without a look at the one before, if this process may write it.
 func (s Sysctl) write(n *NS) error {
 	fd, err := s.open(n, unix.O_WRONLY)
 	if err != nil {
+		if err = s.refused(n, err, s.over); errors.Is(err, errSame) {
+			return nil
+		}
 		return err
 	}
 	defer unix.Close(fd)

@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -17,6 +18,9 @@ func status(r *request) error {
 	if err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "hostInterface is the name of the boot ENI's link, see 'ip addr'", "%w", err)
 	}
+	if err := settable(r, n); err != nil {
+		return plugin.Errorf(plugin.CodeNotAvailable, "set the value in /etc/sysctl.d, or give the container runtime a writable /proc/sys", "%w", err)
+	}
 	if err := netfilter(r, n); err != nil {
 		return unavailable(err)
 	}
@@ -27,6 +31,18 @@ func status(r *request) error {
 	if b := r.Config.BlockInstanceMetadata; b != nil && *b {
 		if err := (nl.Forbid{Addrs: metadata}).Supported(); err != nil {
 			return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs the modules sch_ingress and cls_bpf", "blockInstanceMetadata: %w", err)
+		}
+	}
+	return nil
+}
+
+// settable fails if a sysctl of the node is wrong, and an ADD could not set it.
+func settable(r *request, n node) error {
+	for _, s := range nodeWiring(r, n) {
+		if k, is := s.Object.(nl.Sysctl); is {
+			if err := k.Settable(s.NS); err != nil {
+				return fmt.Errorf("%s: %w", k, err)
+			}
 		}
 	}
 	return nil
