@@ -129,7 +129,8 @@ func (v IPVlan) made(n *NS, index int) {
 		v.NS.indices[v.Name] = index
 	}
 	if m, known := n.seen[v.Master]; known && v.NS.seen != nil {
-		v.NS.seen[v.Name] = Link{Name: v.Name, Index: index, Kind: "ipvlan", MAC: m.MAC, MTU: cmp.Or(v.MTU, m.MTU), Group: v.Group, Up: !v.Down}
+		v.NS.seen[v.Name] = Link{Name: v.Name, Index: index, Kind: "ipvlan", MAC: m.MAC, MTU: cmp.Or(v.MTU, m.MTU), Group: v.Group, Up: !v.Down,
+			Mode: v.mode()}
 	}
 }
 

@@ -19,6 +19,7 @@ type Link struct {
 	Kind  string // "veth", "ipvlan", "ipip", "device" for a real one
 	MAC   string
 	MTU   int
+	MTU6  int // of IPv6, see the type MTU6; 0 without IPv6
 	Up    bool
 	Alias string
 	Group uint32
@@ -28,6 +29,10 @@ type Link struct {
 	tunnel tunnel // of a tunnel: what it is besides its kind
 	peerNS uint32 // 1 + the ID of the namespace that Peer is in; 0 if it is in this one
 }
+
+// Unhooked reports whether the link's namespace sees nothing of what arrives by it: neither tc, nor XDP, nor any hook of netfilter. In
+// mode l3s, the kernel passes that through the hooks of the master's namespace instead (ipvlan_l3_rcv).
+func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == modes[2] }
 
 // realLink is the Kind of lo and of network cards, which cannot be deleted.
 const realLink = "device"

@@ -34,6 +34,8 @@ func parseLink(m []byte) Link {
 			l.Alias = unix.ByteSliceToString(value)
 		case unix.IFLA_GROUP:
 			l.Group = number(value)
+		case unix.IFLA_AF_SPEC:
+			l.MTU6 = mtu6(value)
 		case unix.IFLA_LINKINFO:
 			l.parseInfo(value)
 		}

@@ -64,7 +64,7 @@ func (v MovedLink) Add(n *NS) error {
 	}
 	l, err := n.card(v.MAC)
 	if err == nil {
-		err = n.unshared(l)
+		err = n.Unshared(l)
 	}
 	if err == nil {
 		err = n.delXDP(l) // the card may have come back by itself, when a pod's namespace ended

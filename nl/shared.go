@@ -15,14 +15,14 @@ import (
 // namespaces of pods, or a bridge or bond that has it.
 var ErrShared = errors.New("other links use it: slaves of ipvlan, maybe in pods, or a bridge; end those pods first")
 
-// unshared returns [ErrShared] if a link has slaves. They stay slaves of a link that moves to
+// Unshared returns [ErrShared] if a link has slaves. They stay slaves of a link that moves to
 // another namespace, and all their packets go through there (ipvlan_device_event). The kernel
 // lists slaves only in their own namespaces, and a namespace that is ending is in no list.
 //
-// So unshared asks for a macvlan link that the kernel always refuses, because of an option that
+// So Unshared asks for a macvlan link that the kernel always refuses, because of an option that
 // the mode does not have. Before that it refuses, with EBUSY, a link whose packets another kind
 // of link receives (macvlan_port_create, since Linux 4.5).
-func (n *NS) unshared(l Link) error {
+func (n *NS) Unshared(l Link) error {
 	info := linkInfo("macvlan", attr32(nl.IFLA_MACVLAN_MODE, nl.MACVLAN_MODE_PRIVATE),
 		attr32(nl.IFLA_MACVLAN_MACADDR_MODE, nl.MACVLAN_MACADDR_FLUSH)) // only of MACVLAN_MODE_SOURCE
 	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info,

@@ -28,6 +28,9 @@ func add(r *request) (*types100.Result, error) {
 	if err := s.node.meets(r); err != nil {
 		return nil, err
 	}
+	if err := s.hooked(); err != nil {
+		return nil, err
+	}
 	p, there := s.pair()
 	made, err := s.connect(p, there)
 	if err == nil {

@@ -129,6 +129,8 @@ type scene struct {
 	node    node
 	podMTU  int  // of the pod's link to the VPC
 	further bool // the attachment is a further one of its pod
+
+	unhooked bool // see [nl.Link.Unhooked]
 }
 
 // open opens the pod's namespace, and reads what a command must know of pod and node.
@@ -153,7 +155,7 @@ func (s *scene) read() (err error) {
 	if err != nil {
 		return fmt.Errorf("pod: %w", err)
 	}
-	s.podMTU = eni.MTU
+	s.podMTU, s.unhooked = eni.MTU, eni.Unhooked()
 	s.further, err = s.isFurther(eni)
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // The service loop is the way of a pod's packet to a Kubernetes service.
@@ -134,6 +135,22 @@ func (c Config) loops() []string {
 		return []string{c.ServiceLoop}
 	}
 	return []string{redirect, masquerade}
+}
+
+// Loops reports whether pods have a service loop.
+func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
+
+// hooked fails if the pod is to have what needs the hooks of a link that has none.
+func (s *scene) hooked() error {
+	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of what pods receive to other plugins`
+	switch {
+	case !s.unhooked:
+	case s.Config.Loops():
+		return plugin.Errorf(plugin.CodeInvalid, hint, `mode "l3s": a service loop sees no packets that arrive by %s`, s.IfName)
+	case s.Config.RuntimeConfig.Bandwidth.IngressRate > 0:
+		return plugin.Errorf(plugin.CodeInvalid, hint, `mode "l3s": a limit of the bandwidth sees no packets that arrive by %s`, s.IfName)
+	}
+	return nil
 }
 
 // Loopless reports whether services see the node instead of its pods, and pods see the node

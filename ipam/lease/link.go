@@ -18,7 +18,7 @@ import (
 // original plugin. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 
-// LinkUp sets the link of an ENI up, with the boot ENI's MTU, and returns the link's name. It
+// LinkUp sets the link of an ENI up, and returns its name. The link gets the boot ENI's MTU if no pods use it. LinkUp
 // waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
@@ -41,10 +41,20 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	if err != nil {
 		return "", err
 	}
-	if link.Up && (mtu == 0 || link.MTU == mtu) {
+	if link.MTU == mtu || mtu != 0 && !p.alone(link) {
+		mtu = 0
+	}
+	if link.Up && mtu == 0 {
 		return link.Name, nil
 	}
 	return link.Name, nl.Wiring{{NS: p.Host, Object: nl.Up{Dev: link.Name, MTU: mtu}}}.Add()
+}
+
+// alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all of them, whatever their pods are to have,
+// and does not tell their IPv6 (see [nl.MTU6]). A kernel without macvlan does not say. A link that is down counts as a new one then.
+func (p *Pool) alone(link nl.Link) bool {
+	err := p.Host.Unshared(link)
+	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
 }
 
 // link finds the link of an ENI. It first tries the name at which the link was last seen. If

@@ -54,6 +54,18 @@ func (c *Config) Validate() error {
 		mistakes = append(mistakes, fmt.Errorf("ipam: %q: this plugin calls no other plugin for addresses: put ipam's keys beside the others, "+
 			"or use the reference plugin, type ipvlan, with its own ipam", ipam.Type))
 	}
+	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)))...)
+}
+
+// Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod see nothing of what arrives from the VPC.
+func Unhooked(mode string, pair *ptp.Config, egresses int) error {
+	var mistakes []error
+	if mode == "l3s" && pair.Loops() {
+		mistakes = append(mistakes, errors.New(`mode: "l3s": a service loop sees no packets that arrive from the VPC: use mode "l2", or serviceLoop "none"`))
+	}
+	if mode == "l3s" && egresses > 0 {
+		mistakes = append(mistakes, errors.New(`mode: "l3s": the filters of an egress see no packets that arrive from the VPC: use mode "l2"`))
+	}
 	return errors.Join(mistakes...)
 }
 

@@ -99,6 +99,11 @@ func TestConfigMistakes(t *testing.T) {
 		{"empty", `{}`, []string{"secGroupIds must be specified", "hostInterface must be specified", "containerInterface must be specified"}},
 		{"one of each", `{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x","egressPort":0}`,
 			[]string{`provision: "some"`, `unknown ipvlan mode: "l4"`, "mtu: 9: the value must be 0, ", `nodePorts: "x"`, "egressPort: 0"}},
+		{"a loop in l3s", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"mode":"l3s"}`,
+			[]string{`mode: "l3s": a service loop sees no packets that arrive from the VPC`}},
+		{"an egress in l3s", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],"namespaces":["a"],"routers":["b"]}}}`,
+			[]string{`mode: "l3s": the filters of an egress see no packets that arrive from the VPC`}},
+		{"l3s alone", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s"}`, nil},
 		{"another's ipam", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipam":{"type":"host-local"}}`,
 			[]string{`ipam: "host-local": this plugin calls no other plugin for addresses: put ipam's keys beside the others`}},
 	} {

@@ -97,6 +97,9 @@ func readPod(r *plugin.Request[Config], node, ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
+	if eni.Unhooked() {
+		return nil, plugin.Errorf(plugin.CodeInvalid, `use mode "l2" for networks with egress`, `mode "l3s": the filters of an egress see no packets that arrive by %s`, eni.Name)
+	}
 	for _, c := range p.nic.IPs {
 		if a, ok := plugin.Addr(c.Gateway); ok {
 			p.hops = append(p.hops, a)

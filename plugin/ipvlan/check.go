@@ -65,6 +65,9 @@ func (s slave) check(node, pod *nl.NS) error {
 			return fmt.Errorf("prevResult: address %d of %s is no address", i, s.link.Name)
 		}
 		w = append(w, nl.Step{NS: pod, Object: nl.Addr{Prefix: p, Dev: s.link.Name}})
+		if v6 := p.Addr().Is6(); v6 && !slices.ContainsFunc(w, isMTU6) {
+			w = append(w, nl.Step{NS: pod, Object: nl.MTU6{Dev: s.link.Name}})
+		}
 	}
 	if s.table != 0 {
 		for _, o := range s.further() {
@@ -73,6 +76,8 @@ func (s slave) check(node, pod *nl.NS) error {
 	}
 	return w.Check()
 }
+
+func isMTU6(s nl.Step) bool { _, is := s.Object.(nl.MTU6); return is }
 
 // hasInterface fails if prevResult does not have the interface that ADD made.
 func hasInterface(r *plugin.Request[Config]) error {

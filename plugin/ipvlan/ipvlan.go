@@ -70,6 +70,10 @@ func connect(r *plugin.Request[Config], asked []nic.Request, masters []master, n
 		if err != nil {
 			return nil, fmt.Errorf("master: %w", err)
 		}
+		if s.link.Fresh && s.mac == "" && s.link.MTU > m.MTU { // the kernel would say: invalid argument
+			return nil, plugin.Errorf(plugin.CodeInvalid, "lower mtu; or, after the boot ENI got a larger MTU, drain the node: an ENI with pods keeps its MTU",
+				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
+		}
 		// A slave has the MAC address and the MTU of its master. The kernel need not be asked, and may not answer.
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}

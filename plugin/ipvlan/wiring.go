@@ -52,8 +52,8 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		// namespace disables it on lo, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
-		// All slaves have the MAC address of their master, and so the same link-local
-		// address. Duplicate address detection would refuse it.
+		// No detection of duplicates, for which the pod would wait a second. EC2 gives an address to one ENI only, and ipvlan refuses
+		// one that another slave has. Their link-local addresses differ by their dev_id (addrconf_ifid_eui48).
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})

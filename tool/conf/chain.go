@@ -19,6 +19,7 @@ import (
 	cni "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -70,6 +71,7 @@ func (r *review) chain() {
 	} else {
 		r.order(at)
 		r.further(at)
+		r.hooks(at)
 	}
 	i, ok := at[first]
 	_, follows := at[r.Plugins[0].Type]
@@ -145,6 +147,27 @@ func (r *review) further(at map[string]int) {
 	}
 	if name := cmp.Or(slave.ContainerInterface, "eth1"); len(ipam.Requests) > 0 && name != pair.ContainerInterface {
 		r.wrong(where, "containerInterface: %q (if left out, eth1), but %s has %q: want the same, so that no further interface gets this name", name, TypePTP, pair.ContainerInterface)
+	}
+}
+
+// hooks reviews whether what stands behind the slave works in its mode. It compares three plugins, where one checks itself.
+func (r *review) hooks(at map[string]int) {
+	i, ok := at[TypeIPVlan]
+	var slave struct{ Mode string }
+	var pair ptp.Config
+	var out egress.Config
+	if !ok || json.Unmarshal(r.Plugins[i].Raw, &slave) != nil {
+		return
+	}
+	for typ, into := range map[string]any{TypePTP: &pair, TypeEgress: &out} {
+		if k, there := at[typ]; there && json.Unmarshal(r.Plugins[k].Raw, into) != nil {
+			return // member finds that
+		}
+	}
+	if err := chain.Unhooked(slave.Mode, &pair, len(out.Egresses)); err != nil {
+		for _, text := range strings.Split(err.Error(), "\n") {
+			r.wrong(r.where(i), "%s", text)
+		}
 	}
 }
 

@@ -5,14 +5,13 @@ package doctor
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
@@ -54,16 +53,15 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 		found = append(found, p.checkLink(id, l, boot, mtus[pool], pods[id])...)
 	}
 	lacking, err := p.checkFamilies()
-	return append(found, lacking...), err
+	slaves, failed := p.checkSlaves()
+	return slices.Concat(found, slaves, lacking), errors.Join(err, failed)
 }
 
 // mtus returns the largest MTU that pods of a pool are to have, by the name of the pool.
 func (p *Node) mtus() map[string]int {
 	all := map[string]int{}
 	for _, config := range p.networks {
-		var ours ipvlan.Config
-		list, _ := conf.Read(config.File)
-		_ = json.Unmarshal(list.Plugin(conf.TypeIPVlan), &ours) // checkConfig finds what is wrong with it
+		ours := slaveConfig(config)
 		for _, pool := range config.Policies() {
 			name := conf.PoolName(pool.Pool)
 			all[name] = max(all[name], ours.MTU)
@@ -115,9 +113,17 @@ func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (foun
 	}
 	if pods > l.MTU {
 		add(fmt.Sprintf("its MTU is %d, and pods are to have %d: their ADD fails", l.MTU, pods), "lower the mtu of ipvlan in the conflist", nil)
+		if boot >= pods {
+			found[len(found)-1].Do += ", or drain the node: the next ADD gives the ENI the boot ENI's MTU"
+		}
 	} else if boot > l.MTU && boot <= mostMTU {
-		up := nl.Up{Dev: l.Name, MTU: boot}
-		add(fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others", l.MTU, boot), up.String(), p.apply(up))
+		means := fmt.Sprintf("its MTU is %d, that of the boot ENI %d: pods on it send smaller packets than others", l.MTU, boot)
+		shared := p.pool.Host.Unshared(l)
+		if up := (nl.Up{Dev: l.Name, MTU: boot}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) { // as an ADD
+			add(means, up.String(), p.apply(up))
+		} else { // its slaves would all get the MTU
+			add(means, "drain the node: the next ADD gives the ENI the boot ENI's MTU", nil)
+		}
 		found[len(found)-1].Severity = warning
 	}
 	return found

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+)
+
+// slaveConfig is what a network's conflist says about the links of pods. The check config finds what is wrong with it.
+func slaveConfig(n conf.Source) (c ipvlan.Config) {
+	list, _ := conf.Read(n.File)
+	_ = json.Unmarshal(list.Plugin(conf.TypeIPVlan), &c)
+	return c
+}
+
+// checkSlaves compares the links of running pods with their conflist. The kernel changes all slaves of an ENI with the ENI's MTU,
+// and with the mode of the newest slave.
+func (p *Node) checkSlaves() (found []Finding, failed error) {
+	configs := map[string]ipvlan.Config{}
+	for _, n := range p.networks {
+		configs[n.Network] = slaveConfig(n)
+	}
+	seen := map[registry.Key]bool{}
+	for _, l := range p.state.Leases.All() {
+		config, known := configs[l.Network]
+		if !known || l.NIC > 0 || l.NetNS == "" || seen[l.Key] {
+			continue
+		}
+		seen[l.Key] = true
+		of, err := checkSlave(l, config)
+		found, failed = append(found, of...), errors.Join(failed, err)
+	}
+	return found, failed
+}
+
+// checkSlave checks the link of one attachment.
+func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err error) {
+	pod, err := nl.Open(l.NetNS, l.NetNS)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a collection ends the lease
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer pod.Close()
+	link, err := pod.LinkByName(l.IfName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	add := func(severity, means, do string, fix func(context.Context) (string, error)) {
+		found = append(found, Finding{Severity: severity, About: l.IfName + " of " + view.Owner(l), Means: means, Do: do, fix: fix})
+	}
+	mtu6 := nl.MTU6{Dev: l.IfName}
+	if err := mtu6.Check(pod); err != nil {
+		add(severe, err.Error(), mtu6.String()+" in the pod's network namespace", func(context.Context) (string, error) { return fixSlave(l, mtu6) })
+	}
+	if config.MTU != 0 && link.MTU != config.MTU {
+		add(warning, fmt.Sprintf("its MTU is %d, and the conflist says %d: another program has changed it or that of the ENI, or the conflist is newer than the pod",
+			link.MTU, config.MTU), "delete the pod", nil)
+	}
+	if want := cmp.Or(config.Mode, "l2"); link.Kind == "ipvlan" && link.Mode != want {
+		add(warning, fmt.Sprintf("its mode is %s, and the conflist says %s: the next ADD on its ENI changes the mode of all pods there", link.Mode, want),
+			"drain the node before you change mode; give networks with different modes ENIs of their own", nil)
+	}
+	return found, nil
+}
+
+// fixSlave adds an object to the pod of a lease.
+func fixSlave(l registry.Lease, o nl.Object) (string, error) {
+	pod, err := nl.Open(l.NetNS, l.NetNS)
+	if err != nil {
+		return "", err
+	}
+	defer pod.Close()
+	return o.String(), nl.Wiring{{NS: pod, Object: o}}.Add()
+}
