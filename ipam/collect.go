@@ -82,9 +82,6 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.forgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
-// theNode is the value in Used.By for an address of the node itself.
-const theNode = "the node"
-
 // inUse returns the addresses that the kernel shows in use, with the node's own ones. The node
 // may use an address of an ENI for other purposes than pods.
 func (p *Pool) inUse() (lease.Used, error) {
@@ -93,9 +90,7 @@ func (p *Pool) inUse() (lease.Used, error) {
 	if err != nil {
 		return used, err
 	}
-	for _, a := range own {
-		used.By[a] = theNode
-	}
+	used.AddNode(own)
 	return used, nil
 }
 
@@ -127,13 +122,13 @@ func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 		if len(s.ENIs) > 0 {
 			s.ForgetStray()
 		}
-		for a, netns := range c.used.By {
-			if id, e := s.ENIOf(a); id != "" && !e.Foreign && netns != theNode {
-				discovery{State: s, used: c.used, now: now}.learnAddr(id, a)
+		for at, where := range c.used.By {
+			if id, e := s.ENIOf(at.Addr); id != "" && !e.Foreign && where != lease.TheNode && c.used.Of(e.MAC, at.Addr) != "" {
+				discovery{State: s, used: c.used, now: now}.learnAddr(id, at.Addr)
 			}
 		}
 		for a, l := range s.Leases.All() {
-			s.Leases.Set(a, sighted(l, c.used.By[a] != "", now))
+			s.Leases.Set(a, sighted(s, a, l, c.used, now))
 		}
 		c.Ended = s.EndWhere(now, func(a netip.Addr, l registry.Lease) bool {
 			return !c.used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
@@ -142,13 +137,14 @@ func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 	})
 }
 
-// sighted returns the lease with what the kernel shows of its pod. A lease without a namespace
-// was made for an address that was found in use. If nothing uses it now, its pod counts as gone.
-func sighted(l registry.Lease, used bool, now time.Time) registry.Lease {
+// sighted returns the lease with what the kernel shows of its pod. A lease without a key
+// was made for an address that was found in use. If nothing uses it now, its pod counts as gone, whatever is at the path where it was.
+func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
+	_, e := s.ENIOf(a)
 	switch {
-	case used:
+	case used.Has(a, e.MAC, s.ENIs[l.ENI].MAC):
 		l.Bound, l.MissingSince = true, time.Time{}
-	case l.NetNS != "" && isPods(l.NetNS):
+	case l.Key == registry.Key{} && used.Holds(s, a, l), l.Key != registry.Key{} && l.NetNS != "" && isPods(l.NetNS):
 		l.MissingSince = time.Time{}
 	case l.MissingSince.IsZero():
 		l.MissingSince = now

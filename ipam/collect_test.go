@@ -65,7 +65,7 @@ func TestCollectionGivesWay(t *testing.T) {
 func TestEndWhileLooking(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
-	stop := usePod(t, a)
+	stop := w.usePod(a)
 	w.age(time.Hour)
 	w.collect() // nothing else is left to do
 	dir := t.TempDir()

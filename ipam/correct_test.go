@@ -207,7 +207,7 @@ func TestLostAddressKeepsENI(t *testing.T) {
 			w.end(n)
 		}
 	}
-	runPod(t, addrs[i])
+	w.runPod(addrs[i])
 	w.age(2 * hour)
 	must(t, w.byHand().Unassign(t.Context(), eni, addrs[i]))
 	w.collect()
@@ -226,7 +226,7 @@ func TestUsedWithoutLease(t *testing.T) {
 	w.collect() // compares the new registry with EC2
 	e := w.sim.ENIs()[1]
 	a := e.Addrs[2]
-	runPod(t, a)
+	w.runPod(a)
 	defer w.node.Lie(ec2sim.Unavailable())()
 	w.collect()
 	if l, leased := w.state().Leases.At(a); !leased || l.Key != (registry.Key{}) || !l.Bound {

@@ -109,7 +109,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 				t.Fatalf("%s: leased %v, free %v, and nobody knows", a, s.Leases.Has(a), s.Free.Has(a))
 			}
 			if !ends {
-				runPod(t, a)
+				w.runPod(a)
 				w.collect()
 				if l, ok := w.state().Leases.At(a); !ok || l.ENI != w.node.ENIs()[0].ID {
 					t.Errorf("a pod has %s, whose lease is %v, %+v", a, ok, l)

@@ -215,7 +215,7 @@ func (p *Pool) compare(ctx context.Context, id string) error {
 	if err != nil {
 		return fmt.Errorf("compare %s with EC2: %w", id, err)
 	}
-	used := p.Used()
+	used := p.Used(macs(enis)...)
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, e := range enis {
 			addAll(s, e, used)

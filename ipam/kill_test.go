@@ -25,6 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
@@ -310,6 +311,25 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 	return nil
 }
 
+// beset starts a process without privileges, which gives its own lo the addresses of the node's ENIs, and those that EC2 will assign
+// next. Nothing may come of that.
+func (n *node) beset() {
+	n.Helper()
+	var addrs []netip.Addr
+	for _, e := range n.ENIs() {
+		addrs = append(addrs, e.Addrs...)
+	}
+	for a := netip.MustParseAddr("100.113.0.4"); len(addrs) < 40; a = a.Next() {
+		if !slices.Contains(addrs, a) {
+			addrs = append(addrs, a)
+		}
+	}
+	ns, _ := nltest.Stranger(n)
+	for _, a := range addrs {
+		noErr(n, nl.Wiring{{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "lo"}}}.Add())
+	}
+}
+
 // strike kills the command on a node of its own, and looks at what a runtime and a
 // timer make of that.
 func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
@@ -319,6 +339,7 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 		n = whole(t, k, h)
 	}
 	v.prepare(n)
+	n.beset()
 	tr := v.hit(n, h, b)
 	defer func() {
 		if !t.Failed() {

@@ -28,7 +28,7 @@ import (
 // If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs.
 // A collection does so later: the nodes of a cluster begin together, and collect in turns.
 func (p *Pool) Learn(ctx context.Context) error {
-	_, err := p.learn(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func([]aws.ENI) lease.Used { return p.Used() })
+	_, err := p.learn(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
 	return err
 }
 
@@ -83,7 +83,14 @@ func (p *Pool) usedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis, func(e aws.ENI) bool { return isNew(s, e) }) {
 		return lease.Used{Partial: true}
 	}
-	return p.Used()
+	return p.Used(macs(enis)...)
+}
+
+func macs(enis []aws.ENI) (macs []string) {
+	for _, e := range enis {
+		macs = append(macs, e.MAC)
+	}
+	return macs
 }
 
 // isNew reports whether the registry does not know all of an ENI.
@@ -190,7 +197,7 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	if err != nil {
 		return err
 	}
-	used := p.Used()
+	used := p.Used(macs(attached)...)
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		l := discovery{State: s, described: shown, used: used, now: time.Now(), lag: lagOfEC2}
 		for _, e := range shown {
@@ -206,12 +213,7 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 // to an IPv6 address of the node itself, if it is from DHCPv6.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
-		for a := range used.By {
-			if carries(e, a) && !used.Node[a] {
-				return true
-			}
-		}
-		return false
+		return used.Any(e.MAC, func(a netip.Addr) bool { return carries(e, a) && !used.Node[a] })
 	})
 }
 
@@ -333,7 +335,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier release took it for a pod's
 		// If it is free, or a pod has it, the ENI had no IPv6 address at the boot, and EC2 gave this one for pods.
-		case first && !l.Free.Has(a) && l.used.By[a] == "":
+		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)
 		}
@@ -354,12 +356,12 @@ func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 
 // learnAddr decides whether an address of an ENI is leased, free, or cooling.
 func (l discovery) learnAddr(eni string, a netip.Addr) {
-	netns := l.used.By[a]
+	netns := l.used.Of(l.ENIs[eni].MAC, a)
 	switch {
 	case l.Leases.Has(a):
 	case l.FreedAfter(a, l.used.Looked): // its pod may have had it then: a DEL has come since
 	case netns != "":
-		l.Found(a, registry.Lease{NetNS: netns, ENI: eni, Bound: true, Exclusive: l.used.Cards[l.ENIs[eni].MAC], Since: l.now})
+		l.Found(a, registry.Lease{NetNS: netns, ENI: eni, Bound: true, Exclusive: l.used.InPod(l.ENIs[eni].MAC), Since: l.now})
 	case l.Free.Has(a) || l.used.Partial:
 	case l.first:
 		l.Free.Set(a, time.Time{})
@@ -374,9 +376,9 @@ func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
 	addPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
-	for a := range l.used.By {
-		if c.Contains(a) {
-			l.learnAddr(eni, a)
+	for at := range l.used.By {
+		if c.Contains(at.Addr) && l.used.Of(e.MAC, at.Addr) != "" {
+			l.learnAddr(eni, at.Addr)
 		}
 	}
 	if !isNew || l.first || c.Addr().Is6() {

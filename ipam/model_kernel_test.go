@@ -31,6 +31,9 @@ type kernel struct {
 	dir      string          // where the names of the namespaces in use are
 	netSlots []*netSlot
 
+	carrier   func(netip.Addr) string // the ENI of the node that has an address
+	adversary *adversary
+
 	mu    sync.Mutex // processes that run at once plug in and look
 	cards []*card
 }
@@ -54,6 +57,8 @@ type netSlot struct {
 	pair  string            // the attachment that has the pair; empty: none
 	wired bool              // by us; a pod of the original plugin has nothing that bears our marks
 	has   map[string]*wired // by attachment
+
+	slaves map[*card]string // the names of its links on the cards' links
 }
 
 // wired is what an attachment has in the kernel.
@@ -78,7 +83,7 @@ func newKernel(t *testing.T, pods int) *kernel {
 	t.Cleanup(k.links.Close)
 	for i := range pods {
 		ns, path := nltest.NS(t, "model-pod")
-		s := &netSlot{ns: ns, path: path, table: uint32(300 + i), has: map[string]*wired{}}
+		s := &netSlot{ns: ns, path: path, table: uint32(300 + i), has: map[string]*wired{}, slaves: map[*card]string{}}
 		s.veth = nl.Veth{Name: fmt.Sprintf("veth%08x", i), Peer: "eth1", PeerNS: ns, Alias: "cni-ipvlan-vpc-k8s net model eth0"}
 		k.netSlots = append(k.netSlots, s)
 		k.park(t, s)
@@ -89,6 +94,7 @@ func newKernel(t *testing.T, pods int) *kernel {
 		must(t, c.veth.Add(host))
 		k.cards = append(k.cards, c)
 	}
+	k.adversary = newAdversary(t, k)
 	return k
 }
 
@@ -114,8 +120,7 @@ func (k *kernel) start(t *testing.T, pod string) bool {
 }
 
 // wire gives the addresses to the pod, and the node what leads to it, as the other plugins
-// do: a veth pair, a rule, routes, and what serves all pods. (The addresses are on lo, as
-// this kernel may not have ipvlan.) A pod of the original plugin bears none of our marks. So many
+// do: a slave of the ENI's link, a veth pair, a rule, routes, and what serves all pods. A pod of the original plugin bears none of our marks. So many
 // addresses are of the pod's first interface: the node has no routes to others, and nothing for
 // an attachment that finds another one in the pod.
 func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
@@ -144,7 +149,7 @@ func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, 
 	}
 	for i, a := range addrs {
 		host := netip.PrefixFrom(a, a.BitLen())
-		w.Wiring = append(w.Wiring, nl.Step{NS: s.ns, Object: nl.Addr{Prefix: host, Dev: "lo", NoDAD: a.Is6()}})
+		w.Wiring = append(w.Wiring, nl.Step{NS: s.ns, Object: nl.Addr{Prefix: host, Dev: k.slave(t, s, a), NoDAD: a.Is6()}})
 		if i >= ofFirst {
 			continue
 		}
@@ -155,6 +160,21 @@ func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, 
 	if err := w.Add(); err != nil {
 		t.Fatalf("wire %s of %s: %v", attachment, pod, err)
 	}
+}
+
+// slave returns the name of the link that a pod has on the link of the ENI that has an address. If no ENI has it any more, the
+// pod has it on another one, where it is of no use.
+func (k *kernel) slave(t *testing.T, s *netSlot, a netip.Addr) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	eni := k.carrier(a)
+	i := max(0, slices.IndexFunc(k.cards, func(c *card) bool { return c.eni != "" && c.eni == eni }))
+	c := k.cards[i]
+	if s.slaves[c] == "" {
+		addSlave(t, k.host, c.veth.Name, s.path, c.veth.Name)
+		s.slaves[c] = c.veth.Name
+	}
+	return s.slaves[c]
 }
 
 // unwire is what a DEL does to the links of one attachment, whose pod goes on.

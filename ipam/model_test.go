@@ -208,6 +208,8 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{}, away: map[string]time.Time{},
 		given: map[string]ec2sim.ENI{}, answers: map[string]sighting{}, moved: map[string]bool{},
 		stays: map[string]time.Time{}, outlives: map[string]bool{}}
+	k.carrier = m.carrier
+	k.adversary.begin(t, seed)
 	m.limits = ec2sim.InstanceType{Name: "model.small", ENIs: 2 + m.rng.IntN(3), IPv4PerENI: 2 + m.rng.IntN(4), IPv6PerENI: 1 + m.rng.IntN(4)}
 	if seed%7 >= 5 {
 		m.giveCards()
@@ -313,6 +315,7 @@ func (m *model) play() {
 		m.originals()
 	}
 	for range m.steps {
+		m.kernel.adversary.act(m)
 		if m.step(0); m.chance(20) {
 			m.reconfigure()
 		}

@@ -4,56 +4,119 @@
 package ipam
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // runPod starts a process in a namespace of its own, as a runtime that gives
 // namespaces no names, and gives it the addresses.
-func runPod(t *testing.T, addrs ...netip.Addr) {
-	t.Helper()
-	usePod(t, addrs...)
+func (w *world) runPod(addrs ...netip.Addr) {
+	w.Helper()
+	w.usePod(addrs...)
 }
 
-// usePod is runPod with a way to end the pod.
-func usePod(t *testing.T, addrs ...netip.Addr) (stop func()) {
-	t.Helper()
-	cmd := exec.Command("sleep", "60")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+// usePod is runPod with a way to end the pod. The pod has the addresses at links that are made on those of the ENIs.
+func (w *world) usePod(addrs ...netip.Addr) (stop func()) {
+	w.Helper()
+	path, stop := startPod(w.T)
+	ns, err := nl.Open("pod", path)
+	must(w.T, err)
+	defer ns.Close() // the process keeps it
+	made := map[string]bool{}
+	for _, a := range addrs {
+		enis := w.sim.ENIs()
+		i := slices.IndexFunc(enis, func(e ec2sim.ENI) bool { return carriesAddr(e, a) })
+		if i < 0 {
+			w.Fatalf("no ENI has %s", a)
+		}
+		l, err := w.host.FindMAC(enis[i].MAC)
+		must(w.T, err)
+		if !made[l.Name] {
+			addSlave(w.T, w.host, l.Name, path, l.Name)
+			made[l.Name] = true
+		}
+		must(w.T, nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: l.Name, NoDAD: a.Is6()}.Add(ns))
 	}
+	return stop
+}
+
+// startPod starts a process in a namespace of its own, and returns the namespace's path.
+func startPod(t *testing.T) (path string, stop func()) {
+	t.Helper()
+	cmd := exec.Command("sleep", "600")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	must(t, cmd.Start())
 	stop = func() {
 		cmd.Process.Kill()
 		cmd.Wait()
 	}
 	t.Cleanup(stop)
-	ns, err := nl.Open("pod", fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
+	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), stop
+}
+
+// addSlave makes a link on the link master of the node, in the namespace at a path. It is a macvlan, because not every
+// kernel has ipvlan, and nobody here looks at more than what the link was made on.
+func addSlave(t *testing.T, host *nl.NS, master, path, name string) {
+	t.Helper()
+	addSlaveWith(t, host, master, path, name, "")
+}
+
+// addSlaveWith is addSlave with a MAC address.
+func addSlaveWith(t *testing.T, host *nl.NS, master, path, name, mac string) {
+	t.Helper()
+	l, err := host.LinkByName(master)
+	must(t, err)
+	f, err := os.Open(path)
+	must(t, err)
+	defer f.Close()
+	var links *netlink.Handle
+	must(t, host.Do(func() (err error) { links, err = netlink.NewHandle(unix.NETLINK_ROUTE); return err }))
+	defer links.Close()
+	attrs := netlink.LinkAttrs{Name: name, ParentIndex: l.Index, Namespace: netlink.NsFd(f.Fd()), Flags: net.FlagUp}
+	// The kernel may look for the name on the node, too: see nl.IPVlan.
+	attrs.Index = 1<<24 + l.Index
+	if mac != "" {
+		attrs.Index++
+		attrs.HardwareAddr, err = net.ParseMAC(mac)
+		must(t, err)
 	}
-	defer ns.Close() // the process keeps it
-	w := nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}}}
-	for _, a := range addrs {
-		w = append(w, nl.Step{NS: ns, Object: nl.Addr{Prefix: netip.PrefixFrom(a, a.BitLen()), Dev: "lo"}})
+	err = links.LinkAdd(&netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_PRIVATE})
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		err = links.LinkAdd(&netlink.IPVlan{LinkAttrs: attrs, Mode: netlink.IPVLAN_MODE_L2})
 	}
-	if err := w.Add(); err != nil {
-		t.Fatal(err)
-	}
-	return stop
+	must(t, err)
 }
 
 // TestUsedProcess: a pod is seen by its process where the runtime gives its namespace no name.
 func TestUsedProcess(t *testing.T) {
+	nltest.Need(t, "root", "netns")
+	host, _ := nltest.NS(t, "node")
+	world, _ := nltest.NS(t, "world")
+	const mac = "02:00:00:00:00:aa"
 	a := netip.MustParseAddr("192.0.2.77")
-	runPod(t, a)
-	if used := lease.UsedAddrs(); used.By[a] == "" {
+	must(t, nl.Veth{Name: "ens5", MAC: mac, Peer: "far", PeerNS: world}.Add(host))
+	path, _ := startPod(t)
+	addSlave(t, host, "ens5", path, "eth0")
+	ns, err := nl.Open("pod", path)
+	must(t, err)
+	defer ns.Close()
+	must(t, nl.Addr{Prefix: netip.PrefixFrom(a, 32), Dev: "eth0"}.Add(ns))
+	if used := lease.UsedAddrs(host, mac); used.Of(mac, a) != path {
 		t.Errorf("%v is not used: %v", a, used)
 	}
 }

@@ -167,7 +167,7 @@ func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (a
 // they are free at once: no pod of this node has had them. Otherwise a pod may use some.
 func (p *Pool) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
-	used := p.Used()
+	used := p.Used(e.MAC)
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		if err := strange(s, e.ID, registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}, addrs, cidrs); err != nil {
 			return err
@@ -291,12 +291,7 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 			return false
 		}
 	}
-	for a := range used.By {
-		if e.Has(a) {
-			return false
-		}
-	}
-	return !used.Partial && !used.Cards[e.MAC]
+	return !used.Partial && !used.InPod(e.MAC) && !used.Any(e.MAC, e.Has)
 }
 
 // detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.

@@ -34,7 +34,7 @@ func (w *world) idle() (eni string) {
 	w.Helper()
 	w.policy.Batch = 4
 	a := w.mustAcquire(1)
-	runPod(w.T, a)
+	w.runPod(a)
 	w.mustAcquire(2)
 	w.end(2)
 	eni = w.sim.ENIs()[1].ID

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"net/http/httptest"
 	"net/netip"
@@ -107,7 +108,9 @@ func plug(t *testing.T, host *nl.NS) func(ec2sim.Change) {
 		case c.Instance == node && c.Kind == ec2sim.Attached:
 			must(t, link.Add(host))
 		case c.Instance == node && c.Kind == ec2sim.Detached:
-			must(t, link.Del(host))
+			if err := link.Del(host); !errors.Is(err, fs.ErrNotExist) { // it may have gone before
+				must(t, err)
+			}
 		}
 	}
 }
@@ -461,7 +464,7 @@ func TestLostRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := usePod(t, a.Addrs[0])
+	stop := w.usePod(a.Addrs[0])
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}

@@ -167,7 +167,7 @@ func TestDualStackLostRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runPod(t, a.Addrs...)
+	w.runPod(a.Addrs...)
 	w.lose()
 	b, err := w.acquire(2)
 	if err != nil {

@@ -55,7 +55,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 	if len(enis) == 0 {
 		return fmt.Errorf("remove %s: %w", id, aws.ErrNotFound)
 	}
-	used := p.Used()
+	used := p.Used(enis[0].MAC)
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		if err := stillUsed(s, enis[0], used); err != nil {
 			return err
@@ -269,12 +269,12 @@ func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
 			why = append(why, fmt.Sprintf("%s is in use: %s", a, holder(l)))
 		}
 	}
-	for a, where := range used.By {
-		if has(a) && !s.Leases.Has(a) {
-			why = append(why, fmt.Sprintf("%s is in use: %s", a, where))
+	for at, where := range used.By {
+		if (at.MAC == e.MAC || at.MAC == "") && has(at.Addr) && !s.Leases.Has(at.Addr) {
+			why = append(why, fmt.Sprintf("%s is in use: %s", at.Addr, where))
 		}
 	}
-	if used.Cards[e.MAC] {
+	if used.InPod(e.MAC) {
 		why = append(why, "its link is in the namespace of a pod")
 	}
 	slices.Sort(why)

@@ -183,7 +183,7 @@ func TestRemoveServing(t *testing.T) {
 			}
 		}
 		refused("a lease", "pod default/pod001")
-		stop := usePod(t, a)
+		stop := w.usePod(a)
 		w.end(1)
 		refused("a namespace", "/proc/")
 		w.lose()
@@ -204,7 +204,7 @@ func TestRemoveServing(t *testing.T) {
 func TestCollectServing(t *testing.T) {
 	w := newTwoNodes(t)
 	e := w.node.ENIs()[1]
-	runPod(t, e.Addrs[0])
+	w.runPod(e.Addrs[0])
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
 		known := s.ENIs[w.eni]
 		s.Free.Delete(e.Addrs[0])

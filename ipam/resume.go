@@ -358,7 +358,7 @@ func (p *Pool) adoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil
 	}
-	used := p.Used()
+	used := p.Used(macs(enis)...)
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, e := range enis {
 			was, known := s.ENIs[e.ID]

@@ -49,7 +49,7 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
 	switch {
-	case l.used.By[a] != "":
+	case l.used.Of(e.MAC, a) != "":
 		return true
 	case asked:
 		return carries(d, a)

@@ -26,11 +26,11 @@ func (c *Collection) idle(s *registry.State, e registry.ENI, a netip.Addr, now t
 	if since.IsZero() {
 		since = e.Grown
 	}
-	return free && now.Sub(since) >= c.FreeAfter && c.used.By[a] == "" && !c.used.Partial
+	return free && now.Sub(since) >= c.FreeAfter && c.used.Of(e.MAC, a) == "" && !c.used.Partial
 }
 
 // idlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter.
-func (c *Collection) idlePrefix(s *registry.State, b registry.Prefix, now time.Time) bool {
+func (c *Collection) idlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
 	if now.Sub(b.Since) < c.FreeAfter || c.used.Partial {
 		return false
 	}
@@ -42,12 +42,7 @@ func (c *Collection) idlePrefix(s *registry.State, b registry.Prefix, now time.T
 			return false
 		}
 	}
-	for a := range c.used.By {
-		if b.CIDR.Contains(a) {
-			return false
-		}
-	}
-	return true
+	return !c.used.Any(e.MAC, b.CIDR.Contains)
 }
 
 // empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. It
@@ -55,7 +50,7 @@ func (c *Collection) idlePrefix(s *registry.State, b registry.Prefix, now time.T
 // has its link on the ENI.
 func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
-	if c.used.Cards[e.MAC] {
+	if c.used.InPod(e.MAC) {
 		return false // a pod that has its link may have removed its addresses
 	}
 	for _, l := range s.Leases.All() {
@@ -64,7 +59,7 @@ func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
 		}
 	}
 	return !slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, e, a, now) }) &&
-		!slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, b, now) })
+		!slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, e, b, now) })
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. It ends when the outcome of a call is unknown.
@@ -191,9 +186,9 @@ var errGrowing = errors.New("a growth is under way: this collection unassigns no
 // releasablePrefixes chooses the prefixes that an ENI is to lose. It chooses no /80: a /80 costs
 // nothing, and stays as long as its ENI.
 func (c *Collection) releasablePrefixes(s *registry.State, id string, now time.Time) (x releasable) {
-	spare := c.spare(s, id, now)
-	for _, b := range s.ENIs[id].Prefixes {
-		if b.CIDR.Addr().Is4() && spare >= blockSize && c.idlePrefix(s, b, now) {
+	spare, e := c.spare(s, id, now), s.ENIs[id]
+	for _, b := range e.Prefixes {
+		if b.CIDR.Addr().Is4() && spare >= blockSize && c.idlePrefix(s, e, b, now) {
 			x.prefixes, spare = append(x.prefixes, b), spare-blockSize
 		}
 	}

@@ -25,7 +25,7 @@ func (w *world) loseWhileUnassigning() (pods, gone, left netip.Addr) {
 	w.Helper()
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
 	pods = w.mustAcquire(1)
-	runPod(w.T, pods)
+	w.runPod(pods)
 	eni := w.sim.ENIs()[1]
 	for _, a := range eni.Addrs[1:] { // the primary address cannot go
 		if a != pods {
@@ -93,7 +93,7 @@ func TestUnconfirmedOfENI(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	w.policy.Batch = 1
-	runPod(t, first)
+	w.runPod(first)
 	a := w.state().Held(pod(11).Key)[0]
 	second, _ := w.state().ENIOf(a)
 	w.lose()
@@ -115,7 +115,7 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes, w.policy.Batch, w.policy.ReuseWait = true, 20, 0
 	a := w.mustAcquire(1)
-	runPod(t, a)
+	w.runPod(a)
 	eni := w.sim.ENIs()[1]
 	w.lose()
 	if err := w.pool().Learn(t.Context()); err != nil {

@@ -144,17 +144,6 @@ func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	return addrs, nil
 }
 
-// Inventory lists all addresses and all links of the namespace, for callers who must know that none is missing. It is
-// two dumps, since a collection reads all namespaces of a node.
-func (n *NS) Inventory() (addrs []netip.Addr, links []Link, err error) {
-	addrs, err = n.AllAddrs()
-	if err != nil {
-		return nil, nil, err
-	}
-	links, err = n.exactLinks()
-	return addrs, links, err
-}
-
 // indexOrNames returns the index of a link and its name, or 0 and all names.
 func (n *NS) indexOrNames(dev string) (int, map[int]string, error) {
 	if dev != "" {

@@ -68,7 +68,7 @@ func (n *NS) DelGroup(group uint32) error {
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()
 	for _, l := range links {
-		if l.Group != group || l.Kind != realLink {
+		if l.Group != group || l.Kind != RealLink {
 			continue
 		}
 		msg := linkMessage()

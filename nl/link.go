@@ -34,8 +34,8 @@ type Link struct {
 // mode l3s, the kernel passes that through the hooks of the master's namespace instead (ipvlan_l3_rcv).
 func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == modes[2] }
 
-// realLink is the Kind of lo and of network cards, which cannot be deleted.
-const realLink = "device"
+// RealLink is the Kind of lo and of network cards, which cannot be deleted.
+const RealLink = "device"
 
 // String is the command of ip(8) that adds the link, without its master or its other end.
 func (l Link) String() string {

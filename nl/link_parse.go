@@ -15,7 +15,7 @@ import (
 // that any kind of link may have. That is 1 % of a plugin.
 func parseLink(m []byte) Link {
 	msg := nl.DeserializeIfInfomsg(m)
-	l := Link{Index: int(msg.Index), Kind: realLink, Up: msg.Flags&unix.IFF_UP != 0}
+	l := Link{Index: int(msg.Index), Kind: RealLink, Up: msg.Flags&unix.IFF_UP != 0}
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
 		case unix.IFLA_IFNAME:

@@ -270,7 +270,7 @@ func (n *NS) card(mac string) (Link, error) {
 	for _, l := range links {
 		switch {
 		case l.MAC != hw.String() || l.Index == loopback:
-		case l.Kind == realLink:
+		case l.Kind == RealLink:
 			return l, nil
 		case l.Kind == "veth" && veth.Index == 0:
 			veth = l
@@ -285,7 +285,7 @@ func (n *NS) card(mac string) (Link, error) {
 // MayBeCard reports whether a link is a network card, or a veth pair, which is one in tests.
 // Slaves of ipvlan, which have the MAC address of their card, are none.
 func (l Link) MayBeCard() bool {
-	return l.Index != loopback && (l.Kind == realLink || l.Kind == "veth")
+	return l.Index != loopback && (l.Kind == RealLink || l.Kind == "veth")
 }
 
 // loopback is the index of lo in each namespace: LOOPBACK_IFINDEX of net/flow.h.

@@ -29,18 +29,23 @@ func (n *NS) request(family, typ, flags int, answer uint16, head nl.NetlinkReque
 // exact is request for callers who must know that nothing is missing. A dump that was
 // interrupted in each try is an error, nl.ErrDumpInterrupted.
 func (n *NS) exact(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error) {
+	var msgs [][]byte
+	err := retry(func() (err error) {
+		msgs, err = n.once(family, typ, flags, answer, head, attrs...)
+		return err
+	})
+	return msgs, kernel(err)
+}
+
+// once is exact without further tries. The answers of an interrupted dump come with its error.
+func (n *NS) once(family, typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs ...attribute) ([][]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s, err := n.socket(family)
 	if err != nil {
 		return nil, err
 	}
-	var msgs [][]byte
-	err = retry(func() error {
-		msgs, err = s.exchange(typ, flags, answer, head, attrs)
-		return err
-	})
-	return msgs, kernel(err)
+	return s.exchange(typ, flags, answer, head, attrs)
 }
 
 // change is a request that adds, changes or deletes something.

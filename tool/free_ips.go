@@ -62,16 +62,14 @@ func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	for _, a := range own {
 		bound[a.Addr] = true
 	}
-	for a := range lease.UsedAddrs().By {
-		bound[a] = true
-	}
+	used := lease.UsedAddrs(p.Host, lease.MACs(s)...)
 	for a := range s.Leases.Keys() {
 		bound[a] = true
 	}
 	var rows []unboundRow
 	for _, e := range enis {
 		for _, a := range e.Addrs {
-			if !bound[a] {
+			if !bound[a] && used.Of(e.MAC, a) == "" {
 				rows = append(rows, unboundRow{names[e.MAC], a})
 			}
 		}

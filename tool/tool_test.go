@@ -44,6 +44,7 @@ import (
 //	terminate INSTANCE       end one
 //	freeze ENI               metadata shows an ENI for ever as it is now
 //	lease ADDRESS NAMESPACE/POD [AGE]
+//	has NAMESPACE LINK ADDRESS  a pod has the address at a link that is made on one of the node
 //	bound ADDRESS            the kernel has shown an address that is leased in its pod
 //	freed ADDRESS AGE        the registry says that an address became free so long ago
 //	intents [ACTION...]      the registry says that these calls were begun, and no others
@@ -62,6 +63,7 @@ func TestScript(t *testing.T) {
 			"enis":  enis,
 			"lease": reserve,
 			"bound": bound,
+			"has":   has,
 			"freed": freed,
 
 			"intents": intents,
@@ -77,6 +79,19 @@ func TestScript(t *testing.T) {
 			"exposition": exposition,
 		},
 	})
+}
+
+// has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the kernel has no ipvlan.
+func has(ts *testscript.TestScript, _ bool, args []string) {
+	netns, link, addr := args[0], args[1], args[2]
+	name := "on-" + link
+	if ts.Exec("ip", "-n", netns, "link", "show", name) != nil {
+		add := []string{"link", "add", "link", link, "name", name, "netns", netns, "up", "type"}
+		if ts.Exec("ip", append(add, "macvlan", "mode", "private")...) != nil {
+			ts.Check(ts.Exec("ip", append(add, "ipvlan", "mode", "l2")...))
+		}
+	}
+	ts.Check(ts.Exec("ip", "-n", netns, "addr", "add", addr+"/32", "dev", name))
 }
 
 // inTurn is a testscript.T that runs no script in parallel with another.

@@ -92,7 +92,8 @@ func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attach
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		s.EndWhere(time.Now(), func(a netip.Addr, l registry.Lease) bool {
-			_, inUse := used.By[a]
+			_, e := s.ENIOf(a)
+			inUse := used.Has(a, e.MAC, s.ENIs[l.ENI].MAC)
 			return l.Network == network && !slices.Contains(valid, l.Attachment) && !inUse && !used.Partial && !s.BegunAfter(l, p.Began)
 		})
 		return nil

@@ -13,6 +13,7 @@ import (
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -54,7 +55,7 @@ func inUse(ctx context.Context, k registry.Key) error {
 	}
 	taken := addrs
 	if len(addrs) > 1 {
-		taken = inNamespaces(addrs)
+		taken = inNamespaces(s, addrs)
 	}
 	slog.Warn("addresses are in use in a network namespace, but the registry did not know: no other pod gets them", "addrs", taken)
 	var failed error
@@ -65,9 +66,14 @@ func inUse(ctx context.Context, k registry.Key) error {
 }
 
 // inNamespaces returns the addresses that a namespace has. If there are none, or not all namespaces can be read, it returns all.
-func inNamespaces(addrs []netip.Addr) []netip.Addr {
-	used := UsedAddrs()
-	some := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return used.By[a] == "" })
+func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
+	node, err := nl.Node()
+	if err != nil {
+		return addrs
+	}
+	defer node.Close()
+	used := UsedAddrs(node, MACs(s)...)
+	some := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { _, e := s.ENIOf(a); return used.Of(e.MAC, a) == "" })
 	if len(some) == 0 || used.Partial {
 		return addrs
 	}

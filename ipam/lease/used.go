@@ -4,72 +4,126 @@
 package lease
 
 import (
-	"errors"
-	"fmt"
-	"io/fs"
+	"cmp"
 	"log/slog"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Shelf is a directory of network namespaces. Each entry is one, or has one at the path
-// Below.
-type Shelf struct{ Dir, Below string }
+// Anybody on a node can make namespaces, and give links there any addresses and MAC addresses. So such an address is not used.
+// An address is used at a link that can carry it: one that was made on the ENI's link, or the ENI's link itself. To make such a
+// link takes the privileges of the node's root. Only the kernel says what a link was made on, see [nl.NS.Slaves].
+//
+// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses those of other pods, so
+// such an address is used indeed. The pod can take no more than the ENI has, and of a /80 no more than mostOfPrefix.
 
-// Shelves are the places of namespaces: the names that runtimes give them, and processes, for
-// runtimes that give no names.
-var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
-
-// paths lists the namespaces on a Shelf. If the directory cannot be read, that is an error
-// and not an empty list. So it does not use filepath.Glob, which ignores such errors.
-func (s Shelf) paths() (paths []string, err error) {
-	entries, err := os.ReadDir(s.Dir)
-	if gone(err) {
-		return nil, nil
-	}
-	for _, e := range entries {
-		if s.Below == "" || e.IsDir() { // the others of /proc are not processes
-			paths = append(paths, filepath.Join(s.Dir, e.Name(), s.Below))
-		}
-	}
-	return paths, err
-}
+// mostOfPrefix is how many IPv6 addresses of one namespace count. An ENI has fewer that are not of a prefix, and an interface
+// of a pod has one.
+const mostOfPrefix = 64
 
 // routed is the place of an address to which the node has a host route. Its namespace may be
 // one that cannot be seen from here.
 const routed = "a route of the node"
 
+// TheNode is the place of an address of the node itself. The node may use an address of an ENI for other purposes than pods.
+const TheNode = "the node"
+
+// An At is an address at the link of an ENI, which has this MAC address. If MAC is "", the node itself has the address, or a
+// route to it.
+type At struct {
+	MAC  string
+	Addr netip.Addr
+}
+
 // Used is what the kernel shows of the addresses of pods, and of the ENIs that pods have for
 // themselves.
 type Used struct {
-	By      map[netip.Addr]string // the path of a namespace that has the address
-	Cards   map[string]bool       // MAC addresses of the network cards in namespaces
-	Node    map[netip.Addr]bool   // the IPv6 addresses of the node's own links
-	Partial bool                  // some namespace could not be read: what it has is not known
-	Looked  time.Time             // when the look at the kernel began
+	By      map[At]string       // the path of a namespace that has the address, or another place
+	Node    map[netip.Addr]bool // the IPv6 addresses of the node's own links
+	Partial bool                // some namespace could not be read: what it has is not known
+	Looked  time.Time           // when the look at the kernel began
+
+	links  map[string]nl.Link // the node's, by MAC address
+	cards  map[string]bool    // MAC addresses of the network cards in namespaces
+	sought bool               // cards were looked for
+	on     map[string]int     // by MAC address and path of a namespace that has links on the ENI's link: their IPv6 addresses
 }
 
-// UsedAddrs reads the addresses in all network namespaces but the caller's own. That is a
-// walk of the whole node: only a new registry and collections need it.
-func UsedAddrs() Used { return usedIn(Shelves) }
+// Of returns where an address of the ENI with this MAC address is in use, or "".
+func (u Used) Of(mac string, a netip.Addr) string { return cmp.Or(u.By[At{mac, a}], u.By[At{"", a}]) }
 
-func usedIn(shelves []Shelf) Used {
-	used := Used{By: map[netip.Addr]string{}, Cards: map[string]bool{}, Looked: time.Now()}
-	err := eachNetNS(shelves, func(ns *nl.NS) error {
-		addrs, links, err := ns.Inventory()
-		for _, a := range addrs {
-			used.By[a] = ns.Name
+// Has reports whether an address is in use that one of the MAC addresses' ENIs has.
+func (u Used) Has(a netip.Addr, macs ...string) bool {
+	return slices.ContainsFunc(macs, func(mac string) bool { return u.Of(mac, a) != "" })
+}
+
+// Any reports whether an address of the ENI with this MAC address is in use for which has returns true.
+func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
+	for at := range u.By {
+		if (at.MAC == mac || at.MAC == "") && has(at.Addr) {
+			return true
 		}
-		for _, l := range links {
-			if l.MayBeCard() {
-				used.Cards[l.MAC] = true
+	}
+	return false
+}
+
+// InPod reports whether the link of the ENI with this MAC address is, or may be, in the namespace of a pod. What is on the node
+// is in no pod.
+func (u Used) InPod(mac string) bool {
+	_, here := u.links[mac]
+	return !here && (u.cards[mac] || !u.sought)
+}
+
+// Holds reports whether a lease without a key has its pod: the address is in use, or the namespace in which it was found still has
+// a link on the ENI's link.
+func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
+	_, e := s.ENIOf(a)
+	on := s.ENIs[l.ENI].MAC
+	_, linked := u.on[on+l.NetNS]
+	return linked || u.Has(a, on, e.MAC)
+}
+
+// UsedAddrs reads the addresses in all network namespaces but the caller's own, which is the node's. That is a walk of the whole
+// node: only a new registry and collections need it. It looks for the links of ENIs in namespaces only if
+// the node lacks the link of one with these MAC addresses.
+func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
+
+func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
+	used := Used{By: map[At]string{}, Looked: time.Now(), cards: map[string]bool{}, on: map[string]int{}}
+	links, err := node.LinksByMAC()
+	if err != nil {
+		slog.Warn("the node's links cannot be read: all addresses count as used", "error", err)
+		used.Partial = true
+		return used
+	}
+	used.links = links
+	kinds := kindsOf(links, macs)
+	used.sought = slices.ContainsFunc(macs, func(mac string) bool { _, here := links[mac]; return !here })
+	byIndex := map[int]string{}
+	for mac, l := range links {
+		byIndex[l.Index] = mac
+	}
+	err = eachNetNS(shelves, func(ns *nl.NS) error {
+		slaves, err := ns.Slaves(node)
+		if err != nil {
+			return err
+		}
+		for _, c := range slaves {
+			used.add(byIndex[c.Peer], ns.Name, c)
+		}
+		if !used.sought {
+			return nil
+		}
+		cards, err := ns.CardsOf(kinds...)
+		for _, c := range cards {
+			if _, here := links[c.MAC]; !here {
+				used.cards[c.MAC] = true
+				used.add(c.MAC, ns.Name, c)
 			}
 		}
 		return err
@@ -81,22 +135,50 @@ func usedIn(shelves []Shelf) Used {
 	return used
 }
 
+// kindsOf returns the kinds of the links that are ENIs. They are network cards, as the kernel calls them "device", which
+// only root puts into a namespace. Where ENIs are simulated, they are of the kind that the node's own have.
+func kindsOf(links map[string]nl.Link, macs []string) []string {
+	kinds := []string{nl.RealLink}
+	for _, mac := range macs {
+		if l, here := links[mac]; here && !slices.Contains(kinds, l.Kind) {
+			kinds = append(kinds, l.Kind)
+		}
+	}
+	return kinds
+}
+
+// add adds the addresses of a link that was made on the link with a MAC address, or of that link itself.
+func (u Used) add(mac, netns string, c nl.Carrier) {
+	if mac == "" {
+		return
+	}
+	n := u.on[mac+netns]
+	for _, a := range c.Addrs {
+		if a.Is6() && !a.IsLinkLocalUnicast() {
+			if n++; n > mostOfPrefix {
+				continue
+			}
+		}
+		u.By[At{mac, a}] = netns
+	}
+	u.on[mac+netns] = n
+}
+
 // Used is UsedAddrs with the addresses to which the node has a host route. Such a route leads
-// to a pod, also to a pod whose namespace cannot be seen from here.
-func (p *Pool) Used() Used {
+// to a pod, also to a pod whose namespace cannot be seen from here. The MAC addresses are of ENIs that
+// the registry may not have.
+func (p *Pool) Used(macs ...string) Used {
 	shelves := p.Shelves
 	if shelves == nil {
 		shelves = Shelves
 	}
-	used := usedIn(shelves)
+	if s, err := p.Registry.View(); err == nil {
+		macs = append(MACs(s), macs...)
+	}
+	used := usedIn(shelves, p.Host, macs)
 	routes, err := p.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	if err != nil {
 		slog.Warn("the node's routes cannot be read: all addresses count as used", "error", err)
-		used.Partial = true
-	}
-	links, err := p.Host.LinksByMAC()
-	if err != nil {
-		slog.Warn("the node's links cannot be read: all addresses count as used", "error", err)
 		used.Partial = true
 	}
 	addrs, err := p.Host.AllAddrs()
@@ -108,91 +190,30 @@ func (p *Pool) Used() Used {
 	for _, a := range addrs {
 		used.Node[a] = a.Is6()
 	}
-	// What is on the node is in no pod. A pod may have given its own links such an address.
-	maps.DeleteFunc(used.Cards, func(mac string, _ bool) bool { _, here := links[mac]; return here })
 	for _, r := range routes {
-		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && used.By[a] == "" {
-			used.By[a] = routed
+		if r.Dst.IsSingleIP() {
+			used.By[At{"", r.Dst.Addr()}] = routed
 		}
 	}
 	return used
 }
 
-// EachNetNS calls f once for each network namespace on the node, except the caller's own. The
-// Name of the namespace is the path at which it was found. If a namespace cannot be opened,
-// or f fails, EachNetNS continues, and returns all errors in the end.
-func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
-
-// eachNetNS tries what could not be opened a few times more. Linux may deny even root the
-// namespaces of a process that is about to end. A moment later, that process is gone.
-func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
-	self, err := inode("/proc/self/ns/net")
-	if err != nil {
-		return fmt.Errorf("list namespaces: %w", err)
+// MACs returns the MAC addresses of the ENIs of the registry.
+func MACs(s *registry.State) (macs []string) {
+	for _, e := range s.ENIs {
+		macs = append(macs, e.MAC)
 	}
-	w := walk{call: f, seen: map[nsID]bool{self: true}, unopened: map[string]error{}}
-	for _, s := range shelves {
-		paths, err := s.paths()
-		w.failed = errors.Join(w.failed, err)
-		for _, path := range paths {
-			w.visit(path)
-		}
-	}
-	for tries := 5; tries > 0 && len(w.unopened) > 0; tries-- {
-		time.Sleep(10 * time.Millisecond)
-		again := w.unopened
-		w.unopened = map[string]error{}
-		for path := range again {
-			w.visit(path)
-		}
-	}
-	return errors.Join(w.failed, errors.Join(slices.Collect(maps.Values(w.unopened))...))
+	return macs
 }
 
-// A walk goes through the namespaces of the node.
-type walk struct {
-	call     func(*nl.NS) error
-	seen     map[nsID]bool
-	unopened map[string]error // by path
-	failed   error
-}
-
-// visit calls w.call unless it has seen the namespace at path. A namespace that is gone is no
-// error, because processes end.
-func (w *walk) visit(path string) {
-	id, err := inode(path)
-	if gone(err) || err == nil && w.seen[id] || path == hostProcess {
-		return
+// AddNode adds the addresses of the node itself. No pod has them.
+func (u Used) AddNode(addrs []netip.Addr) {
+	own := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		own[a] = true
 	}
-	var ns *nl.NS
-	if err == nil {
-		ns, err = nl.Open(path, path)
+	maps.DeleteFunc(u.By, func(at At, _ string) bool { return own[at.Addr] })
+	for a := range own {
+		u.By[At{"", a}] = TheNode
 	}
-	switch {
-	case gone(err):
-	case err != nil:
-		w.unopened[path] = err
-	default:
-		w.seen[id] = true
-		defer ns.Close()
-		w.failed = errors.Join(w.failed, w.call(ns))
-	}
-}
-
-// hostProcess is the namespace of process 1, which is the host's. A sandbox may forbid even
-// root to read it.
-const hostProcess = "/proc/1/ns/net"
-
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
-
-// An nsID tells namespaces apart: namespaces(7), "The /proc/[pid]/ns/ directory".
-type nsID struct{ dev, ino uint64 }
-
-func inode(path string) (nsID, error) {
-	fi, err := os.Stat(path)
-	if err != nil {
-		return nsID{}, err
-	}
-	st := fi.Sys().(*syscall.Stat_t)
-	return nsID{uint64(st.Dev), st.Ino}, nil
 }

@@ -7,10 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // TestUsedUnreadable: what cannot be listed is not empty.
 func TestUsedUnreadable(t *testing.T) {
+	host, _ := nltest.NS(t, "node")
 	was := Shelves
 	t.Cleanup(func() { Shelves = was })
 	file := filepath.Join(t.TempDir(), "file")
@@ -26,7 +29,7 @@ func TestUsedUnreadable(t *testing.T) {
 		{file, true}, // it is no directory: any error but absence
 	} {
 		Shelves = []Shelf{{test.dir, ""}}
-		if got := UsedAddrs().Partial; got != test.partial {
+		if got := UsedAddrs(host).Partial; got != test.partial {
 			t.Errorf("%s: partial %v, want %v", test.dir, got, test.partial)
 		}
 	}

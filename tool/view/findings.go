@@ -108,7 +108,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 
 // inPod reports whether a pod has the whole ENI, and its link.
 func (k *Comparison) inPod(id string) bool {
-	return k.used.Cards[k.state.ENIs[id].MAC] && k.state.Exclusive()[id]
+	return k.used.InPod(k.state.ENIs[id].MAC) && k.state.Exclusive()[id]
 }
 
 // judgePrefixes compares the registry with EC2 about the prefixes of an ENI.
@@ -159,7 +159,7 @@ func (k *Comparison) judge(a netip.Addr) []Finding {
 		return k.judgeLeased(at, h)
 	case k.own[a]:
 		return nil // an address of the node itself
-	case k.used.By[a] != "":
+	case k.where(a) != "":
 		return k.judgeUsed(at, a)
 	case known && h.State != StateNode:
 		return k.judgeFree(at, h)
@@ -183,7 +183,7 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 			"delete the pod; CloudTrail says who called AssignPrivateIpAddresses with AllowReassignment", false})
 	}
 	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < young
-	if k.used.By[h.Addr] == "" && !k.used.Partial && !adding {
+	if k.where(h.Addr) == "" && !k.used.Partial && !adding {
 		fs = append(fs, Finding{at, "it is leased to " + h.Owner() + ", but no namespace has it: the pod ended without a DEL, or its ADD failed",
 			"check that cni-gc.timer is active: " + cli.Name + " registry-gc ends the lease when it has found the same twice", false})
 	}
@@ -192,7 +192,7 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 
 // judgeUsed judges an address that a namespace has without a lease.
 func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
-	where := k.used.By[a]
+	where := k.where(a)
 	if k.state.ENIs[cmp.Or(k.EC2.on(a), k.Metadata.on(a))].Foreign {
 		return nil // no pod gets it
 	}

@@ -50,7 +50,7 @@ type Comparison struct {
 	now      time.Time
 	state    *registry.State
 	used     lease.Used             // pods' addresses in the kernel
-	routed   map[netip.Addr]bool    // those that only a route shows
+	routed   map[netip.Addr]string  // those to which the node has a route
 	own      map[netip.Addr]bool    // the node's, in the kernel
 	links    map[string]string      // names of links by MAC
 	Metadata Source                 // of this instance's ENIs
@@ -68,7 +68,7 @@ func Compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration)
 		return nil, err
 	}
 	k := &Comparison{now: time.Now(), Metadata: metadataSays(ctx, p.Cloud), EC2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
-	k.used, k.own = lease.UsedAddrs(), map[netip.Addr]bool{}
+	k.used, k.own = lease.UsedAddrs(p.Host, lease.MACs(before)...), map[netip.Addr]bool{}
 	own, err := p.Host.Addrs("")
 	if err != nil {
 		return nil, err
@@ -116,13 +116,36 @@ func (k *Comparison) settle(before *registry.State, wait func(string) time.Durat
 // address in a namespace that cannot be seen from here.
 func (k *Comparison) addRoutes(host *nl.NS) error {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
-	k.routed = map[netip.Addr]bool{}
+	k.routed = map[netip.Addr]string{}
 	for _, r := range routes {
-		if a := r.Dst.Addr(); r.Dst.IsSingleIP() && k.used.By[a] == "" {
-			k.used.By[a], k.routed[a] = "route dev "+r.Dev, true
+		if r.Dst.IsSingleIP() {
+			k.routed[r.Dst.Addr()] = "route dev " + r.Dev
 		}
 	}
 	return err
+}
+
+// where returns where the kernel shows an address in use: in a namespace that has it on the ENI that has it by one of the others,
+// or on any ENI if none of them knows it; or by a route. Otherwise it returns "".
+func (k *Comparison) where(a netip.Addr) string {
+	l, _ := k.state.Leases.At(a)
+	own, _ := k.state.ENIOf(a)
+	known := false
+	for _, id := range []string{own, l.ENI, k.EC2.on(a), k.Metadata.on(a)} {
+		known = known || id != ""
+		mac := cmp.Or(k.state.ENIs[id].MAC, k.EC2.enis[id].MAC, k.Metadata.enis[id].MAC)
+		if at := k.used.Of(mac, a); at != "" {
+			return at
+		}
+	}
+	if !known {
+		for at, where := range k.used.By {
+			if at.Addr == a {
+				return where
+			}
+		}
+	}
+	return k.routed[a]
 }
 
 // metadataSays asks the metadata service.
@@ -256,7 +279,7 @@ func (k *Comparison) kernel(a netip.Addr) string {
 	if k.own[a] {
 		return StateNode
 	}
-	return k.used.By[a]
+	return k.where(a)
 }
 
 // addrs returns the addresses that the registry, metadata or EC2 know. Of the addresses of
@@ -275,9 +298,9 @@ func (k *Comparison) addrs() []netip.Addr {
 			}
 		}
 	}
-	for a := range k.used.By {
-		if k.local(a) && !k.routed[a] {
-			all[a] = true
+	for at := range k.used.By {
+		if k.local(at.Addr) {
+			all[at.Addr] = true
 		}
 	}
 	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)

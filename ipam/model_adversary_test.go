@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// An adversary has a namespace of its own on the node, and no privilege. It gives links of its own the addresses and the MAC address of
+// an ENI. Nothing that the model wants may change by that: no lease may come of it, and none may stay.
+type adversary struct {
+	ns    *nl.NS
+	links *netlink.Handle
+	has   map[nl.Addr]bool
+	rng   *rand.Rand // of its own, so that a seed's history is the one without it
+}
+
+// adversaryLinks are what it puts addresses on: lo, a link with the MAC address of an ENI, and one that was made on that.
+var adversaryLinks = []string{"lo", "ens0", "eth0"}
+
+// newAdversary makes its namespace, which processes of the node see among those of pods. The kernel has a number for the node's there, as for a pod's.
+func newAdversary(t *testing.T, k *kernel) *adversary {
+	t.Helper()
+	ns, path := nltest.NS(t, "model-adversary")
+	must(t, os.Symlink(path, k.path("adversary")))
+	far, _ := nltest.NS(t, "model-far")
+	must(t, nl.Wiring{{NS: ns, Object: nl.Up{Dev: "lo"}}, {NS: ns, Object: nl.Veth{Name: "ens0", Peer: "ens0", PeerNS: far}},
+		{NS: k.host, Object: nl.Veth{Name: "vadversary", Peer: "eth1", PeerNS: ns}}}.Add())
+	addSlave(t, ns, "ens0", path, "eth0")
+	a := &adversary{ns: ns, has: map[nl.Addr]bool{}}
+	must(t, ns.Do(func() (err error) { a.links, err = netlink.NewHandle(); return err }))
+	t.Cleanup(a.links.Close)
+	return a
+}
+
+// act changes what the adversary claims of the ENIs of the node.
+func (a *adversary) act(m *model) {
+	if a.rng.IntN(100) < 30 {
+		return
+	}
+	enis := slices.DeleteFunc(m.attached(), func(e ec2sim.ENI) bool { return len(e.Addrs) == 0 })
+	e := enis[a.rng.IntN(len(enis))]
+	a.setMAC(m.T, e)
+	for range 1 + a.rng.IntN(4) {
+		a.claim(m.T, a.addrOf(e), adversaryLinks[a.rng.IntN(len(adversaryLinks))])
+	}
+	m.logf("%s the adversary claims %d addresses, and to be %s", m.clock(), len(a.has), e.ID)
+}
+
+// addrOf chooses an address of an ENI, also of one of its prefixes.
+func (a *adversary) addrOf(e ec2sim.ENI) netip.Addr {
+	all := slices.Concat(e.Addrs, e.IPv6Addrs)
+	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
+		all = append(all, c.Addr().Next())
+	}
+	return all[a.rng.IntN(len(all))]
+}
+
+// claim adds an address to a link, or removes it if it is there.
+func (a *adversary) claim(t *testing.T, addr netip.Addr, dev string) {
+	at := nl.Addr{Prefix: netip.PrefixFrom(addr, addr.BitLen()), Dev: dev, NoDAD: addr.Is6()}
+	if a.has[at] {
+		must(t, nl.Wiring{{NS: a.ns, Object: at}}.Del())
+		delete(a.has, at)
+		return
+	}
+	must(t, nl.Wiring{{NS: a.ns, Object: at}}.Add())
+	a.has[at] = true
+}
+
+// setMAC gives the adversary's link the MAC address of an ENI.
+func (a *adversary) setMAC(t *testing.T, e ec2sim.ENI) {
+	l, err := a.links.LinkByName("ens0")
+	must(t, err)
+	hw, err := net.ParseMAC(e.MAC)
+	must(t, err)
+	must(t, a.links.LinkSetHardwareAddr(l, hw))
+}
+
+// begin begins a history: the adversary claims nothing.
+func (a *adversary) begin(t *testing.T, seed uint64) {
+	a.rng = rand.New(rand.NewPCG(seed, 3))
+	for at := range a.has {
+		must(t, nl.Wiring{{NS: a.ns, Object: at}}.Del())
+	}
+	clear(a.has)
+}

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// A Carrier is a link that can carry the addresses of a network card, and the addresses that it has.
+type Carrier struct {
+	Link
+	Addrs []netip.Addr
+}
+
+// Slaves lists the links of n that were made on a link of another namespace, home: ipvlan, macvlan and VLANs. Peer is the index
+// of that link in home.
+//
+// The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all kinds. It
+// cannot choose the namespace of the link below: to make a link on one of home takes the privilege for home. So only the kernel's
+// word on the link below counts. When the kernel tells of a link whose link below is in home, it gives n a number for home, and n
+// keeps that number (peernet2id_alloc). So a namespace without a number for home has no such link, and is asked nothing else.
+//
+// If links change all the time, no list of the kernel may be complete. Then Slaves returns all that several lists have shown. A
+// namespace can hide only its own slaves in that way, and no other slave can have their addresses meanwhile.
+func (n *NS) Slaves(home *NS) ([]Carrier, error) {
+	number, err := n.numberOf(home)
+	if err != nil {
+		return nil, fmt.Errorf("%s: which number it has for %s: %w", n.Name, home.Name, err)
+	}
+	if number == 0 {
+		return nil, nil
+	}
+	return n.carriers(func(l Link) bool { return l.peerNS == number && borrows(l) })
+}
+
+// CardsOf lists the links of the namespace that are network cards, by their kinds (see [Link]). Like Slaves, it returns all that
+// several lists have shown.
+func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
+	return n.carriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
+}
+
+// carriers lists the links that are wanted, with their addresses.
+func (n *NS) carriers(wanted func(Link) bool) ([]Carrier, error) {
+	links := map[int]Link{}
+	err := n.several(unix.RTM_GETLINK, unix.RTM_NEWLINK, func(m []byte) {
+		if l := parseLink(m); wanted(l) {
+			links[l.Index] = l
+		}
+	}, linkMessage(), skipStats())
+	if err != nil {
+		return nil, fmt.Errorf("%s: list links: %w", n.Name, err)
+	}
+	var all []Carrier
+	for _, index := range slices.Sorted(maps.Keys(links)) {
+		addrs, err := n.addrsOf(index)
+		if err != nil {
+			return nil, fmt.Errorf("%s: list addresses of %s: %w", n.Name, links[index].Name, err)
+		}
+		all = append(all, Carrier{links[index], addrs})
+	}
+	return all, nil
+}
+
+// addrsOf lists the addresses of a link. The kernel lists only those (inet_dump_ifaddr, inet6_dump_addr), since Linux 4.20.
+func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
+	addrs := map[netip.Addr]bool{}
+	msg := nl.NewIfAddrmsg(int(bothFamilies))
+	msg.Index = uint32(index)
+	err := n.several(unix.RTM_GETADDR, unix.RTM_NEWADDR, func(m []byte) {
+		if !slices.Contains(Families, Family(m[0])) {
+			return
+		}
+		if a := parseAddr(m); a.index == index {
+			addrs[a.Prefix.Addr()] = true
+		}
+	}, msg)
+	if absent(err) { // the link has gone
+		err = nil
+	}
+	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare), err
+}
+
+// several calls each for what a list of the kernel shows. If changes interrupt the list, it asks for a few more.
+func (n *NS) several(typ int, answer uint16, each func([]byte), head nl.NetlinkRequestData, attrs ...attribute) error {
+	err := retry(func() error {
+		msgs, err := n.once(unix.NETLINK_ROUTE, typ, unix.NLM_F_DUMP, answer, head, attrs...)
+		for _, m := range msgs {
+			each(m)
+		}
+		return err
+	})
+	if err == nl.ErrDumpInterrupted {
+		return nil
+	}
+	return kernel(err)
+}
