@@ -33,7 +33,7 @@ func (p *Pool) correct(ctx context.Context, seen []aws.ENI) error {
 	asked := time.Now()
 	shown := func(id string, known registry.ENI) bool {
 		i := slices.IndexFunc(seen, func(e aws.ENI) bool { return e.ID == id })
-		return i >= 0 && lost(known, seen[i], asked).empty()
+		return i >= 0 && lost(s, known, seen[i], asked).empty()
 	}
 	all := true
 	for id, known := range s.ENIs {
@@ -60,7 +60,7 @@ func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 		if known.Foreign || e.Instance != s.Instance.ID {
 			continue
 		}
-		if x := lost(known, e, asked); !x.empty() {
+		if x := lost(s, known, e, asked); !x.empty() {
 			slog.Warn("somebody else has unassigned addresses of the ENI: pods that have them have lost their network",
 				"eni", e.ID, "addrs", x.list(), "prefixes", x.cidrs())
 			withdraw(s, e.ID, x)
@@ -71,11 +71,14 @@ func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 // lost returns what the registry has on an ENI, but a source does not show there. It leaves
 // out what is so new that the source may not have shown it at the time asked. It also leaves
 // out the primary address, which cannot leave its ENI.
-func lost(known registry.ENI, e aws.ENI, asked time.Time) releasable {
+//
+// An address is old if the ENI has not grown lately. It is also old if its lease is, or if its last lease has ended before: on a busy
+// node, an ENI grows all the time.
+func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) releasable {
 	x := releasable{addrs: map[netip.Addr]time.Time{}}
 	old := asked.Add(-settled)
 	for _, a := range known.Addrs {
-		if known.Grown.Before(old) && a != known.Primary() && !carries(e, a) {
+		if (known.Grown.Before(old) || usedBefore(s, a, old)) && a != known.Primary() && !carries(e, a) {
 			x.addrs[a] = time.Time{}
 		}
 	}
@@ -85,4 +88,13 @@ func lost(known registry.ENI, e aws.ENI, asked time.Time) releasable {
 		}
 	}
 	return x
+}
+
+// usedBefore reports whether an address has had a lease before a time.
+func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
+	if l, leased := s.Leases.At(a); leased {
+		return l.Since.Before(t)
+	}
+	since, _ := s.Free.At(a)
+	return !since.IsZero() && since.Before(t)
 }

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// TestLeasedUnassignedByHand: somebody unassigns the address of a pod, and the pod ends, before or after a collection. The next
+// collection removes the address from the registry, whatever the node may do in EC2, on whichever ENI it is.
+func TestLeasedUnassignedByHand(t *testing.T) {
+	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone} {
+		for _, first := range []int{0, 1} {
+			for _, seen := range []bool{false, true} {
+				name := fmt.Sprintf("provision %v, index %d, collected before %v", provision, first, seen)
+				t.Run(name, func(t *testing.T) { leasedUnassigned(t, provision, first, seen) })
+			}
+		}
+	}
+}
+
+func leasedUnassigned(t *testing.T, provision lease.Provision, first int, seen bool) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.MinIndex, w.policy.Batch = first, 4
+	if first == 0 {
+		w.policy.SubnetTags = nil
+	}
+	var pods []lease.Allocation
+	for n := range 3 {
+		a, err := w.acquire(n)
+		must(t, err)
+		pods = append(pods, a)
+	}
+	w.policy.Provision = provision
+	w.age(10 * time.Minute)
+	for _, a := range pods[2].Addrs {
+		w.unassignByHand(pods[2].ID, a)
+	}
+	if seen {
+		w.collect()
+	}
+	w.end(2)
+	w.age(10 * time.Minute)
+	w.collect()
+	s := w.state()
+	for _, a := range pods[2].Addrs {
+		if id, _ := s.ENIOf(a); id != "" || s.Free.Has(a) || s.Leases.Has(a) {
+			t.Errorf("%s is on %q by the registry, free %v, leased %v, and on no ENI", a, id, s.Free.Has(a), s.Leases.Has(a))
+		}
+	}
+}
+
+// unassignByHand unassigns an address, unless it is a primary one.
+func (w *world) unassignByHand(eni string, a netip.Addr) {
+	w.Helper()
+	if e := w.eni(eni); slices.Index(e.Addrs, a) == 0 {
+		w.Fatalf("%s is the primary address", a)
+	}
+	must(w.T, w.byHand().Unassign(w.Context(), eni, a))
+}
+
+// TestLeasedUnassignedByHandBusy: the same on a node whose ENI has grown a moment ago. The address cools, so EC2 had given it before.
+func TestLeasedUnassignedByHandBusy(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	w.policy.Batch, w.policy.ReuseWait = 3, hour
+	w.mustAcquire(0)
+	a := w.mustAcquire(1)
+	w.age(10 * time.Minute)
+	w.unassignByHand(w.sim.ENIs()[1].ID, a)
+	w.end(1)
+	w.age(time.Minute)
+	w.policy.Batch = 6
+	for n := 2; n < 6; n++ {
+		w.mustAcquire(n)
+	}
+	w.collect()
+	if s := w.state(); s.Free.Has(a) || s.Leases.Has(a) {
+		t.Errorf("%s is free %v, leased %v, and on no ENI", a, s.Free.Has(a), s.Leases.Has(a))
+	}
+}
