@@ -63,6 +63,9 @@ func (p *Pool) Collect(ctx context.Context, c *Collection) error {
 	defer unlock()
 	p.waits = time.Now().Add(mostAwait)
 	defer func() { p.waits = time.Time{} }()
+	if err := p.ofThisInstance(ctx); err != nil {
+		return err
+	}
 	p.Look(ctx)
 	seen, err := p.learn(ctx, true, p.usedIfNew)
 	if err == nil {

@@ -39,6 +39,9 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance: %w", err)
 	}
+	if err := p.setOtherAside(ctx, instance.ID); err != nil {
+		return nil, err
+	}
 	enis, err := p.Cloud.ENIs(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance's ENIs: %w", err)
@@ -66,6 +69,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are those of the type
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
+		s.Instance.Boot = bootID()
 		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, nl.ByMAC(links), now, first, lease.StaleMetadata}
 		for _, e := range enis {
 			l.learn(e)

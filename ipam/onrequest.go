@@ -239,6 +239,9 @@ func (p *Pool) DetachUnused(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer unlock()
+	if err := p.ofThisInstance(ctx); err != nil {
+		return nil, err
+	}
 	used, err := p.inUse()
 	if err != nil {
 		return nil, err

@@ -104,6 +104,9 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 
 // askFor asks for what an ADD lacks, and reports whether it may be there now.
 func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
+	if err := p.ofThisInstance(ctx); err != nil {
+		return false, err
+	}
 	switch {
 	case errors.Is(why, lease.ErrPeers):
 		err = p.needPeers(ctx)

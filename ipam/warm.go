@@ -22,6 +22,9 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 		return 0, err
 	}
 	defer func() { unlock() }()
+	if err := p.ofThisInstance(ctx); err != nil {
+		return 0, err
+	}
 	if err := p.begin(ctx); err != nil {
 		return 0, err
 	}

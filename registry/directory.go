@@ -47,12 +47,41 @@ func (d *directory) state() (*State, error) {
 	if !IsGarbage(err) {
 		return s, err
 	}
-	bad := fileName + ".bad-" + time.Now().UTC().Format("20060102T150405.000000000")
-	if err := unix.Renameat(d.fd(), fileName, d.fd(), bad); err != nil {
-		return nil, fmt.Errorf("set registry aside: %w", deleted(err))
+	bad, e := d.setAside("bad")
+	if e != nil {
+		return nil, e
 	}
-	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2", "file", d.path(bad), "because", err)
+	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2", "file", bad, "because", err)
 	return blank(), nil
+}
+
+// setAside renames the file, and returns where it is.
+func (d *directory) setAside(why string) (path string, err error) {
+	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
+	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
+		return "", fmt.Errorf("set registry aside: %w", deleted(err))
+	}
+	return d.path(aside), nil
+}
+
+// SetAside renames the file if it is of another node, as other decides, and returns where it is. The next change then begins with
+// a Blank state. If the file is not of another node, SetAside returns "".
+func (r *Registry) SetAside(ctx context.Context, other func(*State) bool) (path string, err error) {
+	unlock, err := r.Lock(ctx, lockName)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	d, err := r.enter(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer release(d.File)
+	s, err := d.state()
+	if err != nil || !other(s) {
+		return "", err
+	}
+	return d.setAside("other")
 }
 
 func (d *directory) fd() int { return int(d.Fd()) }

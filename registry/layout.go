@@ -196,6 +196,7 @@ func (i *Instance) describe(c *codec.Codec) {
 		codec.Optional(c, "id", &i.ID, codec.Text)
 		codec.Optional(c, "type", &i.Type, codec.Text)
 		codec.Optional(c, "zone", &i.Zone, codec.Text)
+		codec.Optional(c, "boot", &i.Boot, codec.Text)
 		codec.Optional(c, "enis", &i.ENIs, codec.Number)
 		codec.Optional(c, "ipv4PerENI", &i.IPv4PerENI, codec.Number)
 		codec.Optional(c, "ipv6PerENI", &i.IPv6PerENI, codec.Number)

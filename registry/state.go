@@ -89,6 +89,7 @@ type Instance struct {
 	ID         string `json:"id,omitempty"`
 	Type       string `json:"type,omitempty"`
 	Zone       string `json:"zone,omitempty"`
+	Boot       string `json:"boot,omitempty"`       // the boot of the machine in which metadata has last said that this is the instance; "" if not known
 	ENIs       int    `json:"enis,omitempty"`       // maximum number of its ENIs on all cards; 0 if not known yet
 	IPv4PerENI int    `json:"ipv4PerENI,omitempty"` // maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
 	IPv6PerENI int    `json:"ipv6PerENI,omitempty"` // the same for IPv6; 0 if the type has none, or if it is not known yet
