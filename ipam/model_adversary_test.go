@@ -27,7 +27,7 @@ type adversary struct {
 	rng   *rand.Rand // of its own, so that a seed's history is the one without it
 }
 
-// adversaryLinks are what it puts addresses on: lo, a link with the MAC address of an ENI, and one that was made on that.
+// adversaryLinks are what it puts addresses on: lo, a link of its own, and one that was made on that and has the MAC address of an ENI.
 var adversaryLinks = []string{"lo", "ens0", "eth0"}
 
 // newAdversary makes its namespace, which processes of the node see among those of pods. The kernel has a number for the node's there, as for a pod's.
@@ -80,9 +80,9 @@ func (a *adversary) claim(t *testing.T, addr netip.Addr, dev string) {
 	a.has[at] = true
 }
 
-// setMAC gives the adversary's link the MAC address of an ENI.
+// setMAC gives a link of the adversary the MAC address of an ENI. It is no veth: the ENIs of this kernel are veths, so a veth may be one.
 func (a *adversary) setMAC(t *testing.T, e ec2sim.ENI) {
-	l, err := a.links.LinkByName("ens0")
+	l, err := a.links.LinkByName("eth0")
 	must(t, err)
 	hw, err := net.ParseMAC(e.MAC)
 	must(t, err)
