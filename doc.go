@@ -30,7 +30,7 @@
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
-//	internal/release/ which release a program is
+//	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
 //	internal/atomicfile/ a file is replaced, whole or not at all
 //	internal/stack/   a goroutine of a short process gets its stack at once
 //	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
@@ -61,13 +61,13 @@
 //	tool/conf -> tool/cli ipam ipam/lease registry, and the plugins for their configurations
 //	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease   tool/history -> registry
 //	ipam -> ipam/lease plugin aws nl registry
-//	ipam/lease -> plugin plugin/nic nl registry internal/codec   not aws: it is the warm path
+//	ipam/lease -> plugin plugin/nic nl registry internal/codec internal/excerpt   not aws: it is the warm path
 //	plugin/ipvlan -> plugin plugin/nic nl nl/ifname internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
 //	unnumbered-ptp/legacy -> nl
-//	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl internal/codec
-//	plugin -> nl/ifname internal/codec internal/release internal/stack    registry -> internal/atomicfile internal/codec
-//	aws, tool -> internal/release   plugin/nic -> nl/ifname internal/codec   tool/install -> tool/cli tool/conf nl registry
+//	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl nl/ifname internal/codec internal/excerpt
+//	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> internal/atomicfile internal/codec
+//	aws, tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> nl/ifname internal/codec internal/excerpt   tool/install -> tool/cli tool/conf nl registry
 //	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
 //	aws/acceptance -> aws/acceptance/compare aws/acceptance/ends aws aws/sim/ec2sim ipam/lease tool/iam
 //	aws/acceptance/compare -> aws   aws/acceptance/ends -> aws/sim/vpcsim nl

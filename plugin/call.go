@@ -63,7 +63,7 @@ func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error)
 	}{
 		{"CNI_CONTAINERID", &c.containerID, attachments, validContainerID},
 		{"CNI_NETNS", &c.netns, additions, nil},
-		{"CNI_IFNAME", &c.ifName, attachments, validIfName},
+		{"CNI_IFNAME", &c.ifName, attachments, c.validIfName},
 		{"CNI_PATH", &path, all, nil},
 	} {
 		*v.value = getenv(v.name)
@@ -218,8 +218,15 @@ func validName(s string) bool {
 	return s != ""
 }
 
-func validIfName(name string) *types.Error {
+// validIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: with Multus, a pod
+// chooses it. An earlier release accepted such names, so a DEL and a CHECK accept them.
+func (c *call) validIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
+	if fault == "" && c.verb == "ADD" {
+		if fault = ifname.Refused(name); fault != "" {
+			details = "interface name should have " + ifname.Wanted
+		}
+	}
 	if fault == "" {
 		return nil
 	}

@@ -110,12 +110,26 @@ func TestLikeSkel(t *testing.T) {
 			try(verb, "container "+id, fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_CONTAINERID": id})
 			try(verb, "network "+id, fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q}`, id), nil)
 		}
-		for _, name := range []string{"e", ".", "..", "...", "a/b", "a:b", "a b", "a\u2003b", "exactly15bytes_", "sixteen_bytes_up", "äöü"} {
+		for _, name := range []string{"e", ".", "..", "...", "a/b", "a:b", "a b", "a\u2003b", "exactly15bytes_", "sixteen_bytes_up"} {
 			try(verb, "interface "+name, fmt.Sprintf(conf, "1.1.0"), map[string]string{"CNI_IFNAME": name})
 		}
 		for _, stdin := range []string{"", "{", "[]", "null", "{}", `{"name":""}`, `{"name":7}`, `{"name":null,"cniVersion":"1.1.0"}`, `{"NAME":"n","CNIVERSION":"1.1.0"}`,
 			`{"cniVersion":"1.1.0","name":"n"} more`, `{"cniVersion":"1.1.0","name":"n","x":}`, `{"cniVersion":"1.1.0","name":"n","name":"m","x":{"name":7}}`, `{"cniVersion":"1.1.0","name":"n","prevResult":7,"dns":7}`} {
 			try(verb, "stdin "+stdin, stdin, nil)
+		}
+	}
+}
+
+// TestRefusedNames: an ADD refuses names of interfaces that skel accepts. With Multus, a pod chooses the name. A DEL and a CHECK
+// accept them, because an ADD of an earlier release did.
+func TestRefusedNames(t *testing.T) {
+	for _, name := range []string{"größe", "a\x1b[2J", "a\u202eb", "lo", "all", "eth%d", "egress4", "tunl0"} {
+		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+			env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": "c1", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": name, "CNI_PATH": "/bin"}
+			o := byUs(env, `{"cniVersion":"1.1.0","name":"n"}`)
+			if refused := o.Err != nil && o.Err.Code == types.ErrInvalidEnvironmentVariables; refused != (verb == "ADD") {
+				t.Errorf("%s with the interface %q: %v", verb, name, o.Err)
+			}
 		}
 	}
 }

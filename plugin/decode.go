@@ -13,6 +13,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
 // A Pod is the Kubernetes pod of an attachment, as the runtime names it in CNI_ARGS
@@ -27,6 +29,20 @@ func (p Pod) String() string {
 		return ""
 	}
 	return p.Namespace + "/" + p.Name
+}
+
+// valid returns an error if the runtime gives the pod a name that Kubernetes does not: such a name would be in messages, in the
+// registry and in the lease log.
+func (p Pod) valid() error {
+	const longest = 253 // of a name (Kubernetes, "Object Names and IDs")
+	strange := func(r rune) bool { return r < '!' || r > '~' || r == '/' }
+	for _, v := range []struct{ key, value string }{{argNamespace, p.Namespace}, {argName, p.Name}, {argUID, p.UID}} {
+		if len(v.value) > longest || strings.ContainsFunc(v.value, strange) {
+			return Errorf(types.ErrInvalidEnvironmentVariables, "", "CNI_ARGS: %s: %s: want at most %d bytes of printable ASCII without /",
+				v.key, excerpt.Quote(v.value), longest)
+		}
+	}
+	return nil
 }
 
 // A validator is a configuration that can check itself: Validate sets its defaults and
@@ -49,7 +65,10 @@ func request[C any](c *call) (*Request[C], error) {
 	if err := decodeConfig(c.stdin, &r.Config); err != nil && c.verb != "DEL" {
 		return nil, err
 	}
-	var err error
+	err := r.Pod.valid()
+	if err != nil && c.verb == "ADD" {
+		return nil, err
+	}
 	if c.verb == "GC" {
 		if r.Valid, err = c.network.valid(); err != nil {
 			return nil, err
@@ -136,6 +155,13 @@ func (n *network) unversioned() (types.Result, error) {
 	return conf.PrevResult, err
 }
 
+// The keys of CNI_ARGS that name a pod.
+const (
+	argNamespace = "K8S_POD_NAMESPACE"
+	argName      = "K8S_POD_NAME"
+	argUID       = "K8S_POD_UID"
+)
+
 // parseArgs reads CNI_ARGS. types.LoadArgs refuses unknown keys, a semicolon at the end, and
 // values with an equals sign. Runtimes send all of these.
 func parseArgs(args string) Pod {
@@ -143,11 +169,11 @@ func parseArgs(args string) Pod {
 	for pair := range strings.SplitSeq(args, ";") {
 		key, value, _ := strings.Cut(pair, "=")
 		switch key {
-		case "K8S_POD_NAMESPACE":
+		case argNamespace:
 			p.Namespace = value
-		case "K8S_POD_NAME":
+		case argName:
 			p.Name = value
-		case "K8S_POD_UID":
+		case argUID:
 			p.UID = value
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/pkg/types"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
 func TestParseArgs(t *testing.T) {
@@ -39,6 +40,28 @@ func FuzzParseArgs(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestNamesOfPods: an ADD refuses names that no pod of Kubernetes has, in few words. A DEL is not refused.
+func TestNamesOfPods(t *testing.T) {
+	for name, good := range map[string]bool{
+		"": true, "cart-0": true, "web.7": true, strings.Repeat("a", 253): true,
+		strings.Repeat("a", 254): false, strings.Repeat("a", 100000): false, "a\x1b[2J": false, "a\u202eb": false, "a/b": false, "a\nb": false,
+	} {
+		for _, key := range []string{"K8S_POD_NAME", "K8S_POD_NAMESPACE", "K8S_POD_UID"} {
+			for _, verb := range []string{"ADD", "DEL"} {
+				env := map[string]string{"CNI_COMMAND": verb, "CNI_CONTAINERID": "c", "CNI_NETNS": "/run/netns/none", "CNI_IFNAME": "eth0", "CNI_PATH": "/opt", "CNI_ARGS": key + "=" + name}
+				e := execution[struct{}]{commands: Commands[struct{}]{
+					Add: func(context.Context, *Request[struct{}]) (*types100.Result, error) { return &types100.Result{}, nil },
+					Del: func(context.Context, *Request[struct{}]) error { return nil },
+				}}
+				err := e.run(func(k string) string { return env[k] }, strings.NewReader(`{"cniVersion":"1.0.0","name":"n","type":"t"}`), io.Discard)
+				if want := good || verb == "DEL"; (err == nil) != want || err != nil && (len(err.Msg) > 300 || strings.ContainsAny(err.Msg, "\x1b\u202e\n")) {
+					t.Errorf("%s with %s=%.60q: %v", verb, key, name, err)
+				}
+			}
+		}
+	}
 }
 
 // TestNullInPrevResult: a DEL goes on if a list of prevResult has null, and a CHECK is refused. The library panics, or leaves nil

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
 // Error codes of the CNI specification 1.1.0, section "Error".
@@ -62,7 +64,7 @@ func encode(verb string, err error) *types.Error {
 		// then forgets the sandbox (go-cni, Remove).
 		msg = strings.ReplaceAll(msg, "not found", "absent")
 	}
-	return types.NewError(code, msg, hint)
+	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
 // printError prints the error object of the specification. That has the key cniVersion, which

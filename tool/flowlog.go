@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
@@ -156,7 +157,7 @@ func (a *annotator) begin(fields []string) (header bool, err error) {
 
 func (a *annotator) write(fields []string, src, dst string) error {
 	if !a.json {
-		_, err := fmt.Fprintln(a.out, strings.Join(fields, " "), src, dst)
+		_, err := fmt.Fprintln(a.out, excerpt.Plain(strings.Join(append(fields, src, dst), " ")))
 		return err
 	}
 	record := map[string]string{"src_pod": src, "dst_pod": dst}

@@ -132,13 +132,14 @@ func (c *Config) Validate() error {
 
 // validateNames refuses names that the links cannot have.
 func (c *Config) validateNames(mistake func(format string, args ...any)) {
-	for _, k := range []struct{ key, name string }{{"hostInterface", c.HostInterface}, {"containerInterface", c.ContainerInterface}} {
-		if fault := ifname.Fault(k.name); fault != "" && k.name != "" {
-			mistake("%s: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", k.key, k.name, fault)
-		}
-		if k.name == "lo" {
-			mistake("%s: \"lo\": this is the loopback link, which each namespace has", k.key)
-		}
+	if fault := ifname.Fault(c.HostInterface); fault != "" && c.HostInterface != "" {
+		mistake("hostInterface: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.HostInterface, fault)
+	}
+	if c.HostInterface == "lo" {
+		mistake("hostInterface: \"lo\": this is the loopback link, which each namespace has")
+	}
+	if fault := ifname.Refused(c.ContainerInterface); fault != "" && c.ContainerInterface != "" {
+		mistake("containerInterface: %q: the name %s: want %s", c.ContainerInterface, fault, ifname.Wanted)
 	}
 }
 

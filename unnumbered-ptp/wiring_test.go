@@ -197,9 +197,9 @@ func TestValidate(t *testing.T) {
 			"hostCidrs: \"0.0.0.0/0\": this is the default route: use the key defaultRoute\n" +
 			"hostCidrs: \"dns\": the value must be a CIDR or an address, such as 172.20.0.0/16 or 169.254.20.10",
 		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": the name is too long: a link name has 1 to 15 bytes without white space, / and :\n" +
-			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :",
+			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %",
 		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: a link name has 1 to 15 bytes without white space, / and :\n" +
-			"containerInterface: \"lo\": this is the loopback link, which each namespace has",
+			"containerInterface: \"lo\": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: it needs NodePorts, but nodePorts is ""`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "vpc"}`:                     "hostCidrs must be specified with defaultRoute \"vpc\": list the CIDRs of the cluster's services, \"172.20.0.0/16\" for example; otherwise calls to services leave by the ENI and get no answer",

@@ -6,6 +6,7 @@ package lease
 import (
 	"slices"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
@@ -51,7 +52,7 @@ func (c *Config) requested(pod plugin.Pod, name string) (Policy, error) {
 	i := slices.IndexFunc(c.pools, func(p Policy) bool { return p.Pool == name })
 	if i < 0 {
 		return Policy{}, plugin.Errorf(plugin.CodeRefused, "use a pool of the node's network configuration: the key pools lists them",
-			"pod %s asks for the pool %q, but no pool has that name", pod, name)
+			"pod %s asks for the pool %s, but no pool has that name", pod, excerpt.Quote(name))
 	}
 	p := c.pools[i]
 	if c.serving(pod.Namespace).Pool == p.Pool || plugin.Namespaces(p.namespaces).Has(pod.Namespace) || plugin.Namespaces(p.selectable).Has(pod.Namespace) {

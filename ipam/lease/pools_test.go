@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 const poolsConfig = `{
@@ -110,5 +111,32 @@ func TestPoolMistakes(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got\n%v\nwant it to say %q", err, want)
 		}
+	}
+}
+
+// TestPermissionFirst: what a pod asks is read only if its namespace may ask. Otherwise the text costs nothing, and is in no error.
+func TestPermissionFirst(t *testing.T) {
+	c, err := parseConfig(t, `{"secGroupIds": ["sg-1"], "requests": [{"namespaces": ["db-*"], "ips": true}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(namespace, annotation string) (error, float64) {
+		c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: annotation}
+		var err error
+		n := testing.AllocsPerRun(5, func() { _, err = c.Interfaces("pods", "eth0", plugin.Pod{Namespace: namespace, Name: "p"}) })
+		return err, n
+	}
+	const refused = `pod shop/p asks for its interfaces, and requests does not allow the namespace "shop" to ask`
+	_, few := ask("shop", "[{}]")
+	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`, "[" + strings.Repeat(`{"name":"a"},`, 20000) + "{}]", strings.Repeat("\x1b[", 1<<17)} {
+		if err, n := ask("shop", text); err == nil || err.Error() != refused || n > few {
+			t.Errorf("%.30q: %v allocations and not %v, %v", text, n, few, err)
+		}
+	}
+	if err, _ := ask("db-1", `[{"ip": "10.0.0.7"}]`); err != nil {
+		t.Errorf("a pod that may ask: %v", err)
+	}
+	if err, n := ask("db-1", "["+strings.Repeat(`{"name":"a"},`, 20000)+"{}]"); err == nil || !strings.Contains(err.Error(), "the value has 260004 bytes: 32768 are allowed") || n > 20 {
+		t.Errorf("a pod that may ask, with a long text: %v allocations, %v", n, err)
 	}
 }

@@ -132,6 +132,9 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	if err != nil {
 		return nil, err
 	}
+	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions, func(p Permission) bool { return p.covers(pod) }) {
+		return nil, noPermission(pod) // whatever the annotation says: to parse it may cost the node much
+	}
 	asked, err := c.Asked.Requests(ifName)
 	if err != nil {
 		return nil, plugin.Errorf(plugin.CodeRefused, "correct the request of the pod: the configuration reference of the plugins describes it", "pod %s: %w", pod, err)
@@ -170,7 +173,7 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 	}
 	var nearest error
 	for _, p := range c.Permissions {
-		if !slices.Contains(p.Namespaces, "*") && !plugin.Namespaces(p.Namespaces).Has(pod.Namespace) {
+		if !p.covers(pod) {
 			continue
 		}
 		if err := p.allows(asked); err != nil {
@@ -182,14 +185,25 @@ func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ erro
 			all.tags = append(all.tags, p.ENIs)
 		}
 	}
-	const hint = "an administrator of the node allows it by the key requests of the network configuration"
 	switch {
 	case all.max > 0:
 		return all, nil
 	case nearest == nil:
-		return grant{}, plugin.Errorf(plugin.CodeRefused, hint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
+		return grant{}, noPermission(pod)
 	}
-	return grant{}, plugin.Errorf(plugin.CodeRefused, hint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
+	return grant{}, plugin.Errorf(plugin.CodeRefused, allowHint, "pod %s asks for what requests does not allow the namespace %s: %w", pod, pod.Namespace, nearest)
+}
+
+const allowHint = "an administrator of the node allows it by the key requests of the network configuration"
+
+// noPermission is the error of a pod whose namespace may ask for nothing.
+func noPermission(pod plugin.Pod) error {
+	return plugin.Errorf(plugin.CodeRefused, allowHint, "pod %s asks for its interfaces, and requests does not allow the namespace %q to ask", pod, pod.Namespace)
+}
+
+// covers reports whether the permission is for pods of the pod's namespace.
+func (p Permission) covers(pod plugin.Pod) bool {
+	return slices.Contains(p.Namespaces, "*") || plugin.Namespaces(p.Namespaces).Has(pod.Namespace)
 }
 
 // allows returns an error with the first key and value that a permission does not allow.

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ifname holds the kernel's rules for the name of a link. It depends on nothing, so
-// that what reads a name need not link netlink.
+// Package ifname holds the rules for the name of a link: those of the kernel, and those for a name
+// that others choose. It depends on nothing, so that what reads a name need not link netlink.
 package ifname
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -13,8 +14,11 @@ import (
 // Longest is how many bytes a name may have: IFNAMSIZ without the final zero byte.
 const Longest = 15
 
+// Egress is how the names begin of the links that package egress makes in a pod.
+const Egress = "egress"
+
 // Fault says why the kernel refuses a name for a link (dev_valid_name). It is "" for a name
-// that the kernel takes: 1 to 15 bytes without white space, / and :.
+// that the kernel takes: 1 to 15 bytes without white space, / and :. A zero byte would end the name.
 func Fault(name string) string {
 	switch {
 	case name == "":
@@ -25,6 +29,36 @@ func Fault(name string) string {
 		return "is . or .."
 	case strings.ContainsFunc(name, func(r rune) bool { return r == '/' || r == ':' || unicode.IsSpace(r) }):
 		return "contains / or : or whitespace characters"
+	case strings.IndexByte(name, 0) >= 0:
+		return "contains a zero byte"
 	}
 	return ""
+}
+
+// Wanted describes the names that Refused allows, for messages.
+const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
+
+// Refused says why nobody may choose a name for a link of a pod. It is "" for a name that may be chosen. All names that come from
+// pods and from requests pass here. A terminal would obey some names, and other names belong to the kernel or to us.
+func Refused(name string) string {
+	if fault := Fault(name); fault != "" {
+		return fault
+	}
+	switch {
+	case strings.ContainsFunc(name, func(r rune) bool { return r < '!' || r > '~' }):
+		return "contains a character that is not printable ASCII"
+	case strings.Contains(name, "%"):
+		return "contains %, for which the kernel puts a number"
+	case slices.Contains(ofKernel(), name):
+		return "is one that the kernel uses itself"
+	case strings.HasPrefix(name, Egress):
+		return "begins with " + Egress + ", as the links of an egress do"
+	}
+	return ""
+}
+
+// ofKernel are names that the kernel uses in each namespace. lo is there, and all and default are names of sysctls. The others are
+// fallback devices of tunnels. If a link of any namespace has such a name, the kernel cannot load the module of the tunnel.
+func ofKernel() []string {
+	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0", "ip_vti0", "ip6_vti0"}
 }

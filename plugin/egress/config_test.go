@@ -212,3 +212,70 @@ func TestTunnels(t *testing.T) {
 		}
 	}
 }
+
+// TestConcerns: a DEL reads no annotation, and looks into the pod if the pod may have a role. A long annotation is refused unread.
+func TestConcerns(t *testing.T) {
+	c := config(t, egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], "namespaces": ["pay*"], "selectable": ["*"]}`))
+	for _, tt := range []struct {
+		namespace, annotation string
+		want                  bool
+	}{
+		{"shop", "", false}, {"", "", false}, {"payments", "", true}, {"egress", "", true}, {"shop", "bank", true}, {"shop", "no such egress", true},
+	} {
+		c.RuntimeConfig.Annotations = map[string]string{Annotation: tt.annotation}
+		pod := plugin.Pod{Namespace: tt.namespace, Name: "p"}
+		if got := c.concerns(pod); got != tt.want {
+			t.Errorf("%q in %q: %v, want %v", tt.annotation, tt.namespace, got, tt.want)
+		}
+		if r, err := c.role(pod); !tt.want && (err != nil || !r.none()) {
+			t.Errorf("%q in %q has the role %+v, %v", tt.annotation, tt.namespace, r, err)
+		}
+	}
+	pod := plugin.Pod{Namespace: "shop", Name: "p"}
+	for text, want := range map[string]string{
+		strings.Repeat("bank,", 50000): "pod shop/p: annotation cni-ipvlan-vpc-k8s/egress has 250000 bytes: 4096 are allowed",
+		strings.Repeat("\x1b", 4000):   "pod shop/p: annotation cni-ipvlan-vpc-k8s/egress: no egress has the name \"" + strings.Repeat(`\x1b`, 64) + "\"... (4000 bytes)",
+	} {
+		c.RuntimeConfig.Annotations = map[string]string{Annotation: text}
+		if _, err := c.role(pod); err == nil || err.Error() != want {
+			t.Errorf("%.20q: %v, want %s", text, err, want)
+		}
+	}
+	c.RuntimeConfig.Annotations = map[string]string{RouterAnnotation: strings.Repeat("x", 1<<18)}
+	if _, err := c.role(pod); err == nil || len(err.Error()) > 300 {
+		t.Errorf("a long name of a router: %.400v", err)
+	}
+}
+
+// FuzzRole wants a role that the configuration allows, or an error that can be shown.
+func FuzzRole(f *testing.F) {
+	f.Add("shop", " internet ,bank", "")
+	f.Add("egress", "", "bank")
+	var c Config
+	text := egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], "namespaces": ["pay*"], "selectable": ["shop"]}`,
+		`"internet": {"gateways": ["172.20.0.78"], "destinations": ["0.0.0.0/0"], "selectable": ["*"]}`)
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		f.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, namespace, client, router string) {
+		c.RuntimeConfig.Annotations = map[string]string{Annotation: client, RouterAnnotation: router}
+		if router == "" {
+			delete(c.RuntimeConfig.Annotations, RouterAnnotation)
+		}
+		r, err := c.role(plugin.Pod{Namespace: namespace, Name: "p"})
+		if err != nil {
+			if len(err.Error()) > 600+4*len(namespace) {
+				t.Errorf("an error of %d bytes: %.200q", len(err.Error()), err)
+			}
+			return
+		}
+		for _, name := range r.client {
+			if _, known := c.Egresses[name]; !known || r.router != "" {
+				t.Errorf("%q %q %q: %+v", namespace, client, router, r)
+			}
+		}
+	})
+}

@@ -78,11 +78,11 @@ func unavailable(err error) error {
 		"on some distributions they are in the package linux-modules-extra or kernel-modules-extra; Linux 5.10 is too old for an egress", "egress: %w", err)
 }
 
-// del deletes what the pod has, if its configuration gives it anything. What cannot be deleted
+// del deletes what the pod has, if its configuration may give it anything. What cannot be deleted
 // does not fail DEL, because it ends with the namespace.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
-	if role, err := r.Config.role(r.Pod); err != nil || role.none() {
-		return nil // a pod that was refused has nothing
+	if !r.Config.concerns(r.Pod) {
+		return nil
 	}
 	err := nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		if err := end(pod, r.IfName, nl.PodGroup(r.Digest())); err != nil {

@@ -9,15 +9,16 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
 // Link4 and Link6 are the links of the tunnels in a pod, for IPv4 and IPv6.
 const (
-	Link4 = "egress4"
-	Link6 = "egress6"
+	Link4 = ifname.Egress + "4"
+	Link6 = ifname.Egress + "6"
 
-	anyLink = "egress*" // both, as netfilter matches names
+	anyLink = ifname.Egress + "*" // both, as netfilter matches names
 )
 
 // Table is the name of our table of netfilter in a pod that is a client or a router. Its family is

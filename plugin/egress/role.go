@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
@@ -33,18 +34,37 @@ func (r role) none() bool { return r.router == "" && len(r.client) == 0 }
 // role returns the role of a pod. The error names what the pod may not ask for. A router is no
 // client: a namespace that matches "*" may have routers, too. But it must not ask to be one.
 func (c *Config) role(pod plugin.Pod) (r role, err error) {
-	if len(c.Egresses) == 0 && c.RuntimeConfig.Annotations[Annotation] == "" && c.RuntimeConfig.Annotations[RouterAnnotation] == "" {
+	if !c.concerns(pod) {
 		return r, nil
+	}
+	if asked := c.RuntimeConfig.Annotations[Annotation]; len(asked) > mostText {
+		return r, plugin.Errorf(plugin.CodeRefused, "name each egress once", "pod %s: annotation %s has %d bytes: %d are allowed", pod, Annotation, len(asked), mostText)
 	}
 	if r.router, err = c.router(pod); err != nil || r.router != "" {
 		if asked := c.RuntimeConfig.Annotations[Annotation]; err == nil && asked != "" {
 			err = plugin.Errorf(plugin.CodeRefused, "remove the annotation, or let the pod run in another namespace",
-				"pod %s: annotation %s: %q: the pod is a router of the egress %s, by its namespace, and so no client", pod, Annotation, asked, r.router)
+				"pod %s: annotation %s: %s: the pod is a router of the egress %s, by its namespace, and so no client", pod, Annotation, excerpt.Quote(asked), r.router)
 		}
 		return r, err
 	}
 	r.client, err = c.client(pod)
 	return r, err
+}
+
+// mostText is how long a list of egresses may be. A pod writes it, so the text is limited before it is read.
+const mostText = 4 << 10
+
+// concerns reports whether a pod may have a role. It reads no annotation: a DEL must not depend on a pod's text.
+func (c *Config) concerns(pod plugin.Pod) bool {
+	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
+		return true
+	}
+	for _, e := range c.Egresses {
+		if plugin.Namespaces(e.Routers).Has(pod.Namespace) || plugin.Namespaces(e.Namespaces).Has(pod.Namespace) {
+			return true
+		}
+	}
+	return false
 }
 
 // router is the egress whose router the pod is, or "".
@@ -94,7 +114,7 @@ func (c *Config) client(pod plugin.Pod) (all []string, err error) {
 func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused, "use an egress of the node's network configuration: the key egress has "+cmp.Or(strings.Join(slices.Sorted(maps.Keys(c.Egresses)), ", "), "none"),
-			"pod %s: annotation %s: no egress has the name %q", pod, annotation, name)
+			"pod %s: annotation %s: no egress has the name %s", pod, annotation, excerpt.Quote(name))
 	}
 	return plugin.Errorf(plugin.CodeRefused, "add the namespace to the key "+keys+" of that egress, in the network configuration of the node",
 		"pod %s: annotation %s: the egress %s does not allow it to pods of the namespace %q", pod, annotation, name, pod.Namespace)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
 // A pod that asks for an exclusive ENI gets the ENI's own link: a network card, see
@@ -31,18 +30,15 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 	return c.Del(node)
 }
 
-// mayHaveCard reports whether an attachment may have a card, and returns what its pod asks for.
-// With a result, the request says so. Most attachments have none, and nobody need look.
-func mayHaveCard(r *plugin.Request[Config]) (asked []nic.Request, may bool) {
-	asked, err := r.Config.Requests(r.IfName)
-	return asked, r.Prev == nil || err != nil || slices.ContainsFunc(asked, func(a nic.Request) bool { return a.Exclusive })
-}
+// mayHaveCard reports whether an attachment may have a card. Most attachments have none, and nobody need look. It does not
+// parse what the pod asks: that costs a DEL, and the text may be wrong.
+func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,
-// and by the result of the ADD if the pod has changed the groups.
+// and by the result of the ADD if the pod has changed the groups. A NIC of the result that is a slave has the MAC
+// address of its ENI, and no card in the pod has that.
 func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
-	asked, may := mayHaveCard(r)
-	if !may {
+	if !mayHaveCard(r) {
 		return nil
 	}
 	own := nl.PodGroup(r.Digest())
@@ -51,8 +47,8 @@ func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	if r.Prev != nil {
 		nics = plugin.NICs(r.Prev, r.IfName)
 	}
-	for i, n := range nics {
-		if exclusive(asked, i) && n.MAC != "" && !slices.ContainsFunc(cards, func(c nl.MovedLink) bool { return c.MAC == n.MAC }) {
+	for _, n := range nics {
+		if n.MAC != "" && !slices.ContainsFunc(cards, func(c nl.MovedLink) bool { return c.MAC == n.MAC }) {
 			cards = append(cards, nl.MovedLink{Name: n.Name, MAC: n.MAC, Group: nl.CardGroup(own)})
 		}
 	}
@@ -69,7 +65,7 @@ func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 // ended. A card that comes later keeps the name that the kernel has given it. Nothing depends on
 // that name, so a failure is only logged.
 func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
-	if _, may := mayHaveCard(r); !may {
+	if !mayHaveCard(r) {
 		return nil
 	}
 	node, err := nl.NodeOf(ctx)

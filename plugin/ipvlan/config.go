@@ -64,8 +64,8 @@ func (c *Config) Validate() error {
 	if fault := ifname.Fault(c.Master); fault != "" && c.Master != "" {
 		mistake("master: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.Master, fault)
 	}
-	if fault := ifname.Fault(c.ContainerInterface); fault != "" && c.ContainerInterface != "" {
-		mistake("containerInterface: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.ContainerInterface, fault)
+	if fault := ifname.Refused(c.ContainerInterface); fault != "" && c.ContainerInterface != "" {
+		mistake("containerInterface: %q: the name %s: want %s", c.ContainerInterface, fault, ifname.Wanted)
 	}
 	c.ContainerInterface = cmp.Or(c.ContainerInterface, "eth1")
 	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {

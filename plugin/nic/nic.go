@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
@@ -30,6 +31,13 @@ const Annotation = "cni-ipvlan-vpc-k8s/nics"
 // Primary is the name of a pod's first interface. All runtimes of Kubernetes give it this
 // name, so the annotation is for the ADD with this name.
 const Primary = "eth0"
+
+// A pod writes what it asks, so the text is limited before it is parsed. No instance has so many ENIs, and
+// no request is so long.
+const (
+	mostText       = 32 << 10 // bytes
+	mostInterfaces = 64
+)
 
 // A Request is what a pod asks for one of its interfaces. The zero Request asks for nothing:
 // the pod's pool serves it.
@@ -87,15 +95,25 @@ func (a *Args) describe(j *codec.Codec) {
 	j.Object(func() { codec.Field(j, "cni", &a.CNI, codec.Raw) })
 }
 
+// Annotated reports whether a pod asks by its annotation for the interfaces of an ADD. It reads nothing of
+// the annotation.
+func (a *Asked) Annotated(ifName string) bool {
+	_, annotated := a.RuntimeConfig.Annotations[Annotation]
+	return annotated && ifName == Primary
+}
+
+// Asks reports whether anything may be asked for the interfaces of an ADD. It parses nothing: a DEL
+// must not depend on a pod's text.
+func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.single() }
+
 // Requests returns what is asked for the interfaces of an ADD: first for the interface with
 // the name ifName, then for further ones. Nothing is asked if the list is empty. An error
 // names all that is wrong with the requests.
 func (a *Asked) Requests(ifName string) ([]Request, error) {
-	text, annotated := a.RuntimeConfig.Annotations[Annotation]
-	annotated = annotated && ifName == Primary
-	if !annotated && a.single() {
+	if !a.Asks(ifName) {
 		return nil, nil
 	}
+	annotated := a.Annotated(ifName)
 	one, err := a.one()
 	switch {
 	case err != nil:
@@ -107,7 +125,7 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	case one.Asks():
 		return nil, fmt.Errorf("the annotation %s, and ips, deviceID or args.cni, all ask for the interface %s: want one of them", Annotation, ifName)
 	}
-	rs, err := parse(text)
+	rs, err := parse(a.RuntimeConfig.Annotations[Annotation])
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", Annotation, err)
 	}
@@ -136,44 +154,58 @@ func parse(text string) ([]Request, error) {
 	if len(entries) == 0 {
 		return nil, errors.New("the list is empty: want an object for each interface, or no annotation")
 	}
+	if len(entries) > mostInterfaces {
+		return nil, fmt.Errorf("%d interfaces: a pod can have %d at most", len(entries), mostInterfaces)
+	}
 	var rs []Request
 	var wrong []error
+	all := before{names: map[string]bool{}, addrs: map[netip.Addr]bool{}, enis: map[string]bool{}}
 	for i, entry := range entries {
 		r, err := read(entry)
 		if err == nil {
-			err = follows(r, i, rs)
+			err = all.follows(r, i)
 		}
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("interface %d: %w", i+1, err))
 		}
 		rs = append(rs, r)
 	}
-	return rs, errors.Join(wrong...)
+	return rs, excerpt.Join(wrong)
+}
+
+// A before is what the requests of a list ask for so far.
+type before struct {
+	names map[string]bool
+	addrs map[netip.Addr]bool
+	enis  map[string]bool // whether a request wants the ENI exclusively
 }
 
 // follows refuses a request that the ones before it forbid.
-func follows(r Request, i int, before []Request) error {
-	same := func(differs func(other Request) bool) bool { return slices.ContainsFunc(before, differs) }
+func (b before) follows(r Request, i int) error {
+	exclusive, shared := b.enis[r.ENI]
+	var err error
 	switch {
 	case i == 0 && r.Name != "" && r.Name != Primary:
-		return fmt.Errorf("name: %q: the first interface is %s: want this name, or none", r.Name, Primary)
-	case i > 0 && r.Name == Primary, r.Name != "" && same(func(o Request) bool { return o.Name == r.Name }):
-		return fmt.Errorf("name: %q: another interface of the pod has this name", r.Name)
-	case same(func(o Request) bool {
-		return slices.ContainsFunc(o.Addrs, func(a netip.Addr) bool { return slices.Contains(r.Addrs, a) })
-	}):
-		return fmt.Errorf("ip: %s: another interface of the pod asks for this address", r.Addrs[0])
-	case r.ENI != "" && same(func(o Request) bool { return o.ENI == r.ENI && (o.Exclusive || r.Exclusive) }):
-		return fmt.Errorf("eni: %s: another interface of the pod asks for this ENI, and one of them wants it exclusively", r.ENI)
+		err = fmt.Errorf("name: %q: the first interface is %s: want this name, or none", r.Name, Primary)
+	case i > 0 && r.Name == Primary, r.Name != "" && b.names[r.Name]:
+		err = fmt.Errorf("name: %q: another interface of the pod has this name", r.Name)
+	case slices.ContainsFunc(r.Addrs, func(a netip.Addr) bool { return b.addrs[a] }):
+		err = fmt.Errorf("ip: %s: another interface of the pod asks for this address", r.Addrs[0])
+	case r.ENI != "" && shared && (exclusive || r.Exclusive):
+		err = fmt.Errorf("eni: %s: another interface of the pod asks for this ENI, and one of them wants it exclusively", r.ENI)
 	}
-	return nil
+	b.names[r.Name], b.enis[r.ENI] = true, exclusive || r.Exclusive
+	for _, a := range r.Addrs {
+		b.addrs[a] = true
+	}
+	return err
 }
 
 // one returns what the capabilities and args.cni ask for the one interface of an ADD.
 func (a *Asked) one() (Request, error) {
 	c := &a.RuntimeConfig
 	if c.MAC != "" {
-		return Request{}, fmt.Errorf("runtimeConfig: mac: %q: an interface has the MAC address of its ENI: want no mac", c.MAC)
+		return Request{}, fmt.Errorf("runtimeConfig: mac: %s: an interface has the MAC address of its ENI: want no mac", excerpt.Quote(c.MAC))
 	}
 	r, err := a.args()
 	if err != nil {
@@ -181,17 +213,17 @@ func (a *Asked) one() (Request, error) {
 	}
 	if c.DeviceID != "" {
 		if r.ENI != "" && r.ENI != c.DeviceID {
-			return r, fmt.Errorf("runtimeConfig: deviceID: %q: args.cni asks for the ENI %s: want one of them", c.DeviceID, r.ENI)
+			return r, fmt.Errorf("runtimeConfig: deviceID: %s: args.cni asks for the ENI %s: want one of them", excerpt.Quote(c.DeviceID), r.ENI)
 		}
 		if r.ENI = c.DeviceID; !isID(r.ENI, "eni") {
-			return r, fmt.Errorf("runtimeConfig: deviceID: %q: want the ID of an ENI, eni-0123456789abcdef0 for example", r.ENI)
+			return r, fmt.Errorf("runtimeConfig: deviceID: %s: want the ID of an ENI, eni-0123456789abcdef0 for example", excerpt.Quote(r.ENI))
 		}
 	}
 	if len(c.IPs) == 0 {
 		return r, nil
 	}
 	if len(r.Addrs) > 0 {
-		return r, fmt.Errorf("runtimeConfig: ips: %q: args.cni asks for %s: want one of them", c.IPs, r.Addrs[0])
+		return r, fmt.Errorf("runtimeConfig: ips: %s: args.cni asks for %s: want one of them", quoted(c.IPs), r.Addrs[0])
 	}
 	if r.Addrs, err = addrs(c.IPs); err != nil {
 		return r, fmt.Errorf("runtimeConfig: ips: %w", err)
@@ -242,8 +274,9 @@ func (a *Asked) args() (r Request, err error) {
 // expression: to compile one costs each command of a plugin more than to decode its input.
 func isID(text, prefix string) bool {
 	rest, ok := strings.CutPrefix(text, prefix+"-")
+	const long = 64 // an ID has 17 digits
 	strange := func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') }
-	return ok && rest != "" && !strings.ContainsFunc(rest, strange)
+	return ok && rest != "" && len(rest) <= long && !strings.ContainsFunc(rest, strange)
 }
 
 // read reads one request, and returns all mistakes together.
@@ -255,26 +288,27 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 		into, kind := o.member(key)
 		switch {
 		case into == nil:
-			mistake("%q: there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive", key)
+			mistake("%s: there is no such key: want some of name, subnet, ip, securityGroups, eni, exclusive", excerpt.Quote(key))
 		case decode(entry[key], into) != nil:
-			mistake("%s: %s: want %s", key, entry[key], kind)
+			mistake("%s: %s: want %s", key, value(entry[key]), kind)
 		}
 	}
-	if o.Name != "" && ifname.Fault(o.Name) != "" || noLink(o.Name) {
-		mistake("name: %q: want a link name: 1 to 15 bytes without white space, /, : and %%, and not lo, all or default", o.Name)
+	if fault := ifname.Refused(o.Name); o.Name != "" && fault != "" {
+		mistake("name: %s: the name %s: want %s", excerpt.Quote(o.Name), fault, ifname.Wanted)
 	}
 	if o.Subnet != "" && !isID(o.Subnet, "subnet") {
-		mistake("subnet: %q: want the ID of a subnet, subnet-0123456789abcdef0 for example", o.Subnet)
+		mistake("subnet: %s: want the ID of a subnet, subnet-0123456789abcdef0 for example", excerpt.Quote(o.Subnet))
 	}
 	for _, g := range o.SecurityGroups {
 		if !isID(g, "sg") {
-			mistake("securityGroups: %q: want IDs of security groups, sg-0123456789abcdef0 for example", g)
+			mistake("securityGroups: %s: want IDs of security groups, sg-0123456789abcdef0 for example", excerpt.Quote(g))
 		}
 	}
-	if o.ENI != "" && !isID(o.ENI, "eni") {
-		mistake("eni: %q: want the ID of an ENI, eni-0123456789abcdef0 for example", o.ENI)
-	}
-	if o.ENI != "" && (o.Subnet != "" || len(o.SecurityGroups) > 0) {
+	switch {
+	case o.ENI == "":
+	case !isID(o.ENI, "eni"):
+		mistake("eni: %s: want the ID of an ENI, eni-0123456789abcdef0 for example", excerpt.Quote(o.ENI))
+	case o.Subnet != "" || len(o.SecurityGroups) > 0:
 		mistake("eni: %s: the ENI has its subnet and security groups already: want no subnet and no securityGroups beside it", o.ENI)
 	}
 	r = Request{Name: o.Name, Subnet: o.Subnet, ENI: o.ENI, Exclusive: o.Exclusive}
@@ -287,13 +321,29 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 			mistake("ip: %w", err)
 		}
 	}
-	return r, errors.Join(wrong...)
+	return r, excerpt.Join(wrong)
 }
 
-// noLink reports whether the kernel gives no link of ours such a name: lo is there, all and default are
-// names of sysctls, and % is for a number of its choice.
-func noLink(name string) bool {
-	return name == "lo" || name == "all" || name == "default" || strings.Contains(name, "%")
+// value returns a value of JSON for a message.
+func value(raw json.RawMessage) string {
+	const short = 64
+	if text := string(raw); len(text) <= short {
+		return excerpt.Plain(text)
+	}
+	return excerpt.Quote(string(raw))
+}
+
+// quoted returns texts for a message: the first of them, and how many there are.
+func quoted(texts []string) string {
+	const few = 3
+	var all []string
+	for _, text := range texts[:min(few, len(texts))] {
+		all = append(all, excerpt.Quote(text))
+	}
+	if rest := len(texts) - few; rest > 0 {
+		all = append(all, fmt.Sprintf("and %d more", rest))
+	}
+	return "[" + strings.Join(all, " ") + "]"
 }
 
 // member returns where the value of a key is read into, and the kind of JSON value that it must be.
@@ -326,10 +376,10 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 			a, err = p.Addr(), nil
 		}
 		if err != nil || a.Zone() != "" || a.Is4In6() {
-			return nil, fmt.Errorf("%q: want an address, 10.0.1.7 for example", text)
+			return nil, fmt.Errorf("%s: want an address, 10.0.1.7 for example", excerpt.Quote(text))
 		}
 		if slices.ContainsFunc(all, func(other netip.Addr) bool { return other.Is4() == a.Is4() }) {
-			return nil, fmt.Errorf("%q: want at most one address of each family", texts)
+			return nil, fmt.Errorf("%s: want at most one address of each family", quoted(texts))
 		}
 		all = append(all, a)
 	}
@@ -338,8 +388,11 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 
 // decode reads one JSON value and nothing behind it.
 func decode(text []byte, into any) error {
+	if len(text) > mostText {
+		return fmt.Errorf("the value has %d bytes: %d are allowed", len(text), mostText)
+	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("the value is not the JSON that is expected: %w", err)
+		return fmt.Errorf("the value is not the JSON that is expected: %s", excerpt.Message(err.Error()))
 	}
 	return nil
 }

@@ -6,10 +6,14 @@ package nic
 import (
 	"encoding/json"
 	"net/netip"
+	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
 var sameAddr = cmpopts.EquateComparable(netip.Addr{})
@@ -81,10 +85,13 @@ func TestMistakes(t *testing.T) {
 		{`[{"name": "net1"}]`, ``, asked + `interface 1: name: "net1": the first interface is eth0: want this name, or none`},
 		{`[{}, {"name": "eth0"}]`, ``, asked + `interface 2: name: "eth0": another interface of the pod has this name`},
 		{`[{}, {"name": "data"}, {"name": "data"}]`, ``, asked + `interface 3: name: "data": another interface of the pod has this name`},
-		{`[{}, {"name": "a/b"}]`, ``, asked + `interface 2: name: "a/b": want a link name: 1 to 15 bytes without white space, /, : and %, and not lo, all or default`},
-		{`[{}, {"name": "all"}]`, ``, asked + `interface 2: name: "all": want a link name: 1 to 15 bytes without white space, /, : and %, and not lo, all or default`},
-		{`[{}, {"name": "data%d"}]`, ``, asked + `interface 2: name: "data%d": want a link name: 1 to 15 bytes without white space, /, : and %, and not lo, all or default`},
-		{`[{}, {"name": "lo"}]`, ``, asked + `interface 2: name: "lo": want a link name: 1 to 15 bytes without white space, /, : and %, and not lo, all or default`},
+		{`[{}, {"name": "a/b"}]`, ``, asked + `interface 2: name: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "all"}]`, ``, asked + `interface 2: name: "all": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "data%d"}]`, ``, asked + `interface 2: name: "data%d": the name contains %, for which the kernel puts a number: want 1 to 15 bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "lo"}]`, ``, asked + `interface 2: name: "lo": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "egress4"}]`, ``, asked + `interface 2: name: "egress4": the name begins with egress, as the links of an egress do: want 1 to 15 bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "a\u001b[2J"}]`, ``, asked + `interface 2: name: "a\x1b[2J": the name contains a character that is not printable ASCII: want 1 to 15 bytes of printable ASCII without /, : and %`},
+		{`[{}, {"name": "eth7\u0000"}]`, ``, asked + `interface 2: name: "eth7\x00": the name contains a zero byte: want 1 to 15 bytes of printable ASCII without /, : and %`},
 		{`[{"ip": "10.0.1.7"}, {"ip": "10.0.1.7"}]`, ``, asked + `interface 2: ip: 10.0.1.7: another interface of the pod asks for this address`},
 		{`[{"eni": "eni-1"}, {"eni": "eni-1", "exclusive": true}]`, ``, asked + `interface 2: eni: eni-1: another interface of the pod asks for this ENI, and one of them wants it exclusively`},
 		{`[{}]`, `"runtimeConfig": {"ips": ["10.0.1.7"]}`, `the annotation cni-ipvlan-vpc-k8s/nics, and ips, deviceID or args.cni, all ask for the interface eth0: want one of them`},
@@ -102,4 +109,89 @@ func TestMistakes(t *testing.T) {
 			t.Errorf("%s %s:\n got %v\nwant %s", tt.annotation, tt.members, err, tt.want)
 		}
 	}
+}
+
+// TestLimits: a text of any size costs an error of few bytes, and none of it that a terminal would obey.
+func TestLimits(t *testing.T) {
+	const size = 256 << 10
+	times := func(text string) string { return strings.Repeat(text, size/len(text)) }
+	escape := func(text string) string { b, _ := json.Marshal(text); return string(b) }
+	hostile := "\x1b[2J\u202e\x00"
+	for _, tt := range []struct{ annotation, members string }{
+		{"[" + times(`{"a":1},`) + "{}]", ``},
+		{"[" + times(`{},`)[:mostText-3] + "]", ``},
+		{`[{"subnet":` + times("7")[:mostText-100] + `}]`, ``},
+		{`[{` + times(`"` + strings.Repeat("x", 20) + `":1,`)[:10000-10000%25] + `"y":1}]`, ``},
+		{`[{"eni":` + escape(strings.Repeat(hostile, 100)) + `,"subnet":` + escape(strings.Repeat(hostile, 100)) + `,"name":` + escape(hostile) + `}]`, ``},
+		{`[{"securityGroups":[` + strings.Repeat(`"x",`, 5000) + `"x"]}]`, ``},
+		{times("["), ``},
+		{"", `"runtimeConfig": {"ips": [` + times(`"10.0.0.1",`) + `"10.0.0.1"]}`},
+		{"", `"runtimeConfig": {"ips": ["` + times("x") + `"]}`},
+		{"", `"runtimeConfig": {"mac": "` + times("x") + `"}`},
+		{"", `"runtimeConfig": {"deviceID": "` + times("x") + `"}`},
+		{"", `"runtimeConfig": {"deviceID": "eni-` + times("0") + `"}`},
+		{"", `"args": {"cni": {"ips": [` + times(`"10.0.0.1",`) + `"x"]}}`},
+		{"", `"args": {"cni": {"eni": "eni-1", ` + times(`"k":1,`) + `"l": 1}}`},
+	} {
+		_, err := config(t, tt.annotation, tt.members).Requests(Primary)
+		if err == nil {
+			t.Errorf("%.60s %.60s: no error", tt.annotation, tt.members)
+			continue
+		}
+		odd := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
+		if text := err.Error(); len(text) > 4000 || strings.ContainsFunc(text, odd) {
+			t.Errorf("%.60s %.60s: an error of %d bytes: %.200q", tt.annotation, tt.members, len(text), text)
+		}
+	}
+}
+
+// TestAsks: what a pod asks is not read where only the question counts whether it may ask.
+func TestAsks(t *testing.T) {
+	for _, tt := range []struct {
+		annotation, members, ifName string
+		want                        bool
+	}{
+		{"", ``, "eth0", false},
+		{"no JSON", ``, "eth0", true},
+		{"no JSON", ``, "net1", false},
+		{"", `"runtimeConfig": {"ips": ["x"]}`, "net1", true},
+		{"", `"runtimeConfig": {"deviceID": "x"}`, "net1", true},
+		{"", `"args": {"cni": {"exclusive": true}}`, "net1", true},
+		{"", `"args": {"cni": null}`, "net1", false},
+	} {
+		a := config(t, tt.annotation, tt.members)
+		if got := a.Asks(tt.ifName); got != tt.want {
+			t.Errorf("%s %s: %v, want %v", tt.annotation, tt.members, got, tt.want)
+		}
+		if n := testing.AllocsPerRun(10, func() { a.Asks(tt.ifName) }); n > 0 {
+			t.Errorf("%s %s: %v allocations", tt.annotation, tt.members, n)
+		}
+	}
+}
+
+// FuzzAnnotation wants requests that a pod may make, or an error that can be shown.
+func FuzzAnnotation(f *testing.F) {
+	f.Add(`[{"name": "eth0", "subnet": "subnet-1", "ip": "192.168.0.12", "securityGroups": ["sg-2", "sg-1"]}, {"name": "data", "eni": "eni-1", "exclusive": true}, {}]`)
+	f.Add(`[{"ip": "10.0.1.7/24"}, {"ip": "fd00::7", "x": 1}]`)
+	f.Add(`[]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		a := Asked{RuntimeConfig: Capabilities{Annotations: map[string]string{Annotation: text}}}
+		rs, err := a.Requests(Primary)
+		if err != nil {
+			if odd := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }; len(err.Error()) > 8000 || strings.ContainsFunc(err.Error(), odd) {
+				t.Errorf("%q: an error of %d bytes: %.200q", text, len(err.Error()), err)
+			}
+			return
+		}
+		names := map[string]bool{}
+		for i, r := range rs {
+			if r.Name != "" && (ifname.Refused(r.Name) != "" || names[r.Name]) || i > 0 && r.Name == Primary {
+				t.Errorf("%q: the name %q", text, r.Name)
+			}
+			names[r.Name] = true
+			if len(r.Addrs) > 2 || r.ENI != "" && (!isID(r.ENI, "eni") || r.Subnet != "") {
+				t.Errorf("%q: %+v", text, r)
+			}
+		}
+	})
 }

@@ -11,9 +11,12 @@ import (
 	"net/netip"
 	"reflect"
 	"text/tabwriter"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for that, and else by text.
+// Answer writes v as JSON if the command line asks for that, and else by text. It shows an escape for what is
+// not printable in the text.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -23,7 +26,9 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 			return fmt.Errorf("encode the answer: %w", err)
 		}
 	} else {
-		text(&b)
+		var plain bytes.Buffer
+		text(&plain)
+		b.WriteString(excerpt.Lines(plain.String())) // pods have written some of it, and a terminal obeys some text
 	}
 	if _, err := b.WriteTo(c.App.Writer); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
@@ -74,7 +79,7 @@ func Cell(v any) string {
 	if p, ok := v.(netip.Prefix); ok && !p.IsValid() {
 		return ""
 	}
-	return fmt.Sprint(v)
+	return excerpt.Plain(fmt.Sprint(v)) // no cell begins another line or column
 }
 
 // List is a copy of s that JSON writes as [] if it is empty, and never as null.

@@ -17,6 +17,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 )
 
@@ -81,8 +82,8 @@ func hintOf(err error) string {
 	return ipam.Hint(err)
 }
 
-// say writes a line to standard error.
-func say(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, text) }
+// say writes a line to standard error. Messages quote what pods and others have written.
+func say(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, excerpt.Lines(text)) }
 
 // messages is a slog.Handler that writes as report does. Its lines need no time: they
 // end in a terminal or in the journal, which has its own.

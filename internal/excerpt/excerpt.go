@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package excerpt shows text of others: of pods, of files, of EC2. A message has a part of it that a line can hold, and
+// a terminal finds nothing in it that it would obey, such as an escape sequence or a mark that changes the direction.
+package excerpt
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	longest  = 64      // bytes of a text that a message quotes
+	mistakes = 10      // that a message lists
+	message  = 8 << 10 // bytes of a message: more than an event or a line of a log shows
+)
+
+// Quote returns a text in quotes, as %q does. Of a long text it returns the beginning and the length.
+func Quote(text string) string {
+	if len(text) <= longest {
+		return strconv.Quote(text)
+	}
+	return fmt.Sprintf("%s... (%d bytes)", strconv.Quote(text[:longest]), len(text))
+}
+
+// Plain returns a text as it is. What is not printable becomes an escape, also the end of a line.
+func Plain(text string) string {
+	if plain(text) {
+		return text
+	}
+	var b strings.Builder
+	for i, r := range text {
+		write(&b, text[i:], r)
+	}
+	return b.String()
+}
+
+// Lines is Plain for a text of several lines with tabs, such as a table.
+func Lines(text string) string {
+	var b strings.Builder
+	for i, r := range text {
+		if r == '\n' || r == '\t' {
+			b.WriteRune(r)
+			continue
+		}
+		write(&b, text[i:], r)
+	}
+	return b.String()
+}
+
+// write writes the first rune of a text, or an escape for it.
+func write(b *strings.Builder, text string, r rune) {
+	switch {
+	case r == utf8.RuneError && !strings.HasPrefix(text, string(utf8.RuneError)):
+		fmt.Fprintf(b, `\x%02x`, text[0])
+	case unicode.IsPrint(r):
+		b.WriteRune(r)
+	default:
+		b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+	}
+}
+
+// plain reports whether all of a text is ASCII that can be printed, as nearly all text is.
+func plain(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// Message returns a message without what is not printable, and no longer than a message may be.
+func Message(text string) string {
+	if cut := len(text) - message; cut > 0 {
+		return fmt.Sprintf("%s... (%d more bytes)", Lines(text[:message]), cut)
+	}
+	return Lines(text)
+}
+
+// Join joins mistakes, as errors.Join does. Of many it names the first ones, and the number of the others.
+func Join(all []error) error {
+	if rest := len(all) - mistakes; rest > 0 {
+		all = append(all[:mistakes:mistakes], fmt.Errorf("and %d more mistakes", rest))
+	}
+	return errors.Join(all...)
+}

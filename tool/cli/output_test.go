@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+)
+
+// TestForeignText: no command shows text of pods so that a terminal obeys it, whether in a table, in a sentence, in an error or in a
+// warning. JSON has the text itself.
+func TestForeignText(t *testing.T) {
+	const name = "a\x1b[2J\u202e\u2066\x00\u009b\xffb\r\nforged   row\tx"
+	type row struct {
+		Pod string   `json:"pod"`
+		All []string `json:"all"`
+	}
+	rows := []row{{name, []string{name}}}
+	answer := func(args ...string) string {
+		var out bytes.Buffer
+		command := &Command{Name: "show", Action: func(c *Context) error {
+			return Answer(c, rows, func(w io.Writer) {
+				Tabulate(w, rows)
+				fmt.Fprintf(w, "%s is here\n", strings.ReplaceAll(name, "\n", ""))
+			})
+		}}
+		Complete(command)
+		app := &App{Name: "tool", Writer: &out, Commands: []*Command{command}}
+		if err := app.Run(append([]string{"tool", "show"}, args...)); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	var said bytes.Buffer
+	Report(&said, fmt.Errorf("pod %s: %w", name, Hint(errors.New("no"), "ask "+name)))
+	slog.New(messages{t: &terminal{w: &said}}).Warn("pod "+name, "name", name)
+	text := answer()
+	for _, shown := range []string{text, said.String()} {
+		if strings.ContainsAny(shown, "\x1b\u202e\u2066\x00\u009b\r") || strings.Contains(shown, "\xff") {
+			t.Errorf("a terminal obeys %q", shown)
+		}
+	}
+	if n := strings.Count(text, "\n"); n != 3 {
+		t.Errorf("%d lines, want the heading, a row and a sentence:\n%s", n, text)
+	}
+	var back []row
+	if err := json.Unmarshal([]byte(answer("-o", "json")), &back); err != nil || back[0].Pod != strings.ToValidUTF8(name, "\ufffd") {
+		t.Errorf("JSON has %q, %v", back, err)
+	}
+}
