@@ -290,8 +290,11 @@ func (l *logged) check() {
 	must(l.T, err)
 	for _, r := range l.packets {
 		got, what := "", "of nobody"
-		if lease := h.At(r.addr, r.at); lease != nil {
-			got = lease.Container
+		for _, lease := range h.At(r.addr, r.at) {
+			got += lease.Container
+		}
+		if !h.Sure(r.addr, r.at, r.at.Add(1)) {
+			got = "unknown"
 		}
 		if r.pod != "" {
 			what = "of a pod"
