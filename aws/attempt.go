@@ -9,6 +9,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
@@ -96,5 +97,6 @@ func refused(err error) bool {
 	}
 	r, ok := errors.AsType[*awshttp.ResponseError](err)
 	e := &Error{Code: api.ErrorCode(), Message: api.ErrorMessage()}
-	return ok && r.HTTPStatusCode() < http.StatusInternalServerError || e.Is(ErrThrottled) || e.Is(ErrSubnetFull)
+	fault := slices.Contains(serverErrors, e.Code)
+	return ok && r.HTTPStatusCode() < http.StatusInternalServerError && !fault || e.Is(ErrThrottled) || e.Is(ErrSubnetFull)
 }

@@ -5,9 +5,11 @@ package aws
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -16,7 +18,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/ratelimit"
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
 // callTimeout limits one call with all its attempts. EC2 answers within a second or two; an
@@ -62,11 +66,14 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	return out, nil
 }
 
-// retryer returns the SDK's standard retryer for one call, with two changes.
+// retryer returns the SDK's standard retryer for one call, with three changes.
 //
 // An untokened action is repeated only if EC2 has refused it. A request with a lost answer
 // may have been carried out, and its repetition would assign a second batch of addresses
 // that nobody knows of.
+//
+// A request that EC2 refuses because of its time is repeated at once. The SDK has learned from
+// the answer how wrong the clock of this machine is, and signs the next attempt with EC2's time.
 //
 // If the next attempt would begin after the deadline of ctx, the call ends at once. Its
 // error then says that EC2 throttles, which is more useful than a timeout.
@@ -77,17 +84,57 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 		if slices.Contains(untokened, action) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // the clock of this machine is wrong; the SDK has learned the difference
+				retry.RetryableError{}, // by the SDK, a refusal because of the clock is one
 			}
 		}
+		o.Retryables = append(o.Retryables, retry.IsErrorRetryableFunc(func(err error) sdk.Ternary {
+			if ofClock(err) {
+				return sdk.TrueTernary
+			}
+			return sdk.UnknownTernary
+		}))
 		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, err error) (time.Duration, error) {
 			d := c.Jitter(time.Second / 2 << min(attempt, 4)) // full jitter
-			if t, ok := ctx.Deadline(); ok && time.Until(t) < d {
+			if ofClock(err) {
+				d = 0
+			}
+			if t, ok := ctx.Deadline(); ok && time.Until(t) < asTold(d, err) {
 				return 0, err
 			}
 			return d, nil
 		})
 	})
+}
+
+// ofClock reports whether EC2 has refused a request because of its time. With RequestExpired,
+// EC2 says so. The SDK repeats its siblings, AuthFailure and others, if it has seen a
+// wrong clock. It does not repeat RequestExpired (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go,
+// clockSkewCodes).
+func ofClock(err error) bool {
+	if seen, ok := errors.AsType[interface {
+		error
+		RetryableError() bool
+	}](err); ok && seen.RetryableError() {
+		return true
+	}
+	api, ok := errors.AsType[smithy.APIError](err)
+	return ok && slices.Contains(clockCodes, api.ErrorCode())
+}
+
+// asTold returns how long the SDK waits instead of d. The header X-Amz-Retry-After of an answer
+// makes the wait longer, by five seconds at most (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go,
+// adjustForRetryAfterHeader).
+func asTold(d time.Duration, err error) time.Duration {
+	const most = 5 * time.Second
+	r, ok := errors.AsType[*smithyhttp.ResponseError](err)
+	if !ok || r.Response == nil || r.Response.Response == nil {
+		return d
+	}
+	ms, err := strconv.ParseInt(r.Response.Header.Get("X-Amz-Retry-After"), 10, 64)
+	if err != nil || ms < 0 {
+		return d
+	}
+	return min(max(time.Duration(min(ms, 1<<32))*time.Millisecond, d), d+most)
 }
 
 // changed logs a change in the cloud to standard error, with the request ID. AWS's support

@@ -91,8 +91,10 @@ func TestRetry(t *testing.T) {
 		{name: "an answer soon after the deadline", call: assign, failures: failures{slow}, deadline: time.Second, calls: 1, atMost: 2 * time.Second, is: aws.ErrThrottled},
 		{name: "no answer to a question before the deadline", call: describe, failures: failures{hang}, deadline: time.Second, calls: 1, atMost: time.Second, is: context.DeadlineExceeded},
 	}
-	for _, tt := range tests {
-		inBubble(t, tt.name, func(t *testing.T) {
+	for n := range len(tests) * len(retryModes) {
+		tt, mode := tests[n%len(tests)], retryModes[n/len(tests)]
+		t.Setenv("AWS_NEW_RETRIES_2026", mode)
+		inBubble(t, tt.name+" "+mode, func(t *testing.T) {
 			ctx, ec2 := t.Context(), &clerk{failures: tt.failures}
 			if tt.deadline > 0 {
 				var cancel func()

@@ -6,14 +6,17 @@ package aws
 import (
 	"slices"
 	"strings"
+	"time"
 )
 
 // A meaning is what a group of EC2's errors means to us.
 type meaning struct {
-	codes []string // any of these; "*" stands for any text before a suffix
-	text  string   // the message must contain this, in any case, because EC2 uses InvalidParameterValue for many errors
-	is    error    // the sentinel
-	hint  string   // for the operator; {action} is the action
+	codes []string      // any of these; "*" stands for any text before a suffix
+	text  string        // the message must contain this, in any case, because EC2 uses InvalidParameterValue for many errors
+	is    error         // the sentinel; nil: none
+	about scopes        // what the refusal is about
+	lasts time.Duration // how long a refusal of an ENI, a subnet or an action counts, at most; 0: nothing is remembered
+	hint  string        // for the operator; {action} is the action
 }
 
 func (m *meaning) matches(code, message string) bool {
@@ -24,6 +27,14 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
+// How long refusals count. An operator has to change something in any case, except for what passes.
+// A role can be corrected in a moment, so the node soon asks again.
+const (
+	lasting     = 5 * time.Minute
+	correctable = time.Minute
+	passing     = 10 * time.Second
+)
+
 // meanings are tried from top to bottom.
 //
 // Sources: "API" is docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. "#" is an issue of
@@ -31,82 +42,120 @@ func (m *meaning) matches(code, message string) bool {
 var meanings = []meaning{
 	// API, server errors. The other codes: the SDK's list of throttling errors.
 	{[]string{"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "RequestThrottled",
-		"RequestThrottledException", "ThrottledException", "TooManyRequestsException", "SlowDown"}, "", ErrThrottled,
+		"RequestThrottledException", "ThrottledException", "TooManyRequestsException", "SlowDown"}, "", ErrThrottled, ofAll(ScopeAction), 0,
 		"EC2 limits how often the whole account may call {action}: to make fewer calls, use larger batches (ipBatchSize), prefixes, " +
 			"or ENIs from the launch template"},
 
 	// API.
-	{[]string{"InsufficientFreeAddressesInSubnet"}, "", ErrSubnetFull, hintSubnet},
+	{[]string{"InsufficientFreeAddressesInSubnet"}, "", ErrSubnetFull, ofPlace, 0, hintSubnet},
 	// API, server errors: "Reduce the number of addresses you are requesting or wait".
-	{[]string{"InsufficientAddressCapacity"}, "", ErrSubnetFull, "EC2 has too few addresses at the moment: wait, or request fewer at once (ipBatchSize)"},
+	{[]string{"InsufficientAddressCapacity"}, "", ErrSubnetFull, ofPlace, 0,
+		"EC2 has too few addresses at the moment: wait, or request fewer at once (ipBatchSize)"},
 	// Not in the API's list; #1634, #2749, #3105.
-	{[]string{"InsufficientCidrBlocks"}, "", ErrSubnetFull, hintFragmented},
+	{[]string{"InsufficientCidrBlocks"}, "", ErrSubnetFull, ofPlace, 0, hintFragmented},
 	// #3105: CreateNetworkInterface with IPv4 prefixes; for IPv6 no report is known.
-	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, hintFragmented},
+	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, ofPlace, 0, hintFragmented},
 
 	// API; #989 shows it for an ENI whose addresses another program has changed.
-	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull, ""},
+	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull, ofENI, 0, ""},
+	// API. The volumes: EC2 user guide, "Volume limits for Nitro-based instances".
+	{[]string{"AttachmentLimitExceeded"}, "", ErrInstanceFull, ofAll(ScopeInstance), 0,
+		"the instance has as many attachments as its type allows. On most Nitro types, EBS volumes take slots of ENIs: detach volumes, use prefixes, " +
+			"a larger type, or fewer pods (cni-ipvlan-vpc-k8s-tool maxpods)"},
 	// API.
-	{[]string{"AttachmentLimitExceeded"}, "", ErrInstanceFull,
-		"the instance has as many ENIs as its type allows: use prefixes, a larger type, or fewer pods (cni-ipvlan-vpc-k8s-tool maxpods)"},
-	// API.
-	{[]string{"NetworkInterfaceLimitExceeded"}, "", ErrQuota,
+	{[]string{"NetworkInterfaceLimitExceeded"}, "", ErrQuota, ofAll(ScopeAccount), 0,
 		"delete unused ENIs (cni-ipvlan-vpc-k8s-tool eni-gc), or ask AWS to raise the quota of network interfaces in this region"},
 	// API; the text: amazon-vpc-resource-controller-k8s#583.
-	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, hintGroups},
-	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, hintGroups},
+	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
+	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
 
 	// ansible/ansible-modules-core#347 quotes the first, philips-software/terraform-provider-hsdp#68 the code of the second.
-	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup, hintGroup},
+	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup, ofAll(ScopeCall), 0, hintGroup},
 	// API.
-	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, hintGroup},
+	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, ofAll(ScopeCall), 0, hintGroup},
 
 	// aws/aws-k8s-tester#531 quotes it, of an instance with several network cards.
-	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull, ""},
+	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull, ofAll(ScopeInstance), 0, ""},
 	// cilium/cilium pkg/aws/eni/node.go looks for this text, and the next one.
-	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken, ""},
-	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, "the instance is stopping"},
+	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken, ofAll(ScopeCall), 0, ""},
+	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0, "the instance is stopping"},
 	// API: an address, or an ENI, that is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
-		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ""},
+		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
 	// API: the answer of DeleteNetworkInterface for an attached ENI; "in use" also for an address.
-	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ""},
-	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ""},
+	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ofENI, 0, ""},
+	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ofENI, 0, ""},
 	// API.
-	{[]string{"DependencyViolation"}, "", ErrInUse, ""},
+	{[]string{"DependencyViolation"}, "", ErrInUse, ofENI, 0, ""},
 
 	// API: InvalidNetworkInterfaceID.NotFound, InvalidAttachmentID.NotFound, InvalidSubnetID.NotFound and so on. Right
 	// after a creation it proves nothing (API Reference, "Eventual consistency").
-	{[]string{"*.NotFound", "InvalidInstanceType"}, "", ErrNotFound, ""},
+	{[]string{"*.NotFound", "InvalidInstanceType"}, "", ErrNotFound, ofENI, 0, ""},
 
+	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny wins over each Allow.
+	{unauthorized, "explicit deny", ErrDenied, ofRole, correctable,
+		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing: look at the policies of the role, at its " +
+			"permissions boundary, and at the organization's policies (SCP, RCP)"},
+	{unauthorized, "no service control policy allows", ErrDenied, ofRole, correctable,
+		"allow ec2:{action} in the service control policies of the organization (SCP)"},
+	{unauthorized, "no permissions boundary allows", ErrDenied, ofRole, correctable,
+		"allow ec2:{action} in the permissions boundary of the instance role"},
+	// The reason is only in the encoded part, for those who may decode it (API: UnauthorizedOperation).
+	{unauthorized, "operation. encoded authorization failure message", ErrDenied, ofRole, correctable,
+		"allow ec2:{action} in the instance role. If it allows that, a policy denies it: CloudTrail has the whole message, and " +
+			"'aws sts decode-authorization-message' shows which policy that is"},
 	// API.
-	{unauthorized, "", ErrDenied,
-		"allow ec2:{action} in the instance role"},
+	{unauthorized, "", ErrDenied, ofRole, correctable, "allow ec2:{action} in the instance role"},
 	// API: the request is older than 15 minutes, by the clock of this machine.
-	{[]string{"RequestExpired", "RequestTimeTooSkewed"}, "", ErrDenied, "set the clock of this machine (chronyc tracking)"},
+	{clockCodes, "", ErrDenied, ofAll(ScopeInstance), 0, "set the clock of this machine (chronyc tracking)"},
+	// API: AuthFailure also for what another account owns, such as a subnet or an ENI that it shares.
+	{[]string{"AuthFailure"}, "not own", ErrDenied, ofPlace, lasting, hintOwner},
+	{[]string{"AuthFailure"}, "owner", ErrDenied, ofPlace, lasting, hintOwner},
+	{[]string{"AuthFailure"}, "belong", ErrDenied, ofPlace, lasting, hintOwner},
 	// API.
-	{[]string{"AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch", "MissingAuthenticationToken",
-		"UnrecognizedClientException"}, "", ErrDenied,
+	{[]string{"AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidSignatureException", "MissingAuthenticationToken",
+		"UnrecognizedClientException"}, "", ErrDenied, ofAll(ScopeAccount), 0,
 		"EC2 refuses the credentials: check the instance role, AWS_ACCESS_KEY_ID in the environment, and the clock"},
 	// The metadata service answers with this code instead of the role's credentials.
-	{[]string{"AssumeRoleUnauthorizedAccess"}, "", ErrDenied, "the role of the instance profile must trust ec2.amazonaws.com"},
+	{[]string{"AssumeRoleUnauthorizedAccess"}, "", ErrDenied, ofAll(ScopeAccount), 0, "the role of the instance profile must trust ec2.amazonaws.com"},
 	// API.
-	{[]string{"OptInRequired", "Blocked", "PendingVerification"}, "", ErrDenied, "the AWS account cannot use EC2 in this region"},
-	{[]string{"TagPolicyViolation"}, "", ErrDenied, "a tag policy of the organization forbids one of the ENI's tags (eniTags)"},
-	{[]string{"OperationNotPermitted"}, "", ErrDenied, ""},
+	{[]string{"OptInRequired", "Blocked", "PendingVerification"}, "", ErrDenied, ofAll(ScopeAccount), 0, "the AWS account cannot use EC2 in this region"},
+	{[]string{"TagPolicyViolation"}, "", ErrDenied, ofAll(ScopeCall), 0, "a tag policy of the organization forbids one of the ENI's tags (eniTags)"},
+	// API: also for ENIs that a service of AWS manages.
+	{[]string{"OperationNotPermitted"}, "", ErrDenied, ofPlace, lasting,
+		"EC2 does not permit {action} here: an AWS service or another account manages this ENI or subnet; the node uses the others"},
+	// API: the instance type, the subnet or its Outpost cannot do it.
+	{[]string{"UnsupportedOperation", "Unsupported"}, "", nil, ofPlace, lasting,
+		"this ENI or subnet does not support {action}: check its type, its VPC, and whether it is in an Outpost, a Local Zone or a Wavelength Zone"},
 
 	// API: the token was used before, for a call with other parameters.
-	{[]string{"IdempotentParameterMismatch"}, "", ErrTokenUsed, ""},
+	{[]string{"IdempotentParameterMismatch"}, "", ErrTokenUsed, ofAll(ScopeCall), 0, ""},
 
 	// API: a transition is under way.
-	{[]string{"IncorrectState", "IncorrectInstanceState", "InvalidState", "ConcurrentTagAccess"}, "", ErrTransient, ""},
-	// API, server errors.
-	{[]string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"}, "", ErrTransient,
-		"EC2 has a problem in this region: see health.aws.amazon.com"},
+	{[]string{"IncorrectState", "IncorrectInstanceState", "InvalidState"}, "", ErrTransient, ofENI, passing, ""},
+	{[]string{"ConcurrentTagAccess"}, "", ErrTransient, ofAll(ScopeCall), 0, ""},
+	// API, server errors: EC2 may have carried out the call.
+	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0, "EC2 has a problem in this region: see health.aws.amazon.com"},
+
+	// API. What the others of the code mean is above.
+	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency", "MissingParameter",
+		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctable,
+		"EC2 does not accept what {action} asks for: the message says why. If the configuration cannot be the cause, report it with the ID of the request"},
 }
+
+// serverErrors are the codes of EC2's own faults.
+var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable", "RequestTimeout"}
+
+// newCode is the meaning of a code that this release does not know.
+var newCode = meaning{about: ofPlace, lasts: correctable,
+	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, \"Error codes\". " +
+		"AWS's support finds the call by the ID of the request"}
 
 // unauthorized are the codes of calls that the role may not make.
 var unauthorized = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
+
+// clockCodes are the codes of requests that EC2 refuses because of their time, and for no other reason.
+var clockCodes = []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"}
 
 // The failures without a code of EC2.
 var (
@@ -129,6 +178,8 @@ const (
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 create-subnet-cidr-reservation), " +
 		"or add a subnet"
+	hintOwner = "another account owns this ENI or subnet, and does not let this one change it: use subnets that are shared with this account (AWS RAM), " +
+		"and detach the ENI if it is not for this node"
 	hintGroup  = "use the IDs of security groups of this VPC (secGroupIds)"
 	hintGroups = "remove groups from secGroupIds, or ask AWS to raise the quota of security groups per network interface"
 )

@@ -60,14 +60,25 @@ func (e *Error) Error() string {
 		return e.Action + ": " + clip(e.Err.Error())
 	}
 	text := e.Action + ": " + clip(e.Code)
-	// UnauthorizedOperation has a kilobyte for sts:DecodeAuthorizationMessage.
-	if m, _, _ := strings.Cut(e.Message, "Encoded authorization failure message"); m != "" {
+	if m, _, _ := strings.Cut(e.Message, encoded); m != "" {
 		text += ": " + clip(strings.TrimSpace(m))
 	}
 	if e.RequestID != "" {
 		text += " (request " + clip(e.RequestID) + ")"
 	}
 	return text
+}
+
+// encoded begins the part of a message that is for sts:DecodeAuthorizationMessage. It has a kilobyte.
+const encoded = "Encoded authorization failure message"
+
+// Brief returns EC2's message without its encoded part, and not too long. It has the same hint as the whole.
+func (e *Error) Brief() string {
+	m, _, is := strings.Cut(e.Message, encoded)
+	if m = clip(m); is {
+		m += encoded
+	}
+	return m
 }
 
 // clip shortens foreign text to a length that a person can read in an event of a pod.
@@ -186,6 +197,9 @@ func (e *Error) meaning() meaning {
 	}
 	if r, ok := errors.AsType[*awshttp.ResponseError](e.Err); ok && r.HTTPStatusCode() >= http.StatusInternalServerError {
 		return serverFault
+	}
+	if e.Code != "" {
+		return newCode
 	}
 	return meaning{}
 }

@@ -74,8 +74,22 @@ func TestErrorCodes(t *testing.T) {
 		{"InsufficientAddressCapacity", "", aws.ErrSubnetFull, "ipBatchSize"},
 		{"InvalidState", "", aws.ErrTransient, ""},
 		{"ServerInternal", "", aws.ErrTransient, "health.aws.amazon.com"},
-		{"InvalidParameterValue", "Value (x) for parameter y is invalid.", nil, ""},
-		{"SomethingNew", "", nil, ""},
+		{"AuthFailure", "You do not own the specified network interface", aws.ErrDenied, "another account owns"},
+		{"AuthFailure", "The caller is not the owner of eni-1", aws.ErrDenied, "another account owns"},
+		{"AuthFailure", "The networkInterface eni-1 does not belong to you", aws.ErrDenied, "another account owns"},
+		{"RequestInTheFuture", "", aws.ErrDenied, "clock"},
+		{"InvalidSignatureException", "", aws.ErrDenied, "credentials"},
+		{"UnauthorizedOperation", "User: arn:aws:sts::1:assumed-role/node/i-1 is not authorized to perform: ec2:AttachNetworkInterface on resource: * " +
+			"with an explicit deny in a service control policy. Encoded authorization failure message: AAAA", aws.ErrDenied, "denies ec2:AttachNetworkInterface explicitly"},
+		{"UnauthorizedOperation", "User: x is not authorized to perform: ec2:CreateTags on resource: * because no service control policy allows the ec2:CreateTags action",
+			aws.ErrDenied, "allow ec2:CreateTags in the service control policies"},
+		{"UnauthorizedOperation", "User: x is not authorized to perform: ec2:CreateTags on resource: * because no permissions boundary allows the ec2:CreateTags action",
+			aws.ErrDenied, "allow ec2:CreateTags in the permissions boundary"},
+		{"UnauthorizedOperation", "You are not authorized to perform this operation. Encoded authorization failure message: AAAA", aws.ErrDenied, "decode-authorization-message"},
+		{"UnsupportedOperation", "The operation is not supported.", nil, "does not support AssignPrivateIpAddresses"},
+		{"OperationNotPermitted", "The network interface is managed", aws.ErrDenied, "manages this ENI or subnet"},
+		{"InvalidParameterValue", "Value (x) for parameter y is invalid.", nil, "does not accept what AssignPrivateIpAddresses asks for"},
+		{"SomethingNew", "", nil, "does not know the code"},
 	}
 	for _, tt := range tests {
 		inBubble(t, tt.code, func(t *testing.T) {

@@ -27,6 +27,7 @@ const (
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
 	MostFull    = 5 * time.Minute  // of FullUntil
 	MostEmpty   = 30 * time.Second // of a Failure, if a subnet is full
+	MostRefusal = 5 * time.Minute  // of a Refusal
 	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout
 )
 
@@ -162,6 +163,10 @@ func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
 	}
 	for action, t := range s.NotBefore {
 		s.NotBefore[action] = until(t, MostBackoff)
+	}
+	for key, r := range s.Refusals {
+		r.Since, r.Until = since(r.Since), until(r.Until, MostRefusal)
+		s.Refusals[key] = r
 	}
 	for i, l := range s.LogLines {
 		l.Time, l.Since, l.Missing, l.Booted = since(l.Time), since(l.Since), since(l.Missing), since(l.Booted)

@@ -32,6 +32,7 @@ func newState() *State {
 		Gone:      map[netip.Addr]time.Time{},
 		Warm:      map[string]Warm{},
 		NotBefore: map[string]time.Time{},
+		Refusals:  map[string]Refusal{},
 		unknown:   map[string]string{},
 	}
 }

@@ -29,6 +29,7 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.OptionalTable(c, "owners", &s.Owners, codec.ByAddr, (*Pod).describe)
 		codec.OptionalTable(c, "warm", &s.Warm, codec.ByName, (*Warm).Describe)
 		codec.OptionalTable(c, "not_before", &s.NotBefore, codec.ByName, codec.Time)
+		codec.OptionalTable(c, "refusals", &s.Refusals, codec.ByName, (*Refusal).describe)
 		codec.Optional(c, "rebuilt", &s.Rebuilt, (*Rebuilt).describe)
 		codec.Field(c, "instance", &s.Instance, (*Instance).describe)
 		codec.Optional(c, "leaseLog", &s.Log, (*Logging).describe)
@@ -170,6 +171,16 @@ func (f *Failure) describe(c *codec.Codec) {
 		codec.Optional(c, "began", &f.Began, codec.Time)
 		codec.Field(c, "since", &f.Since, codec.Time)
 		codec.Optional(c, "until", &f.Until, codec.Time)
+	})
+}
+
+func (r *Refusal) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Field(c, "code", &r.Code, codec.Text)
+		codec.Optional(c, "message", &r.Message, codec.Text)
+		codec.Optional(c, "request", &r.Request, codec.Text)
+		codec.Field(c, "since", &r.Since, codec.Time)
+		codec.Field(c, "until", &r.Until, codec.Time)
 	})
 }
 

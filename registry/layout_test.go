@@ -37,6 +37,7 @@ type file struct {
 	Owners        map[netip.Addr]Pod       `json:"owners,omitempty"`
 	Warm          map[string]Warm          `json:"warm,omitempty"`
 	NotBefore     map[string]time.Time     `json:"not_before,omitempty"`
+	Refusals      map[string]Refusal       `json:"refusals,omitempty"`
 	Rebuilt       Rebuilt                  `json:"rebuilt,omitzero"`
 	Instance      Instance                 `json:"instance"`
 	Log           Logging                  `json:"leaseLog,omitzero"`

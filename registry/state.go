@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
@@ -32,6 +33,7 @@ type State struct {
 	GaveUp    map[string]Waiter        // by attachment: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
 	Failures  map[string]Failure       // by network and pool: why its last request to EC2 failed
 	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time
+	Refusals  map[string]Refusal       // by EC2 action and what it was about: see RefusalKey
 	Gone      map[netip.Addr]time.Time // when we unassigned it: metadata may still list it for minutes
 	Owners    map[netip.Addr]Pod       // of cooling addresses that their last pod had asked for: this pod need not wait
 	Warm      map[string]Warm          // by pool: what the configuration wants
@@ -174,6 +176,26 @@ type Failure struct {
 	Began time.Time `json:"began,omitzero"` // when the request began, with the waiters of that time; zero: a new request is running
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before: the subnet is full
+}
+
+// A Refusal is EC2's answer to an action on one thing: an ENI, or the subnet of a new ENI. If the
+// role may not do the action at all, it is about no thing. Until its time, growth passes over that
+// thing, and tries what else there is.
+type Refusal struct {
+	Code    string    `json:"code"`
+	Message string    `json:"message,omitempty"` // EC2's
+	Request string    `json:"request,omitempty"` // its ID, for AWS's support
+	Since   time.Time `json:"since"`
+	Until   time.Time `json:"until"`
+}
+
+// RefusalKey is the key of a refusal: the EC2 action, and the ID of an ENI or a subnet. The ID is
+// empty if the refusal is about the action.
+func RefusalKey(action, about string) string { return strings.TrimSpace(action + " " + about) }
+
+// PruneRefusals removes the refusals that count no more.
+func (s *State) PruneRefusals(now time.Time) {
+	maps.DeleteFunc(s.Refusals, func(_ string, r Refusal) bool { return !now.Before(r.Until) })
 }
 
 // Blank reports whether the registry knows nothing yet, not even that no address is in use.

@@ -33,6 +33,7 @@
 //   - Attaching, detaching and the update of metadata take as long as the Config says.
 //   - Requests exhaust EC2's token buckets ([Config.Throttle]), fail ([Sim.Fail]) or take long ([Sim.Delay]).
 //   - A call is carried out, and its answer is lost ([Sim.Lose]).
+//   - The clock of the machine differs from EC2's ([Sim.SetClock]).
 //   - Describes show an older state, and actions do not find a new ENI at once ([Config.Lag]).
 //   - The metadata service gives wrong answers ([Instance.Lie]), in particular after a restart ([Instance.Reboot]).
 //

@@ -113,6 +113,10 @@ func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		reject(w, refuse("MalformedQueryString", "%v", err), "")
 		return
 	}
+	if err := s.late(w, r); err != nil {
+		reject(w, err, "")
+		return
+	}
 	f := form{}
 	for name, values := range r.Form {
 		f[name] = values[0]

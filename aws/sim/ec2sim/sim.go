@@ -32,6 +32,7 @@ type Sim struct {
 	scripts    map[string][]Outcome // the outcomes of the next requests, by action
 	buckets    map[string]*bucket
 	lag        *lagging // nil if there is none
+	clock      clock
 	calls      []Call
 	listeners  []func(Change)
 	changes    []Change // queued for the listeners

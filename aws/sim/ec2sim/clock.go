@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ec2sim
+
+import (
+	"net/http"
+	"time"
+)
+
+// A clock is that of EC2, beside the one of the machine.
+type clock struct {
+	ahead time.Duration // of the machine's; negative: behind
+	code  string        // the answer to a request whose time is wrong
+}
+
+// tooOld is how far the time of a request may be from EC2's (IAM user guide, "Elements of an AWS API request
+// signature": "within 5 minutes").
+const tooOld = 5 * time.Minute
+
+// SetClock makes EC2's clock differ from the machine's. EC2 refuses a request with the code if the time in its signature is
+// wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2 accepts all times again.
+func (s *Sim) SetClock(ahead time.Duration, code string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clock = clock{ahead, code}
+}
+
+// late writes EC2's time to the answer, and refuses a request whose time is wrong.
+func (s *Sim) late(w http.ResponseWriter, r *http.Request) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.clock.code == "" {
+		return nil
+	}
+	now := time.Now().Add(s.clock.ahead).UTC()
+	w.Header().Set("Date", now.Format(http.TimeFormat))
+	signed, err := time.Parse("20060102T150405Z", r.Header.Get("X-Amz-Date"))
+	if err == nil && now.Sub(signed).Abs() <= tooOld {
+		return nil
+	}
+	f := form{"Action": r.Form.Get("Action")}
+	err = refuse(s.clock.code, "Request has expired or its signature is not valid: its time is %s, and it is %s", signed, now)
+	s.record(f, err, false)
+	return err
+}
