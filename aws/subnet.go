@@ -23,6 +23,7 @@ type Subnet struct {
 	IPv6CIDR netip.Prefix // zero if it has no IPv6
 	Free     int          // free IPv4 addresses; they may be fragmented, without a free /28
 	Default  bool         // the default subnet of its zone
+	Outpost  string       // ARN of the Outpost that it is on; empty: it is in the region
 	Tags     map[string]string
 }
 
@@ -61,6 +62,7 @@ func parseSubnet(s types.Subnet) (Subnet, error) {
 		VPC:     sdk.ToString(s.VpcId),
 		Zone:    sdk.ToString(s.AvailabilityZone),
 		Default: sdk.ToBool(s.DefaultForAz),
+		Outpost: sdk.ToString(s.OutpostArn),
 		Tags:    tags(s.Tags),
 	}
 	errs := [4]error{checkID("subnet-", subnet.ID)}

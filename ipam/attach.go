@@ -131,7 +131,7 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 
 func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
-	if err := cmp.Or(p.withinQuota(), p.turn(ctx, "CreateNetworkInterface")); err != nil {
+	if err := cmp.Or(p.withinQuota(), p.standing(createAction), p.standing(attachAction), p.turn(ctx, createAction)); err != nil {
 		return "", err
 	}
 	s, err := p.describeInstance(ctx)
@@ -152,25 +152,53 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		return "", err
 	}
 	spec.Tracking = spec.Tracking.Over(seen.tracking(s))
-	var why []error
+	var full []error
+	refused := map[string]error{} // by subnet
 	for _, subnet := range append(unendedFirst(s, subnets), p.narrowed(s, subnets, spec)...) {
-		eni, token, err := p.create(ctx, s, subnet, spec)
-		if isFull(err) && errors.Is(err, aws.ErrSubnetFull) {
-			why = append(why, err)
+		if refused[subnet.ID] != nil {
 			continue
 		}
-		if err != nil {
-			return "", err
+		id, err := p.newENIIn(ctx, s, subnet, spec, seen)
+		switch {
+		case isFull(err) && errors.Is(err, aws.ErrSubnetFull):
+			full = append(full, err)
+		case misplaced(err) && !errors.Is(err, errNotDiscarded):
+			refused[subnet.ID] = fmt.Errorf("%s: %w", subnet.ID, err)
+		default:
+			return id, err
 		}
-		eni.Tags = spec.tags(s.Instance.ID) // EC2 has none of them if the role may not create tags
-		return eni.ID, p.attach(ctx, eni, token, spec, seen)
 	}
+	return "", noSubnetTakes(s, spec, full, refused)
+}
+
+// newENIIn creates an ENI in a subnet, and attaches it.
+func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen attached) (string, error) {
+	if err := p.standing(attachAction, subnet.ID); err != nil {
+		return "", err
+	}
+	eni, token, err := p.create(ctx, s, subnet, spec)
+	if err != nil {
+		return "", err
+	}
+	eni.Tags = spec.tags(s.Instance.ID) // EC2 has none of them if the role may not create tags
+	return eni.ID, p.attach(ctx, eni, token, spec, seen)
+}
+
+// noSubnetTakes is the error if no subnet takes another ENI. The subnets have no free addresses, or EC2 refuses an ENI there.
+func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", vpcOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
 		where += " with the tags " + tagText(spec.Tags)
 	}
-	return "", plugin.Errorf(plugin.CodeTryAgain, "add another subnet to "+where,
-		"%w", errors.Join(append([]error{fmt.Errorf("%w: no subnet of %s has free addresses", aws.ErrSubnetFull, where)}, why...)...))
+	if len(refused) == 0 {
+		return plugin.Errorf(plugin.CodeTryAgain, "add another subnet to "+where,
+			"%w", errors.Join(append([]error{fmt.Errorf("%w: no subnet of %s has free addresses", aws.ErrSubnetFull, where)}, full...)...))
+	}
+	why := []error{fmt.Errorf("no subnet of %s takes another ENI of this node", where)}
+	for _, id := range slices.Sorted(maps.Keys(refused)) {
+		why = append(why, refused[id])
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, cmp.Or(aws.Hint(errors.Join(why...)), "add another subnet to "+where), "%w", errors.Join(append(why, full...)...))
 }
 
 // narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one. EC2
@@ -229,6 +257,7 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 
 // fitting returns the subnets, of those of the instance's zone, in which the ENI may be.
 func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
+	all = besideBoot(s, all)
 	if spec.Subnet == "" {
 		return Fit(all, vpcOf(s), s.Instance.Zone, spec.Tags, spec.Families)
 	}
@@ -245,12 +274,15 @@ func noPlace(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrNotRunning))
 }
 
+// errNotDiscarded means that an ENI could not be attached, nor deleted.
+var errNotDiscarded = errors.New("the new ENI could be neither attached nor deleted")
+
 // errDiscarded means that an ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attach attaches an ENI that this suite has made, and records it. If the instance or its
-// network card takes no more ENIs, or the instance does not run, attach deletes a new ENI. One in the
-// registry stays: somebody has detached it, and pods may have its addresses. If
+// network card takes no more ENIs, the instance does not run, or EC2 attaches no ENI of this subnet, attach deletes a new ENI. One in the
+// registry stays: another program has detached it, and pods may have its addresses. If
 // the caller has asked EC2 which ENIs are attached, seen is the answer.
 func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
@@ -261,11 +293,20 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	if err := strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
 		return err
 	}
-	attachment, at, err := p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
 	_, known := s.ENIs[eni.ID]
-	if noPlace(err) && !known {
+	on := object{eni: eni.ID, subnet: eni.Subnet}
+	if known {
+		on.subnet = eni.ID // it was attached before: the refusal is about the ENI
+	}
+	var attachment string
+	var at slot
+	if err = standing(s, attachAction, on.subnet); err == nil {
+		attachment, at, err = p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
+		err = p.noteRefusal(ctx, attachAction, on, err)
+	}
+	if !known && (noPlace(err) || misplaced(err) || p.stuck(ctx, s, token, on, err)) {
 		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
-			return errors.Join(err, e)
+			return errors.Join(err, e, errNotDiscarded)
 		}
 		return fmt.Errorf("%w: %w", err, errDiscarded)
 	}
@@ -320,7 +361,7 @@ const modify = "ModifyNetworkInterfaceAttribute"
 // next growth or collection tries again.
 func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
-	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[modify]) {
+	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[modify]) || standing(s, modify, eni) != nil {
 		return err // it can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
@@ -331,7 +372,10 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 		if !aws.Undone(err) || ctx.Err() != nil {
 			return nil
 		}
-		return p.Registry.Change(ctx, func(s *registry.State) { askNext(s, token) })
+		return p.Registry.Change(ctx, func(s *registry.State) {
+			object{eni: eni}.refuse(s, modify, err, p.Cloud.Jitter)
+			askNext(s, token)
+		})
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }

@@ -121,15 +121,19 @@ func (p *Pool) attachWhere(ctx context.Context, s *registry.State, attached []aw
 	return "", at, err
 }
 
-// attachAction is the action of the intent of an ENI that is not attached yet.
-const attachAction = "AttachNetworkInterface"
+// createAction makes an ENI, and attachAction is the action of the intent of one that is not attached yet.
+const (
+	createAction = "CreateNetworkInterface"
+	attachAction = "AttachNetworkInterface"
+)
 
 // attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
 // created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
 func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
-		err = p.call(ctx, attachAction, begins(registry.Intent{Action: attachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
+		// The caller notes a refusal: another network card may take the ENI.
+		err = p.call(ctx, attachAction, object{}, begins(registry.Intent{Action: attachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
 			return func(*registry.State) {}, err
 		})

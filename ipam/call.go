@@ -40,7 +40,12 @@ type do func(s *registry.State, token string) (record func(*registry.State), err
 // result is recorded in the same update that removes the intent. While EC2 throttles, all
 // processes of the node wait, until ctx is done. The parameters of the call come from the
 // state in which the intent is written, because that is the latest one.
-func (p *Pool) call(ctx context.Context, action string, begin begin, do do) error {
+//
+// A refusal that is to be remembered is recorded in the same update, and stops the call as long as it counts: see object.
+func (p *Pool) call(ctx context.Context, action string, on object, begin begin, do do) error {
+	if err := p.standing(action, on.eni, on.subnet); err != nil {
+		return err
+	}
 	var throttled error // why there was another attempt
 	for attempt := 0; ; attempt++ {
 		if err := p.turn(ctx, action); err != nil {
@@ -64,6 +69,7 @@ func (p *Pool) call(ctx context.Context, action string, begin begin, do do) erro
 				s.NotBefore[action] = again
 			}
 			end(s, token, old, err)
+			on.refuse(s, action, err, p.Cloud.Jitter)
 			if err == nil {
 				record(s)
 			}

@@ -24,7 +24,7 @@ import (
 // it changes anything, it asks EC2 who has the address.
 
 // growChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
-// can take them, it creates one in their subnet. The next round then continues. The role may not change the ENIs denied.
+// can take them, it creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.
 func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...string) error {
 	at, found := p.placeFor(s, denied)
 	subnet, err := p.subnetFor(ctx, s, at.Subnet)
@@ -39,7 +39,7 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...stri
 	}
 	for _, f := range p.Policy.Families {
 		err := p.gain(ctx, s, at, f)
-		if deniedHere(at, err) {
+		if _, final := errors.AsType[*plugin.Error](err); !final && goesOn(err, at.Managed) && !aboutAddr(err) {
 			if again := p.growChosen(ctx, s, append(denied, at.ID)...); again != nil {
 				return errors.Join(again, err)
 			}
@@ -188,11 +188,11 @@ func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f le
 // assignChosen asks EC2 for one address on an ENI. The call names the address, so to repeat it
 // does no harm.
 func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
-	action, do := "AssignPrivateIpAddresses", p.Cloud.AssignAddr
+	action, do := assignAction(nl.FamilyOf(a)), p.Cloud.AssignAddr
 	if a.Is6() {
-		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Addr
+		do = p.Cloud.AssignIPv6Addr
 	}
-	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
+	err := p.call(ctx, action, object{eni: eni, handled: aboutAddr}, begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
 		return func(s *registry.State) {
 			since := time.Time{}
 			if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed { // for all others it cools: else one of them may take it first
@@ -206,6 +206,12 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.corrected(ctx, eni, err)
+}
+
+// aboutAddr reports whether a refusal to assign a chosen address may be about that address. The ENI may take others.
+func aboutAddr(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") || strings.HasPrefix(e.Code, "InvalidIPAddress"))
 }
 
 // ownChosen gives the addresses that interrupted calls have assigned to an ENI to the pods that had

@@ -52,6 +52,13 @@ func (r refusal) meet(w *world, pod int) {
 	}
 	w.sim.Fail(r.action, "", 0)
 	w.consistent()
+	w.forgive()
+}
+
+// forgive makes the node forget what EC2 has refused, as time does.
+func (w *world) forgive() {
+	w.Helper()
+	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.Refusals) }))
 }
 
 // attempts counts the calls of an action, the refused ones too.
@@ -75,9 +82,9 @@ func TestCodesOfAssign(t *testing.T) {
 		{assign, "InvalidInterface.IpAddressLimitExceeded", "", always, nil, "", 1, 3},
 		{assign, "InvalidNetworkInterfaceID.NotFound", "", always, nil, "", 1, 3}, // describes show it: it stays
 		{assign, "InvalidNetworkInterface.NotFound", "", always, nil, "", 1, 3},
-		{assign, "Resource.AlreadyAssigned", "", 1, aws.ErrInUse, "", 1, 2},
-		{assign, "InvalidIPAddress.InUse", "", 1, aws.ErrInUse, "", 1, 2},
-		{assign, "InvalidParameterValue", "Address 10.0.0.9 is already assigned.", 1, aws.ErrInUse, "", 1, 2},
+		{assign, "Resource.AlreadyAssigned", "", 1, nil, "", 1, 3},
+		{assign, "InvalidIPAddress.InUse", "", 1, nil, "", 1, 3},
+		{assign, "InvalidParameterValue", "Address 10.0.0.9 is already assigned.", 1, nil, "", 1, 3},
 		{assign, "InternalError", "", 1, nil, "", 2, 2},
 		{assign, "ServerInternal", "", 1, nil, "", 2, 2},
 		{assign, "Unavailable", "", 1, nil, "", 2, 2},
@@ -113,7 +120,7 @@ func TestCodesOfCreate(t *testing.T) {
 		{create, "NetworkInterfaceLimitExceeded", "", always, aws.ErrQuota, "quota", 1, 1},
 		{create, "IdempotentParameterMismatch", "", 1, aws.ErrTokenUsed, "", 1, 1},
 		{create, "TagPolicyViolation", "The tag 'team' is missing.", always, aws.ErrDenied, "eniTags", 1, 1},
-		{create, "UnauthorizedOperation", "You are not authorized to perform this operation.", always, aws.ErrDenied, "allow ec2:CreateNetworkInterface", 1, 1},
+		{create, "UnauthorizedOperation", "You are not authorized to perform this operation.", always, aws.ErrDenied, "allow ec2:CreateNetworkInterface", 2, 1}, // in each subnet
 		{create, "OptInRequired", "", always, aws.ErrDenied, "account", 1, 1},
 		{create, "ConcurrentTagAccess", "", 1, nil, "", 2, 2},
 		{create, "InternalError", "", 1, nil, "", 2, 2},

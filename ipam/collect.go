@@ -136,6 +136,7 @@ func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 		c.Ended = s.EndWhere(now, func(a netip.Addr, l registry.Lease) bool {
 			return !c.used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
 		})
+		s.PruneRefusals(now)
 		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > lease.StaleMetadata })
 	})
 }

@@ -140,8 +140,7 @@ func (p *Pool) secondary(s *registry.State, spec ENISpec) int {
 // If the process dies in between, resume finds the ENI by its description.
 func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
-	e, ok := errors.AsType[*aws.Error](err)
-	if ok && len(spec.Tags) > 0 && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags") {
+	if len(spec.Tags) > 0 && noTags(err) {
 		// The original needed no such permission. Without tags nobody but this
 		// node's registry knows that the ENI may be deleted.
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", err)
@@ -151,19 +150,29 @@ func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpe
 	return eni, token, p.noteQuota(ctx, err)
 }
 
+// noTags reports whether the role may not tag a new ENI.
+func noTags(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags")
+}
+
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each
 // creation has its own client token, which is the key of its intent.
 func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
-	const action = "CreateNetworkInterface"
+	const action = createAction
+	asked := spec
 	begin := func(s *registry.State) (string, bool) {
 		if token := unended(s, spec); token != "" {
 			return token, true
 		}
-		one := spec
-		size(s, &one)
-		return begins(registry.Intent{Action: action, Wanted: wanted(one)})(s)
+		asked = spec
+		size(s, &asked)
+		return begins(registry.Intent{Action: action, Wanted: wanted(asked)})(s)
 	}
-	err = p.call(ctx, action, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
+	on := object{subnet: subnet.ID, handled: func(err error) bool {
+		return asked.Prefixes+asked.IPv6Prefixes > 0 && noPrefix(err) || noTags(err)
+	}}
+	err = p.call(ctx, action, on, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
 		token = key
 		eni, err = p.Cloud.CreateENI(ctx, specOf(s.Intents[token].Wanted, token, spec.Description))
 		if err == nil {

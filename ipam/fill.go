@@ -24,10 +24,8 @@ const blockSize = 16
 // address, or the pool has fewer than it wants to keep ready.
 func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
-	for _, f := range p.Policy.Families {
-		if f == lease.IPv4 && !at.CIDR.IsValid() || f == lease.IPv6 && !at.CIDR6.IsValid() {
-			return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
-		}
+	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
+		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
 	var full error // of a family that has a free address: a pod may lack only the other one
 	asked := false
@@ -39,7 +37,7 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 			continue
 		}
 		switch err := p.more(ctx, s, at, f); {
-		case has && isFull(err):
+		case has && (isFull(err) || goesOn(err, at.Managed)):
 			full = err
 		case err != nil:
 			return err
@@ -83,6 +81,9 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	if most <= 0 {
 		return fmt.Errorf("%s has no room for %v: %w", at.ID, f, aws.ErrENIFull)
 	}
+	if err := standing(s, assignAction(f), at.ID); err != nil {
+		return err
+	}
 	if err := p.gather(ctx, p.most(f, most), pauseAssign); err != nil {
 		return err
 	}
@@ -110,6 +111,14 @@ func (p *Pool) most(f lease.Family, room int) int {
 	return room
 }
 
+// assignAction returns the action that gives an ENI addresses or prefixes of a family.
+func assignAction(f lease.Family) string {
+	if f == lease.IPv6 {
+		return "AssignIpv6Addresses"
+	}
+	return "AssignPrivateIpAddresses"
+}
+
 // exactly returns a size function for a fixed number.
 func exactly(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
 
@@ -127,12 +136,12 @@ func noPrefix(err error) bool {
 // call. The action has no client token. So if the answer is lost, resume compares the intent
 // with EC2.
 func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func(*registry.State) int) ([]netip.Addr, error) {
-	action, do := "AssignPrivateIpAddresses", p.Cloud.Assign
+	action, do := assignAction(f), p.Cloud.Assign
 	if f == lease.IPv6 {
-		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6
+		do = p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
-	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
+	err := p.call(ctx, action, object{eni: eni}, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		got, err = do(ctx, eni, size(s))
 		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, cmp.Or(err, strange(s, eni, s.ENIs[eni], got, nil))
 	})
@@ -142,12 +151,12 @@ func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func
 // assignPrefixes asks EC2 for prefixes, as assign does for addresses. For IPv4, it asks for
 // the waiting ADDs, but at most for so many. For IPv6, it asks for one.
 func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
-	action, do := "AssignPrivateIpAddresses", p.Cloud.AssignPrefixes
+	action, do := assignAction(f), p.Cloud.AssignPrefixes
 	if f == lease.IPv6 {
-		action, do = "AssignIpv6Addresses", p.Cloud.AssignIPv6Prefixes
+		do = p.Cloud.AssignIPv6Prefixes
 	}
 	n := 1
-	err := p.call(ctx, action, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
+	err := p.call(ctx, action, object{eni: eni, handled: noPrefix}, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		if f == lease.IPv4 {
 			n = min(blocks(p.want(s)), most)
 		}

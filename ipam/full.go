@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -42,6 +43,9 @@ func (p *Pool) full(s *registry.State) error {
 // hintFull returns what an operator can do about a full instance. It depends on what limits
 // the ENIs: maxENIs, interfaceIndex or the instance type.
 func (p *Pool) hintFull(s *registry.State) string {
+	if hint := p.lacksCIDR(s); hint != "" {
+		return hint // more ENIs would not help, nor would prefixes
+	}
 	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
 	n, refused := s.Instance, refused(s) != nil
 	prefixes := "set prefixDelegation, "
@@ -55,7 +59,32 @@ func (p *Pool) hintFull(s *registry.State) string {
 	case !refused && s.Attached() < n.ENIs && p.Policy.MinIndex > 1:
 		return fmt.Sprintf("lower interfaceIndex, %stake a larger instance type than %s, or %s", prefixes, n.Type, fewer)
 	}
+	if refused && s.Attached() < n.ENIs {
+		return fmt.Sprintf("EC2 counts more attachments than this node has ENIs (%d of %d for %s). On most Nitro types, EBS volumes take slots of ENIs: "+
+			"detach volumes, %stake a larger instance type, or %s", s.Attached(), n.ENIs, n.Type, prefixes, fewer)
+	}
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
+}
+
+// lacksCIDR returns what to do if an ENI of the pool has room, and no pod can have an address of it, because its subnet lacks a
+// family. It returns "" if there is no such ENI.
+func (p *Pool) lacksCIDR(s *registry.State) string {
+	for _, at := range lease.Places(s, p.Policy, time.Now()) {
+		if f, lacks := noCIDR(at, p.Policy.Families); lacks {
+			return fmt.Sprintf("add a CIDR of %v to the subnet %s of %s, or correct ipFamilies", f, at.Subnet, at.ID)
+		}
+	}
+	return ""
+}
+
+// noCIDR returns the first of the families of which the subnet of an ENI has no CIDR.
+func noCIDR(at lease.Place, families []lease.Family) (f lease.Family, lacks bool) {
+	for _, f := range families {
+		if f == lease.IPv4 && !at.CIDR.IsValid() || f == lease.IPv6 && !at.CIDR6.IsValid() {
+			return f, true
+		}
+	}
+	return f, false
 }
 
 // refused returns an error while EC2's last refusal of another ENI counts, and nil otherwise.

@@ -8,6 +8,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -60,7 +62,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		if !isFull(err) && !deniedHere(at, err) {
+		if !isFull(err) && !goesOn(err, at.Managed) {
 			return explain(err)
 		}
 		why = append(why, err)
@@ -72,14 +74,27 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		why = append(why, errors.New(`no new ENI is created, because "provision" is "assign"`))
 		return explain(errors.Join(why...))
 	}
-	if err := p.addENI(ctx, s); err != nil {
-		all := errors.Join(append(why, err)...)
-		if _, ok := errors.AsType[*plugin.Error](all); !ok {
-			return plugin.Errorf(plugin.CodeTryAgain, cmp.Or(aws.Hint(err), aws.Hint(all)), "%w", all) // the last failure is what is in the way
-		}
-		return all
+	return withWhy(why, p.addENI(ctx, s))
+}
+
+// withWhy returns the error of a new ENI, with the reasons why none of those that there are could grow. The last failure is what is
+// in the way. If EC2 refuses to change an ENI, that is another.
+func withWhy(why []error, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	all := errors.Join(append(why, err)...)
+	e, ok := errors.AsType[*plugin.Error](err)
+	if !ok {
+		e = &plugin.Error{Code: plugin.CodeTryAgain, Hint: cmp.Or(aws.Hint(err), aws.Hint(all))}
+	}
+	hints := []string{e.Hint}
+	for _, w := range why {
+		if hint := aws.Hint(w); !isFull(w) && hint != "" && !slices.Contains(hints, hint) {
+			hints = append(hints, hint)
+		}
+	}
+	return plugin.Errorf(e.Code, strings.Join(slices.DeleteFunc(hints, func(h string) bool { return h == "" }), "; or: "), "%w", all)
 }
 
 // explain adds the CNI error code and the hint, which the container runtime shows.
@@ -105,15 +120,6 @@ func (p *Pool) provisioned() error {
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, `add addresses to the ENIs in the launch template, lower --max-pods of the kubelet, or set "provision" to "assign"`,
 		`all %d addresses of this node are in use or cooling, and "provision" is "none", so the node does not ask EC2 for more`, s.Free.Len()+s.Leases.Len())
-}
-
-// deniedHere reports whether the role may not change this ENI, but may change those that the node makes. A good policy allows
-// no more than these, by their tags. The original's ENIs have no tags.
-//
-// Each growth finds that out again, for one refused call. To remember it would save that call on the few nodes with such an ENI, and
-// a new role would not take effect at once.
-func deniedHere(at lease.Place, err error) bool {
-	return !at.Managed && aws.NotAllowed(err) && aws.Undone(err)
 }
 
 // isFull reports whether err means that this ENI or subnet has no room, so that growth may

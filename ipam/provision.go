@@ -82,7 +82,7 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 				id = r.ID
 				return nil
 			}
-			if !isFull(err) && !deniedHere(r, err) {
+			if !isFull(err) && !goesOn(err, r.Managed) {
 				return err
 			}
 			why = append(why, err)

@@ -16,6 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // ErrNoSubnet means that no subnet is suitable for a new ENI. It is not [aws.ErrSubnetFull]:
@@ -41,6 +42,19 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 	}
 	return nil, plugin.Errorf(plugin.CodeTryAgain, "add a CIDR of this family to the subnet, or correct ipFamilies",
 		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
+}
+
+// besideBoot returns the subnets whose ENIs can be attached to this instance. A subnet of an Outpost has the name of the region's
+// zone, and its ENIs are only for instances of that Outpost, as this instance's boot ENI shows. If the subnet of the boot ENI is not
+// among them, all are returned.
+func besideBoot(s *registry.State, all []aws.Subnet) []aws.Subnet {
+	for _, e := range s.ENIs {
+		own := slices.IndexFunc(all, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
+		if own >= 0 {
+			return slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return n.Outpost != all[own].Outpost })
+		}
+	}
+	return all
 }
 
 func hasTags(have, want map[string]string) bool {

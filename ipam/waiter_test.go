@@ -263,7 +263,7 @@ func TestWaitersWhileThrottled(t *testing.T) {
 		p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}, Cloud: aws.New(aws.Options{})}
 		waits(t, p, 0)
 		var wanted []int
-		must(t, p.call(t.Context(), action, begins(registry.Intent{Action: action}), func(s *registry.State, _ string) (func(*registry.State), error) {
+		must(t, p.call(t.Context(), action, object{}, begins(registry.Intent{Action: action}), func(s *registry.State, _ string) (func(*registry.State), error) {
 			wanted = append(wanted, p.want(s))
 			if len(wanted) == 3 {
 				return func(*registry.State) {}, nil

@@ -54,6 +54,7 @@ type workStatus struct {
 	Waiting    int              `json:"waiting"` // ADDs without an address
 	Unfinished []unfinishedCall `json:"unfinished"`
 	Throttled  []throttledCall  `json:"throttled"`
+	Refused    []refusedCall    `json:"refused,omitempty"`
 }
 
 // An unfinishedCall is an EC2 call that is under way, or that was interrupted: the next process finishes it.
@@ -69,8 +70,16 @@ type throttledCall struct {
 	Until  time.Time `json:"until"`
 }
 
+// A refusedCall is an EC2 action that this node does not call for a while about an ENI or a subnet, because EC2 has refused.
+type refusedCall struct {
+	Action string    `json:"action"`
+	About  string    `json:"about"` // "": all
+	Code   string    `json:"code"`
+	Until  time.Time `json:"until"`
+}
+
 func workOf(s *registry.State, now time.Time) workStatus {
-	n := workStatus{waitingADDs(s, now), []unfinishedCall{}, []throttledCall{}}
+	n := workStatus{Waiting: waitingADDs(s, now), Unfinished: []unfinishedCall{}, Throttled: []throttledCall{}}
 	for _, i := range s.Intents {
 		n.Unfinished = append(n.Unfinished, unfinishedCall{i.Action, i.ENI, Seconds(i.Since)})
 	}
@@ -80,6 +89,12 @@ func workOf(s *registry.State, now time.Time) workStatus {
 	for _, action := range slices.Sorted(maps.Keys(s.NotBefore)) {
 		if until := s.NotBefore[action]; until.After(now) {
 			n.Throttled = append(n.Throttled, throttledCall{action, Seconds(until)})
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.Refusals)) {
+		if r := s.Refusals[key]; r.Until.After(now) {
+			action, about, _ := strings.Cut(key, " ")
+			n.Refused = append(n.Refused, refusedCall{action, about, r.Code, Seconds(r.Until)})
 		}
 	}
 	return n
@@ -105,6 +120,9 @@ func (n workStatus) print(w io.Writer, now time.Time) {
 	}
 	for _, c := range n.Throttled {
 		fmt.Fprintf(w, "throttled for another %s: %s\n", Brief(c.Until.Sub(now)), c.Action)
+	}
+	for _, c := range n.Refused {
+		fmt.Fprintf(w, "refused by EC2, passed over for another %s: %s: %s\n", Brief(c.Until.Sub(now)), strings.TrimSpace(c.Action+" "+c.About), c.Code)
 	}
 }
 

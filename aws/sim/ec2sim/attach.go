@@ -48,6 +48,9 @@ func (s *Sim) mayAttach(e *eni, i *Instance, card, index int) error {
 	case e.subnet.Zone != i.Zone:
 		return refuse("InvalidParameterCombination",
 			"You may not attach a network interface to an instance if they are not in the same availability zone")
+	case e.subnet.Outpost != s.subnets[i.Subnet].Outpost: // the code and the text are a guess
+		return refuse("InvalidParameterCombination",
+			"You may not attach a network interface to an instance if they are not on the same Outpost")
 	case card < 0 || card >= len(i.limits.cards()):
 		return invalid(card, "networkCardIndex", "The instance type has no such network card.")
 	case index < 0:

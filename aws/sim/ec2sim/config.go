@@ -32,6 +32,7 @@ func New(c Config) (*Sim, error) {
 		keys:       map[string]*keyPair{},
 		madeGroups: map[string]*securityGroup{},
 		faults:     map[string]*fault{},
+		objects:    map[string]*refusal{},
 		delays:     map[string]time.Duration{},
 		losses:     map[string]int{},
 		scripts:    map[string][]Outcome{},

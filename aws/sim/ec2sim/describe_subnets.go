@@ -25,6 +25,7 @@ type subnetItem struct {
 	AvailabilityZone            string               `xml:"availabilityZone"`
 	DefaultForAZ                bool                 `xml:"defaultForAz"`
 	MapPublicIPOnLaunch         bool                 `xml:"mapPublicIpOnLaunch"`
+	OutpostARN                  string               `xml:"outpostArn,omitempty"`
 	Tags                        set[tag]             `xml:"tagSet"`
 }
 
@@ -95,6 +96,7 @@ func (s *Sim) describeSubnets(in *describeSubnetsInput) (*describeSubnetsOutput,
 			AvailabilityZone:            sub.Zone,
 			DefaultForAZ:                sub.Default,
 			MapPublicIPOnLaunch:         sub.MapPublicIP,
+			OutpostARN:                  sub.Outpost,
 			Tags:                        tagSet(sub.Tags),
 		}
 		if sub.v4 != nil {

@@ -110,6 +110,7 @@ type Subnet struct {
 	MapPublicIP bool         // instances launched here get a public address for the primary address of their boot ENI
 	AssignIPv6  bool         // ENIs created here get an IPv6 address by default (API: Subnet, AssignIpv6AddressOnCreation)
 	Default     bool         // the default subnet of its zone
+	Outpost     string       // ARN of the Outpost that it is on; empty: none
 	Tags        map[string]string
 }
 

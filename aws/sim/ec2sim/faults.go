@@ -44,6 +44,33 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
+// RefuseOn makes all calls of the action about one object answer with the error code, and do nothing: about an ENI, or a
+// creation in a subnet, or an attachment of an ENI of a subnet. An empty code ends it.
+func (s *Sim) RefuseOn(object, action, code, message string) {
+	mustKnow(action)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := action + " " + object
+	if delete(s.objects, key); code != "" {
+		s.objects[key] = &refusal{code, message}
+	}
+}
+
+// refusedOn returns the error that RefuseOn has ordered for what a call is about, if any.
+func (s *Sim) refusedOn(called form) error {
+	id := called["NetworkInterfaceId"]
+	about := []string{id, called["SubnetId"]}
+	if e := s.enis[id]; e != nil && called["Action"] == "AttachNetworkInterface" {
+		about = append(about, e.subnet.ID)
+	}
+	for _, object := range about {
+		if r := s.objects[called["Action"]+" "+object]; object != "" && r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
 // Delay delays each answer to the action by d from now on. The work is done before the delay. So a caller that gives up
 // has lost the answer, not the call, which is the harder case.
 func (s *Sim) Delay(action string, d time.Duration) {

@@ -165,7 +165,7 @@ func (s *Sim) dispatch(f form) (output, error) {
 	case cmp.Or(f["Version"], apiVersion) != apiVersion:
 		return nil, refuse("NoSuchVersion", "The specified API version does not exist.")
 	}
-	for _, gate := range []func(form) error{s.throttled, s.injected, s.allowed} {
+	for _, gate := range []func(form) error{s.throttled, s.injected, s.refusedOn, s.allowed} {
 		if err := gate(f); err != nil {
 			return nil, err
 		}

@@ -27,6 +27,7 @@ type Sim struct {
 	keys       map[string]*keyPair       // by name
 	madeGroups map[string]*securityGroup // by ID
 	faults     map[string]*fault
+	objects    map[string]*refusal // by action and object
 	delays     map[string]time.Duration
 	losses     map[string]int       // number of calls to lose the answers of, by action; negative: all
 	scripts    map[string][]Outcome // the outcomes of the next requests, by action

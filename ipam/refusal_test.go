@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+)
+
+// ofOne are EC2's refusals of one ENI or one subnet.
+var ofOne = []struct{ code, message string }{
+	{"AuthFailure", "You do not own the specified resource"},
+	{"AuthFailure", "The caller is not the owner"},
+	{"OperationNotPermitted", "The resource is managed by another service"},
+	{"UnsupportedOperation", "The operation is not supported"},
+	{"Unsupported", "The requested configuration is not supported"},
+	{"InvalidParameterValue", "Value (x) for parameter y is invalid."},
+	{"InvalidParameterCombination", "You may not attach a network interface to an instance if they are not in the same availability zone"},
+	{"InvalidRequest", ""},
+	{"SomethingNew", ""},
+}
+
+// inTwoSubnets is inBubble with a second subnet for pods.
+func inTwoSubnets(t *testing.T, f func(*world)) {
+	t.Helper()
+	inBubbleOf(t, "m5.large", func(c *ec2sim.Config) {
+		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: "subnet-pod1", VPC: "vpc-1", Zone: "us-east-1a",
+			CIDR: netip.MustParsePrefix("10.177.64.0/20"), Tags: c.Subnets[1].Tags})
+	}, func(w *world, _ *wires) { f(w) })
+}
+
+// EC2 refuses to change one ENI. The pod gets an address of another, and the ENI is not tried again at once. The error of
+// a pod that gets none names it.
+func TestRefusedENI(t *testing.T) {
+	const assign = "AssignPrivateIpAddresses"
+	for _, r := range append(ofOne, struct{ code, message string }{"IncorrectState", ""}, struct{ code, message string }{"InvalidState", ""},
+		struct{ code, message string }{"Resource.AlreadyAssigned", ""}, struct{ code, message string }{"DependencyViolation", ""}) {
+		t.Run(r.code+" "+r.message, func(t *testing.T) {
+			inTwoSubnets(t, func(w *world) {
+				w.mustAcquire(0)
+				first := w.sim.ENIs()[1].ID
+				w.sim.RefuseOn(first, assign, r.code, r.message)
+				w.mustAcquire(1)
+				if n := len(w.sim.ENIs()); n != 3 || w.asked(assign) != 1 {
+					t.Fatalf("%d ENIs, and EC2 was asked %d times to change the first", n, w.asked(assign))
+				}
+				w.policy.Timeout = 5 * time.Second
+				w.mustAcquire(2) // of the other ENI
+				if n := w.asked(assign); n > 3 {
+					t.Errorf("EC2 was asked %d times", n)
+				}
+				w.sim.RefuseOn(w.sim.ENIs()[2].ID, assign, r.code, r.message)
+				_, err := w.acquire(3)
+				e, ok := errors.AsType[*plugin.Error](err)
+				if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(err.Error(), r.code) {
+					t.Errorf("the error does not name the refusal: %v", err)
+				}
+				w.sim.RefuseOn(first, assign, "", "")
+				time.Sleep(10 * time.Minute)
+				w.mustAcquire(4) // a refusal does not last for ever
+				w.noneLeaked()
+				w.consistent()
+			})
+		})
+	}
+}
+
+// EC2 refuses a creation in one subnet, or the attachment of its ENIs. The ENI is in the other subnet, nothing is left of
+// the first, and the next pod does not ask there again.
+func TestRefusedSubnet(t *testing.T) {
+	for _, action := range []string{createAction, attachAction} {
+		refusals := ofOne
+		if action == createAction {
+			refusals = append(refusals, struct{ code, message string }{"InvalidSubnetID.NotFound", ""},
+				struct{ code, message string }{"UnauthorizedOperation", "with an explicit deny in a resource-based policy"})
+		}
+		for _, r := range refusals {
+			t.Run(action+" "+r.code+" "+r.message, func(t *testing.T) {
+				inTwoSubnets(t, func(w *world) {
+					for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} { // the node begins with one of them
+						w.sim.RefuseOn(subnet, action, r.code, r.message)
+						defer w.sim.RefuseOn(subnet, action, "", "")
+					}
+					_, err := w.acquire(0)
+					e, ok := errors.AsType[*plugin.Error](err)
+					if !ok || e.Code != plugin.CodeTryAgain || e.Hint == "" && r.code != "InvalidSubnetID.NotFound" || strings.Count(err.Error(), r.code) < 2 {
+						t.Errorf("error %v", err)
+					}
+					if n := len(w.sim.ENIs()); n != 1 {
+						t.Fatalf("%d ENIs are left", n-1)
+					}
+					before := w.asked(createAction)
+					w.acquire(1)
+					if n := w.asked(createAction) - before; n != 0 && r.code != "InvalidSubnetID.NotFound" {
+						t.Errorf("EC2 was asked for another %d ENIs at once", n)
+					}
+					time.Sleep(10 * time.Minute)
+					w.sim.RefuseOn("subnet-pod1", action, "", "")
+					w.mustAcquire(2)
+					if e := w.sim.ENIs()[len(w.sim.ENIs())-1]; len(w.sim.ENIs()) != 2 || e.Subnet != "subnet-pod1" {
+						t.Errorf("the ENI is %+v", e)
+					}
+					w.noneLeaked()
+					w.consistent()
+				})
+			})
+		}
+	}
+}
+
+// EC2 does not come to an end with the ENIs of a subnet: it finds them in a transition for ever.
+func TestStuckENI(t *testing.T) {
+	inTwoSubnets(t, func(w *world) {
+		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
+			w.sim.RefuseOn(subnet, attachAction, "IncorrectState", "")
+		}
+		for i := range 10 {
+			w.acquire(i)
+			if n := len(w.sim.ENIs()); n > 2 {
+				t.Fatalf("%d ENIs", n)
+			}
+			time.Sleep(10 * time.Second)
+		}
+		w.sim.RefuseOn("subnet-pod1", attachAction, "", "")
+		for i := range 10 {
+			if _, err := w.acquire(20 + i); err == nil {
+				w.noneLeaked()
+				return
+			}
+			time.Sleep(30 * time.Second)
+		}
+		t.Error("no pod gets an address, though the ENIs of one subnet can be attached")
+	})
+}
+
+// The role may not call an action. The next process knows that for a while, and what the role may is done.
+func TestRefusedAction(t *testing.T) {
+	const assign = "AssignPrivateIpAddresses"
+	inTwoSubnets(t, func(w *world) {
+		w.mustAcquire(0)
+		w.sim.FailAs(assign, "UnauthorizedOperation", "not authorized to perform: ec2:"+assign+" with an explicit deny in a service control policy", always)
+		for i := range 3 {
+			_, err := w.acquire(1 + i)
+			if e, ok := errors.AsType[*plugin.Error](err); !ok || !strings.Contains(e.Hint, "denies ec2:"+assign+" explicitly") {
+				t.Errorf("%v: hint %+v", err, e)
+			}
+		}
+		if n := w.asked(assign); n != 1 {
+			t.Errorf("EC2 was asked %d times", n)
+		}
+		time.Sleep(2 * time.Minute)
+		w.sim.FailAs(assign, "", "", 0)
+		w.mustAcquire(9)
+	})
+}
+
+// A subnet of an Outpost has the name of the region's zone, and is not for an instance of the region; nor the other way round.
+func TestOutpost(t *testing.T) {
+	const outpost = "arn:aws:outposts:us-east-1:1:outpost/op-1"
+	for _, own := range []string{"", outpost} {
+		t.Run(fmt.Sprint("of the node: ", own), func(t *testing.T) {
+			inBubbleOf(t, "m5.large", func(c *ec2sim.Config) {
+				c.Subnets[0].Outpost, c.Subnets[1].Outpost = own, own
+				other := ec2sim.Subnet{ID: "subnet-pod1", VPC: "vpc-1", Zone: "us-east-1a", Outpost: outpost,
+					CIDR: netip.MustParsePrefix("10.177.64.0/18"), Tags: c.Subnets[1].Tags}
+				if own != "" {
+					other.Outpost = ""
+				}
+				c.Subnets = append(c.Subnets, other)
+			}, func(w *world, _ *wires) {
+				for i := range 15 { // two ENIs
+					w.mustAcquire(i)
+					w.end(i)
+				}
+				w.policy.Batch = 20
+				w.mustAcquire(16)
+				for _, e := range w.sim.ENIs() {
+					if e.Subnet == "subnet-pod1" {
+						t.Errorf("%s is in a subnet of elsewhere", e.ID)
+					}
+				}
+				if n := w.asked(attachAction) - (len(w.sim.ENIs()) - 1); n != 0 {
+					t.Errorf("%d attachments were refused", n)
+				}
+			})
+		})
+	}
+}
+
+// EC2 lets an instance have fewer ENIs than its type allows: volumes have taken slots.
+func TestVolumes(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.sim.FailAs(attachAction, "AttachmentLimitExceeded", "Interface count 2 exceeds the limit", always)
+		for i := range 2 {
+			_, err := w.acquire(i)
+			if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrInstanceFull) || !strings.Contains(e.Hint, "EBS volumes") {
+				t.Errorf("%v: hint %+v", err, e)
+			}
+		}
+	})
+}
+
+// A pod of both families on ENIs whose subnet has only one: no prefix helps.
+func TestHintOfFamilies(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.mustAcquire(0)
+		w.policy.MaxENIs = 2
+		w.policy.Families = []lease.Family{lease.IPv4, lease.IPv6}
+		_, err := w.acquire(1)
+		e, ok := errors.AsType[*plugin.Error](err)
+		if !ok || strings.Contains(e.Hint, "prefixDelegation") || !strings.Contains(e.Hint, "add a CIDR of IPv6 to the subnet subnet-pod0") {
+			t.Errorf("%v: hint %+v", err, e)
+		}
+	})
+}
+
+// What EC2 refuses a collection is about one ENI: the others are released.
+func TestRefusedRelease(t *testing.T) {
+	for _, action := range []string{"DetachNetworkInterface", "DeleteNetworkInterface"} {
+		for _, r := range ofOne {
+			t.Run(action+" "+r.code+" "+r.message, func(t *testing.T) {
+				inTwoSubnets(t, func(w *world) {
+					w.policy.Batch = 9
+					for i := range 12 {
+						w.mustAcquire(i)
+					}
+					enis := w.sim.ENIs()
+					if len(enis) != 3 {
+						t.Fatalf("%d ENIs", len(enis))
+					}
+					for i := range 12 {
+						w.end(i)
+					}
+					time.Sleep(time.Hour)
+					w.sim.FailAs(action, r.code, r.message, 1) // of the first ENI alone
+					collect := func() error {
+						return w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+					}
+					if err := collect(); err == nil || !strings.Contains(err.Error(), r.code) {
+						t.Errorf("error %v", err)
+					}
+					if n := len(w.sim.ENIs()); n != 2 {
+						t.Errorf("%d ENIs, want the boot ENI and the one that EC2 keeps", n)
+					}
+					time.Sleep(time.Hour)
+					must(t, collect())
+					if n := len(w.sim.ENIs()); n != 1 {
+						t.Errorf("%d ENIs are left", n-1)
+					}
+				})
+			})
+		}
+	}
+}
