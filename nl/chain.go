@@ -40,7 +40,7 @@ func (c Chain) calledAs(o Chain) bool {
 }
 
 func (c Chain) add(x *transaction) error {
-	hook, ok := hooks.number(c.Hook)
+	hook, ok := hooksOf(x.family).number(c.Hook)
 	if !ok {
 		return fmt.Errorf("chain %s: unknown hook %q", c.Name, c.Hook)
 	}
@@ -110,12 +110,12 @@ func (c Chain) check(n *NS, t Table) error {
 // chain asks for a chain of the table. It returns how the chain is called, and how many rules it has.
 func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
 	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name), attrString(unix.NFTA_CHAIN_NAME, name))
-	c, rules = parseChain(msg)
+	c, rules = parseChain(t.family(), msg)
 	return c, rules, err
 }
 
-// parseChain reads the attributes of a chain.
-func parseChain(msg []byte) (c Chain, rules int) {
+// parseChain reads the attributes of a chain in a table of a family.
+func parseChain(family uint8, msg []byte) (c Chain, rules int) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
 		case unix.NFTA_CHAIN_NAME:
@@ -127,7 +127,7 @@ func parseChain(msg []byte) (c Chain, rules int) {
 				c.Policy = "drop"
 			}
 		case unix.NFTA_CHAIN_HOOK:
-			c.parseHook(value)
+			c.parseHook(hooksOf(family), value)
 		case unix.NFTA_CHAIN_USE: // nobody else refers to a chain that netfilter calls
 			rules = int(ordered(value))
 		}
@@ -135,7 +135,7 @@ func parseChain(msg []byte) (c Chain, rules int) {
 	return c, rules
 }
 
-func (c *Chain) parseHook(msg []byte) {
+func (c *Chain) parseHook(hooks names, msg []byte) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
 		case unix.NFTA_HOOK_HOOKNUM:
@@ -144,6 +144,14 @@ func (c *Chain) parseHook(msg []byte) {
 			c.Priority = int(int32(ordered(value)))
 		}
 	}
+}
+
+// hooksOf are the hooks of a family.
+func hooksOf(family uint8) names {
+	if family == unix.NFPROTO_ARP {
+		return names{{"input", 0}} // NF_ARP_IN of linux/netfilter_arp.h
+	}
+	return hooks
 }
 
 var hooks = names{

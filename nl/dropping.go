@@ -32,7 +32,7 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	var found []DroppingChain
 	for _, m := range chains {
 		msg := m[nl.SizeofNfgenmsg:]
-		c, _ := parseChain(msg)
+		c, _ := parseChain(m[0], msg)
 		if m[0] != unix.NFPROTO_INET && m[0] != own || c.Hook != "forward" {
 			continue
 		}

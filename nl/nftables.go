@@ -13,16 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A transaction is a list of requests to nftables about one table. The kernel carries out all of them, or none.
+// A transaction is a list of requests to nftables. The kernel carries out all of them, or none.
 type transaction struct {
-	family   uint8
-	table    string
-	requests []request
-	sets     uint32 // so many are among them
+	family     uint8 // of the table that the next requests are about
+	table      string
+	requests   []request
+	sets       uint32 // so many are among them
+	generation uint32 // if it is not 0 and not that of the kernel's tables any more, the kernel refuses all, with ERESTART
 }
 
 // A request is one message of a transaction.
 type request struct {
+	family     uint8
 	typ, flags int
 	attrs      []attribute
 }
@@ -37,12 +39,19 @@ func (t Table) begin() (*transaction, error) {
 }
 
 func (x *transaction) add(typ, flags int, attrs ...attribute) {
-	x.requests = append(x.requests, request{unix.NFNL_SUBSYS_NFTABLES<<8 | typ, flags, attrs})
+	x.requests = append(x.requests, request{x.family, unix.NFNL_SUBSYS_NFTABLES<<8 | typ, flags, attrs})
 }
 
 // itself adds a request about the table itself.
 func (x *transaction) itself(typ, flags int) {
 	x.add(typ, flags, attrString(unix.NFTA_TABLE_NAME, x.table), attrOrdered(unix.NFTA_TABLE_FLAGS, 0))
+}
+
+// replaceTable adds requests to delete the table, if it is there, and to add it.
+func (x *transaction) replaceTable() {
+	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) // otherwise the deletion fails if somebody has flushed the table meanwhile
+	x.itself(unix.NFT_MSG_DELTABLE, 0)
+	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 }
 
 // chain adds a chain. One that netfilter calls has further properties.
@@ -60,10 +69,14 @@ func (x *transaction) rule(chain, comment string, code []attribute) {
 // encode makes the messages. seq is the number of the first.
 func (x *transaction) encode(seq uint32) (b []byte) {
 	all := &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
-	b = encode(unix.NFNL_MSG_BATCH_BEGIN, 0, seq, all, nil)
+	var unchanged []attribute
+	if x.generation != 0 {
+		unchanged = append(unchanged, attrOrdered(unix.NFNL_BATCH_GENID, x.generation))
+	}
+	b = encode(unix.NFNL_MSG_BATCH_BEGIN, 0, seq, all, unchanged)
 	for _, r := range x.requests {
 		seq++
-		b = append(b, encode(r.typ, r.flags, seq, &nl.Nfgenmsg{NfgenFamily: x.family}, r.attrs)...)
+		b = append(b, encode(r.typ, r.flags, seq, &nl.Nfgenmsg{NfgenFamily: r.family}, r.attrs)...)
 	}
 	return append(b, encode(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }

@@ -97,8 +97,8 @@ func (n *NS) shared() (Wiring, error) {
 		}
 	}
 	for _, t := range tables {
-		if name, inet := strings.CutPrefix(t, "inet "); inet && isOwnTable(name) {
-			w = append(w, Step{n, Table{Family: "inet", Name: name}})
+		if family, name, _ := strings.Cut(t, " "); family == "inet" && isOwnTable(name) || name == GuardTable {
+			w = append(w, Step{n, Table{Family: family, Name: name}})
 		}
 	}
 	return w, errors.Join(err1, err2)

@@ -27,7 +27,6 @@ type Rule struct {
 	Mask     uint32 // 0 is all bits
 	Table    uint32 // 0 only to delete: any table
 	MinLen   int    // only routes whose prefix has this length or more count: suppress_prefixlength MinLen-1; 0: all routes
-	Refuse   bool   // packets that match are refused, with an ICMP error (prohibit). There is no Table
 	Protocol int    // 0 is kernel, as with ip(8)
 }
 
@@ -46,7 +45,7 @@ func (r Rule) String() string {
 	if r.Mark != 0 {
 		c.option("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
 	}
-	c.option("iif", r.IIF).option("oif", r.OIF).option("lookup", tableName(r.Table)).flag("prohibit", r.Refuse)
+	c.option("iif", r.IIF).option("oif", r.OIF).option("lookup", tableName(r.Table))
 	if r.MinLen > 0 {
 		c.option("suppress_prefixlength", strconv.Itoa(r.MinLen-1))
 	}
@@ -77,11 +76,7 @@ func tableName(t uint32) string {
 // Add adds the rule. The kernel refuses only a rule that is the same in everything but the
 // protocol (rule_exists). So nobody must list the rules of all pods to compare.
 func (r Rule) Add(n *NS) error {
-	action := uint8(unix.FR_ACT_TO_TBL)
-	if r.Refuse {
-		action = unix.FR_ACT_PROHIBIT
-	}
-	err := r.change(n, unix.RTM_NEWRULE, addNew, action)
+	err := r.change(n, unix.RTM_NEWRULE, addNew, unix.FR_ACT_TO_TBL)
 	if errors.Is(err, fs.ErrExist) {
 		return errSame
 	}
@@ -204,7 +199,7 @@ func (n *NS) rules(family Family) ([]Rule, error) {
 
 func parseRule(m []byte) Rule {
 	msg := nl.DeserializeRtMsg(m)
-	r := Rule{Family: Family(msg.Family), Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table), Refuse: msg.Type == unix.FR_ACT_PROHIBIT}
+	r := Rule{Family: Family(msg.Family), Not: msg.Flags&unix.FIB_RULE_INVERT != 0, Table: uint32(msg.Table)}
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
 		case nl.FRA_PRIORITY:

@@ -20,7 +20,7 @@ import (
 // whole, each in one transaction. It must have at least one rule, because Check identifies the
 // kernel's table by its rules.
 type Table struct {
-	Family string // inet, ip or ip6
+	Family string // inet, ip, ip6 or arp
 	Name   string
 	Chains []Chain
 	Of     string // what else the table stands for: see [Table.Sealed]
@@ -72,11 +72,7 @@ func (t Table) Add(n *NS) error {
 			return t.lacking(err)
 		}
 	}
-	return t.lacking(t.install(n, func(x *transaction) {
-		x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) // otherwise the deletion fails if somebody has flushed the table meanwhile
-		x.itself(unix.NFT_MSG_DELTABLE, 0)
-		x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
-	}))
+	return t.lacking(t.install(n, (*transaction).replaceTable))
 }
 
 // ErrNoModule reports that the kernel has nftables, but not all parts that a table needs.
@@ -109,13 +105,21 @@ func (t Table) install(n *NS, begin func(*transaction)) error {
 		return err
 	}
 	begin(x)
+	if err := t.fill(x); err != nil {
+		return err
+	}
+	return n.commit(x)
+}
+
+// fill adds what is in the table.
+func (t Table) fill(x *transaction) error {
 	x.chain(t.sealName())
 	for _, c := range t.Chains {
 		if err := c.add(x); err != nil {
 			return err
 		}
 	}
-	return n.commit(x)
+	return nil
 }
 
 // Del deletes the table. It first asks whether the table exists: after a transaction that fails
@@ -324,4 +328,4 @@ func (t Table) family() uint8 {
 	return uint8(number)
 }
 
-var tableFamilies = names{{"inet", unix.NFPROTO_INET}, {"ip", unix.NFPROTO_IPV4}, {"ip6", unix.NFPROTO_IPV6}}
+var tableFamilies = names{{"inet", unix.NFPROTO_INET}, {"ip", unix.NFPROTO_IPV4}, {"ip6", unix.NFPROTO_IPV6}, {"arp", unix.NFPROTO_ARP}}

@@ -47,6 +47,9 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	if link.Up && mtu == 0 {
 		return link.Name, nil
 	}
+	if err := p.ignoreRouters(s.ENIs[id], link.Name); err != nil {
+		return "", err
+	}
 	return link.Name, nl.Wiring{{NS: p.Host, Object: nl.Up{Dev: link.Name, MTU: mtu}}}.Add()
 }
 
@@ -55,6 +58,15 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 func (p *Pool) alone(link nl.Link) bool {
 	err := p.Host.Unshared(link)
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
+}
+
+// ignoreRouters has the node take no routes and addresses from router advertisements on the link of an ENI for pods. Where the node
+// does not forward IPv6, the kernel takes them by default. The boot ENI's link is the node's own.
+func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
+	if e.IsBoot() {
+		return nil
+	}
+	return nl.Wiring{{NS: p.Host, Object: nl.Sysctl{Key: "net/ipv6/conf/" + link + "/accept_ra", Value: "0", Optional: true}}}.Add()
 }
 
 // link finds the link of an ENI. It first tries the name at which the link was last seen. If
@@ -71,7 +83,7 @@ func (p *Pool) link(ctx context.Context, s *registry.State, id string) (nl.Link,
 	if err != nil {
 		return l, err
 	}
-	return l, p.noteLink(ctx, id, l.Name)
+	return l, p.noteLink(ctx, eni, id, l.Name)
 }
 
 // bootMTU returns the MTU of the boot ENI, or 0 if the MTU of the others must not be changed.

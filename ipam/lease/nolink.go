@@ -132,11 +132,14 @@ func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, e
 	if err != nil {
 		return l, err
 	}
-	return l, p.noteLink(ctx, id, l.Name)
+	return l, p.noteLink(ctx, e, id, l.Name)
 }
 
-// noteLink records that the link of an ENI is on the node.
-func (p *Pool) noteLink(ctx context.Context, id, name string) error {
+// noteLink records that the link of an ENI is on the node, which takes no routes from it from now on.
+func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) error {
+	if err := p.ignoreRouters(e, name); err != nil {
+		return err
+	}
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
 			s.ENIs[id] = linked(e, name)

@@ -16,7 +16,7 @@ import (
 // Dump prints what namespaces hold, a line for each link, address, route, rule
 // and table of nftables, in the words of ip(8) and nft(8). The same content gives
 // the same text: it has no indexes, no MAC addresses, and nothing of IPv6 that
-// the kernel derives from those.
+// the kernel derives from those. It has no guard of masters, either, which stays (see nl.Guard).
 func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	t.Helper()
 	var b strings.Builder
@@ -98,9 +98,11 @@ func rules(n *nl.NS) ([]string, error) {
 
 func tables(n *nl.NS) ([]string, error) {
 	found, err := n.Tables()
-	lines := make([]string, len(found))
-	for i, name := range found {
-		lines[i] = "nft add table " + name
+	var lines []string
+	for _, name := range found {
+		if !strings.HasSuffix(name, " "+nl.GuardTable) {
+			lines = append(lines, "nft add table "+name)
+		}
 	}
 	slices.Sort(lines)
 	return lines, err

@@ -17,15 +17,15 @@ import (
 
 // check compares all that a pod has with what it should have, except sysctls and MTUs, which other plugins may change.
 //
-// Another configuration applies to new pods. The seal of the table shows whether the pod is of the present one. Then the destinations and
+// Another configuration applies to new pods. The seal of the table reports whether the pod is of the present one. Then the destinations and
 // the clients are compared, too. Of any other pod, check knows only what all configurations have in common: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.role(r.Pod)
 	if err != nil || role.none() || r.Prev == nil {
 		return err
 	}
-	return nl.InPod(ctx, r.NetNS, func(node, ns *nl.NS) error {
-		p, err := readPod(r, node, ns)
+	return nl.InPod(ctx, r.NetNS, func(_, ns *nl.NS) error {
+		p, err := readPod(r, ns)
 		if err != nil || p == nil {
 			return err
 		}
@@ -76,15 +76,7 @@ func (p *pod) otherwise() error {
 	if len(is.addrs) > 0 && (is.group != p.group || slices.ContainsFunc(is.addrs, func(a netip.Addr) bool { return !slices.Contains(p.addrs, a) })) {
 		return fmt.Errorf("the tunnels have the addresses %v and the group %d, want %v and %d", is.addrs, is.group, p.addrs, p.group)
 	}
-	var families []nl.Family
-	for _, a := range is.addrs {
-		families = append(families, nl.FamilyOf(a))
-	}
-	err = is.lost()
-	if router, _ := is.isRouter(); !router {
-		err = errors.Join(err, lasting(p.refusesServices(families)).Check())
-	}
-	return err
+	return is.lost()
 }
 
 // Lost reports what a pod has lost of what each client and each router has, whatever its configuration. name is the link of the ENI. The

@@ -35,7 +35,7 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 		objects = append(objects, p.clientRules(f)...)
 		by = append(append(by, p.tunnel(f, 0)...), routes.open...)
 	}
-	return append(p.refusesServices(families), p.steps(slices.Concat(objects, by, p.doors(families)))...), nil
+	return p.steps(slices.Concat(objects, by, p.doors(families))), nil
 }
 
 // clientRules choose the table.

@@ -19,10 +19,10 @@
 // The outer addresses of all packets are the pods' own, as EC2's source check wants it.
 //
 // The files: client.go and router.go are what the two kinds get, pod.go is what both need to
-// know, destinations.go is what leaves by a tunnel, services.go what a node refuses, role.go who may, end.go is DEL, and check.go is CHECK.
+// know, destinations.go is what leaves by a tunnel, role.go who may, end.go is DEL, and check.go is CHECK.
 //
 // The invariants: a pod that is neither client nor router gets nothing. Everything is in the
-// pod's namespace, except what refuses Services. Only connections that the pod begins use the tunnel. Where a part of it is missing, what would take the
+// pod's namespace. Only connections that the pod begins use the tunnel. Where a part of it is missing, what would take the
 // tunnel goes nowhere: no packet to a destination leaves by the address of the client, or of a node.
 package egress
 
@@ -40,7 +40,7 @@ import (
 )
 
 // Commands are the commands of the egress plugin. GC has nothing to do: all that it makes ends
-// with the pod's namespace, or goes with the rules of the pod's pair, or serves all pods.
+// with the pod's namespace.
 func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Del: del, Check: check, Status: status}
 }
@@ -56,8 +56,8 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 	if role.none() {
 		return r.Prev, nil
 	}
-	return r.Prev, nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
-		p, err := readPod(r, node, pod)
+	return r.Prev, nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
+		p, err := readPod(r, pod)
 		if err != nil || p == nil {
 			return err
 		}

@@ -60,11 +60,6 @@ type pod struct {
 	group uint32       // of the attachment's links
 	port  uint16
 
-	node    *nl.NS
-	veth    string            // the node's end of the pair; "" without one of ours
-	network string            // of the configuration
-	config  map[string]Egress // all of it
-
 	vpc    []netip.Prefix // what prevResult routes by the NIC, default routes excepted
 	routes []netip.Prefix // all that the pod's main table has, default routes excepted
 }
@@ -87,10 +82,9 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 }
 
 // readPod returns nil for a further attachment of a pod, as Multus makes it. That gets nothing: the tunnel has the address of the first.
-func readPod(r *plugin.Request[Config], node, ns *nl.NS) (*pod, error) {
+func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
-	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port,
-		node: node, veth: pairOnNode(r, node), network: r.Network, config: r.Config.Egresses}
+	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
 	eni, err := ns.LinkByName(r.IfName)
 	if err != nil {
 		return nil, fmt.Errorf("pod: %w", err)

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the documentation")
 // aPod is a pod of both families, with such routes.
 func aPod(routes []netip.Prefix) *pod {
 	return &pod{
-		ns: &nl.NS{Name: "pod"}, node: &nl.NS{Name: "node"}, veth: "vethed8448c7270", network: "cni-ipvlan-vpc-k8s", nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001, group: 1223525448, port: DefaultPort,
+		ns: &nl.NS{Name: "pod"}, nic: plugin.NIC{Name: "eth0"}, links: []string{"eth0", "eth1"}, mtu: 9001, group: 1223525448, port: DefaultPort,
 		addrs: []netip.Addr{netip.MustParseAddr("100.64.0.5"), netip.MustParseAddr("2600:1f18:0:1::5")},
 		hops:  []netip.Addr{netip.MustParseAddr("100.64.0.1"), netip.MustParseAddr("fe80:ec2::1")},
 		vpc:   prefixes("10.0.0.0/16", "100.64.0.0/16", "2600:1f18::/56"), routes: routes,
@@ -129,9 +129,7 @@ func TestRouterForwards(t *testing.T) {
 func TestDocs(t *testing.T) {
 	e := config(t, egresses(`"partner": {"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0"],
 		"except": ["2600:1f18::/56"], "clients": ["2600:1f18::/56"], "namespaces": ["payments"]}`)).Egresses["partner"]
-	p := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128"))
-	p.config = map[string]Egress{"partner": e}
-	client, err := p.client([]Egress{e})
+	client, err := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128")).client([]Egress{e})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 			if err := s.check(node, pod); err != nil {
 				return err
 			}
+			if err := s.guard(node, nl.Guard{Index: l.Peer, MAC: l.MAC}).Check(); err != nil {
+				return err
+			}
 			if err == nil && n.MAC != "" && l.MAC != n.MAC {
 				err = fmt.Errorf("%s has the MAC address %s, not %s", n.Name, l.MAC, n.MAC)
 			}

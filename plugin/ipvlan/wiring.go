@@ -41,7 +41,7 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	for _, p := range addrs {
 		s.link.Only = append(s.link.Only, p.Addr())
 	}
-	w := nl.Wiring{{NS: node, Object: s.object()}}
+	w := append(s.guard(node, nl.Guard{Link: s.link.Master}), nl.Step{NS: node, Object: s.object()})
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	conf := "net/ipv6/conf/" + s.link.Name + "/"
 	// The pod has the routes of the result, and none that routers advertise, or pods that claim to
@@ -77,6 +77,14 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		add(r)
 	}
 	return w
+}
+
+// guard is what the master of a slave needs before it has one.
+func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
+	if s.mac != "" {
+		return nil
+	}
+	return nl.Wiring{{NS: node, Object: g}}
 }
 
 // object is the link: a slave of the ENI's link, or that link itself.

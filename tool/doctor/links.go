@@ -7,12 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
 // checkLinks checks the links of the ENIs that serve pods. It compares their MTU with the
@@ -51,10 +55,50 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 			pool = from
 		}
 		found = append(found, p.checkLink(id, l, boot, mtus[pool], pods[id])...)
+		if !e.IsBoot() && pods[id] {
+			found = append(found, p.checkRouters(id, l)...)
+		}
 	}
-	lacking, err := p.checkFamilies()
-	slaves, failed := p.checkSlaves()
-	return slices.Concat(found, slaves, lacking), errors.Join(err, failed)
+	found = append(found, p.checkBoot(pods)...)
+	unguarded, err := p.checkGuards()
+	lacking, err2 := p.checkFamilies()
+	slaves, err3 := p.checkSlaves()
+	return slices.Concat(found, unguarded, slaves, lacking), errors.Join(err, err2, err3)
+}
+
+// checkGuards finds links whose pods can send to the node, and as the node.
+func (p *Node) checkGuards() (found []Finding, err error) {
+	lost, err := repair.Unguarded(p.pool.Host, p.state)
+	for _, g := range lost {
+		found = append(found, Finding{Severity: severe, About: g.Link,
+			Means: fmt.Sprint(g.Check(p.pool.Host), ". A program has removed or changed it, or the pods of the link were made by an earlier release"),
+			Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD at this ENI adds it, too. Have firewalld or nftables.service flush only their own tables",
+			fix:   func(context.Context) (string, error) { return g.String(), g.Restore(p.pool.Host) }})
+	}
+	return found, err
+}
+
+// checkBoot finds pods on the boot ENI.
+func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
+	for id, e := range p.state.ENIs {
+		if e.IsBoot() && pods[id] {
+			found = append(found, Finding{Severity: note, About: id,
+				Means: "pods have addresses of the boot ENI. One with CAP_NET_ADMIN can give the node's own address to its link: the node's traffic then goes to that pod",
+				Do:    "set interfaceIndex to 1, if the instance type has room for further ENIs; or give no pod CAP_NET_ADMIN"})
+		}
+	}
+	return found
+}
+
+// checkRouters finds a link of a secondary ENI by which the node takes routes and addresses from routers.
+func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
+	k := nl.Sysctl{Key: "net/ipv6/conf/" + l.Name + "/accept_ra", Value: "0", Optional: true}
+	if err := k.Check(p.pool.Host); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		found = append(found, Finding{Severity: note, About: l.Name + " (" + eni + ")",
+			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for pods: its own packets may leave by it",
+			Do:    k.String() + ", and correct the program or the file in /etc/sysctl.d that sets another value", fix: p.apply(k)})
+	}
+	return found
 }
 
 // mtus returns the largest MTU that pods of a pool are to have, by the name of the pool.

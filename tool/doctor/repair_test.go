@@ -255,3 +255,43 @@ func want(t *testing.T, err error) {
 		t.Fatal(err)
 	}
 }
+
+// TestRepairGuard: a program has deleted what keeps pods from sending to the node as if from the VPC. doctor finds that, also that the
+// node believes routers on the link of a secondary ENI, and repair puts the guard back.
+func TestRepairGuard(t *testing.T) {
+	d := newDual(t, "")
+	other, _ := nltest.NS(t, "vpc")
+	want(t, nl.Wiring{
+		{NS: d.node, Object: nl.Veth{Name: "ens6", MAC: "02:00:00:00:00:01", Peer: "eni6", PeerNS: other}},
+		{NS: d.node, Object: nl.Sysctl{Key: "net/ipv6/conf/ens6/accept_ra", Value: "1"}},
+		{NS: d.node, Object: nl.Guard{Link: "ens6"}},
+	}.Add())
+	found := func() (all []string) {
+		want(t, d.node.Do(func() error {
+			p, err := Open("", d.conflist, t.TempDir())
+			want(t, err)
+			defer p.Close()
+			guards, err := p.checkGuards()
+			want(t, err)
+			for _, f := range append(guards, p.checkRouters("eni-1", nl.Link{Name: "ens6"})...) {
+				all = append(all, f.About+" "+f.Severity)
+			}
+			return nil
+		}))
+		return all
+	}
+	if got := found(); !slices.Equal(got, []string{"ens6 (eni-1) note"}) {
+		t.Errorf("with the guard: doctor finds %q", got)
+	}
+	for _, family := range []string{"inet", "arp"} {
+		want(t, nl.Table{Family: family, Name: nl.GuardTable}.Del(d.node))
+		if got := found(); !slices.Equal(got, []string{"ens6 error", "ens6 (eni-1) note"}) {
+			t.Errorf("without the guard of %s: doctor finds %q", family, got)
+		}
+		did, err := d.repair()
+		want(t, err)
+		if !slices.ContainsFunc(did, func(s string) bool { return strings.Contains(s, nl.GuardTable) }) || (nl.Guard{Link: "ens6"}).Check(d.node) != nil {
+			t.Errorf("without the guard of %s: repair has done %q", family, did)
+		}
+	}
+}

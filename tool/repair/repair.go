@@ -33,7 +33,8 @@ func Node(ctx context.Context, config string) ([]string, error) {
 			did, failed = append(did, repaired...), errors.Join(failed, err)
 		}
 	}
-	return did, failed
+	repaired, err := Guards(host)
+	return append(did, repaired...), errors.Join(failed, err)
 }
 
 // shared puts back what serves all pods of a network.
