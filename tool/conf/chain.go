@@ -34,7 +34,7 @@ var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 
 // head reviews what is not about one plugin.
 func (r *review) head() {
-	if ext := filepath.Ext(r.file); ext == ".conf" || ext == ".json" {
+	if ext := filepath.Ext(r.file); !isList(r.file) && !r.delegate && single(r.text) == nil {
 		r.wrong("", "the file ends in %s: runtimes take only what ends in .conflist for a list", ext)
 	}
 	if !networkName.MatchString(r.Name) {
@@ -329,9 +329,9 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 	}
 }
 
-// Missing lists the programs that the list needs, which is in a file, and that a runtime cannot execute.
-func (c List) Missing(file, binDir string) []Mistake {
-	r := &review{List: c, file: file}
+// Missing lists the programs that the list needs and that a runtime cannot execute.
+func (c List) Missing(binDir string) []Mistake {
+	r := &review{List: c, file: c.File}
 	r.programs(binDir)
 	return r.mistakes
 }
@@ -377,33 +377,40 @@ func (r *review) neighbours(dir string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	mine, has := pairOf(r.List)
 	for _, f := range files {
-		other, err := Read(f)
-		if err != nil || filepath.Base(f) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f)) {
-			continue // its own review says what is wrong with it
-		}
-		if other.Plugin(TypeIPAM) != nil && other.Name == r.Name {
-			r.wrong("", "name: %s has the network %q, too: an attachment to one ends with a DEL of the other", f, r.Name)
-		}
-		if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
-			r.wrong("", "leaseLog: %s has another: the node has one log, so each ADD of one network ends that of the other, and whois reads only the last one: want the same in both", f)
-		}
-		theirs, also := pairOf(other)
-		if !has || !also {
+		if filepath.Base(f) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f)) {
 			continue
 		}
-		if mine.IPMasq != theirs.IPMasq {
-			r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too", f)
-		}
-		if mine.KeepCaller && !theirs.KeepCaller {
-			r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so for the pods of this one, too", f)
-		}
-		if !mine.Loopless() && theirs.Loopless() {
-			r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that network, and does so for the pods of this one, too`, f)
+		others, _ := Lists(f) // its own review says what is wrong with it
+		for _, other := range others {
+			r.neighbour(f, other)
 		}
 	}
 	return nil
+}
+
+// neighbour compares the list with another. Multus has copies of lists: only the copies must be of the same text.
+func (r *review) neighbour(f string, other List) {
+	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
+		r.wrong("", "name: %s has the network %q, too: an attachment to one ends with a DEL of the other", f, r.Name)
+	}
+	mine, has := pairOf(r.List)
+	if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
+		r.wrong("", "leaseLog: %s has another: the node has one log, so each ADD of one network ends that of the other, and whois reads only the last one: want the same in both", f)
+	}
+	theirs, also := pairOf(other)
+	if !has || !also {
+		return
+	}
+	if mine.IPMasq != theirs.IPMasq {
+		r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too", f)
+	}
+	if mine.KeepCaller && !theirs.KeepCaller {
+		r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so for the pods of this one, too", f)
+	}
+	if !mine.Loopless() && theirs.Loopless() {
+		r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that network, and does so for the pods of this one, too`, f)
+	}
 }
 
 // replaces reports whether the file fresh is meant to replace the file old by a rename:

@@ -84,12 +84,18 @@ type List struct {
 	CNIVersions []string `json:"cniVersions"`
 	Name        string   `json:"name"`
 	Plugins     []Member `json:"plugins"`
+
+	OnlyInlined json.RawMessage `json:"loadOnlyInlinedPlugins"` // true: libcni appends no plugins of other files
+
+	File     string `json:"-"` // that it is in
+	Delegate bool   `json:"-"` // the file is of Multus
 }
 
 // A Member is a plugin's configuration in its chain.
 type Member struct {
 	Type string
 	Raw  json.RawMessage
+	File string // of a drop-in, below the directory of the list
 }
 
 // UnmarshalJSON keeps the object, which is for the plugin to read.
@@ -125,19 +131,6 @@ func (c List) Plugin(typ string) json.RawMessage {
 // Chains reports whether another plugin is in the list, too.
 func (c List) Chains(typ string) bool {
 	return slices.ContainsFunc(c.Plugins, func(m Member) bool { return m.Type == typ })
-}
-
-// Read reads a conflist.
-func Read(path string) (List, error) {
-	var c List
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return c, err
-	}
-	if err := json.Unmarshal(b, &c); err != nil {
-		return c, fmt.Errorf("%s: %w", path, err)
-	}
-	return c, nil
 }
 
 // Files lists the configurations in a directory in the order in which runtimes try them
@@ -176,47 +169,32 @@ var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + Typ
 // Find reads ipam's configuration from a file, or from the first file of a directory
 // that has one.
 func Find(path string) (*lease.Config, error) {
-	files, err := conflistsAt(path)
-	if err != nil {
-		return nil, err
+	n := load(path)
+	if n.missing != nil {
+		return nil, n.missing
 	}
-	var unread error
-	for _, f := range files {
-		list, err := Read(f)
-		if err != nil {
-			unread = errors.Join(unread, err)
-			continue
-		}
-		if raw := list.Plugin(TypeIPAM); raw != nil {
-			return Decode(f, raw)
-		}
+	if ours := n.ours(); len(ours) > 0 {
+		return Decode(ours[0].File, ours[0].Plugin(TypeIPAM))
 	}
-	if unread != nil { // it may be ours
-		return nil, errors.Join(fmt.Errorf("%s: %v", path, ErrNone), unread)
+	if n.unread != nil { // it may be ours
+		return nil, errors.Join(fmt.Errorf("%s: %v", path, ErrNone), n.unread)
 	}
 	return nil, fmt.Errorf("%s: %w", path, ErrNone)
 }
 
-// A Source is a conflist with ipam's configuration.
+// A Source is a list with ipam's configuration.
 type Source struct {
-	File    string
-	Network string
+	List
 	*lease.Config
 }
 
 // All reads ipam's configuration from a file, or from all files of a directory that have one. It leaves out those with a mistake,
 // and its error has all mistakes. Where nobody can parse a file, it may be somebody else's: that counts only if none is ours.
 func All(path string) (all []Source, mistakes error) {
-	files, _ := conflistsAt(path)
-	for _, f := range files {
-		list, err := Read(f)
-		raw := list.Plugin(TypeIPAM)
-		if err != nil || raw == nil {
-			continue
-		}
-		config, err := Decode(f, raw)
+	for _, l := range load(path).ours() {
+		config, err := Decode(l.File, l.Plugin(TypeIPAM))
 		if err == nil {
-			all = append(all, Source{f, list.Name, config})
+			all = append(all, Source{l, config})
 		}
 		mistakes = errors.Join(mistakes, err)
 	}
@@ -285,22 +263,31 @@ func ReuseWaits(path string) func(pool string) time.Duration {
 // First returns the first of [Ours], or "".
 func First(path string) string { return slices.Concat(Ours(path), []string{""})[0] }
 
-// Ours returns the conflists in a directory that have one of our plugins that gives
-// addresses, or the file itself.
+// Ours returns the files in a directory that have one of our plugins that gives addresses, or the file itself.
 func Ours(path string) (ours []string) {
-	files, err := conflistsAt(path)
-	if err != nil {
+	n := load(path)
+	if n.missing != nil {
 		return nil
 	}
-	for _, f := range files {
-		if list, err := Read(f); err == nil && list.Plugin(TypeIPAM) != nil {
-			ours = append(ours, f)
-		}
+	for _, l := range n.ours() {
+		ours = append(ours, l.File)
 	}
-	if len(ours) == 0 && len(files) == 1 && files[0] == path {
-		return files // it was named, and its mistakes are to be shown
+	if fi, err := os.Stat(path); len(ours) == 0 && err == nil && !fi.IsDir() {
+		return []string{path} // it was named, and its mistakes are to be shown
 	}
-	return ours
+	return slices.Compact(ours)
+}
+
+// Networked returns the lists in a directory that have one of our plugins that gives addresses, or those of the file itself.
+func Networked(path string) []List {
+	n := load(path)
+	if ours := n.ours(); len(ours) > 0 {
+		return ours
+	}
+	if fi, err := os.Stat(path); err != nil || fi.IsDir() {
+		return nil
+	}
+	return n.lists
 }
 
 // PoolName returns the name of a pool for people. In the registry, the default pool has an
@@ -312,5 +299,5 @@ func PoolName(pool string) string { return cmp.Or(pool, lease.DefaultPool) }
 func Delegates(path string) bool {
 	var c struct{ Type string }
 	b, err := os.ReadFile(path)
-	return err == nil && json.Unmarshal(b, &c) == nil && slices.Contains([]string{"multus", "multus-shim"}, c.Type)
+	return err == nil && json.Unmarshal(b, &c) == nil && isMultus(c.Type)
 }

@@ -20,31 +20,26 @@ type NetworkEgress struct {
 // Egress reads the egresses of the networks of a conflist, or of all conflists in a directory. A network without an egress is not
 // among them. For those with a mistake, it returns an error together with the others.
 func Egress(path string) (all []NetworkEgress, failed error) {
-	files, err := conflistsAt(path)
-	if err != nil {
-		return nil, err
+	nodes := load(path)
+	if nodes.missing != nil {
+		return nil, nodes.missing
 	}
-	ours, none := false, fmt.Errorf("%s: %w", path, ErrNone)
-	for _, f := range files {
-		list, err := Read(f)
-		if err != nil || list.Plugin(TypeIPAM) == nil {
-			none = errors.Join(none, err) // it may be ours
-			continue
-		}
-		ours = true
-		n := NetworkEgress{Network: list.Name}
-		if raw := list.Plugin(TypeEgress); raw != nil {
+	ours := nodes.ours()
+	if len(ours) == 0 {
+		return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), nodes.unread) // one of these may be ours
+	}
+	for _, l := range ours {
+		n := NetworkEgress{Network: l.Name}
+		var err error
+		if raw := l.Plugin(TypeEgress); raw != nil {
 			err = errors.Join(json.Unmarshal(raw, &n.Config), n.Validate())
 		}
 		switch {
 		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", f, err))
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", l.File, err))
 		case len(n.Egresses) > 0:
 			all = append(all, n)
 		}
-	}
-	if !ours {
-		return nil, none
 	}
 	return all, failed
 }

@@ -26,32 +26,32 @@ type Network struct {
 // the same name, the first one counts. For those with a mistake, it returns an error together
 // with the others.
 func Networks(path string) ([]Network, error) {
-	files, err := conflistsAt(path)
-	if errors.Is(err, fs.ErrNotExist) && !isRead(path) {
+	nodes := load(path)
+	if errors.Is(nodes.missing, fs.ErrNotExist) && !isRead(path) {
 		return nil, nil // without the directory there are no pods of ours
 	}
 	var all []Network
 	seen := map[string]bool{}
-	failed := err
-	for _, f := range files {
-		list, err := Read(f)
-		if raw := list.Plugin(TypePTP); err == nil && raw != nil && !seen[list.Name] {
-			n := Network{Name: list.Name, File: f, IPAM: list.Plugin(TypeIPAM), Firewall: list.Chains("firewall")}
-			seen[n.Name] = true // with a mistake or not: the next one of its name is an old one
-			var head struct {
-				Capabilities map[string]bool `json:"capabilities"`
-			}
-			err = errors.Join(json.Unmarshal(raw, &head), json.Unmarshal(raw, &n.Pair))
-			if n.Limits = head.Capabilities["bandwidth"]; err == nil {
-				err = n.Pair.Validate()
-			}
-			if err == nil {
-				all = append(all, n)
-			} else {
-				err = fmt.Errorf("%s: %w", f, err)
-			}
+	failed := nodes.failed()
+	for _, l := range nodes.lists {
+		raw := l.Plugin(TypePTP)
+		if raw == nil || seen[l.Name] {
+			continue
 		}
-		failed = errors.Join(failed, err)
+		n := Network{Name: l.Name, File: l.File, IPAM: l.Plugin(TypeIPAM), Firewall: l.Chains("firewall")}
+		seen[n.Name] = true // with a mistake or not: the next one of its name is an old one
+		var head struct {
+			Capabilities map[string]bool `json:"capabilities"`
+		}
+		err := errors.Join(json.Unmarshal(raw, &head), json.Unmarshal(raw, &n.Pair))
+		if n.Limits = head.Capabilities["bandwidth"]; err == nil {
+			err = n.Pair.Validate()
+		}
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", l.File, err))
+			continue
+		}
+		all = append(all, n)
 	}
 	return all, failed
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
+	"os"
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -16,32 +17,27 @@ import (
 // Policies returns those of the pools of all conflists in a directory. It returns nil if there is none, or if not all can be read, or if dir is
 // a file: then nobody knows which pools there are.
 func Policies(dir string) []lease.Policy {
-	files, err := Files(dir)
-	if err != nil {
+	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
 		return nil
 	}
-	return policies(files)
+	return load(dir).policies()
 }
 
 // Common is what a collection needs of all conflists in a directory, or of one. It is empty if none is ours. Its error means that
 // nobody can read what a collection may do: one of ours has a mistake, or nobody can parse the only ones.
 func Common(path string) (lease.Policy, error) {
-	files, err := conflistsAt(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	n := load(path)
+	if errors.Is(n.missing, fs.ErrNotExist) {
 		return lease.Policy{}, nil
 	}
 	var all []lease.Policy
-	unread := err
-	for _, f := range files {
-		list, err := Read(f)
-		unread = errors.Join(unread, err)
-		if raw := list.Plugin(TypeIPAM); err == nil && raw != nil {
-			config, err := Decode(f, raw)
-			if err != nil {
-				return lease.Policy{}, err
-			}
-			all = append(all, config.Policies()[0])
+	unread := n.failed()
+	for _, l := range n.ours() {
+		config, err := Decode(l.File, l.Plugin(TypeIPAM))
+		if err != nil {
+			return lease.Policy{}, err
 		}
+		all = append(all, config.Policies()[0])
 	}
 	if len(all) > 0 {
 		unread = nil
@@ -56,8 +52,7 @@ func Wanted(path string, s *registry.State) map[string]int {
 	for pool, w := range s.Warm {
 		noted[pool] = w.Min
 	}
-	files, _ := conflistsAt(path) // without files there are no policies
-	all := policies(files)
+	all := load(path).policies()
 	if len(all) == 0 {
 		return noted
 	}
@@ -89,19 +84,17 @@ func Pools(path string) (pools []lease.Policy, err error) {
 
 // readable returns the policies of all pools of those conflists that can be read.
 func readable(path string) (all []lease.Policy) {
-	files, _ := conflistsAt(path)
-	for _, f := range files {
-		all = append(all, policies([]string{f})...)
+	for _, l := range load(path).ours() {
+		all = append(all, l.policies()...)
 	}
 	return all
 }
 
 // PoliciesOf returns the policies of the pools of one network.
 func PoliciesOf(path, network string) []lease.Policy {
-	files, _ := conflistsAt(path)
-	for _, f := range files {
-		if list, err := Read(f); err == nil && list.Name == network && list.Plugin(TypeIPAM) != nil {
-			return policies([]string{f})
+	for _, l := range load(path).ours() {
+		if l.Name == network {
+			return l.policies()
 		}
 	}
 	return nil
@@ -109,9 +102,8 @@ func PoliciesOf(path, network string) []lease.Policy {
 
 // LowestIndex returns the lowest interfaceIndex of the conflists, and 0 without any. No pod of the node gets an address of an ENI below.
 func LowestIndex(path string) int {
-	files, _ := conflistsAt(path) // without files there are no policies
 	var indices []int
-	for _, p := range policies(files) {
+	for _, p := range load(path).policies() {
 		indices = append(indices, p.MinIndex)
 	}
 	if len(indices) == 0 {
@@ -122,30 +114,33 @@ func LowestIndex(path string) int {
 
 // MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0: nobody knows yet.
 func MostENIs(path string, s *registry.State) int {
-	files, _ := conflistsAt(path) // without files there are no policies
 	most := 0
-	for _, p := range policies(files) {
+	for _, p := range load(path).policies() {
 		most = max(most, cmp.Or(p.MaxENIs, s.Instance.ENIs))
 	}
 	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
 }
 
-// policies returns those of all pools that the conflists have. If one of these cannot be read, it returns none.
-func policies(conflists []string) (all []lease.Policy) {
-	for _, f := range conflists {
-		list, err := Read(f)
-		if err != nil {
+// policies returns those of all pools of all lists. If nobody can read one of these, it returns none.
+func (n node) policies() (all []lease.Policy) {
+	for _, l := range n.ours() {
+		pools := l.policies()
+		if pools == nil {
 			return nil
 		}
-		raw := list.Plugin(TypeIPAM)
-		if raw == nil {
-			continue
-		}
-		config, err := Decode(f, raw)
-		if err != nil {
-			return nil
-		}
-		all = append(all, config.Policies()...)
+		all = append(all, pools...)
+	}
+	if n.failed() != nil {
+		return nil
 	}
 	return all
+}
+
+// policies returns those of the list's pools, or nil if ipam's configuration has a mistake.
+func (c List) policies() []lease.Policy {
+	config, err := Decode(c.File, c.Plugin(TypeIPAM))
+	if err != nil {
+		return nil
+	}
+	return config.Policies()
 }

@@ -60,18 +60,40 @@ func boolean(value json.RawMessage) bool {
 }
 
 // list reads the list as far as it can be read, and reports whether it is one.
-func (r *review) list(object map[string]json.RawMessage) bool {
+func (r *review) list(b []byte, object map[string]json.RawMessage) bool {
 	_ = json.Unmarshal(object["name"], &r.Name) // runtime reports what has the wrong type
 	_ = json.Unmarshal(object["cniVersion"], &r.CNIVersion)
 	_ = json.Unmarshal(object["cniVersions"], &r.CNIVersions)
-	var members []json.RawMessage
-	err := json.Unmarshal(object["plugins"], &members)
-	switch _, single := object["type"]; {
-	case object["plugins"] == nil && single:
+	one := single(b)
+	if one != nil && (r.delegate || !isList(r.file)) {
+		r.Plugins = []Member{*one} // runtimes make a list of it
+		return true
+	}
+	if one != nil {
 		r.wrong("", `this is the configuration of one plugin and no list: want {"cniVersion": "1.0.0", "name": ..., "plugins": [...]} around it`)
 		return false
-	case object["plugins"] == nil:
+	}
+	r.members(object["plugins"])
+	r.OnlyInlined = object["loadOnlyInlinedPlugins"]
+	if r.delegate {
+		return true
+	}
+	all, err := withDropIns(r.file, r.List)
+	if err != nil {
+		r.wrong("", "%v", err)
+		return true
+	}
+	if r.Plugins = all; object["plugins"] == nil && len(all) == 0 {
 		r.wrong("", "plugins must be specified: the list of the plugins")
+	}
+	return true
+}
+
+// members reads the plugins that are in the list itself.
+func (r *review) members(plugins json.RawMessage) {
+	var members []json.RawMessage
+	switch err := json.Unmarshal(plugins, &members); {
+	case plugins == nil:
 	case err != nil:
 		r.wrong("", "plugins: want an array with an object for each plugin")
 	case len(members) == 0:
@@ -82,7 +104,6 @@ func (r *review) list(object map[string]json.RawMessage) bool {
 		_ = m.UnmarshalJSON(raw) // without a type, chain reports it
 		r.Plugins = append(r.Plugins, m)
 	}
-	return true
 }
 
 // twice looks for keys that an object has twice. Runtimes read the last value, and people the first.

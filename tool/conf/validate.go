@@ -48,9 +48,11 @@ func (m Mistake) position() int {
 type review struct {
 	List
 	file     string
+	delegate bool     // it is in a file of Multus
 	apart    bool     // no runtime reads its directory
 	coming   []string // programs that will be installed before the file
 	mistakes []Mistake
+	text     []byte
 }
 
 // wrong adds a mistake. Two rules may find the same one.
@@ -79,15 +81,22 @@ func MistakesIn(file string, b []byte, binDir string, coming ...string) ([]Mista
 
 // all reviews everything.
 func (r *review) all(b []byte, binDir string) ([]Mistake, error) {
+	r.text = b
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(b, &object); err != nil || object == nil {
 		r.wrong("", "%s", place(b, err))
 		return r.mistakes, nil
 	}
-	if !r.list(object) {
+	if delegates := delegatesOf(b); delegates != nil {
+		err := r.delegates(delegates, binDir)
+		return r.mistakes, err
+	}
+	if !r.list(b, object) {
 		return r.mistakes, nil
 	}
-	r.keys("", b, reflect.TypeFor[listKeys]())
+	if object["plugins"] != nil {
+		r.keys("", b, reflect.TypeFor[listKeys]())
+	}
 	r.runtime(b, object)
 	r.twice(b)
 	r.head()
@@ -105,6 +114,24 @@ func (r *review) all(b []byte, binDir string) ([]Mistake, error) {
 	return r.mistakes, nil
 }
 
+// delegates reviews the networks of a file of Multus that have plugins of ours.
+func (r *review) delegates(all []json.RawMessage, binDir string) error {
+	for i, text := range all {
+		if list, err := parse(r.file, text); err == nil && !slices.ContainsFunc(Types, list.Chains) {
+			continue
+		}
+		d := &review{file: r.file, apart: true, delegate: true, coming: r.coming}
+		found, err := d.all(text, binDir)
+		if err != nil {
+			return err
+		}
+		for _, m := range found {
+			r.wrong(strings.TrimSpace(fmt.Sprintf("delegates[%d] %s", i, m.Where)), "%s", m.Text)
+		}
+	}
+	return nil
+}
+
 // place describes a mistake of syntax with its line, or a file that has no object.
 func place(b []byte, err error) string {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
@@ -115,7 +142,11 @@ func place(b []byte, err error) string {
 
 // where names a member in a mistake.
 func (r *review) where(i int) string {
-	return strings.TrimSpace(fmt.Sprintf("plugins[%d] %s", i, r.Plugins[i].Type))
+	where := strings.TrimSpace(fmt.Sprintf("plugins[%d] %s", i, r.Plugins[i].Type))
+	if file := r.Plugins[i].File; file != "" {
+		where += " of " + file
+	}
+	return where
 }
 
 // configs are the configurations that our plugins decode theirs into. They, and no list

@@ -46,7 +46,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 func (p *Node) withoutConflist() (found []Finding) {
 	files, _ := conf.Files(p.given) // without the directory there is none
 	for _, f := range files {
-		if _, err := conf.Read(f); err != nil {
+		if _, err := conf.Lists(f); err != nil {
 			found = append(found, Finding{Severity: severe, About: f, Means: "it cannot be read: " + strings.TrimPrefix(err.Error(), f+": ") + ": no pod gets a network from it",
 				Do: "correct the file; " + cli.Name + " validate " + f + " lists all mistakes"})
 		}

@@ -102,7 +102,7 @@ type Node struct {
 	file   string // the first conflist; "" if there is none
 	binDir string
 
-	lists    []conflist    // that have ipam's configuration
+	lists    []conf.List   // that have ipam's configuration
 	networks []conf.Source // those that can be read
 
 	pool  *ipam.Pool // nil for an image, like all that follows
@@ -117,10 +117,7 @@ func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root, waits: conf.ReuseWaits(config)}
 	n.binDir, n.given = n.path(binDir), n.path(config)
 	n.networks, _ = conf.All(n.given) // checkConfig finds what is wrong with one
-	for _, file := range conf.Ours(n.given) {
-		list, _ := conf.Read(file)
-		n.lists = append(n.lists, conflist{list, file})
-	}
+	n.lists = conf.Networked(n.given)
 	n.file = conf.First(n.given)
 	if n.root != "" {
 		return n, nil
@@ -135,12 +132,6 @@ func Open(root, config, binDir string) (*Node, error) {
 	return n, nil
 }
 
-// A conflist is one of the node's.
-type conflist struct {
-	conf.List
-	file string
-}
-
 // A pool is one of a network's.
 type pool struct {
 	lease.Policy
@@ -151,7 +142,7 @@ type pool struct {
 func (n *Node) policies() (all []pool) {
 	for _, config := range n.networks {
 		for _, policy := range config.Policies() {
-			all = append(all, pool{policy, config.Network})
+			all = append(all, pool{policy, config.Name})
 		}
 	}
 	return all

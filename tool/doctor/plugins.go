@@ -33,7 +33,7 @@ const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	versions := map[string]string{cli.Program: release.Version()}
-	hasIPAM := slices.ContainsFunc(p.lists, func(l conflist) bool { return l.Plugin(conf.TypeIPAM) != nil })
+	hasIPAM := slices.ContainsFunc(p.lists, func(l conf.List) bool { return l.Plugin(conf.TypeIPAM) != nil })
 	for _, typ := range conf.Types {
 		file := filepath.Join(p.binDir, typ)
 		info, err := buildinfo.ReadFile(file)
@@ -50,7 +50,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 		}
 	}
 	for _, l := range p.lists {
-		for _, m := range l.Missing(l.file, p.binDir) {
+		for _, m := range l.Missing(p.binDir) {
 			found = append(found, Finding{Severity: severe, About: m.File, Means: m.Where + ": " + m.Text,
 				Do: "install the package that has it; if the runtime uses another directory (containerd: bin_dir), name it with --bin-dir"})
 		}
@@ -77,7 +77,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 }
 
 // askStatus runs a plugin with CNI_COMMAND=STATUS.
-func (p *Node) askStatus(ctx context.Context, l conflist, m conf.Member) []Finding {
+func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Finding {
 	conf := map[string]any{}
 	if json.Unmarshal(m.Raw, &conf) != nil {
 		return nil // checkConfig has found that

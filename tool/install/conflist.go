@@ -89,9 +89,15 @@ func (i *Installation) conflists() (ours []string, err error) {
 		return nil, nil
 	}
 	for _, f := range files {
-		if list, err := conf.Read(f); err == nil && slices.ContainsFunc(conf.Types, list.Chains) {
+		lists, _ := conf.Lists(f) // what nobody can read is not ours
+		if slices.ContainsFunc(lists, installable) {
 			ours = append(ours, f)
 		}
 	}
 	return ours, err
+}
+
+// installable reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus is not.
+func installable(l conf.List) bool {
+	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool { return m.File == "" && slices.Contains(conf.Types, m.Type) })
 }

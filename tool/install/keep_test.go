@@ -78,14 +78,14 @@ func TestKeep(t *testing.T) {
 					t.Fatalf("step %d: a second run changes %v, %v", n, i.changes[before:], err)
 				}
 			}
-			list, err := conf.Read(target)
+			lists, err := conf.Lists(target)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := names(list.Plugins); !slices.Equal(got, tt.want) {
+			if got := names(lists[0].Plugins); !slices.Equal(got, tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
-			for _, m := range list.Plugins {
+			for _, m := range lists[0].Plugins {
 				if (m.Type == istio || m.Type == linkerd) && !strings.Contains(string(m.Raw), `"k":`) {
 					t.Errorf("%s has lost its keys: %s", m.Type, m.Raw)
 				}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package conf
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+const onePlugin = `{"cniVersion": "1.0.0", "name": "pods", "type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "secGroupIds": ["sg-1"],
+	"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "egress": {"partner": {"gateways": ["172.20.0.9"], "destinations": ["203.0.113.0/24"], "namespaces": ["shop"]}}}`
+
+// written writes files into a directory.
+func written(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestWherever: each reader finds a network of ours in whatever file a runtime or Multus takes it from.
+func TestWherever(t *testing.T) {
+	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
+	for name, files := range map[string]map[string]string{
+		"a list":                      {"10-pods.conflist": list},
+		"NAME.conf":                   {"pods.conf": onePlugin},
+		"NAME.json":                   {"pods.json": onePlugin},
+		"a delegate that is a list":   {"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [{"type": "bridge", "name": "b"}, ` + list + `]}`},
+		"a delegate that is a plugin": {"00-multus.conf": `{"name": "m", "type": "multus-shim", "delegates": [` + onePlugin + `]}`},
+		"all of it a drop-in":         {"10-pods.conflist": `{"cniVersion": "1.0.0", "name": "pods"}`, "pods/10-ours.conf": onePlugin},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := written(t, files)
+			networks, err := Networks(dir)
+			if err != nil || len(networks) != 1 || networks[0].Name != "pods" || networks[0].IPAM == nil || !networks[0].Pair.IPMasq {
+				t.Errorf("Networks: %+v, %v", networks, err)
+			}
+			if c, err := Find(dir); err != nil || c.InterfaceIndex != 1 {
+				t.Errorf("Find: %+v, %v", c, err)
+			}
+			if all, err := All(dir); err != nil || len(all) != 1 || all[0].Name != "pods" {
+				t.Errorf("All: %v, %v", all, err)
+			}
+			if c, err := Common(dir); err != nil || c.Provision != lease.ProvisionFull {
+				t.Errorf("Common: %+v, %v", c, err)
+			}
+			if pools, err := Pools(dir); err != nil || len(pools) != 1 {
+				t.Errorf("Pools: %v, %v", pools, err)
+			}
+			if e, err := Egress(dir); err != nil || len(e) != 1 {
+				t.Errorf("Egress: %v, %v", e, err)
+			}
+			if n, m := len(Policies(dir)), len(PoliciesOf(dir, "pods")); n != 1 || m != 1 {
+				t.Errorf("Policies: %d, of the network %d", n, m)
+			}
+			ours := Ours(dir)
+			if len(ours) != 1 || len(Networked(dir)) != 1 {
+				t.Fatalf("Ours: %v, Networked: %v", ours, Networked(dir))
+			}
+			if found, err := Mistakes(ours[0], "", false); err != nil || len(found) > 0 {
+				t.Errorf("mistakes: %v, %v", found, err)
+			}
+			if lacking := Networked(dir)[0].Missing(t.TempDir()); len(lacking) != 2 {
+				t.Errorf("programs that are missing: %v", lacking)
+			}
+		})
+	}
+}
+
+// TestMultusCopies: Multus has a copy of the list that it took from another file. That is no second network.
+func TestMultusCopies(t *testing.T) {
+	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
+	dir := written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [` + list + `]}`, "10-pods.conflist": list})
+	if networks, err := Networks(dir); err != nil || len(networks) != 1 {
+		t.Errorf("%v, %v", networks, err)
+	}
+	for _, file := range Ours(dir) {
+		if found, err := Mistakes(file, "", false); err != nil || len(found) > 0 {
+			t.Errorf("%s: %v, %v", file, found, err)
+		}
+	}
+	bad := strings.Replace(list, `"interfaceIndex": 1`, `"interfaceIndex": -1`, 1)
+	dir = written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [{"type": "bridge"}, ` + bad + `]}`})
+	found, err := Mistakes(filepath.Join(dir, "00-multus.conf"), "", false)
+	if err != nil || len(found) != 1 || !strings.HasSuffix(found[0].String(), "00-multus.conf: delegates[1] plugins[0] cni-ipvlan-vpc-k8s: interfaceIndex: -1: want 0 or more") {
+		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// TestDropIns: what libcni appends to a list is in the chain for us, too, and what it refuses is a mistake.
+func TestDropIns(t *testing.T) {
+	list := func(keys string) string {
+		return `{"cniVersion": "1.0.0", "name": "pods"` + keys + `, "plugins": [` + onePlugin + `]}`
+	}
+	for name, tt := range map[string]struct {
+		files   map[string]string
+		mistake string // "": none
+	}{
+		"none":           {map[string]string{"10-pods.conflist": list("")}, ""},
+		"harmless":       {map[string]string{"10-pods.conflist": list(""), "pods/10-mesh.conf": `{"type": "istio-cni"}`, "pods/README": "x", "other/10.conf": "{"}, ""},
+		"inlined only":   {map[string]string{"10-pods.conflist": list(`, "loadOnlyInlinedPlugins": true`), "pods/10-sbr.conf": `{"type": "sbr"}`}, ""},
+		"inlined, text":  {map[string]string{"10-pods.conflist": list(`, "loadOnlyInlinedPlugins": "TRUE"`), "pods/10-sbr.conf": `{`}, ""},
+		"it disturbs":    {map[string]string{"10-pods.conflist": list(""), "pods/10-sbr.conf": `{"type": "sbr"}`}, "plugins[1] sbr of pods/10-sbr.conf: it moves the routes"},
+		"no type":        {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{}`}, "plugins[1] of pods/10-x.conf: type must be specified"},
+		"wrong type":     {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{"type": "x", "capabilities": []}`}, "plugins[1] x of pods/10-x.conf: capabilities: []: want an object"},
+		"cannot be read": {map[string]string{"10-pods.conflist": list(""), "pods/10-x.conf": `{`}, "pods/10-x.conf, which runtimes append to it: unexpected end of JSON input"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := written(t, tt.files)
+			file := filepath.Join(dir, "10-pods.conflist")
+			found, err := Mistakes(file, "", false)
+			if err != nil || tt.mistake == "" && len(found) > 0 || tt.mistake != "" && (len(found) != 1 || !strings.Contains(found[0].String(), tt.mistake)) {
+				t.Errorf("%v, %v, want %q", found, err, tt.mistake)
+			}
+			theirs, err := libcni.NetworkConfFromFile(file)
+			if err != nil && len(found) == 0 {
+				t.Errorf("no mistake, but libcni says %v", err)
+			}
+			lists, e := Lists(file)
+			if err != nil || e != nil {
+				return
+			}
+			var got, want []string
+			for _, m := range lists[0].Plugins {
+				got = append(got, m.Type)
+			}
+			for _, p := range theirs.Plugins {
+				want = append(want, p.Network.Type)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("the chain is %v, that of libcni %v", got, want)
+			}
+		})
+	}
+}
