@@ -56,7 +56,7 @@
 //
 //	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/lease aws nl registry
 //	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
-//	tool/repair -> tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry
+//	tool/repair -> tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry
 //	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
 //	tool/conf -> tool/cli ipam ipam/lease registry, and the plugins for their configurations
 //	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease   tool/history -> registry

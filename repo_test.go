@@ -55,7 +55,7 @@ var arrows = map[string]string{
 	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease plugin/egress aws nl registry",
 	"tool/iam":                 "ipam ipam/lease",
 	"tool/history":             "registry",
-	"tool/repair":              "tool/conf tool/view ipam/lease plugin unnumbered-ptp nl registry", // the ADD of the plugin, again
+	"tool/repair":              "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
 	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws nl registry",
 	"aws/sim/ec2sim":           "",
 	"aws/sim/vpcsim":           "aws/sim/ec2sim nl",

@@ -168,6 +168,11 @@ func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorized, e.Code) || e.hasNoRole() })
 }
 
+// Unreached reports whether an error is that EC2 has not answered, and not that it has refused.
+func Unreached(err error) bool {
+	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
+}
+
 // meaning returns the row of the error in the table.
 func (e *Error) meaning() meaning {
 	if e.Code != "" {

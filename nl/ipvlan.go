@@ -193,7 +193,7 @@ func (v IPVlan) Check(n *NS) error {
 }
 
 // checkAddrs finds an address of another ADD. Two ADDs of one attachment may run at once, and a DEL
-// in between: then they have different addresses.
+// in between: then they have different addresses. Or the pod takes the packets of another.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil
@@ -201,7 +201,7 @@ func (v IPVlan) checkAddrs() error {
 	addrs, err := v.NS.Addrs(v.Name)
 	for _, a := range addrs {
 		if own := a.Prefix.Addr(); !own.IsLinkLocalUnicast() && !slices.Contains(v.Only, own) {
-			return fmt.Errorf("%s has the address %s already, by another ADD", v.Name, own)
+			return fmt.Errorf("%s has the address %s, too: another ADD, or the pod itself, has added it", v.Name, own)
 		}
 	}
 	return err

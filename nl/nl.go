@@ -52,6 +52,7 @@ type NS struct {
 	indices map[string]int  // of links, while a Wiring or a command is at work that needs them repeatedly
 	seen    map[string]Link // for SeenLink, while a command is at work
 	lost    bool            // a link has been deleted
+	listed  *listing        // see List
 }
 
 // Open opens the namespace at path. The error answers to fs.ErrNotExist if

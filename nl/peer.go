@@ -19,6 +19,25 @@ func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	return err == nil && near.peerNS == ns
 }
 
+// A Namespaces knows namespaces by the number that the kernel has given them in another. So it finds the one to which a link leads
+// without a look at each.
+type Namespaces map[uint32]string
+
+// Know opens the namespace at a path, and remembers it. A namespace that is gone, or to which no link of n leads, is not remembered.
+func (k Namespaces) Know(n *NS, path string) {
+	other, err := n.OpenOther("pod", path)
+	if err != nil {
+		return
+	}
+	defer other.Close()
+	if number, err := n.numberOf(other); err == nil && number != 0 {
+		k[number] = path
+	}
+}
+
+// At returns the path of the namespace that has the other end of a pair, or "".
+func (k Namespaces) At(near Link) string { return k[near.peerNS] }
+
 // numberOf is 1 + the ID by which n knows another namespace, ip-netns(8); 0 if it has none. The
 // kernel gives an ID to each namespace to which a link of n leads, when it describes the link.
 func (n *NS) numberOf(other *NS) (ns uint32, err error) {

@@ -223,8 +223,15 @@ type kernelRoute struct {
 	index int
 }
 
-// routes reads the routes of a table, a protocol, and a link; 0 is any.
+// routes returns the routes of a table, a protocol, and a link, from the list if there is one; 0 is any.
 func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
+	if n.listed != nil && n.listed.serves(index) && f.Table != unix.RT_TABLE_LOCAL {
+		return n.listed.routes(n, f, family, index)
+	}
+	return n.askRoutes(f, family, index)
+}
+
+func (n *NS) askRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)
 	var attrs []attribute

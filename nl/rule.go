@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
@@ -150,20 +151,25 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 
 // Check looks for the rule. Who put it there does not matter.
 func (r Rule) Check(n *NS) error {
-	found, err := n.rules(r.family())
-	if err != nil {
-		return err
-	}
 	r.Family, r.Protocol = r.family(), 0
 	if r.Mark != 0 {
 		r.Mask = r.mask()
 	}
-	for _, f := range found {
-		if f.Protocol = 0; f == r {
-			return nil
-		}
+	has, err := n.hasRule(r)
+	if err == nil && !has {
+		err = fmt.Errorf("there is no such rule: %w", fs.ErrNotExist)
 	}
-	return fmt.Errorf("there is no such rule: %w", fs.ErrNotExist)
+	return err
+}
+
+// hasRule reports whether the namespace has a rule, whoever put it there.
+func (n *NS) hasRule(r Rule) (bool, error) {
+	if n.listed != nil {
+		list := n.listed.rulesOf(n, r.Family)
+		return list.has[r], list.err
+	}
+	found, err := n.askRules(r.Family)
+	return slices.ContainsFunc(found, func(f Rule) bool { f.Protocol = 0; return f == r }), err
 }
 
 // Rules lists the rules, IPv4 first, in the order in which the kernel applies them.
@@ -179,7 +185,16 @@ func (n *NS) Rules() ([]Rule, error) {
 	return all, nil
 }
 
+// rules returns the rules of a family, from the list if there is one.
 func (n *NS) rules(family Family) ([]Rule, error) {
+	if n.listed != nil {
+		list := n.listed.rulesOf(n, family)
+		return list.rules, list.err
+	}
+	return n.askRules(family)
+}
+
+func (n *NS) askRules(family Family) ([]Rule, error) {
 	// struct fib_rule_hdr has the size and the first field of struct rtmsg.
 	msg := &nl.RtMsg{}
 	msg.Family = uint8(family)

@@ -168,8 +168,11 @@ func (s Sysctl) Del(*NS) error { return nil }
 // Check compares the value.
 func (s Sysctl) Check(n *NS) error {
 	v, err := s.read(n)
-	if err == nil && !s.has(v) {
-		err = fmt.Errorf("the value is %s", v)
+	switch {
+	case s.Optional && errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err == nil && !s.has(v):
+		return fmt.Errorf("the value is %s", v)
 	}
 	return err
 }

@@ -132,17 +132,34 @@ func (w Wiring) Del() (err error) {
 
 // Check reports each object that is missing or wrong.
 func (w Wiring) Check() (err error) {
-	defer w.remember()()
-	for _, s := range w {
-		e := errGone
-		if s.NS != nil {
-			e = s.Object.Check(s.NS)
-		}
-		if e != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w", s.label(), e))
-		}
+	for _, f := range w.Faults() {
+		err = errors.Join(err, f)
 	}
 	return err
+}
+
+// A Fault is a step whose object is missing or wrong.
+type Fault struct {
+	Step
+	Wrong error
+}
+
+func (f Fault) Error() string { return f.label() + ": " + f.Wrong.Error() }
+func (f Fault) Unwrap() error { return f.Wrong }
+
+// Faults lists what is missing or wrong.
+func (w Wiring) Faults() (all []Fault) {
+	defer w.remember()()
+	for _, s := range w {
+		wrong := errGone
+		if s.NS != nil {
+			wrong = s.Object.Check(s.NS)
+		}
+		if wrong != nil {
+			all = append(all, Fault{s, wrong})
+		}
+	}
+	return all
 }
 
 // String is the wiring as a script: a line for each object, with the name of the namespace

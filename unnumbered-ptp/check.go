@@ -5,6 +5,7 @@ package ptp
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,8 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// check looks for everything that is ours alone. A later plugin may have changed the routes
-// in the pod, and the destinations of those on the node (CNI specification, CHECK).
+// check looks for everything that ADD made, as far as a later plugin may not have changed it.
 func check(r *request) error {
 	if err := chained(r); err != nil {
 		return err
@@ -33,6 +33,11 @@ func check(r *request) error {
 	if err := s.served(p); err != nil {
 		return err
 	}
+	forget, err := s.list(p)
+	if err != nil {
+		return err
+	}
+	defer forget()
 	n, err := s.whenMade(p)
 	if err != nil {
 		return err
@@ -40,6 +45,16 @@ func check(r *request) error {
 	// A pod from before an upgrade, or from another configuration, has the other loop, which
 	// is as good, and may not distinguish callers.
 	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(p, n) })
+}
+
+// list makes all that follows use one list of the node's rules, one of its routes to the pod, and one of each of the pod.
+func (s *scene) list(p pair) (forget func(), err error) {
+	near, err := s.nodeNS.List(p.veth.Name)
+	if err != nil {
+		return nil, err
+	}
+	far, err := s.podNS.List("")
+	return func() { near(); far() }, err
 }
 
 // served returns what the pod misses of what serves all pods. The ADD of a later pod may have made
@@ -83,45 +98,85 @@ func anyRight(forms []pair, wrong func(pair) error) (first error) {
 }
 
 func (s *scene) checkPod(p pair, n node) error {
-	table, err := s.table(p, true)
+	needs, err := s.needs(p, n)
 	if err != nil {
 		return err
 	}
-	var w nl.Wiring
-	for _, step := range s.wiring(p, n.primaries(), table) {
-		route, is := step.Object.(nl.Route)
-		if !is || nl.IsFurtherTable(route.Table) && step.NS == s.podNS || step.NS == s.nodeNS && (route.Table == 0 || route.Table == tableLoopless) {
-			w = append(w, step)
-		}
-	}
-	return slices.DeleteFunc(w, func(step nl.Step) bool { return minor(step) || s.followsRoutes(step) }).Check()
+	return slices.DeleteFunc(needs, minor).Check()
 }
 
-// followsRoutes reports whether ADD may not have made a step: it depends on the routes of prevResult, to which a later plugin may have
-// added some. ADD makes the filters of metadata only together with a route.
-func (s *scene) followsRoutes(step nl.Step) bool {
+// needs is what a pod needs besides its pair and what serves all pods: the list of ADD without what an ADD may not have made, and
+// without what a later plugin may have changed (CNI specification, CHECK).
+func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
+	table, err := s.tableAsMade(p)
+	if err != nil {
+		return nil, err
+	}
+	routes, err := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable})
+	if err != nil {
+		return nil, err
+	}
+	excused := func(step nl.Step) bool { return s.excuses(step, p, routes) }
+	return slices.DeleteFunc(s.wiring(p, n.primaries(), table), excused), nil
+}
+
+// excuses reports whether a pod whose main table has some routes may lack a step.
+//
+// A later plugin may have added routes to prevResult, or lead a destination elsewhere. So the node need send back to the pod only
+// what the pod sends out by its ENI, and a route in the pod may be one by a link that is not ours.
+func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
+	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
 	case nl.Rule:
-		return o.Pref == prefNode
+		return o.Pref == prefNode && !slices.ContainsFunc(routes, func(r nl.Route) bool { return byENI(r) && r.Dst.Overlaps(o.To) })
 	case nl.Forbid:
-		return slices.Equal(o.Devs, s.podLinks()) && s.Config.BlockInstanceMetadata == nil && s.Config.DefaultRoute != byVPC && !s.prohibits(o.Addrs)
+		return slices.Equal(o.Devs, s.podLinks()) && s.unblocked(p) && s.blocks(o.Devs, slices.DeleteFunc(slices.Clone(o.Addrs), netip.Addr.Is4))
+	case nl.Sysctl:
+		return o.Also && s.portsEndBefore(nl.SpliceFirst)
+	case nl.Route:
+		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
+		case step.NS == s.nodeNS:
+			return o.Via.IsValid() && !slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) })
+		case o.Table != 0:
+			return false
+		case o.Type != "":
+			return o.Dst.Addr().Is4() && s.unblocked(p)
+		default:
+			return slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && r.Dev != "" && !slices.Contains(s.podLinks(), r.Dev) })
+		}
 	}
 	return false
 }
 
-// prohibits reports whether the pod has the routes of metadataBlock.
-func (s *scene) prohibits(addrs []netip.Addr) bool {
-	return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return s.podNS == nil || prohibition(a).Check(s.podNS) != nil })
+// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made it: nobody asked for it,
+// and a later plugin may have added the default route to prevResult. The default route of IPv6 is in the answer of our ipam plugin.
+func (s *scene) unblocked(p pair) bool {
+	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
+		return false
+	}
+	return prohibition(metadata[0]).Check(s.podNS) != nil && !s.blocks(s.podLinks(), blocked(s.request, p))
+}
+
+// blocks reports whether the filters of links are those for such addresses. There are none for no addresses.
+func (s *scene) blocks(devs []string, addrs []netip.Addr) bool {
+	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
+}
+
+// portsEndBefore reports whether the pod gives only ports below one to its own connections. What is reserved from there on then does
+// not matter. The runtime sets the sysctls of a pod after the ADD, and may have replaced the list.
+func (s *scene) portsEndBefore(port int) bool {
+	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
+	var first, last int
+	n, _ := fmt.Sscan(text, &first, &last)
+	return n == 2 && last < port
 }
 
 // minor reports whether a pod works without a step, though not as well. That is so for a
 // sysctl that does not forward, and for the second route, which pods of older releases lack.
 func minor(s nl.Step) bool {
 	switch o := s.Object.(type) {
-	case nl.LocalPorts:
-		return true
 	case nl.Sysctl:
-		return !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
+		return !o.Also && !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
 	case nl.Route:
 		return o.Metric > 0
 	}

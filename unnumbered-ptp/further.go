@@ -81,16 +81,20 @@ func (s *scene) addFurther() (*types100.Result, error) {
 }
 
 // checkFurther is the CHECK of a further attachment.
-func (s *scene) checkFurther() error {
-	var first error
-	for _, loop := range []string{redirect, masquerade} {
-		err := steps(s.podNS, furtherObjects(s.request, loop)).Check()
-		if err == nil {
-			return nil
-		}
-		first = errors.Join(first, err)
+func (s *scene) checkFurther() (wrong error) {
+	for _, f := range s.furtherFaults() {
+		wrong = errors.Join(wrong, f)
 	}
-	return first
+	return wrong
+}
+
+// furtherFaults are what a further attachment lacks: the filters, too, if it has some of them.
+func (s *scene) furtherFaults() []nl.Fault {
+	faults := steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
+	if fewer := steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {
+		return nil
+	}
+	return faults
 }
 
 // furtherObjects are all that a further attachment gets.

@@ -110,6 +110,9 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 // configures the link, may remove the node's address and add it again. Until [Repair] puts
 // the first route back, the kernel chooses the source.
 func second(route nl.Route) nl.Route {
-	route.Src, route.Metric = netip.Addr{}, 4096
+	route.Src, route.Metric = netip.Addr{}, SpareMetric
 	return route
 }
+
+// SpareMetric is the metric of the second route to a pod.
+const SpareMetric = 4096

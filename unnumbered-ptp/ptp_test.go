@@ -294,7 +294,10 @@ func TestStorm(t *testing.T) {
 func TestCheckAllowsOthers(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))
-	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr(nodeAddr), Dev: "eth1"}}}.Del())
+	everywhere, node := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(nodeAddr)
+	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: everywhere, Via: node, Dev: "eth1", Protocol: nl.RouteProtocol}}}.Del())
+	f.add(f.other, nl.Veth{Name: "net9", Peer: "net1", PeerNS: p.NS}) // of another network, as Multus leads the default route
+	f.add(p.NS, nl.Route{Dst: everywhere, Dev: "net1"})
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	must(t, f.CHECK(p))
 }

@@ -4,128 +4,213 @@
 package ptp
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
-
-	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Disconnected lists the node's ends of a network's veth pairs whose pods have IPv6, but to
-// which the node has no routes of IPv6 any more.
+// Programs remove what belongs to pods: systemd-networkd removes the rules and routes of others, and the kernel those of a link that
+// somebody sets down, or of all links when somebody disables IPv6 on the node. CHECK finds that, and few runtimes call it. So
+// [Missing] compares a running pod with the list of its ADD, and [Restore] adds what is missing on the node.
 //
-// When somebody disables IPv6 on a node (net.ipv6.conf.all.disable_ipv6), the kernel removes
-// the routes of all links, in all tables, and their neighbours (addrconf_ifdown). It brings
-// none back when IPv6 is enabled again. It leaves the pods' rules, which show the loss but not
-// what is lost. A pod without a service loop has no rule: leased reports of the veth whether
-// the pod is known to have an IPv6 address.
-func Disconnected(node *nl.NS, network string, leased func(veth string) bool) ([]nl.Link, error) {
+// Both leave the pod's namespace as it is. What the pod lacks there, its own processes may have removed, and they may mean it.
+
+// A Loss is what an attachment lacks of what its ADD made.
+type Loss struct {
+	Veth     string     // the node's end of its pair
+	Unpaired bool       // that link is gone, and all that went with it
+	Node     nl.Wiring  // what is missing on the node: Restore adds it
+	Pod      []nl.Fault // what is missing or wrong in the pod
+	Changed  error      // what is wrong on the node, and no program can restore
+}
+
+// Serious reports whether the pod works less without what is missing on the node. A spare route, for example, is not serious.
+func (l Loss) Serious() bool {
+	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !minor(s) })
+}
+
+// None reports whether nothing is missing.
+func (l Loss) None() bool {
+	return !l.Unpaired && len(l.Node) == 0 && len(l.Pod) == 0 && l.Changed == nil
+}
+
+// Missing returns what a running attachment lacks. The request must have what a CHECK has, and a configuration that is validated.
+// The caller must know the addresses of prevResult from elsewhere than the pod: the pod could name those of another.
+func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
+	s, err := open(newRequest(node, r))
+	if err != nil {
+		return l, err
+	}
+	defer s.close()
+	if s.further {
+		l.Pod = s.furtherFaults()
+		return l, nil
+	}
+	p, there := s.pair()
+	if l.Veth = p.veth.Name; !there {
+		l.Unpaired = true
+		return l, nil
+	}
+	if there, err := s.judgePair(p, &l); err != nil || !there {
+		return l, err
+	}
+	forget, err := s.podNS.List("") // the node's list is the caller's, for all pods
+	if err != nil {
+		return l, err
+	}
+	defer forget()
+	return l, s.judge(p, &l)
+}
+
+// judgePair compares the pair itself. It reports whether the pod has its end.
+func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
+	near, err := s.nodeNS.LinkByName(p.veth.Name)
+	if err != nil {
+		return false, err
+	}
+	far, err := s.podNS.LinkByName(p.veth.Peer)
+	if errors.Is(err, fs.ErrNotExist) {
+		l.Pod = append(l.Pod, nl.Fault{Step: nl.Step{NS: s.podNS, Object: nl.Up{Dev: p.veth.Peer}}, Wrong: err})
+		return false, nil
+	}
+	if err != nil || !s.nodeNS.IsPeer(near, s.podNS, far.Index) {
+		return false, fmt.Errorf("the other end of %s is not in the namespace %s: %w", p.veth.Name, s.NetNS, errors.Join(err, fs.ErrInvalid))
+	}
+	if !near.Up {
+		l.Node = append(l.Node, nl.Step{NS: s.nodeNS, Object: nl.Up{Dev: near.Name}})
+	}
+	l.Pod = append(l.Pod, (nl.Wiring{{NS: s.podNS, Object: nl.Up{Dev: far.Name}}}).Faults()...)
+	if near.Up && far.Up {
+		l.Changed = (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Check()
+	}
+	return true, nil
+}
+
+// judge compares what goes with the pair. A pod may have any of several forms. It has the one of which its namespace lacks the
+// least, and then the node: nobody loses a part of another form.
+func (s *scene) judge(p pair, l *Loss) error {
+	n, err := s.whenMade(p)
+	if err != nil {
+		return err
+	}
+	var least []nl.Fault
+	found := false
+	for _, form := range s.Config.anyPair(p) {
+		needs, e := s.needs(form, n)
+		if e != nil {
+			err = cmp.Or(err, e)
+			continue
+		}
+		faults := needs.Faults()
+		if !found || s.lacksLess(faults, least) {
+			found, least = true, faults
+		}
+	}
+	if !found {
+		return err
+	}
+	without := s.node.meets(s.request)
+	for _, f := range least {
+		switch {
+		case f.NS == s.podNS && !minor(f.Step):
+			l.Pod = append(l.Pod, f)
+		case f.NS == s.nodeNS && (without == nil || s.node.has(familyOf(f.Object))):
+			l.Node = append(l.Node, f.Step)
+		}
+	}
+	if without != nil {
+		l.Changed = errors.Join(l.Changed, without)
+	}
+	return nil
+}
+
+// lacksLess reports whether fewer of these faults than of others are in the pod, or as many, and fewer on the node.
+func (s *scene) lacksLess(these, others []nl.Fault) bool {
+	count := func(faults []nl.Fault, ns *nl.NS) (n int) {
+		for _, f := range faults {
+			if f.NS == ns {
+				n++
+			}
+		}
+		return n
+	}
+	if a, b := count(these, s.podNS), count(others, s.podNS); a != b {
+		return a < b
+	}
+	return count(these, s.nodeNS) < count(others, s.nodeNS)
+}
+
+// familyOf is the family of an object on the node that belongs to a pod.
+func familyOf(o nl.Object) nl.Family {
+	switch o := o.(type) {
+	case nl.Route:
+		return nl.FamilyOf(o.Dst.Addr())
+	case nl.Neigh:
+		return nl.FamilyOf(o.Addr)
+	case nl.Rule:
+		if o.To.IsValid() {
+			return nl.FamilyOf(o.To.Addr())
+		}
+		return o.Family
+	case nl.Sysctl:
+		if strings.HasPrefix(o.Key, "net/ipv6/") {
+			return nl.IPv6
+		}
+	}
+	return nl.IPv4
+}
+
+// Restore adds what [Missing] has found to be missing on the node, and returns what it has added. It may run beside commands for the
+// pod. If the pair is gone meanwhile, nothing is missing any more.
+func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
+	for _, step := range l.Node {
+		if err := install(nl.Wiring{step}); err != nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		done = append(done, step)
+	}
+	if _, err := node.LinkByName(l.Veth); errors.Is(err, fs.ErrNotExist) {
+		return done, nil
+	}
+	return done, failed
+}
+
+// Bare lists the node's ends of a network's pairs that have lost the routes to their pods, in a family of which there is still a rule
+// or in both. It is for pods of which nobody knows what they had.
+func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()
 	routes, err3 := node.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(links, func(l nl.Link) bool {
-		if !isVeth(l, network) || tableOf6(rules, l.Name) == 0 && !leased(l.Name) ||
-			slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == l.Name && r.Dst.Addr().Is6() }) {
-			return true
+	has := map[string]map[nl.Family]bool{}
+	for _, r := range routes {
+		if has[r.Dev] == nil {
+			has[r.Dev] = map[nl.Family]bool{}
 		}
-		_, err := node.LinkByName(l.Name) // it may have ended while the routes were listed
-		return err != nil
-	}), nil
-}
-
-// tableOf6 is the table to which the pod's rule of IPv6 leads; 0 if there is no such rule.
-func tableOf6(rules []nl.Rule, veth string) uint32 {
+		has[r.Dev][nl.FamilyOf(r.Dst.Addr())] = true
+	}
+	lost := map[string]bool{}
 	for _, r := range rules {
-		if r.Family == nl.IPv6 && r.IIF == veth && r.Pref == prefPod && r.Protocol == nl.RouteProtocol {
-			return r.Table
+		lost[r.IIF] = lost[r.IIF] || ofPod(r) && !has[r.IIF][r.Family]
+	}
+	for _, l := range links {
+		if isVeth(l, network) && (len(has[l.Name]) == 0 || lost[l.Name]) {
+			if _, err := node.LinkByName(l.Name); err == nil { // otherwise it has ended while the routes were listed
+				bare = append(bare, l)
+			}
 		}
 	}
-	return 0
+	return bare, nil
 }
 
-// Restore adds what the node needs to reach by IPv6 the pod in a namespace, and returns what
-// was missing. The caller must know what the ipam plugin answered to the pod's ADD: the pod
-// itself could name the address of another. Restore does not change the pod's links and its
-// part of the loop. The configuration must be validated.
-func Restore(node *nl.NS, network string, a plugin.Attachment, netns string, c Config, added *types100.Result) (done nl.Wiring, err error) {
-	s, err := open(newRequest(node, &plugin.Request[Config]{Network: network, Attachment: a, NetNS: netns, Config: c, Prev: added}))
-	if err != nil {
-		return nil, err
-	}
-	defer s.close()
-	p, _ := s.pair()
-	if err := s.reachable(p); err != nil {
-		return nil, err
-	}
-	rules, err := node.Rules()
-	if err != nil {
-		return nil, err
-	}
-	needs, err := s.needs6(p, tableOf6(rules, p.veth.Name))
-	for _, step := range needs {
-		if (nl.Wiring{step}).Check() == nil {
-			continue
-		}
-		if err := install(nl.Wiring{step}); err != nil {
-			return done, err
-		}
-		done = append(done, step)
-	}
-	return done, err
-}
-
-// reachable fails if the node has no IPv6, or if the namespace does not have the other end of
-// the pair.
-func (s *scene) reachable(p pair) error {
-	near, err1 := s.nodeNS.LinkByName(p.veth.Name)
-	far, err2 := s.podNS.LinkByName(p.veth.Peer)
-	switch {
-	case !s.node.has(nl.IPv6):
-		return fmt.Errorf("hostInterface: %s has no IPv6 address", s.Config.HostInterface)
-	case err1 != nil || err2 != nil || !s.nodeNS.IsPeer(near, s.podNS, far.Index):
-		return fmt.Errorf("the other end of %s is not in the namespace %s: %w", p.veth.Name, s.NetNS, errors.Join(err1, err2))
-	}
-	return nil
-}
-
-// needs6 is the node's part of IPv6 for a pod whose rule leads to a table; 0 is no rule. It is
-// nil with an error if the pod has another loop than the table shows.
-func (s *scene) needs6(p pair, table uint32) (needs nl.Wiring, err error) {
-	err = anyRight(s.Config.anyPair(p), func(p pair) error {
-		switch {
-		case p.loop == none && table != 0:
-			return errLooped
-		case p.loop != none && table == 0:
-			return fmt.Errorf("%s has no rule for service loop %q", p.veth.Name, p.loop)
-		}
-		w := s.wiring(p, s.node.primaries(), table)
-		needs = slices.DeleteFunc(w, func(step nl.Step) bool { return step.NS != s.nodeNS || !ofIPv6(step.Object) })
-		return slices.DeleteFunc(steps(s.podNS, podLoop(s.request, p, 0)), minor).Check()
-	})
-	if err != nil {
-		return nil, err
-	}
-	return needs, nil
-}
-
-// ofIPv6 reports whether an object on the node is for a pod's IPv6 alone.
-func ofIPv6(o nl.Object) bool {
-	switch o := o.(type) {
-	case nl.Route:
-		return o.Dst.Addr().Is6()
-	case nl.Neigh:
-		return o.Addr.Is6()
-	case nl.Rule:
-		return o.Family == nl.IPv6 || o.To.Addr().Is6()
-	case nl.Sysctl:
-		return strings.HasSuffix(o.Key, "/disable_ipv6")
-	}
-	return false
-}
+// ofPod reports whether a rule is the one that leads to a pod's table.
+func ofPod(r nl.Rule) bool { return r.Pref == prefPod && r.Protocol == nl.RouteProtocol }

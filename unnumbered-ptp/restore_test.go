@@ -4,7 +4,10 @@
 package ptp_test
 
 import (
+	"fmt"
 	"net/netip"
+	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -31,68 +34,117 @@ func only6(res *types100.Result) {
 	res.IPs, res.Routes = res.IPs[1:], res.Routes[1:]
 }
 
-// restore restores what the node needs to reach a disconnected pod.
-func (f *fabric) restore(p *pod) (w nl.Wiring, err error) {
-	r := p.request
-	return w, f.node.Do(func() error {
-		w, err = ptp.Restore(f.node, r.Network, r.Attachment, r.NetNS, r.Config, r.Prev)
-		return err
-	})
+// missing is what a pod lacks.
+func (f *fabric) missing(p *pod) (l ptp.Loss) {
+	f.t.Helper()
+	must(f.t, f.node.Do(func() (err error) { l, err = ptp.Missing(f.node, &p.request); return err }))
+	return l
 }
 
-// TestRestore disables IPv6 on the node and enables it again. After the restore, everything
-// works for the pods as before.
+// restore restores what the node lacks.
+func (f *fabric) restore(l ptp.Loss) (w nl.Wiring, err error) {
+	return w, f.node.Do(func() error { w, err = ptp.Restore(f.node, l); return err })
+}
+
+// run runs a command of the shell in a namespace.
+func run(t *testing.T, n *nl.NS, command string) {
+	t.Helper()
+	must(t, n.Do(func() error {
+		if out, err := exec.Command("sh", "-c", command).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", command, err, out)
+		}
+		return nil
+	}))
+}
+
+// TestRestore takes from the node what belongs to a pod, as other programs and the kernel do. CHECK and Missing find it. Restore puts
+// all of it back, and then calls of a Service by each family succeed as before. Nothing is left to restore.
 func TestRestore(t *testing.T) {
 	for _, loop := range loopsOfAll {
-		for name, family := range map[string]func(*types100.Result){"dual": dual, "IPv6 alone": only6} {
-			t.Run(loop+" "+name, func(t *testing.T) {
-				f := newFabric(t)
-				f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
-				serve(t, f.other, ":8080")
-				p := f.configured(f.pod("pod1", pod1Addr, family), func(c *ptp.Config) { atNode(c); c.ServiceLoop = loop })
-				four := f.pod("pod2", pod2Addr)
-				must(t, f.ADD(p))
-				must(t, f.ADD(four))
-				if loop != "none" {
-					p.request.Config.ServiceLoop = "" // it is what it is
-				}
-				before := nltest.Dump(t, f.node)
-				disconnected := func(want int) {
-					t.Helper()
-					own := ptp.VethName("net", p.request.Attachment)
-					links, err := ptp.Disconnected(f.node, "net", func(veth string) bool { return loop == "none" && veth == own })
-					if err != nil || len(links) != want || want == 1 && links[0].Name != own {
-						t.Errorf("disconnected: %v, %v; want %d", links, err, want)
-					}
-				}
-				served := func() error {
-					_, err := call(p.NS, "tcp6", dialled("tcp6", "172.20.0.10:80"))
-					return err
-				}
-				must(t, served())
-				disconnected(0)
-				f.offAndOn()
-				disconnected(1)
-				if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), "ip -6 route") {
-					t.Errorf("CHECK does not miss the routes: %v", err)
-				}
-				for _, n := range []int{1, 0} { // something, then nothing
-					w, err := f.restore(p)
-					must(t, err)
-					if min(len(w), 1) != n {
-						t.Errorf("put back: %v", w)
-					}
-				}
-				disconnected(0)
-				same(t, "the node", before, nltest.Dump(t, f.node))
-				must(t, f.CHECK(p))
-				must(t, served())
-			})
+		for name, family := range map[string]func(*types100.Result){"IPv4": nil, "dual": dual, "IPv6 alone": only6} {
+			t.Run(loop+" "+name, func(t *testing.T) { testRestore(t, loop, family) })
 		}
 	}
 }
 
-// TestRestoreNot restores nothing while IPv6 is disabled, and nothing by the namespace of
+func testRestore(t *testing.T, loop string, family func(*types100.Result)) {
+	f := newFabric(t)
+	f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
+	serve(t, f.other, ":8080")
+	p := f.pod("pod1", pod1Addr)
+	if family != nil {
+		p = f.pod("pod3", pod3Addr, family)
+	}
+	p = f.configured(p, func(c *ptp.Config) { atNode(c); c.ServiceLoop = loop })
+	other := f.pod("pod2", pod2Addr)
+	must(t, f.ADD(p))
+	must(t, f.ADD(other))
+	if loop != "none" {
+		p.request.Config.ServiceLoop = "" // it is what it is
+	}
+	veth := ptp.VethName("net", p.request.Attachment)
+	served := func() {
+		t.Helper()
+		for _, c := range p.request.Prev.IPs {
+			network := "tcp4"
+			if c.Address.IP.To4() == nil {
+				network = "tcp6"
+			}
+			_, err := call(p.NS, network, dialled(network, "172.20.0.10:80"))
+			must(t, err)
+		}
+	}
+	state := func() string { // the order of rules of one priority does not matter
+		lines := strings.Split(nltest.Dump(t, f.node, p.NS), "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	before := state()
+	served()
+	if l := f.missing(p); !l.None() {
+		t.Fatalf("of what is there it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
+	}
+	for name, lose := range map[string]func(){
+		"IPv6 off and on": f.offAndOn,
+		"down and up":     func() { run(t, f.node, "ip link set "+veth+" down"); run(t, f.node, "ip link set "+veth+" up") },
+		"down":            func() { run(t, f.node, "ip link set "+veth+" down") },
+		"routes": func() {
+			run(t, f.node, "ip route flush dev "+veth+" table all")
+			run(t, f.node, "ip -6 route flush dev "+veth+" table all proto 72")
+		},
+		"rules":      func() { must(t, f.node.DelRules(veth)) },
+		"neighbours": func() { run(t, f.node, "ip neigh flush dev "+veth+" nud permanent") },
+		"all of ours": func() {
+			must(t, f.node.DelRules(veth))
+			run(t, f.node, "ip link set "+veth+" down")
+			run(t, f.node, "ip link set "+veth+" up")
+		},
+	} {
+		lose()
+		if state() == before {
+			continue // the pod does not have this
+		}
+		if f.CHECK(p) == nil {
+			t.Errorf("%s: CHECK is content", name)
+		}
+		l := f.missing(p)
+		if !l.Serious() || len(l.Pod) > 0 || l.Changed != nil {
+			t.Errorf("%s: it misses %v, %v, %v", name, l.Node, l.Pod, l.Changed)
+		}
+		done, err := f.restore(l)
+		if err != nil || len(done) != len(l.Node) {
+			t.Errorf("%s: restored %v; %v", name, done, err)
+		}
+		same(t, name, before, state())
+		if l := f.missing(p); !l.None() {
+			t.Errorf("%s: after that it misses %v, %v, %v", name, l.Node, l.Pod, l.Changed)
+		}
+		must(t, f.CHECK(p))
+		served()
+	}
+}
+
+// TestRestoreNot restores nothing of IPv6 while IPv6 is disabled, and nothing by the namespace of
 // another pod.
 func TestRestoreNot(t *testing.T) {
 	f := newFabric(t)
@@ -100,12 +152,60 @@ func TestRestoreNot(t *testing.T) {
 	must(t, f.ADD(p))
 	must(t, f.ADD(q))
 	f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/all/disable_ipv6", Value: "1"})
-	if w, err := f.restore(p); err == nil || !strings.Contains(err.Error(), "eth0 has no IPv6 address") {
-		t.Errorf("without IPv6: %v, %v", w, err)
+	if l := f.missing(p); len(l.Node) > 0 || l.Changed == nil || !strings.Contains(l.Changed.Error(), "eth0 has no IPv6 address") {
+		t.Errorf("without IPv6: %v, %v", l.Node, l.Changed)
 	}
 	f.offAndOn()
 	p.request.NetNS = q.request.NetNS
-	if w, err := f.restore(p); err == nil || !strings.Contains(err.Error(), "is not in the namespace") {
-		t.Errorf("by another pod's namespace: %v, %v", w, err)
+	if l, err := ptp.Missing(f.node, &p.request); err == nil || !strings.Contains(err.Error(), "is not in the namespace") {
+		t.Errorf("by another pod's namespace: %v, %v", l, err)
+	}
+}
+
+// TestCheckPod changes the pod's own namespace. CHECK and Missing name each change, and nothing is restored there.
+func TestCheckPod(t *testing.T) {
+	for name, x := range map[string]struct{ lose, want string }{
+		"default route":          {"ip route del default", "ip route add default via 10.0.9.10 dev eth1"},
+		"another default route":  {"ip route replace default via 10.0.1.1 dev eth0 onlink", "ip route add default via 10.0.9.10 dev eth1"},
+		"route to the node":      {"ip route del 10.0.9.10", "ip route add 10.0.9.10/32 dev eth1"},
+		"IPv6 route to the node": {"ip -6 route del fd00:0:9::10", "ip -6 route add fd00:0:9::10/128 dev eth1"},
+		"neighbour":              {"ip neigh del 10.0.9.10 dev eth1", "ip neigh add 10.0.9.10"},
+		"metadata":               {"ip route del prohibit 169.254.169.254", "ip route add prohibit 169.254.169.254/32"},
+		"metadata of IPv6":       {"ip -6 route del fd00:ec2::254", "ip -6 route add prohibit fd00:ec2::254/128"},
+		"ports":                  {"sysctl -qw \"net.ipv4.ip_local_port_range=49152 65535\"", "sysctl -w net.ipv4.ip_local_port_range"},
+		"reserved ports":         {"sysctl -qw net.ipv4.ip_local_reserved_ports=1 \"net.ipv4.ip_local_port_range=1024 65535\"", "sysctl -w net.ipv4.ip_local_reserved_ports"},
+		"loop":                   {"tc filter del dev eth1 ingress", "tc qdisc add dev eth1"},
+		"end of the pair":        {"ip link set eth1 down", "ip link set eth1 up"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.configured(f.pod("pod1", pod1Addr, dual), func(c *ptp.Config) { c.BlockInstanceMetadata = new(true) })
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			run(t, p.NS, x.lose)
+			l := f.missing(p)
+			var named []string
+			for _, fault := range l.Pod {
+				named = append(named, fault.Error())
+			}
+			if got := strings.Join(named, "\n"); !strings.Contains(got, x.want) || len(l.Node) > 0 {
+				t.Errorf("it misses on the node %v, in the pod\n%s", l.Node, got)
+			}
+			if f.CHECK(p) == nil {
+				t.Error("CHECK is content")
+			}
+		})
+	}
+}
+
+// TestCheckPodChosen has a pod that has chosen the ports of its own connections. The runtime writes them after the ADD, and replaces
+// our list. CHECK is content as long as the pod cannot use the loop's ports by that.
+func TestCheckPodChosen(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	run(t, p.NS, "sysctl -qw net.ipv4.ip_local_reserved_ports=30080 \"net.ipv4.ip_local_port_range=10000 49151\"")
+	must(t, f.CHECK(p))
+	if l := f.missing(p); !l.None() {
+		t.Errorf("it misses %v, %v, %v", l.Node, l.Pod, l.Changed)
 	}
 }

@@ -43,6 +43,22 @@ func (s *scene) table(p pair, before bool) (uint32, error) {
 	return 0, err
 }
 
+// tableAsMade is the routing table that a pod has. Its rule shows the table, or else a route of the table.
+func (s *scene) tableAsMade(p pair) (uint32, error) {
+	rules, err := s.nodeNS.Rules()
+	if err != nil {
+		return 0, err
+	}
+	i := slices.IndexFunc(rules, func(r nl.Rule) bool { return ofPod(r) && r.IIF == p.veth.Name })
+	switch {
+	case i < 0:
+		return s.table(p, true)
+	case p.loop == none:
+		return 0, fmt.Errorf("%s has a service loop, by table %d: %w", p.veth.Name, rules[i].Table, errLooped)
+	}
+	return rules[i].Table, nil
+}
+
 // errLooped is about a pod that must not have a service loop any more, and has one.
 var errLooped = errors.New(`the pod was made before serviceLoop was "none": delete it, and its controller makes a new one`)
 

@@ -49,15 +49,15 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	return r
 }
 
-// Recall returns again what the plugin answered to the ADD of a lease's owner. It uses the
+// Recall returns again what the plugin answered to the ADD of a lease's owner, which has these addresses. It uses the
 // registry and the configuration. It does not know what the pod's annotations asked for.
-func Recall(s *registry.State, l registry.Lease, c *Config) (*types100.Result, error) {
+func Recall(s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config) (*types100.Result, error) {
 	policy, err := c.Choose(plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName})
 	if err != nil {
 		return nil, err
 	}
 	e := s.ENIs[l.ENI]
-	return Allocation{Addrs: s.HeldBy(l.Key, l.NIC), ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
+	return Allocation{Addrs: addrs, ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}.Result(e.Link, policy), nil
 }
 
 // join adds a further interface to a result: its ENI's link, and its addresses with their

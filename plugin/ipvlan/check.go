@@ -4,9 +4,11 @@
 package ipvlan
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
@@ -15,72 +17,144 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// check compares the interfaces and their addresses with prevResult, and the rules and tables of
-// further NICs. It does not compare the routes of the main table, which a later plugin may have
-// changed (CNI specification, CHECK).
+// check compares the interfaces, their addresses and their routes with prevResult.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	if err := hasInterface(r); err != nil {
 		return err
 	}
 	return nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
-		own := nl.PodGroup(r.Digest())
-		asked, err := r.Config.Requests(r.IfName)
-		if err != nil {
-			return err
+		faults, err := Faults(r, node, pod)
+		for _, f := range faults {
+			err = errors.Join(err, f)
 		}
-		further := false
-		for i, n := range plugin.NICs(r.Prev, r.IfName) {
-			s := slave{link: nl.IPVlan{Name: n.Name, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}, ips: n.IPs}
-			if i == 0 {
-				s.link.Master = r.Config.Master
-			}
-			if exclusive(asked, i) {
-				s.mac = n.MAC
-			}
-			l, err := pod.LinkByName(n.Name)
-			further = further || err == nil && nl.Attachment(l.Group) == nl.FurtherGroup(own)
-			if further || i > 0 {
-				s.table = nl.FurtherTable(own, i)
-			}
-			if err := s.check(node, pod); err != nil {
-				return err
-			}
-			if err := s.guard(node, nl.Guard{Index: l.Peer, MAC: l.MAC}).Check(); err != nil {
-				return err
-			}
-			if err == nil && n.MAC != "" && l.MAC != n.MAC {
-				err = fmt.Errorf("%s has the MAC address %s, not %s", n.Name, l.MAC, n.MAC)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
+		return errors.Join(err, guarded(r, node, pod))
 	})
 }
 
-// check compares one NIC with what it should be.
-func (s slave) check(node, pod *nl.NS) error {
-	w := nl.Wiring{{NS: node, Object: s.object()}}
+// guarded fails if the master of a slave accepts what slaves send to the node as if from the VPC. The guard is of the ENI, and no part of
+// the pod's list: doctor and repair look at each ENI once.
+func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
+	asked, err := r.Config.Requests(r.IfName)
+	if err != nil {
+		return err
+	}
+	for i, n := range plugin.NICs(r.Prev, r.IfName) {
+		s := slave{link: nl.IPVlan{Name: n.Name}}
+		if exclusive(asked, i) {
+			s.mac = n.MAC
+		}
+		l, err := pod.LinkByName(n.Name)
+		if err != nil {
+			continue // a fault of the pod's list
+		}
+		if err := s.guard(node, nl.Guard{Index: l.Peer, MAC: l.MAC}).Check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Faults lists what the pod of an attachment lacks of what prevResult has, and what is wrong.
+func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err error) {
+	own := nl.PodGroup(r.Digest())
+	asked, err := r.Config.Requests(r.IfName)
+	if err != nil {
+		return nil, err
+	}
+	forget, err := pod.List("")
+	if err != nil {
+		return nil, err
+	}
+	defer forget()
+	further := false
+	for i, n := range plugin.NICs(r.Prev, r.IfName) {
+		s := slave{link: nl.IPVlan{Name: n.Name, NS: pod, Mode: r.Config.Mode, MTU: r.Config.MTU}, ips: n.IPs}
+		if i == 0 {
+			s.link.Master = r.Config.Master
+		}
+		if exclusive(asked, i) {
+			s.mac = n.MAC
+		}
+		l, err := pod.LinkByName(n.Name)
+		further = further || err == nil && nl.Attachment(l.Group) == nl.FurtherGroup(own)
+		if further || i > 0 {
+			s.table = nl.FurtherTable(own, i)
+		}
+		if err == nil && n.MAC != "" && l.MAC != n.MAC {
+			err = fmt.Errorf("%s has the MAC address %s, not %s", n.Name, l.MAC, n.MAC)
+		}
+		if err != nil {
+			faults = append(faults, nl.Fault{Step: nl.Step{NS: pod, Object: nl.Up{Dev: n.Name}}, Wrong: err})
+			continue
+		}
+		w, err := s.needs(r, node, pod)
+		if err != nil {
+			return faults, err
+		}
+		faults = append(faults, w.Faults()...)
+	}
+	return faults, nil
+}
+
+// needs is the list of one NIC's ADD without what only has an effect in the ADD, and without what a later plugin may have changed. No
+// NIC has another address, which would be another pod's, and none listens to routers.
+func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
+	s.link.Only = []netip.Addr{}
+	var addrs []nl.Object
+	v6 := false
 	for i, c := range s.ips {
 		p, ok := plugin.Prefix(c.Address)
 		if !ok {
-			return fmt.Errorf("prevResult: address %d of %s is no address", i, s.link.Name)
+			return nil, fmt.Errorf("prevResult: address %d of %s is no address", i, s.link.Name)
 		}
-		w = append(w, nl.Step{NS: pod, Object: nl.Addr{Prefix: p, Dev: s.link.Name}})
-		if v6 := p.Addr().Is6(); v6 && !slices.ContainsFunc(w, isMTU6) {
-			w = append(w, nl.Step{NS: pod, Object: nl.MTU6{Dev: s.link.Name}})
-		}
+		s.link.Only = append(s.link.Only, p.Addr())
+		addrs = append(addrs, nl.Addr{Prefix: p, Dev: s.link.Name})
+		v6 = v6 || p.Addr().Is6()
+	}
+	w = nl.Wiring{{NS: node, Object: s.object()}}
+	objects := append([]nl.Object{s.deaf()}, addrs...)
+	if v6 {
+		objects = append(objects, nl.MTU6{Dev: s.link.Name})
 	}
 	if s.table != 0 {
-		for _, o := range s.further() {
-			w = append(w, nl.Step{NS: pod, Object: o})
+		objects = append(objects, s.further()...)
+	} else {
+		needed, err := s.needsRoutes(r, pod)
+		if err != nil {
+			return nil, err
 		}
+		objects = append(objects, needed...)
 	}
-	return w.Check()
+	for _, o := range objects {
+		w = append(w, nl.Step{NS: pod, Object: o})
+	}
+	return w, nil
 }
 
-func isMTU6(s nl.Step) bool { _, is := s.Object.(nl.MTU6); return is }
+// needsRoutes are the routes of prevResult. A later plugin may lead a destination elsewhere, by another link or from another table.
+// unnumbered-ptp leads some by the veth pair, and never all of IPv6.
+func (s slave) needsRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
+	all, err := pod.Routes(nl.RouteFilter{})
+	if err != nil {
+		return nil, err
+	}
+	for _, route := range routes(&types100.Result{IPs: s.ips, Routes: r.Prev.Routes}, prefixes(s.ips), s.link.Name) {
+		elsewhere := func(o nl.Route) bool {
+			inPlace := o.Table == cmp.Or(route.Table, nl.MainTable)
+			switch {
+			case o.Dst != route.Dst || o.Dev == "":
+				return false
+			case o.Dev == s.link.Name:
+				return o.Via == route.Via && !inPlace
+			}
+			return inPlace && (route.Dst.Bits() > 0 || o.Dev != r.Config.ContainerInterface)
+		}
+		if !slices.ContainsFunc(all, elsewhere) {
+			needed = append(needed, route)
+		}
+	}
+	return needed, nil
+}
 
 // hasInterface fails if prevResult does not have the interface that ADD made.
 func hasInterface(r *plugin.Request[Config]) error {

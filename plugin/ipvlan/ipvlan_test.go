@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
@@ -101,14 +102,18 @@ func TestLifecycle(t *testing.T) {
 			}
 			nltest.Golden(t, "pod-"+name, nltest.Dump(t, pod), *update)
 			during := dump()
-			// Later plugins add interfaces of theirs, and take routes away.
+			// Later plugins add interfaces of theirs, and lead destinations elsewhere.
 			res.Interfaces = append(res.Interfaces, &types100.Interface{Name: "veth1"}, &types100.Interface{Name: "eth1", Sandbox: r.NetNS})
 			b.must(b.CHECK(r, res))
 			_, err = b.ADD(r)
 			b.must(err)
 			b.same("the second ADD changed something", during, dump())
-			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: netip.MustParsePrefix("10.0.0.0/16"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"}}}.Del())
+			vpc := netip.MustParsePrefix("10.0.0.0/16")
+			b.must(nl.Wiring{{NS: b.vpc, Object: nl.Veth{Name: "net9", Peer: "net1", PeerNS: pod}}}.Add())
+			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: vpc, Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"}}}.Del())
+			b.must(nl.Wiring{{NS: pod, Object: nl.Route{Dst: vpc, Dev: "net1"}}}.Add())
 			b.must(b.CHECK(r, res))
+			b.must(nl.Wiring{{NS: b.vpc, Object: nl.Veth{Name: "net9"}}}.Del())
 			r.Prev = res // as DEL gets it
 			b.must(b.DEL(r))
 			b.same("DEL left something", before, dump())
@@ -117,6 +122,33 @@ func TestLifecycle(t *testing.T) {
 			}
 			b.must(b.DEL(r))
 			b.same("the second DEL changed something", before, dump())
+		})
+	}
+}
+
+// TestCheckFinds changes one thing in the pod. CHECK names it.
+func TestCheckFinds(t *testing.T) {
+	for name, x := range map[string]struct{ change, want string }{
+		"route":          {"ip route del 10.0.0.0/16", "pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
+		"another way":    {"ip route replace 10.0.0.0/16 via 10.0.1.7 dev eth0", "pod: ip route add 10.0.0.0/16 via 10.0.1.1 dev eth0: there is no such route"},
+		"another link":   {"ip link add other type dummy; ip link set other up; ip -6 route replace default dev other; ip link set other name eth1", "pod: ip -6 route add default via fe80:ec2::1 dev eth0: there is no such route"},
+		"address":        {"ip addr del 10.0.1.20/24 dev eth0", "pod: ip addr add 10.0.1.20/24 dev eth0"},
+		"another's":      {"ip addr add 10.0.1.77/32 dev eth0", "eth0 has the address 10.0.1.77, too"},
+		"advertisements": {"sysctl -qw net.ipv6.conf.eth0.accept_ra=1", "pod: sysctl -w net.ipv6.conf.eth0.accept_ra=0: the value is 1"},
+		"down":           {"ip link set eth0 down", "the link is down"},
+		"gone":           {"ip link del eth0", "pod: ip link set eth0 up: link eth0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			r, pod := b.pod(`{}`, [2]string{"10.0.1.20/24", "10.0.1.1"}, [2]string{"fd00:0:0:1::20/64", "fe80:ec2::1"})
+			r.Prev.Routes = append(r.Prev.Routes, &types.Route{Dst: cidr("::/0"), GW: net.ParseIP("fe80:ec2::1")})
+			res, err := b.ADD(r)
+			b.must(err)
+			b.must(b.CHECK(r, res))
+			b.must(pod.Do(func() error { return exec.Command("sh", "-c", x.change).Run() }))
+			if err := b.CHECK(r, res); err == nil || !strings.Contains(err.Error(), x.want) {
+				t.Errorf("CHECK: %v", err)
+			}
 		})
 	}
 }

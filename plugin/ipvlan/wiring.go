@@ -44,9 +44,7 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	w := append(s.guard(node, nl.Guard{Link: s.link.Master}), nl.Step{NS: node, Object: s.object()})
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	conf := "net/ipv6/conf/" + s.link.Name + "/"
-	// The pod has the routes of the result, and none that routers advertise, or pods that claim to
-	// be routers. Without addresses of IPv6, it would get some that way.
-	deaf := nl.Sysctl{Key: conf + "accept_ra", Value: "0", Optional: !v6}
+	deaf := s.deaf()
 	if v6 {
 		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole
 		// namespace disables it on lo, too.
@@ -85,6 +83,13 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 		return nil
 	}
 	return nl.Wiring{{NS: node, Object: g}}
+}
+
+// deaf is that the NIC does not listen to routers. The pod has the routes of the result, and none that routers advertise, or pods that
+// claim to be routers. Without addresses of IPv6, it would get some that way.
+func (s slave) deaf() nl.Sysctl {
+	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
+	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}
 }
 
 // object is the link: a slave of the ENI's link, or that link itself.

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
@@ -19,13 +20,17 @@ import (
 // add rules for packets from one of these addresses. The rules lead to a table without routes
 // to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
-	pods, err := p.podRoutes()
+	rules, err := p.pool.Host.Rules()
 	if err != nil {
 		return nil, err
 	}
+	found := p.withoutMain(rules)
+	pods, err := p.podRoutes()
+	if err != nil || len(found) > 0 { // then that is the cause of all else
+		return found, err
+	}
 	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
 	var hosts []string
-	var found []Finding
 	for _, n := range networks {
 		host := n.Pair.HostInterface
 		if slices.Contains(hosts, host) {
@@ -37,7 +42,7 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 			return found, err
 		}
 		for _, a := range own {
-			astray, err := p.astray(a.Prefix.Addr(), pods)
+			astray, err := p.astray(a.Prefix.Addr(), pods, rules)
 			if err != nil {
 				return found, err
 			}
@@ -47,23 +52,52 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// podRoutes returns the node's routes to the addresses of its pods.
+// withoutMain finds that no rule leads everything to the main table. The kernel makes that rule once, and "ip rule flush" deletes it.
+// A node without any rule of a family does not have the family.
+func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
+	for _, f := range nl.Families {
+		var some, leads bool
+		for _, r := range rules {
+			some = some || r.Family == f
+			r.Pref, r.Protocol = 0, 0
+			leads = leads || r == nl.Rule{Family: f, Table: nl.MainTable}
+		}
+		if main := (nl.Rule{Pref: prefMain, Family: f, Table: nl.MainTable}); some && !leads {
+			found = append(found, Finding{Severity: severe, About: f.String(),
+				Means: "no rule leads to the main table: another program or an operator has deleted the rules of the kernel (ip rule flush). The node reaches nothing by " + f.String(),
+				Do:    main.String() + "; then run " + cli.Name + " repair, which puts back the rules of pods", fix: p.apply(main)})
+		}
+	}
+	return found
+}
+
+// prefMain is the priority of the kernel's own rule for the main table.
+const prefMain = 32766
+
+// podRoutes returns the node's routes to the addresses of its pods, without those that the node itself has: checkAddresses finds these.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.pool.Host.Links()
 	if err != nil {
 		return nil, err
 	}
-	veths := map[string]bool{}
+	own, err := p.pool.Host.AllAddrs()
+	if err != nil {
+		return nil, err
+	}
+	veths, taken := map[string]bool{}, map[netip.Addr]bool{}
 	for _, l := range links {
 		veths[l.Name] = l.Group == nl.OwnGroup && l.Kind == "veth"
 	}
+	for _, a := range own {
+		taken[a] = true
+	}
 	routes, err := p.pool.Host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
-	return slices.DeleteFunc(routes, func(r nl.Route) bool { return !veths[r.Dev] || !r.Dst.IsSingleIP() }), err
+	return slices.DeleteFunc(routes, func(r nl.Route) bool { return !veths[r.Dev] || !r.Dst.IsSingleIP() || taken[r.Dst.Addr()] }), err
 }
 
 // astray looks for a pod to which the node's packets from the address do not leave by the
 // pod's veth.
-func (p *Node) astray(own netip.Addr, pods []nl.Route) ([]Finding, error) {
+func (p *Node) astray(own netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == own.Is6() && !own.IsLinkLocalUnicast() {
 			dev, err := p.pool.Host.Leaves(own, pod)
@@ -71,8 +105,7 @@ func (p *Node) astray(own netip.Addr, pods []nl.Route) ([]Finding, error) {
 				return nil, err
 			}
 			if dev != r.Dev {
-				a, err := p.strays(own, dev, r)
-				return []Finding{a}, err
+				return []Finding{p.strays(own, dev, r, rules)}, nil
 			}
 		}
 	}
@@ -80,15 +113,18 @@ func (p *Node) astray(own netip.Addr, pods []nl.Route) ([]Finding, error) {
 }
 
 // strays returns the finding that the node's packets from own to a pod leave by another link.
-func (p *Node) strays(own netip.Addr, dev string, r nl.Route) (Finding, error) {
-	pref, err := p.beforeOthers()
+func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
 	ip, bits := "ip", 31
 	if own.Is6() {
 		ip, bits = "ip -6", 127
 	}
 	a := Finding{Severity: warning, About: own.String(),
-		Means: fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, because of a rule, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link")),
-		Do:    fmt.Sprintf("%s rule add pref %d iif lo lookup main suppress_prefixlength %d, also after a boot (docs/operations.md)", ip, pref, bits)}
+		Means: fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link")),
+		Do:    fmt.Sprintf("read what decides: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), own)}
+	if by, is := catches(own, rules); is {
+		a.Means = fmt.Sprintf("packets of the node from this address to the pod %s leave by %s, because of the rule %q, and not by the pod's veth: ", r.Dst.Addr(), cmp.Or(dev, "no link"), by)
+		a.Do = fmt.Sprintf("%s rule add pref %d iif lo lookup main suppress_prefixlength %d, also after a boot (docs/operations.md)", ip, beforeOthers(rules), bits)
+	}
 	switch {
 	case dev == "":
 		a.Severity = severe
@@ -99,7 +135,20 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route) (Finding, error) {
 	default:
 		a.Means += "they go through the VPC, where security groups may drop them"
 	}
-	return a, err
+	return a
+}
+
+// catches returns the first rule of another program before the main table that the node's packets from the address match.
+func catches(own netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
+	for _, r := range rules {
+		if r.Family != nl.FamilyOf(own) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable || r.Pref >= prefMain {
+			continue
+		}
+		if (r.IIF == "" || r.IIF == "lo") && (!r.From.IsValid() || r.From.Contains(own)) != r.Not {
+			return r, true
+		}
+	}
+	return nl.Rule{}, false
 }
 
 // checksSource reports whether the kernel checks the source of packets from a link. The
@@ -114,13 +163,12 @@ func (p *Node) checksSource(dev string) bool {
 
 // beforeOthers returns the preference of a rule that comes before our rules and before all
 // others.
-func (p *Node) beforeOthers() (int, error) {
-	rules, err := p.pool.Host.Rules()
+func beforeOthers(rules []nl.Rule) int {
 	pref := 511 // that of NodePorts is 512
 	for _, r := range rules {
 		if r.Pref > 0 { // 0 is that of the table local
 			pref = min(pref, r.Pref-1)
 		}
 	}
-	return pref, err
+	return pref
 }

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -67,7 +68,7 @@ var checks = []Check{
 	{"others", "ENIs that others have attached and that serve no pods", (*Node).checkOthers, false},
 	{"addresses", "addresses of pods on the node's links", (*Node).checkAddresses, false},
 	{"rules", "rules of others that catch packets of pods", (*Node).checkRules, false},
-	{"leftovers", "rules of pods that are gone, and what running pods have lost", (*Node).checkLeftovers, false},
+	{"leftovers", "rules of pods that are gone, and what running pods have lost, on the node and in the pod", (*Node).checkLeftovers, false},
 	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, false},
 	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, false},
 	{"proxy", "the mode of kube-proxy", (*Node).checkProxy, false},
@@ -108,6 +109,8 @@ type Node struct {
 	pool  *ipam.Pool // nil for an image, like all that follows
 	state *registry.State
 	waits func(string) time.Duration
+
+	unreached bool // a finding says that this node does not reach EC2
 }
 
 // Open reads what several checks need: from the image at root, or from this node if root is
@@ -188,13 +191,27 @@ func (n *Node) make(ctx context.Context, c Check) []Finding {
 	defer cli.Working("check " + c.Name)()
 	found, err := c.look(n, ctx)
 	if err != nil {
-		found = append(found, Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
-			Do: "run it again: " + cli.Name + " doctor --check " + c.Name})
+		found = append(found, n.notMade(c, err))
 	}
 	for i := range found {
 		found[i].Check = c.Name
 	}
 	return found
+}
+
+// notMade is the finding that a check could not be made. That EC2 cannot be reached is an error, once: pods that need EC2 fail.
+func (n *Node) notMade(c Check, err error) Finding {
+	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
+		Do: "run it again: " + cli.Name + " doctor --check " + c.Name}
+	if !aws.Unreached(err) {
+		return f
+	}
+	if f.Do = "correct first that this node does not reach EC2"; !n.unreached {
+		n.unreached = true
+		f.Severity, f.Do = severe, aws.Hint(err)
+		f.Means = "this node does not reach EC2: pods that find no free address fail, and nothing is released. " + err.Error()
+	}
+	return f
 }
 
 // fixAll makes the fixes that the findings have.

@@ -8,89 +8,156 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lost looks for what the node has lost of what all pods share. It leaves out the sysctls,
-// which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
+// lost looks for what the node has lost of what all pods share, and for what each running pod has lost. It leaves out the
+// sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
 func (p *Node) lost() ([]Finding, error) {
 	networks, _ := conf.Networks(p.given)
 	var found []Finding
 	var failed error
 	for _, n := range networks {
+		pods, unknown, err := repair.LostBy(p.pool.Host, n, p.state)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("network %s: %w", n.Name, err))
+		}
+		named := map[string]bool{}
+		for _, l := range pods {
+			named[l.Veth] = len(l.Node) > 0
+			found = append(found, p.lostByPod(l)...)
+		}
+		for _, l := range unknown {
+			named[l.Name] = true
+			found = append(found, unknownPod(l))
+		}
 		w, err := repair.Lost(p.pool.Host, n)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("network %s: %w", n.Name, err))
 		}
 		for _, s := range w {
-			k, is := s.Object.(nl.Sysctl)
-			if !is || !slices.ContainsFunc(p.parameters(n.Pair), func(p parameter) bool { return p.Key == k.Key }) {
+			route, is := s.Object.(nl.Route)
+			if !(is && named[route.Dev] || p.isParameter(n, s)) {
 				found = append(found, p.lostOne(n, s))
 			}
-		}
-		unpaired, err := p.unpaired(n)
-		found, failed = append(found, unpaired...), errors.Join(failed, err)
-		withoutIPv6, err := repair.WithoutIPv6(p.pool.Host, n, p.state)
-		failed = errors.Join(failed, err)
-		for _, l := range withoutIPv6 {
-			found = append(found, p.withoutIPv6(n, l))
 		}
 	}
 	return found, failed
 }
 
-// unpaired finds running pods whose veth pairs were deleted.
-func (p *Node) unpaired(n conf.Network) (found []Finding, err error) {
-	if p.state == nil {
-		return nil, nil
-	}
-	lost, err := repair.Unpaired(p.pool.Host, n, p.state)
-	for _, l := range lost {
-		veth := ptp.VethName(n.Name, l.Attachment)
-		found = append(found, Finding{Severity: severe, About: veth + " of " + view.Owner(l),
-			Means: "somebody has deleted the veth pair of a running pod. The pod reaches the VPC, but neither its node, nor Services, nor the internet",
-			Do:    "run " + cli.Name + " repair, as cni-gc.timer does, or delete the pod",
-			fix: func(ctx context.Context) (string, error) {
-				_, err := repair.Pairs(ctx, p.pool.Host, n)
-				if _, e := p.pool.Host.LinkByName(veth); e == nil {
-					err = nil
-				}
-				return "put back " + veth, err
-			}})
-	}
-	return found, err
+// isParameter reports whether a step is a sysctl that checkSysctls checks.
+func (p *Node) isParameter(n conf.Network, s nl.Step) bool {
+	k, is := s.Object.(nl.Sysctl)
+	return is && slices.ContainsFunc(p.parameters(n.Pair), func(p parameter) bool { return p.Key == k.Key })
 }
 
-// withoutIPv6 returns the finding about a pod whose IPv6 the node has lost. The link is the
-// pod's.
-func (p *Node) withoutIPv6(n conf.Network, l nl.Link) Finding {
+// lostByPod returns the findings about one running pod.
+func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
+	about := l.Veth + " of " + l.Owner()
+	put := Finding{Severity: severe, About: about, Do: "run " + cli.Name + " repair, as cni-gc.timer does, or delete the pod", fix: p.repairPod(l)}
+	switch {
+	case l.Unpaired:
+		put.Means = "the veth pair of a running pod is gone. The pod reaches the VPC, but neither its node, nor Services, nor the internet"
+		found = append(found, put)
+	case len(l.Node) > 0:
+		put.Means = "the node has lost this of the pod's network: " + listed(l.Node) + ". " + unwired(l)
+		if !l.Serious() {
+			put.Severity = note
+		}
+		found = append(found, put)
+	}
+	const replace = "delete the pod: its controller makes a new one"
+	if l.Changed != nil {
+		found = append(found, Finding{Severity: severe, About: about, Means: "no program can put this back: " + oneLine(l.Changed), Do: replace})
+	}
+	if len(l.Pod) > 0 {
+		var lost []string
+		for _, f := range l.Pod {
+			lost = append(lost, oneLine(f))
+		}
+		found = append(found, Finding{Severity: severe, About: l.Owner(), Means: "this is missing or wrong in the pod's own namespace: " + strings.Join(lost, "; "),
+			Do: replace + ". Nothing is put back there: the pod's own programs may have changed it"})
+	}
+	return found
+}
+
+// unknownPod is the finding about a pod whose routes the node has lost, and nobody knows them. The link is the node's end of its pair.
+func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
-		Means: "the node has lost its IPv6 routes to the pod: somebody has disabled IPv6 on the node, and the kernel has removed all of them. Probes, Services and NodePorts fail by IPv6",
-		Do: "set net.ipv6.conf.all.disable_ipv6 to 0, and give " + n.Pair.HostInterface + " its IPv6 address. Then run " + cli.Name + " repair, as cni-gc.timer does. " +
-			"Delete pods that the registry does not know",
-		fix: func(ctx context.Context) (string, error) {
-			_, err := repair.IPv6(ctx, p.pool.Host, n)
-			left, err2 := repair.WithoutIPv6(p.pool.Host, n, p.state)
-			if err2 == nil && !slices.ContainsFunc(left, func(o nl.Link) bool { return o.Name == l.Name }) {
-				err = nil
+		Means: "the node has lost its routes to this pod, and nobody knows them: neither the registry nor the container runtime has the attachment. Node and pod do not reach each other",
+		Do:    "delete the pod: its controller makes a new one"}
+}
+
+// listed lists steps for people.
+func listed(w nl.Wiring) string {
+	var all []string
+	for _, s := range w {
+		all = append(all, repair.Brief(s.Object))
+	}
+	return strings.Join(all, "; ")
+}
+
+// oneLine is an error for people: a command of several lines is one line, and so are several errors.
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), "\n", "; ")), " ")
+}
+
+// unwired says what it means for a pod that the node has lost a part of its wiring.
+func unwired(l repair.Loss) string {
+	var services, source, cut bool
+	main := map[netip.Prefix]int{}
+	for _, s := range l.Node {
+		switch o := s.Object.(type) {
+		case nl.Up:
+			cut = true
+		case nl.Route:
+			if o.Table == 0 {
+				main[o.Dst]++
+			} else {
+				services = true
 			}
-			return "put back IPv6", err
-		}}
+			source = source || o.Src.IsValid()
+			cut = cut || main[o.Dst] > 1 || o.Table == 0 && o.Dst.Addr().Is6() // IPv6 has no spare route
+		case nl.Rule:
+			services = true
+		case nl.Neigh:
+			services = services || o.Addr.IsLinkLocalUnicast()
+			cut = cut || !o.Addr.IsLinkLocalUnicast()
+		}
+	}
+	switch {
+	case cut:
+		return "Node and pod do not reach each other: probes fail, and so do Services and the internet"
+	case services:
+		return "Calls of Services fail, or leave by the node and with its address, past the pod's security groups"
+	case source:
+		return "The spare route is there. By it, the node may send from the wrong address"
+	}
+	return "The pod works. It has less to spare"
+}
+
+// repairPod is a fix that puts back what the node has lost of a pod's network.
+func (p *Node) repairPod(l repair.Loss) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		did, err := l.Repair(ctx, p.pool.Host)
+		return "put back " + strings.Join(did, "; "), err
+	}
 }
 
 func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	a := Finding{Severity: severe, About: repair.Brief(s.Object), Means: "somebody has removed or changed it: pods reach only a part of the cluster",
 		Do: "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts it back, too", fix: p.repairNetwork(n, s)}
-	switch s.Object.(type) {
+	switch route := s.Object.(type) {
 	case nl.Route:
-		a.Means = "the pod's route was removed with the node's address. Until it is repaired, traffic may use the wrong source, and a pod of an older release gets no answer from Services"
+		a.Means = p.routeless(route)
 		a.Do = "run " + cli.Name + " repair, as cni-gc.timer does"
 		return a
 	case nl.Table:
@@ -107,6 +174,15 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 		a.Means = fmt.Sprintf("%v: its rules are there, and somebody has changed the rest. Pods may reach neither Services nor the internet", err)
 	}
 	return a
+}
+
+// routeless says what it means that the route to a pod is gone, which nobody else knows.
+func (p *Node) routeless(r nl.Route) string {
+	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
+	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
+		return "the node has lost its route to a pod, as when its own address goes and comes. The spare route is there. By it, the node may send from the wrong address"
+	}
+	return "the node has lost its routes to a pod. Node and pod do not reach each other: probes fail, and so do Services and the internet"
 }
 
 // repairNetwork is a fix that restores all that a network has lost, and with it this step. If

@@ -4,16 +4,21 @@
 package doctor
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
@@ -28,14 +33,17 @@ import (
 )
 
 // repairConflist takes a serviceLoop.
-const repairConflist = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1, "secGroupIds": [],
-	"ipFamilies": ["IPv4", "IPv6"], "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "serviceLoop": %q}]}`
+const repairConflist = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "ipFamilies": ["IPv4", "IPv6"]},
+	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true, "serviceLoop": %q}]}`
 
-// A dual is a node with a pod that has an address of each family.
+// A dual is a node with a pod that has an address of each family. Another plugin has made the pod's link to the VPC.
 type dual struct {
 	t        *testing.T
+	loop     string
 	node     *nl.NS
 	conflist string
+	cache    string // where the runtime keeps what it has told
 	registry *registry.Registry
 	owner    registry.Lease
 }
@@ -45,7 +53,10 @@ var own = nl.Addr{Prefix: netip.MustParsePrefix("fd00::10/64"), Dev: "eth0", NoD
 
 func newDual(t *testing.T, loop string) *dual {
 	nltest.Need(t, "nftables")
-	d := &dual{t: t, conflist: filepath.Join(t.TempDir(), "10.conflist")}
+	d := &dual{t: t, loop: loop, conflist: filepath.Join(t.TempDir(), "10.conflist"), cache: t.TempDir()}
+	were := repair.Caches
+	repair.Caches = []string{filepath.Join(d.cache, "none"), d.cache}
+	t.Cleanup(func() { repair.Caches = were })
 	d.node, _ = nltest.NS(t, "node")
 	pod, path := nltest.NS(t, "pod")
 	router, _ := nltest.NS(t, "router")
@@ -67,6 +78,8 @@ func newDual(t *testing.T, loop string) *dual {
 		PodNamespace: "default", PodName: "web", NetNS: path, ENI: "eni-1", Since: time.Now(),
 	}
 	want(t, d.registry.Update(t.Context(), d.lease))
+	_, link := d.running()
+	want(t, link.Add())
 	want(t, d.node.Do(d.add))
 	return d
 }
@@ -84,20 +97,46 @@ func (d *dual) lease(s *registry.State) error {
 	return nil
 }
 
-// add is the ADD of the pod, as far as it is the last plugin's.
-func (d *dual) add() error {
+// result is what ipam answers to the pod's ADD.
+func (d *dual) result() (n conf.Network, added *types100.Result) {
 	networks, err := conf.Networks(d.conflist)
 	want(d.t, err)
 	state, err := d.registry.View()
 	want(d.t, err)
 	config, err := conf.Decode(d.conflist, networks[0].IPAM)
 	want(d.t, err)
-	added, err := lease.Recall(state, d.owner, config)
+	added, err = lease.Recall(state, d.owner, state.HeldBy(d.owner.Key, 0), config)
 	want(d.t, err)
-	_, err = ptp.Commands().Add(d.t.Context(), &plugin.Request[ptp.Config]{
+	return networks[0], added
+}
+
+// add is the ADD of the pod, as far as it is the last plugin's.
+func (d *dual) add() error {
+	n, added := d.result()
+	_, err := ptp.Commands().Add(d.t.Context(), &plugin.Request[ptp.Config]{
 		Network: d.owner.Network, Attachment: d.owner.Attachment, NetNS: d.owner.NetNS,
-		Pod: plugin.Pod{Namespace: d.owner.PodNamespace, Name: d.owner.PodName}, Config: networks[0].Pair, Prev: added})
+		Pod: plugin.Pod{Namespace: d.owner.PodNamespace, Name: d.owner.PodName}, Config: n.Pair, Prev: added})
 	return err
+}
+
+// tell writes what a runtime keeps of the ADD.
+func (d *dual) tell(more map[string]any) {
+	_, added := d.result()
+	added.CNIVersion = "1.0.0"
+	config, err := os.ReadFile(d.conflist)
+	want(d.t, err)
+	told := map[string]any{"kind": "cniCacheV1", "containerId": "c1", "ifName": "eth0", "networkName": "pods", "netns": d.owner.NetNS,
+		"cniArgs": [][2]string{{"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", "web"}}, "config": config, "result": added}
+	maps.Copy(told, more)
+	text, err := json.Marshal(told)
+	want(d.t, err)
+	want(d.t, os.WriteFile(filepath.Join(d.cache, "pods-c1-eth0"), text, 0o600))
+}
+
+// settled makes the lease so old that the ADD has ended.
+func (d *dual) settled() {
+	d.owner.Since = time.Now().Add(-time.Hour)
+	want(d.t, d.registry.Update(d.t.Context(), d.lease))
 }
 
 // offAndOn disables IPv6 on the node and enables it again; the node gets its address back.
@@ -113,18 +152,160 @@ func (d *dual) repair() (did []string, err error) {
 	return did, err
 }
 
-// TestRepairIPv6: IPv6 is disabled on a node and enabled again. repair puts back from the registry
-// what the kernel has taken of a pod's, and so does doctor --fix; without a lease they say so.
-func TestRepairIPv6(t *testing.T) {
+// TestRepairPods takes from the node what belongs to a running pod, as other programs and the kernel do. doctor and repair find it, by
+// each of the sources that know the pod, and each puts all of it back.
+func TestRepairPods(t *testing.T) {
+	const veth = "$VETH"
+	losses := map[string]struct{ lose, means string }{
+		"rule":        {"ip rule del iif " + veth, "ip rule add pref 1024 iif " + veth + " lookup"},
+		"table":       {"ip route flush dev " + veth + " table $TABLE", "Calls of Services fail"},
+		"down and up": {"ip link set " + veth + " down; ip link set " + veth + " up", "Node and pod do not reach each other"},
+		"routes":      {"ip route del 10.0.1.5; ip route del 10.0.1.5 metric 4096", "Node and pod do not reach each other"},
+		"route":       {"ip route del 10.0.1.5", "The spare route is there"},
+		"neighbour":   {"ip neigh del 10.0.1.5 dev " + veth + "; ip route del 10.0.1.5", "Node and pod do not reach each other"},
+		"IPv6":        {"sysctl -qw net.ipv6.conf.all.disable_ipv6=1; sysctl -qw net.ipv6.conf.all.disable_ipv6=0; ip addr add fd00::10/64 dev eth0 nodad", "Node and pod do not reach each other"},
+	}
+	known := map[string]func(*dual){
+		"told, and young":          func(d *dual) { d.tell(nil) },
+		"told, without a registry": func(d *dual) { d.tell(nil); want(d.t, os.RemoveAll(registry.Dir())) },
+		"leased":                   (*dual).settled,
+		"rebuilt": func(d *dual) {
+			d.owner.Key, d.owner.PodName, d.owner.PodNamespace = registry.Key{}, "", ""
+			want(d.t, d.registry.Update(d.t.Context(), d.lease))
+		},
+	}
 	for _, loop := range []string{"", "none"} {
-		t.Run(loop, func(t *testing.T) { testIPv6(t, newDual(t, loop)) })
+		for how, know := range known {
+			t.Run(loop+" "+how, func(t *testing.T) {
+				d := newDual(t, loop)
+				name := ptp.VethName("pods", d.owner.Attachment)
+				know(d)
+				before := d.sorted()
+				for lost, x := range losses {
+					table := 256 + d.index(name)
+					script := strings.NewReplacer(veth, name, "$TABLE", strconv.Itoa(table)).Replace(x.lose)
+					d.repairs(lost, before, script, strings.ReplaceAll(x.means, veth, name))
+				}
+			})
+		}
 	}
 	d := newDual(t, "")
 	d.offAndOn()
 	want(t, d.registry.Update(t.Context(), func(s *registry.State) error { s.EndOf(d.owner.Key, time.Now(), time.Time{}); return nil }))
-	if did, err := d.repair(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "the registry has no lease with the address") {
+	if did, err := d.repair(); len(did) > 0 || err == nil || !strings.Contains(err.Error(), "nobody knows them") {
 		t.Errorf("without a lease: %v, %v", did, err)
 	}
+	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || !strings.Contains(found[0].Means, "nobody knows them") {
+		t.Errorf("without a lease: %v, %v", found, err)
+	}
+}
+
+// repairs runs a script that takes something from the node, and then either of doctor and repair.
+func (d *dual) repairs(lost, before, script, means string) {
+	t := d.t
+	t.Helper()
+	for _, by := range []string{"repair", "doctor"} {
+		_ = d.node.Do(func() error { return exec.Command("sh", "-c", script).Run() }) // the pod need not have all of it
+		if d.sorted() == before {
+			if d.loop == "" {
+				t.Errorf("%s: %s changes nothing", lost, script)
+			}
+			return
+		}
+		found, err := d.doctor().lost()
+		if err != nil || len(found) != 1 || found[0].Severity != severe || !strings.Contains(found[0].Means, means) {
+			t.Errorf("%s: doctor: %v, %v", lost, found, err)
+			return
+		}
+		if by == "doctor" {
+			want(t, d.node.Do(func() error { _, err := found[0].fix(t.Context()); return err }))
+		} else if did, err := d.repair(); err != nil || len(did) == 0 {
+			t.Errorf("%s: repair: %v, %v", lost, did, err)
+		}
+		if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(d.sorted(), "\n")); diff != "" {
+			t.Errorf("%s, %s: -before +after\n%s", lost, by, diff)
+		}
+	}
+	if did, err := d.repair(); len(did) > 0 || err != nil {
+		t.Errorf("%s: of what is there it has put back %v; %v", lost, did, err)
+	}
+}
+
+// doctor is a node for its checks.
+func (d *dual) doctor() *Node {
+	p := &Node{given: d.conflist, pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}}
+	var err error
+	if p.state, err = d.registry.View(); err != nil {
+		p.state = &registry.State{}
+	}
+	return p
+}
+
+// sorted is the state of the node. The order of rules of one priority does not matter.
+func (d *dual) sorted() string {
+	lines := strings.Split(nltest.Dump(d.t, d.node), "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// index is the index of a link of the node.
+func (d *dual) index(link string) int {
+	l, err := d.node.LinkByName(link)
+	want(d.t, err)
+	return l.Index
+}
+
+// TestRepairSpare: only the spare route is gone. That is no error, and repair puts it back.
+func TestRepairSpare(t *testing.T) {
+	d := newDual(t, "")
+	d.settled()
+	before := d.sorted()
+	want(t, d.node.Do(func() error { return exec.Command("ip", "route", "del", "10.0.1.5", "metric", "4096").Run() }))
+	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || found[0].Severity != note {
+		t.Errorf("doctor: %v, %v", found, err)
+	}
+	if did, err := d.repair(); err != nil || len(did) != 1 || d.sorted() != before {
+		t.Errorf("repair: %v, %v", did, err)
+	}
+}
+
+// TestRepairNotInPod: the pod has lost its default route. doctor names it, and repair leaves the pod's namespace as it is.
+func TestRepairNotInPod(t *testing.T) {
+	d := newDual(t, "")
+	d.tell(nil)
+	pod, _ := d.running()
+	want(t, pod.Do(func() error { return exec.Command("ip", "route", "del", "default").Run() }))
+	bare := nltest.Dump(t, pod)
+	found, err := d.doctor().lost()
+	if err != nil || len(found) != 1 || found[0].About != "default/web" || !strings.Contains(found[0].Means, "pod: ip route add default via 10.0.0.10 dev eth1") || found[0].fix != nil {
+		t.Errorf("doctor: %v, %v", found, err)
+	}
+	if did, err := d.repair(); err != nil || len(did) > 0 || nltest.Dump(t, pod) != bare {
+		t.Errorf("repair: %v, %v", did, err)
+	}
+}
+
+// TestRepairOthers: the runtime tells of a pod whose address another one has by now. Nobody puts back a way to it.
+func TestRepairOthers(t *testing.T) {
+	d := newDual(t, "")
+	d.tell(nil)
+	d.owner.ContainerID = "c2"
+	want(t, d.registry.Update(t.Context(), d.lease))
+	want(t, d.node.Do(func() error { return exec.Command("ip", "route", "del", "10.0.1.5").Run() }))
+	if did, err := repair.Node(t.Context(), filepath.Join(d.cache, "none.conflist")); len(did) > 0 || err == nil {
+		t.Errorf("without a conflist: %v, %v", did, err)
+	}
+	lost, _, err := repair.LostBy(d.node, must1(conf.Networks(d.conflist))[0], d.doctor().state)
+	if err != nil || len(lost) > 0 {
+		t.Errorf("lost: %v, %v", lost, err)
+	}
+}
+
+func must1[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 // TestRepairPair: somebody has deleted all that is ours on a node with a running pod. repair gives
@@ -141,11 +322,9 @@ func TestRepairPair(t *testing.T) {
 func TestRepairLimits(t *testing.T) {
 	d := newDual(t, "")
 	pod, _ := d.running()
-	dir := t.TempDir()
-	defer func(were []string) { repair.Caches = were }(repair.Caches)
-	repair.Caches = []string{filepath.Join(dir, "none"), dir}
-	want(t, os.WriteFile(filepath.Join(dir, "pods-c1-eth0"), []byte(`{"kind": "cniCacheV1", "containerId": "c1", "capabilityArgs":
-		{"bandwidth": {"ingressRate": 8000000, "ingressBurst": 4294967295, "egressRate": 0}, "io.kubernetes.cri.pod-annotations": {"a": "b"}}}`), 0o600))
+	d.tell(map[string]any{"capabilityArgs": map[string]any{
+		"bandwidth":                         map[string]any{"ingressRate": 8000000, "ingressBurst": 4294967295, "egressRate": 0},
+		"io.kubernetes.cri.pod-annotations": map[string]string{"a": "b"}}})
 	limit := nl.Limit{Devs: []string{"eth0", "eth1"}, Rate: 1000000, Burst: 128 << 10}
 	d.owner.Since = d.owner.Since.Add(-time.Hour)
 	want(t, d.registry.Update(t.Context(), d.lease))
@@ -157,6 +336,7 @@ func TestRepairLimits(t *testing.T) {
 	want(t, err)
 	capable := strings.Replace(string(text), `"serviceLoop"`, `"capabilities": {"bandwidth": true}, "serviceLoop"`, 1)
 	want(t, os.WriteFile(d.conflist, []byte(capable), 0o600))
+	d.tell(map[string]any{"capabilityArgs": map[string]any{"bandwidth": map[string]any{"ingressRate": 8000000, "ingressBurst": 4294967295}}})
 	want(t, d.node.DelGroup(nl.OwnGroup))
 	if _, err = d.repair(); err == nil {
 		err = limit.Check(pod)
@@ -166,15 +346,19 @@ func TestRepairLimits(t *testing.T) {
 	}
 }
 
-// running gives the pod its addresses, as the second plugin does.
-func (d *dual) running() (pod *nl.NS, addrs nl.Wiring) {
+// running opens the pod's namespace, and returns what the second plugin has made there.
+func (d *dual) running() (pod *nl.NS, link nl.Wiring) {
 	pod, err := nl.Open("pod", d.owner.NetNS)
 	want(d.t, err)
 	d.t.Cleanup(func() { pod.Close() })
-	addrs = nl.Wiring{{NS: pod, Object: nl.Addr{Prefix: netip.MustParsePrefix("10.0.1.5/24"), Dev: "eth0"}},
-		{NS: pod, Object: nl.Addr{Prefix: netip.MustParsePrefix("fd00:0:1::5/64"), Dev: "eth0", NoDAD: true}}}
-	want(d.t, addrs.Add())
-	return pod, addrs
+	p, gw4, gw6 := netip.MustParsePrefix, netip.MustParseAddr("10.0.1.1"), netip.MustParseAddr("fe80:ec2::1")
+	for _, o := range []nl.Object{
+		nl.Addr{Prefix: p("10.0.1.5/24"), Dev: "eth0"}, nl.Addr{Prefix: p("fd00:0:1::5/64"), Dev: "eth0", NoDAD: true},
+		nl.Route{Dst: p("10.0.0.0/16"), Via: gw4, Dev: "eth0"}, nl.Route{Dst: p("fd00::/48"), Via: gw6, Dev: "eth0"}, nl.Route{Dst: p("::/0"), Via: gw6, Dev: "eth0"},
+	} {
+		link = append(link, nl.Step{NS: pod, Object: o})
+	}
+	return pod, link
 }
 
 func testPair(t *testing.T, d *dual) {
@@ -197,15 +381,11 @@ func testPair(t *testing.T, d *dual) {
 		}
 	}
 	keeps("while the ADD may be under way")
-	d.owner.Since = d.owner.Since.Add(-time.Hour)
-	want(t, d.registry.Update(t.Context(), d.lease))
+	d.settled()
 	want(t, addrs.Del())
 	keeps("of a pod that has had its DEL")
 	want(t, addrs.Add())
-	registered, err := d.registry.View()
-	want(t, err)
-	p := &Node{given: d.conflist, pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}, state: registered}
-	if found, err := p.lost(); err != nil || len(found) != 1 || !strings.Contains(found[0].Means, "somebody has deleted the veth pair of a running pod") {
+	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || !strings.Contains(found[0].Means, "the veth pair of a running pod is gone") {
 		t.Errorf("doctor: %v, %v", found, err)
 	}
 	if did, err := d.repair(); err != nil || !slices.Equal(did, []string{"veth pair of default/web"}) {
@@ -213,36 +393,6 @@ func testPair(t *testing.T, d *dual) {
 	}
 	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(state(), "\n")); diff != "" {
 		t.Errorf("-before +after\n%s", diff)
-	}
-	if did, err := d.repair(); len(did) > 0 || err != nil {
-		t.Errorf("of what is there it has put back %v; %v", did, err)
-	}
-}
-
-func testIPv6(t *testing.T, d *dual) {
-	before := nltest.Dump(t, d.node)
-	state, err := d.registry.View()
-	want(t, err)
-	p := &Node{given: d.conflist, pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}, state: state}
-	for name, fix := range map[string]func(){
-		"repair": func() {
-			if did, err := d.repair(); err != nil || !slices.Equal(did, []string{"IPv6 of default/web"}) {
-				t.Errorf("repair: %v, %v", did, err)
-			}
-		},
-		"doctor": func() {
-			found, err := p.lost()
-			if err != nil || len(found) != 1 || !strings.Contains(found[0].Means, "IPv6") {
-				t.Fatalf("doctor: %v, %v", found, err)
-			}
-			want(t, d.node.Do(func() error { _, err := found[0].fix(t.Context()); return err }))
-		},
-	} {
-		d.offAndOn()
-		fix()
-		if d := cmp.Diff(strings.Split(before, "\n"), strings.Split(nltest.Dump(t, d.node), "\n")); d != "" {
-			t.Errorf("%s: -before +after\n%s", name, d)
-		}
 	}
 	if did, err := d.repair(); len(did) > 0 || err != nil {
 		t.Errorf("of what is there it has put back %v; %v", did, err)

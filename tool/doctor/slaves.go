@@ -20,8 +20,7 @@ import (
 
 // slaveConfig is what a network's conflist says about the links of pods. The check config finds what is wrong with it.
 func slaveConfig(n conf.Source) (c ipvlan.Config) {
-	list, _ := conf.Read(n.File)
-	_ = json.Unmarshal(list.Plugin(conf.TypeIPVlan), &c)
+	_ = json.Unmarshal(n.Plugin(conf.TypeIPVlan), &c)
 	return c
 }
 

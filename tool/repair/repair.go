@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package repair puts back what a node has lost of its pods' network: what serves all pods, the veth
-// pairs of running pods, and the routes to them. It knows what that was from the conflist, the registry and
-// the kernel, and asks neither EC2 nor the metadata service. It makes what an ADD would make, by the same code.
+// Package repair puts back what a node has lost of its pods' network: what serves all pods, and what belongs to one of them. It
+// knows what that was from the conflist, the registry, what the runtime keeps for the DEL, and the kernel. It asks neither EC2 nor
+// the metadata service. It makes what an ADD would make, by the same lists.
 package repair
 
 import (
@@ -28,7 +28,7 @@ func Node(ctx context.Context, config string) ([]string, error) {
 	defer host.Close()
 	networks, failed := conf.Networks(config)
 	for _, n := range networks {
-		for _, part := range []func(context.Context, *nl.NS, conf.Network) ([]string, error){shared, Pairs, IPv6} {
+		for _, part := range []func(context.Context, *nl.NS, conf.Network) ([]string, error){Pods, shared} {
 			repaired, err := part(ctx, host, n)
 			did, failed = append(did, repaired...), errors.Join(failed, err)
 		}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package repair
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// To compare a pod with the list of its ADD, one must know what the ADD was told. There are three sources, the best one first:
+//
+//   - What the runtime keeps for the DEL, see Caches: the configuration, the annotations and the answer of this very ADD. The ADD has
+//     ended then, so a pod of this second is compared, too. It outlives the registry.
+//   - The lease, and what the plugin answers to it by the configuration of now. An ADD may be under way for five minutes.
+//   - The alias of the node's end of the pair names the attachment, and a lease without a key its namespace and addresses. That is so
+//     after the registry was rebuilt, if no runtime keeps anything.
+//
+// Nobody asks the pod. It could name another's addresses.
+
+// settledAfter is how old a lease is whose ADD has ended, whatever became of it: no runtime
+// waits longer (containerd: 4 minutes).
+const settledAfter = 5 * time.Minute
+
+// An Attachment is one of a running pod, and what its ADD was told.
+type Attachment struct {
+	lease registry.Lease
+	pair  *plugin.Request[ptp.Config]
+	slave *plugin.Request[ipvlan.Config] // nil: nobody knows all that the plugin was told
+	// unlimited means that the pod may have had limits of its bandwidth, and nobody knows which.
+	unlimited bool
+}
+
+// attachments lists those of a network by their leases. unknown reports the node's end of a pair whose pod nobody knows.
+func attachments(host *nl.NS, n conf.Network, s *registry.State) (all []Attachment, unknown func(nl.Link) bool, failed error) {
+	leased, told := leasesOf(n.Name, s), tolds(n.Name)
+	links, err := host.Links()
+	if err != nil {
+		return nil, nil, err
+	}
+	known := map[string]bool{}
+	add := func(l registry.Lease, a Attachment, err error) {
+		known[ptp.VethName(n.Name, l.Attachment)] = true
+		if err == nil {
+			all = append(all, a)
+		}
+	}
+	for at, t := range told {
+		l, is := leased[at]
+		if !is {
+			l = t.lease()
+		}
+		if a, complete := fromTold(n, t, l, s); complete {
+			delete(leased, at)
+			add(l, a, nil)
+		}
+	}
+	for _, l := range leased {
+		if time.Since(l.Since) < settledAfter {
+			add(l, Attachment{}, errUnsettled)
+			continue
+		}
+		a, err := fromLease(n, l, s.HeldBy(l.Key, 0), s)
+		if err != nil {
+			failed = fmt.Errorf("network %s: %w", n.Name, err)
+		}
+		add(l, a, err)
+	}
+	found := keylessOf(host, s)
+	for _, near := range links {
+		if known[near.Name] {
+			continue
+		}
+		if l, addrs, is := found.at(near, n.Name); is {
+			a, err := fromLease(n, l, addrs, s)
+			add(l, a, err)
+		}
+	}
+	slices.SortFunc(all, func(a, b Attachment) int { return strings.Compare(a.lease.Key.String(), b.lease.Key.String()) })
+	unknown = func(near nl.Link) bool {
+		_, named := aliased(near, n.Name)
+		return named && !known[near.Name]
+	}
+	return all, unknown, failed
+}
+
+// errUnsettled is about an attachment whose ADD may be under way.
+var errUnsettled = errors.New("its ADD may be under way")
+
+// leasesOf are a network's leases of attachments.
+func leasesOf(network string, s *registry.State) map[registry.Attachment]registry.Lease {
+	all := map[registry.Attachment]registry.Lease{}
+	if s == nil {
+		return all
+	}
+	for _, l := range s.Leases.All() {
+		if l.Network == network && l.NIC == 0 && l.ContainerID != "" {
+			all[l.Attachment] = l
+		}
+	}
+	return all
+}
+
+// fromTold is the attachment that a runtime has told of. It is not complete if the runtime keeps too little, or if another attachment
+// has one of the addresses by now.
+func fromTold(n conf.Network, t told, l registry.Lease, s *registry.State) (Attachment, bool) {
+	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
+	added := t.result()
+	if added == nil || l.NetNS == "" || len(added.IPs) == 0 {
+		return Attachment{}, false
+	}
+	for _, c := range added.IPs {
+		a, ok := plugin.Addr(c.Address.IP)
+		if !ok || s != nil && othersAt(s, a, l.Key) {
+			return Attachment{}, false
+		}
+	}
+	n = t.network(n)
+	t.ask(map[string]bool{"bandwidth": n.Limits}, &n.Pair.RuntimeConfig)
+	a := Attachment{lease: l, pair: request(n, l, n.Pair, added)}
+	if n.Slave != nil {
+		c := *n.Slave
+		t.ask(n.Asks, &c.RuntimeConfig)
+		a.slave = request(n, l, c, added)
+	}
+	return a, true
+}
+
+// othersAt reports whether another attachment has an address.
+func othersAt(s *registry.State, a netip.Addr, key registry.Key) bool {
+	l, leased := s.Leases.At(a)
+	return leased && l.ContainerID != "" && l.Key != key
+}
+
+// fromLease is the attachment of a lease with some addresses. The VPC may have got CIDRs since its ADD, so the plugin that makes the
+// link to the VPC is not asked for its routes.
+func fromLease(n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State) (Attachment, error) {
+	if n.IPAM == nil {
+		return Attachment{}, fmt.Errorf("%s has no %s, which knows the pods' routes", n.File, conf.TypeIPAM)
+	}
+	config, err := conf.Decode(n.File, n.IPAM)
+	if err != nil {
+		return Attachment{}, err
+	}
+	added, err := lease.Recall(s, l, addrs, config)
+	if err != nil {
+		return Attachment{}, err
+	}
+	a := Attachment{lease: l, pair: request(n, l, n.Pair, added), unlimited: n.Limits}
+	if n.Slave != nil && !l.Exclusive {
+		links := *added
+		links.Routes = nil
+		a.slave = request(n, l, *n.Slave, &links)
+	}
+	return a, nil
+}
+
+// aliased is the attachment that the alias of the node's end of a pair names, and its pod. The name of the link follows from it.
+func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
+	words := strings.Fields(near.Alias)
+	if near.Group != nl.OwnGroup || near.Kind != "veth" || len(words) < 4 || words[1] != network {
+		return l, false
+	}
+	l.Key = registry.Key{Network: network, Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
+	if len(words) > 4 {
+		l.PodNamespace, l.PodName, _ = strings.Cut(words[4], "/")
+	}
+	return l, ptp.VethName(network, l.Attachment) == near.Name
+}
+
+// keyless are the leases without a key, which are those of the first NICs of pods, by their namespaces. A registry that was rebuilt has
+// such leases.
+type keyless struct {
+	paths nl.Namespaces
+	lease map[string]registry.Lease
+	addrs map[string][]netip.Addr
+}
+
+func keylessOf(host *nl.NS, s *registry.State) keyless {
+	k := keyless{nl.Namespaces{}, map[string]registry.Lease{}, map[string][]netip.Addr{}}
+	if s == nil {
+		return k
+	}
+	for a, l := range s.Leases.All() {
+		if l.ContainerID != "" || l.NIC != 0 || l.NetNS == "" {
+			continue
+		}
+		if _, known := k.lease[l.NetNS]; !known {
+			k.paths.Know(host, l.NetNS)
+		}
+		k.lease[l.NetNS], k.addrs[l.NetNS] = l, append(k.addrs[l.NetNS], a)
+	}
+	return k
+}
+
+// at returns the lease of the attachment that the alias of the node's end of a pair names, with its addresses. The other end is in its namespace.
+func (k keyless) at(near nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
+	named, is := aliased(near, network)
+	path := k.paths.At(near)
+	if !is || path == "" {
+		return l, nil, false
+	}
+	l = k.lease[path]
+	l.Key, l.PodNamespace, l.PodName = named.Key, named.PodNamespace, named.PodName
+	return l, k.addrs[path], true
+}
+
+// leadsTo reports whether the other end of a pair is in a namespace.
+func leadsTo(host *nl.NS, near nl.Link, path string) bool {
+	far, err := host.FarEnd(near)
+	if err != nil {
+		return false
+	}
+	pod, err := host.OpenOther("pod", path)
+	if err != nil {
+		return false
+	}
+	defer pod.Close()
+	return host.IsPeer(near, pod, far.Index)
+}
+
+// request is the command of a plugin for the attachment.
+func request[C any](n conf.Network, l registry.Lease, config C, added *types100.Result) *plugin.Request[C] {
+	return &plugin.Request[C]{Network: n.Name, Attachment: l.Attachment, NetNS: l.NetNS,
+		Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: config, Prev: added}
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package repair
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
+)
+
+// A Loss is what a running pod has lost.
+type Loss struct {
+	Attachment
+	ptp.Loss
+}
+
+// Owner names the pod.
+func (l Loss) Owner() string { return view.Owner(l.lease) }
+
+// LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods, and then each
+// pod's namespace. unknown are the node's ends of pairs that have lost their routes, and of whose pods nobody knows what these were.
+func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
+	all, nobodys, failed := attachments(host, n, s)
+	if nobodys == nil {
+		return nil, nil, failed
+	}
+	forget, err := host.List("")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer forget()
+	for _, a := range all {
+		l, err := a.loss(host)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", view.Owner(a.lease), err))
+		} else if !l.None() {
+			lost = append(lost, l)
+		}
+	}
+	bare, err := ptp.Bare(host, n.Name)
+	return lost, slices.DeleteFunc(bare, func(l nl.Link) bool { return !nobodys(l) }), errors.Join(failed, err)
+}
+
+// loss is what the attachment has lost. A pod whose namespace or whose link to the VPC is gone has ended, except if the pair is there:
+// a DEL deletes both links at once.
+func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
+	l.Attachment = a
+	pod, err := host.OpenOther("pod", a.lease.NetNS)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	defer pod.Close()
+	_, err = pod.LinkByName(a.lease.IfName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, a.withoutLink(host, pod, &l, err)
+	}
+	if err != nil {
+		return l, err
+	}
+	var faults []nl.Fault
+	if a.slave != nil {
+		if faults, err = ipvlan.Faults(a.slave, host, pod); err != nil {
+			return l, err
+		}
+	}
+	if l.Loss, err = ptp.Missing(host, a.pair); err != nil {
+		if _, gone := pod.LinkByName(a.lease.IfName); errors.Is(gone, fs.ErrNotExist) {
+			return Loss{}, nil // its DEL has come
+		}
+		return l, err
+	}
+	l.Pod = append(faults, l.Pod...)
+	if l.Unpaired && !a.has(pod) {
+		return Loss{}, nil // the namespace is another pod's by now
+	}
+	return l, nil
+}
+
+// withoutLink judges a pod whose namespace does not have the attachment's link to the VPC.
+func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
+	veth := ptp.VethName(a.pair.Network, a.pair.Attachment)
+	near, err := host.LinkByName(veth)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !leadsTo(host, near, a.lease.NetNS) {
+		return nil
+	}
+	l.Veth = veth
+	l.Pod = []nl.Fault{{Step: nl.Step{NS: pod, Object: nl.Up{Dev: a.lease.IfName}}, Wrong: missing}}
+	return err
+}
+
+// has reports whether the pod has one of the attachment's addresses.
+func (a Attachment) has(pod *nl.NS) bool {
+	found, _ := pod.Addrs(a.lease.IfName) // a pod that does not answer has ended
+	wanted := plugin.NICs(a.pair.Prev, a.lease.IfName)[0].Addrs()
+	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
+}
+
+// Pods puts back on the node what the running pods of a network have lost there, and returns what that was. It says what is lost in the
+// pods' namespaces, and leaves these as they are.
+func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
+	s, unread := leases()
+	lost, unknown, failed := LostBy(host, n, s)
+	for _, l := range lost {
+		repaired, err := l.Repair(ctx, host)
+		did, failed = append(did, repaired...), errors.Join(failed, err)
+		for _, f := range l.Pod {
+			slog.Warn("a pod has lost a part of its network in its own namespace, where nothing is put back: delete the pod", "pod", l.Owner(), "lost", f.Error())
+		}
+	}
+	for _, l := range unknown {
+		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and nobody knows them: neither the registry nor the runtime (%s) has the attachment: delete the pod",
+			l.Name, l.Alias, Caches[0]))
+	}
+	if len(unknown) > 0 {
+		failed = errors.Join(failed, unread)
+	}
+	return did, failed
+}
+
+// Repair puts back what is lost on the node, and returns what that was. Where the pair is gone, it is the pod's ADD again.
+func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed error) {
+	pod := l.Owner()
+	if l.Unpaired {
+		if l.unlimited {
+			slog.Warn("the runtime does not tell the limits of a pod's bandwidth, so its veth pair has none: if the pod needs them, delete it", "pod", pod)
+		}
+		if _, err := ptp.Commands().Add(ctx, l.pair); err != nil {
+			return nil, fmt.Errorf("%s has lost its veth pair %s, which cannot be put back: delete the pod: %w", pod, l.Veth, err)
+		}
+		slog.Info("put back a pod's veth pair, and all that goes with it, which another program or an operator had deleted", "pod", pod)
+		return []string{"veth pair of " + pod}, nil
+	}
+	done, err := ptp.Restore(host, l.Loss)
+	for _, s := range done {
+		did = append(did, Brief(s.Object)+" of "+pod)
+		slog.Info("restored what was removed", "object", Brief(s.Object), "pod", pod)
+	}
+	if err = errors.Join(err, l.Changed); err != nil {
+		err = fmt.Errorf("%s: what the node has lost of its network cannot be put back: %w", pod, err)
+	}
+	return did, err
+}
+
+// leases reads the registry.
+func leases() (*registry.State, error) {
+	r, err := registry.Open(registry.Dir())
+	if err != nil {
+		return nil, err
+	}
+	return r.View()
+}
