@@ -32,7 +32,7 @@ func FuzzDump(f *testing.F) {
 		if n > len(b)/unix.SizeofNlAttr {
 			t.Fatalf("%d attributes in %d bytes", n, len(b))
 		}
-		c, _ := parseChain(b)
+		c, _ := parseChain(unix.NFPROTO_INET, b)
 		if !bytes.Contains(b, []byte(c.Name)) || !slices.Contains([]string{"", "drop"}, c.Policy) {
 			t.Errorf("the chain %+v", c)
 		}

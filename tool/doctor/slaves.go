@@ -29,7 +29,7 @@ func slaveConfig(n conf.Source) (c ipvlan.Config) {
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
 	for _, n := range p.networks {
-		configs[n.Network] = slaveConfig(n)
+		configs[n.List.Name] = slaveConfig(n)
 	}
 	seen := map[registry.Key]bool{}
 	for _, l := range p.state.Leases.All() {
