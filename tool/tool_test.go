@@ -46,6 +46,7 @@ import (
 //	lease ADDRESS NAMESPACE/POD [AGE]
 //	has NAMESPACE LINK ADDRESS  a pod has the address at a link that is made on one of the node
 //	bound ADDRESS            the kernel has shown an address that is leased in its pod
+//	forgive                  the time has passed for which the node does not ask EC2 again after a refusal
 //	freed ADDRESS AGE        the registry says that an address became free so long ago
 //	intents [ACTION...]      the registry says that these calls were begun, and no others
 //	fields COMMAND           standard output has the JSON fields that the command's help names
@@ -64,7 +65,9 @@ func TestScript(t *testing.T) {
 			"lease": reserve,
 			"bound": bound,
 			"has":   has,
-			"freed": freed,
+
+			"forgive": forgive,
+			"freed":   freed,
 
 			"intents": intents,
 			"rebuilt": rebuilt,
@@ -79,6 +82,11 @@ func TestScript(t *testing.T) {
 			"exposition": exposition,
 		},
 	})
+}
+
+// forgive makes the node forget what EC2 has refused: the time has passed for which it does not ask again.
+func forgive(ts *testscript.TestScript, _ bool, _ []string) {
+	update(ts, func(s *registry.State) { clear(s.Refusals) })
 }
 
 // has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the kernel has no ipvlan.
