@@ -5,7 +5,9 @@ package ptp
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -22,10 +24,17 @@ type node struct {
 	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
 }
 
+// wantsHost is what to do about a hostInterface that the node does not have.
+const wantsHost = "hostInterface is the name of the boot ENI's link on this node, see 'ip route show default'"
+
 // readNode reads the node. If hostInterface is an alternative name of the link, readNode replaces it by the name: netfilter and
 // /proc/sys know no other.
 func readNode(ns *nl.NS, c *Config) (node, error) {
 	l, err := ns.SeenLink(c.HostInterface)
+	if errors.Is(err, fs.ErrNotExist) {
+		return node{}, plugin.Errorf(plugin.CodeInvalid, wantsHost,
+			"hostInterface: %w", err)
+	}
 	if err != nil {
 		return node{}, fmt.Errorf("hostInterface: %w", err)
 	}

@@ -4,6 +4,7 @@
 package ptp_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -382,6 +383,16 @@ func TestStatus(t *testing.T) {
 	must(t, status("eth0"))
 	if err := status("ens5"); err == nil || err.Error() != "hostInterface: link ens5: no such device" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestHostInterfaceMissing: the ADD says what hostInterface must be.
+func TestHostInterfaceMissing(t *testing.T) {
+	f, p := prepared(t)
+	p.request.Config.HostInterface = "ens5"
+	refused, ok := errors.AsType[*plugin.Error](f.ADD(p))
+	if !ok || refused.Code != plugin.CodeInvalid || !strings.Contains(refused.Hint, "the boot ENI's link") {
+		t.Errorf("got %+v", refused)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func status(r *request) error {
 	n, err := readNode(r.nodeNS, &r.Config)
 	if err != nil {
-		return plugin.Errorf(plugin.CodeNotAvailable, "hostInterface is the name of the boot ENI's link, see 'ip addr'", "%w", err)
+		return plugin.Errorf(plugin.CodeNotAvailable, wantsHost, "%w", err)
 	}
 	if err := settable(r, n); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, "set the value in /etc/sysctl.d, or give the container runtime a writable /proc/sys", "%w", err)

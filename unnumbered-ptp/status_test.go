@@ -37,7 +37,7 @@ func TestStatusLacks(t *testing.T) {
 		errno      syscall.Errno
 		msg, hint  string
 	}{
-		{"ens5", "", nil, 0, 0, "hostInterface: link ens5: no such device", "see 'ip addr'"},
+		{"ens5", "", nil, 0, 0, "hostInterface: link ens5: no such device", "see 'ip route show default'"},
 		{"eth0", "", netfilter, 1, syscall.EINVAL, "this kernel has no nftables: ", "CONFIG_NF_TABLES"},
 		{"eth0", "", netfilter, 2, syscall.ENOENT, noModule, "modules-load.d(5)"},
 		{"eth0", "masquerade", netfilter, 3, syscall.EOPNOTSUPP, "this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_masq: operation not supported", "modules-load.d(5)"},
