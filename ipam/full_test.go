@@ -202,7 +202,9 @@ func TestHintFull(t *testing.T) {
 		{name: "the type", want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
 		{name: "maxENIs is the type's limit", maxENIs: 3, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
 		{name: "maxENIs is higher", maxENIs: 9, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
-		{name: "EC2 has refused another", maxENIs: 2, refused: true, want: "this m5.large can have no more ENIs: set prefixDelegation, take a larger instance type, or " + fewer},
+		{name: "EC2 has refused another", maxENIs: 2, refused: true,
+			want: "EC2 counts more attachments than this node has ENIs (2 of 3 for m5.large). On most Nitro types, EBS volumes take slots of ENIs: " +
+				"detach volumes, set prefixDelegation, take a larger instance type, or " + fewer},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

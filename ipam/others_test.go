@@ -116,7 +116,7 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	w.policy.Choice = lease.Choice{Addrs: []netip.Addr{netip.MustParseAddr("100.77.0.200")}}
-	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 2) // before it makes the ENI, and after that
+	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1) // before it makes the ENI; then it passes over the other one
 	if a, err := w.acquire(5); err != nil || !slices.Equal(a.Addrs, w.policy.Choice.Addrs) {
 		t.Errorf("the pod has %v: %v", a.Addrs, err)
 	}
@@ -128,6 +128,7 @@ func TestOthersENIDeniedChosen(t *testing.T) {
 	if _, err := w.acquire(6); !aws.NotAllowed(err) {
 		t.Errorf("the role may assign nothing, and the pod has %v", err)
 	}
+	w.forgive()
 	w.sim.Fail("AssignPrivateIpAddresses", "", 0)
 	w.sim.Fail("AssignPrivateIpAddresses", "UnauthorizedOperation", 1)
 	if id, got, err := w.pool().Allocate(t.Context(), 2); err != nil || !w.state().ENIs[id].Managed {

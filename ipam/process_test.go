@@ -211,6 +211,14 @@ func (n *node) state() *registry.State {
 	return s
 }
 
+// forgive makes the node forget EC2's refusals, as when their time has passed.
+func (n *node) forgive() {
+	n.Helper()
+	if err := n.registry().Change(n.Context(), func(s *registry.State) { clear(s.Refusals) }); err != nil {
+		n.Fatal(err)
+	}
+}
+
 // acquire gives pods addresses without a process.
 func (n *node) acquire(batch int, pods ...string) {
 	n.Helper()

@@ -135,6 +135,7 @@ func TestRefusedExecutes(t *testing.T) {
 		t.Errorf("the ipam program was executed %d times", len(executed))
 	}
 	n.sim.Fail("CreateNetworkInterface", "UnauthorizedOperation", 0)
+	n.forgive()
 	n.add("later")
 }
 

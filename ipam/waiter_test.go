@@ -98,6 +98,7 @@ func TestWaiterEnds(t *testing.T) {
 	if _, err := w.pool().Take(ctx, pod(2)); !errors.Is(err, lease.ErrNone) { // and is killed
 		t.Fatal(err)
 	}
+	w.forgive()
 	w.mustAcquire(3)
 	if n := len(w.sim.ENIs()[1].Addrs); n != 2 {
 		t.Errorf("%d addresses for an ADD and one that may still wait", n)
