@@ -173,6 +173,7 @@ func setup(t *testing.T, e *testscript.Env, form func([]byte) []byte) error {
 	}
 	e.Setenv("NODE", w.node.Addr().String())
 	e.Setenv("HOST", w.host.Addr().String())
+	e.Setenv("STATE", w.node.StateDir)
 	e.Values[worldKey{}] = w
 	return copyFiles("conflist-examples/*.conflist", e.WorkDir)
 }

@@ -136,7 +136,7 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	case nl.Route:
 		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
 		case step.NS == s.nodeNS:
-			return o.Via.IsValid() && !slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) })
+			return o.Via.IsValid() && (!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithoutMTU(o))
 		case o.Table != 0:
 			return false
 		case o.Type != "":
@@ -146,6 +146,13 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 		}
 	}
 	return false
+}
+
+// hasWithoutMTU reports whether the node has a route, with whatever MTU. A later plugin, such as tuning, may have changed the MTU of the
+// pod's link since the ADD, and the route has that of the ADD.
+func (s *scene) hasWithoutMTU(r nl.Route) bool {
+	r.MTU = 0
+	return r.Check(s.nodeNS) == nil
 }
 
 // unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made it: nobody asked for it,

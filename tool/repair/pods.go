@@ -139,6 +139,10 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 		if l.unlimited {
 			slog.Warn("the runtime does not tell the limits of a pod's bandwidth, so its veth pair has none: if the pod needs them, delete it", "pod", pod)
 		}
+		// The rule of the old pair would lead the new one to the old table: the kernel knows a rule's link by its name.
+		if _, err := ptp.RemoveDetached(host); err != nil {
+			return nil, err
+		}
 		if _, err := ptp.Commands().Add(ctx, l.pair); err != nil {
 			return nil, fmt.Errorf("%s has lost its veth pair %s, which cannot be put back: delete the pod: %w", pod, l.Veth, err)
 		}
