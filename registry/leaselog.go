@@ -64,7 +64,6 @@ type Line struct {
 	Since     time.Time  `json:"since,omitzero"`   // when the lease began, if that is not the time of the line
 	Missing   time.Time  `json:"missing,omitzero"` // since when a collection has missed the pod, which ended without a DEL
 	Booted    time.Time  `json:"booted,omitzero"`  // when the machine booted, by the clock of the line
-	Leases    int        `json:"leases,omitempty"` // of a snapshot: how many lines with held follow; not in logs of earlier releases
 }
 
 func (l *Line) describe(c *codec.Codec) {
@@ -84,7 +83,6 @@ func (l *Line) describe(c *codec.Codec) {
 		codec.Optional(c, "since", &l.Since, codec.Time)
 		codec.Optional(c, "missing", &l.Missing, codec.Time)
 		codec.Optional(c, "booted", &l.Booted, codec.Time)
-		codec.Optional(c, "leases", &l.Leases, codec.Number)
 	})
 }
 
@@ -157,6 +155,5 @@ func (s *State) snapshot() []Line {
 	for a, l := range s.Leases.All() {
 		lines = append(lines, s.line(Held, a, l, when))
 	}
-	lines[0].Leases = len(lines) - 1
 	return lines
 }

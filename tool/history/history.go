@@ -4,10 +4,8 @@
 // Package history reads lease logs: who had which address at a time in the past.
 //
 // A log has every begin and end of a lease, but not always once. After a kill or a full disk a
-// node repeats lines, and a snapshot says which leases there are. Whoever ships logs sends lines again, in another
-// order, and sometimes only a part of one. So the lines of a node are first put in order, each once (see order.go), and then
-// compared with what has been read of the node (see node.go). What a lost line may have said is unknown, and nothing is
-// concluded from it (see gap.go).
+// node repeats lines, and a snapshot says which leases there are. So the reader compares each line
+// with what it has read of the same node.
 package history
 
 import (
@@ -26,8 +24,7 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log has no end of it
 
-	exact  bool      // the log has the end itself, and not only that it was over
-	proven time.Time // a line says that the lease was there until then
+	exact bool // the log has the end itself, and not only that it was over
 }
 
 // covers reports whether the lease was there at some time from the first time to before the second.
@@ -44,24 +41,190 @@ func (l *Lease) has(line registry.Line) bool {
 // A History is what lease logs say, of one or many nodes. The addresses of the nodes differ: they
 // are of one VPC, or of VPCs whose CIDRs do not overlap.
 type History struct {
-	leases map[netip.Addr][]*Lease // in the order of Begin
-	ends   map[netip.Addr][]time.Time
-	gaps   map[netip.Addr][]gap // of the zero address: those that may be about any
+	nodes  map[string]*node
+	leases map[netip.Addr][]*Lease // in the order of Begin, once it is read
 }
 
-// newHistory brings the leases of all nodes together. An address that has moved to another node
-// without an end on the first one, which has crashed, was there until then.
-func newHistory(nodes map[string]*node) *History {
-	h := &History{leases: map[netip.Addr][]*Lease{}, ends: map[netip.Addr][]time.Time{}, gaps: map[netip.Addr][]gap{}}
-	for _, n := range nodes {
-		for _, g := range n.gaps {
-			h.gaps[g.addr] = append(h.gaps[g.addr], g)
+// A node is what the lines of one node say, so far.
+type node struct {
+	leases map[netip.Addr][]*Lease // in the order of the lines
+	open   map[netip.Addr]*Lease   // without an end
+	booted time.Time
+	boot   []*Lease // that began since
+	ended  []*Lease // that this boot has ended
+
+	shot    time.Time             // the time of the snapshot whose leases follow; zero: none
+	missing map[netip.Addr]*Lease // leases that the snapshot has not shown yet
+}
+
+// sameBoot is by how much the boot time of one boot can differ, if a process computes it again.
+const sameBoot = 2 * time.Second
+
+// add reads the next line of a node.
+func (n *node) add(line registry.Line) {
+	if line.Event != registry.Held {
+		n.closeMissing()
+	}
+	switch line.Event {
+	case registry.Begin:
+		n.begin(line, line.Time)
+	case registry.Held:
+		n.held(line)
+	case registry.End:
+		n.end(line)
+	case registry.Snapshot:
+		n.snapshot(line)
+	case registry.Clock:
+		n.setClock(line.Booted)
+	case registry.Off:
+		for a := range n.open {
+			n.close(a, line.Time, false)
 		}
+	}
+}
+
+// find returns the lease of the line's address and attachment at a time, or nil.
+func (n *node) find(line registry.Line, at time.Time) *Lease {
+	for _, l := range slices.Backward(n.leases[line.Address]) {
+		if l.has(line) && l.covers(at.Add(-time.Second), at.Add(time.Second)) {
+			return l
+		}
+	}
+	return nil
+}
+
+func (n *node) begin(line registry.Line, at time.Time) {
+	if ls := n.leases[line.Address]; line.Container == "" && len(ls) > 0 && !ls[len(ls)-1].exact {
+		n.resume(ls[len(ls)-1])
+		return // the registry was lost, and did not know yet that the pod goes on
+	}
+	if l := n.find(line, at); l != nil && l.Container == line.Container {
+		return // a line that is repeated
+	}
+	l := &Lease{Line: line, Begin: at}
+	n.boot = append(n.boot, l)
+	n.leases[line.Address] = append(n.leases[line.Address], l)
+	if next := n.open[line.Address]; next != nil && at.Before(next.Begin) { // a line that comes late
+		l.End = next.Begin
+		return
+	}
+	n.close(line.Address, at, false)
+	n.open[line.Address] = l
+}
+
+// held is a lease of a snapshot. If the log has had no line of it for a time, it is the same lease
+// nevertheless.
+func (n *node) held(line registry.Line) {
+	if l := n.missing[line.Address]; l != nil && l.has(line) {
+		delete(n.missing, line.Address)
+		return
+	}
+	if l := n.find(line, line.Since); l != nil && !l.exact {
+		n.resume(l)
+		return
+	}
+	n.begin(line, line.Since)
+}
+
+// resume opens a lease again that seemed to have ended.
+func (n *node) resume(l *Lease) {
+	l.End = time.Time{}
+	n.open[l.Address] = l
+}
+
+func (n *node) end(line registry.Line) {
+	l := n.find(line, line.Since)
+	switch open := n.open[line.Address]; {
+	case open != nil && open.has(line):
+		l = open
+	case l == nil:
+		n.begin(line, line.Since)
+		l = n.find(line, line.Since)
+	}
+	if l == nil || l.exact {
+		return
+	}
+	l.End, l.exact, l.Missing = line.Time, true, line.Missing
+	if n.open[line.Address] == l {
+		delete(n.open, line.Address)
+	}
+}
+
+// close ends the open lease of an address.
+func (n *node) close(a netip.Addr, at time.Time, exact bool) {
+	l := n.open[a]
+	if l == nil {
+		return
+	}
+	delete(n.open, a)
+	l.End, l.exact = at, exact
+	if at.Before(l.Begin) {
+		l.End = l.Begin
+	}
+}
+
+// snapshot ends what has not survived a boot. The other leases are in the lines that follow, or
+// have ended.
+func (n *node) snapshot(line registry.Line) {
+	rebooted := !n.booted.IsZero() && n.booted.Sub(line.Booted).Abs() > sameBoot
+	var ended []*Lease
+	for a, l := range n.open {
+		if rebooted || l.Begin.Before(line.Booted.Add(-sameBoot)) {
+			n.close(a, line.Booted, true)
+			ended = append(ended, l)
+		}
+	}
+	if rebooted {
+		n.boot, n.ended = nil, nil
+	}
+	n.ended = append(n.ended, ended...)
+	n.booted, n.shot, n.missing = line.Booted, line.Time, map[netip.Addr]*Lease{}
+	for a, l := range n.open {
+		n.missing[a] = l
+	}
+}
+
+// closeMissing ends the leases that a snapshot does not have.
+func (n *node) closeMissing() {
+	for a, l := range n.missing {
+		if n.open[a] == l {
+			n.close(a, n.shot, false)
+		}
+	}
+	n.missing = nil
+}
+
+// setClock moves the times since the boot to the clock of the next lines.
+func (n *node) setClock(booted time.Time) {
+	step := booted.Sub(n.booted)
+	if n.booted.IsZero() {
+		return
+	}
+	for _, l := range n.boot {
+		l.Begin = l.Begin.Add(step)
+		if !l.End.IsZero() {
+			l.End = l.End.Add(step)
+		}
+	}
+	for _, l := range n.ended {
+		if l.End = booted; booted.Before(l.Begin) {
+			l.End = l.Begin
+		}
+	}
+	n.booted = booted
+}
+
+// finish brings the leases of all nodes together. An address that has moved to another node
+// without an end on the first one, which has crashed, was there until then.
+func (h *History) finish() {
+	h.leases = map[netip.Addr][]*Lease{}
+	for _, n := range h.nodes {
+		n.closeMissing()
 		for a, ls := range n.leases {
 			h.leases[a] = append(h.leases[a], ls...)
 		}
 	}
-	for a, ls := range h.leases {
+	for _, ls := range h.leases {
 		slices.SortStableFunc(ls, func(a, b *Lease) int {
 			return cmp.Or(a.Begin.Compare(b.Begin), cmp.Compare(a.Instance, b.Instance))
 		})
@@ -70,51 +233,28 @@ func newHistory(nodes map[string]*node) *History {
 				l.End = ls[i+1].Begin
 			}
 		}
-		h.ends[a] = latestEnds(ls)
 	}
-	return h
-}
-
-// latestEnds are, for each lease, the latest end of this lease and of those before it. Clocks of nodes differ, so an earlier lease
-// may end later. The zero time is no end.
-func latestEnds(ls []*Lease) (ends []time.Time) {
-	for i, l := range ls {
-		end := l.End
-		if i > 0 && !end.IsZero() && (ends[i-1].IsZero() || ends[i-1].After(end)) {
-			end = ends[i-1]
-		}
-		ends = append(ends, end)
-	}
-	return ends
 }
 
 // Of lists the leases of an address, the earliest first.
 func (h *History) Of(a netip.Addr) []*Lease { return h.leases[a] }
 
 // Between lists the leases that an address had from the first time to before the second. There is
-// more than one if the address has changed its pod meanwhile, or if the clocks of two nodes differ.
+// more than one if the address has changed its pod meanwhile.
 func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
-	ls, ends := h.leases[a], h.ends[a]
+	ls := h.leases[a]
 	i, _ := slices.BinarySearchFunc(ls, to, func(l *Lease, to time.Time) int { return l.Begin.Compare(to) })
-	for i--; i >= 0 && (ends[i].IsZero() || from.Before(ends[i])); i-- {
-		if ls[i].covers(from, to) {
-			found = append(found, ls[i])
-		}
+	for i--; i >= 0 && ls[i].covers(from, to); i-- {
+		found = append(found, ls[i])
 	}
 	slices.Reverse(found)
 	return found
 }
 
-// At lists the leases that an address had at a time: none, or one, or more if the clocks of two nodes differ.
-func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.Between(a, at, at.Add(1)) }
-
-// Sure reports whether the log has all that there was to know of an address from the first time to before the second. Otherwise a
-// line is damaged or lost that may have named another pod, or the end of a lease.
-func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
-	concerns := func(g gap) bool { return g.concerns(from, to) }
-	if !slices.ContainsFunc(h.gaps[a], concerns) && !slices.ContainsFunc(h.gaps[netip.Addr{}], concerns) {
-		return true
+// At returns the lease of an address at a time, or nil.
+func (h *History) At(a netip.Addr, at time.Time) *Lease {
+	if found := h.Between(a, at, at.Add(1)); len(found) > 0 {
+		return found[len(found)-1]
 	}
-	found := h.Between(a, from, to)
-	return len(found) == 1 && !found[0].Begin.After(from) && !found[0].proven.Before(to.Add(-1))
+	return nil
 }
