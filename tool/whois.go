@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
@@ -222,10 +223,10 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 		}
 		fmt.Fprintf(w, "no pod had %s at %s\n", a, written(at))
 		if before != nil {
-			fmt.Fprintf(w, "before: %s, until %s\n", who(before), written(before.End))
+			fmt.Fprintf(w, "before: %s, until %s\n", excerpt.Plain(who(before)), written(before.End))
 		}
 		if after != nil {
-			fmt.Fprintf(w, "after: %s, from %s\n", who(after), written(after.Begin))
+			fmt.Fprintf(w, "after: %s, from %s\n", excerpt.Plain(who(after)), written(after.Begin))
 		}
 	})
 }
