@@ -313,10 +313,11 @@ func TestCheck(t *testing.T) {
 	res, err := b.ADD(r)
 	b.must(err)
 	for want, spoil := range map[string]func(r *plugin.Request[Config], res *types100.Result){
-		"CHECK was called without prevResult":                                                           func(_ *plugin.Request[Config], res *types100.Result) { *res = types100.Result{} },
-		"prevResult has no interface net1 in the container":                                             func(r *plugin.Request[Config], _ *types100.Result) { r.IfName = "net1" },
-		"eth0 has the MAC address " + eniMAC + ", not 0a:00:00:00:00:09":                                func(_ *plugin.Request[Config], res *types100.Result) { res.Interfaces[0].Mac = "0a:00:00:00:00:09" },
-		"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not exist": func(_ *plugin.Request[Config], res *types100.Result) { res.IPs[0].Address = cidr("10.0.1.21/24") },
+		"CHECK was called without prevResult":                                                      func(_ *plugin.Request[Config], res *types100.Result) { *res = types100.Result{} },
+		"prevResult has no interface net1 in the container":                                        func(r *plugin.Request[Config], _ *types100.Result) { r.IfName = "net1" },
+		"pod: ip link set eth0 up: eth0 has the MAC address " + eniMAC + ", not 0a:00:00:00:00:09": func(_ *plugin.Request[Config], res *types100.Result) { res.Interfaces[0].Mac = "0a:00:00:00:00:09" },
+		"node: ip link add eth0 netns pod type ipvlan mode l2: eth0 has the address 10.0.1.20, too: another ADD, or the pod itself, has added it\n" +
+			"pod: ip addr add 10.0.1.21/24 dev eth0: eth0 has no address 10.0.1.21/24: file does not exist": func(_ *plugin.Request[Config], res *types100.Result) { res.IPs[0].Address = cidr("10.0.1.21/24") },
 		"node: ip link add eth0 netns pod type ipvlan mode l3: mode is l2, not l3":                      func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Mode = "l3" },
 		"node: ip link add eth0 link absent netns pod type ipvlan mode l2: link absent: no such device": func(r *plugin.Request[Config], _ *types100.Result) { r.Config.Master = "absent" },
 	} {

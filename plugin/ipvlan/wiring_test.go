@@ -132,7 +132,7 @@ func TestValidate(t *testing.T) {
 	c.IPAM.Type = "host-local"
 	const want = `unknown ipvlan mode: "bridge": the modes are l2, l3 and l3s
 master: "eth 1": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :
-containerInterface: "a/b": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :
+containerInterface: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %
 mtu: 20: the value must be 0, for the MTU of the master, or 68 to 65535
 ipam: "host-local": this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, type ipvlan, with its own ipam
 linkInContainer: true: the master is an ENI, which is a link of the node`
