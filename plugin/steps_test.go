@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package chain_test
+package plugin_test
 
 import (
 	"bufio"
@@ -86,12 +86,13 @@ func TestSteps(t *testing.T) {
 			} {
 				few, many := input(run.few), input(4*run.few)
 				few.namespace, many.namespace = run.namespace, run.namespace
-				small, large := s.count(t, run.program, run.verb, few), s.count(t, run.program, run.verb, many)
+				small, _ := s.count(t, run.program, run.verb, few)
+				large, sent := s.count(t, run.program, run.verb, many)
 				t.Logf("%-26s %s %-4s %8d steps, %8d of four times the text", run.program, run.verb, run.namespace, small, large)
 				if large > small*42/10 { // a number with more digits is longer
 					t.Errorf("%s %s: four times the text cost %d steps and not %d", run.program, run.verb, large, small)
 				}
-				if most := 4*run.few*50 + 100000; large > most {
+				if most := sent*50 + 100000; large > most {
 					t.Errorf("%s %s: %d steps, want %d at most", run.program, run.verb, large, most)
 				}
 			}
@@ -114,15 +115,15 @@ func buildSteps(t *testing.T) steps {
 	t.Helper()
 	s := steps{t.TempDir(), t.TempDir()}
 	cmd := exec.Command("go", "build", "-cover", "-covermode=count", "-coverpkg=github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/...", "-o", s.bin,
-		"./cni-ipvlan-vpc-k8s", "../egress/cni-ipvlan-vpc-k8s-egress")
+		"./chain/cni-ipvlan-vpc-k8s", "./egress/cni-ipvlan-vpc-k8s-egress")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", cmd, err, out)
 	}
 	return s
 }
 
-// count runs a command, and returns how many statements it has executed.
-func (s steps) count(t *testing.T, program, verb string, c call) int {
+// count runs a command, and returns how many statements it has executed, and how many bytes it was sent.
+func (s steps) count(t *testing.T, program, verb string, c call) (executions, sent int) {
 	t.Helper()
 	if c.args == "" {
 		c.args = "K8S_POD_NAME=cart-0"
@@ -153,7 +154,7 @@ func (s steps) count(t *testing.T, program, verb string, c call) int {
 	if verb == "DEL" && err != nil {
 		t.Errorf("%s DEL: %v: %.300s", program, err, out)
 	}
-	return executed(t, counters)
+	return executed(t, counters), len(conf) + len(c.args)
 }
 
 // executed adds the counters of a program: a block's statements times its executions.
