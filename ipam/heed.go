@@ -5,6 +5,8 @@ package ipam
 
 import (
 	"context"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -28,8 +30,21 @@ func (c *Collection) heed(s *registry.State) bool {
 	if c.Conflists == nil {
 		return false
 	}
-	retired := retire(s, c.Conflists)
-	return agreed(s, c.Conflists) || retired
+	noted, retired := requested(s, c.Conflists), retire(s, c.Conflists)
+	return agreed(s, c.Conflists) || noted || retired
+}
+
+// requested notes the ENIs for which pods may ask. It forgets those of a network that no conflist has, and that has no pod.
+func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
+	before, leased := s.OnRequest, map[string]bool{"": true}
+	if len(before) > 0 {
+		for _, l := range s.Leases.All() {
+			leased[l.Network] = true
+		}
+	}
+	s.OnRequest = slices.DeleteFunc(slices.Clone(before), func(r registry.OnRequest) bool { return !leased[r.Network] })
+	lease.Common(conflists...).Heed(s, "")
+	return !reflect.DeepEqual(before, s.OnRequest)
 }
 
 // heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all

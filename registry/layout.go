@@ -28,6 +28,7 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.OptionalTable(c, "failures", &s.Failures, codec.ByName, (*Failure).describe)
 		codec.OptionalTable(c, "owners", &s.Owners, codec.ByAddr, (*Pod).describe)
 		codec.OptionalTable(c, "warm", &s.Warm, codec.ByName, (*Warm).Describe)
+		codec.OptionalList(c, "on_request", &s.OnRequest, (*OnRequest).describe)
 		codec.OptionalTable(c, "not_before", &s.NotBefore, codec.ByName, codec.Time)
 		codec.OptionalTable(c, "refusals", &s.Refusals, codec.ByName, (*Refusal).describe)
 		codec.Optional(c, "rebuilt", &s.Rebuilt, (*Rebuilt).describe)
@@ -117,6 +118,13 @@ func (p *Prefix) describe(c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "cidr", &p.CIDR, codec.Prefix)
 		codec.Field(c, "since", &p.Since, codec.Time)
+	})
+}
+
+func (r *OnRequest) describe(c *codec.Codec) {
+	c.Object(func() {
+		codec.Optional(c, "network", &r.Network, codec.Text)
+		codec.OptionalTable(c, "tags", &r.Tags, codec.ByName, codec.Text)
 	})
 }
 

@@ -35,6 +35,7 @@ type file struct {
 	Failures      map[string]Failure       `json:"failures,omitempty"`
 	Owners        map[netip.Addr]Pod       `json:"owners,omitempty"`
 	Warm          map[string]Warm          `json:"warm,omitempty"`
+	OnRequest     []OnRequest              `json:"on_request,omitempty"`
 	NotBefore     map[string]time.Time     `json:"not_before,omitempty"`
 	Refusals      map[string]Refusal       `json:"refusals,omitempty"`
 	Rebuilt       Rebuilt                  `json:"rebuilt,omitzero"`

@@ -37,6 +37,7 @@ type State struct {
 	Gone      map[netip.Addr]time.Time // when we unassigned it: metadata may still list it for minutes
 	Owners    map[netip.Addr]Pod       // of cooling addresses that their last pod had asked for: this pod need not wait
 	Warm      map[string]Warm          // by pool: what the configuration wants
+	OnRequest []OnRequest              // ENIs that serve only pods that ask for them
 	Rebuilt   Rebuilt
 	Instance  Instance
 	Log       Logging
@@ -67,6 +68,12 @@ type Key struct {
 }
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
+
+// An OnRequest has tags. An ENI of others with all of them serves only pods that ask for it, whatever their network.
+type OnRequest struct {
+	Network string            `json:"network,omitempty"` // whose pods may ask; empty: networks of the node's conflists
+	Tags    map[string]string `json:"tags,omitempty"`
+}
 
 // A VPC is what the routes of a pod are computed from.
 type VPC struct {

@@ -137,7 +137,8 @@ type Policy struct {
 	Choice         Choice // of the pod for which the policy is
 
 	namespaces, selectable []string
-	requests               []map[string]string // tags of the ENIs for which pods may ask
+	requests               []map[string]string  // tags of the ENIs for which pods may ask
+	onRequest              []registry.OnRequest // the same of all networks of the node: see Heed
 }
 
 // A Family is IPv4 or IPv6.

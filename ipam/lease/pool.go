@@ -165,6 +165,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		a, none, short = Allocation{}, nil, false
 		now := time.Now()
 		prune(s, p.Policy, now)
+		p.Policy = p.Policy.Heed(s, o.Network)
 		p.Note(s)
 		s.UseLog(o.Network, p.Policy.Log)
 		waiter := s.Waiters[o.waiter()]

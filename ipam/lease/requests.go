@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -311,8 +312,38 @@ func (policy Policy) answers(r nic.Request) error {
 // Requestable reports whether pods may ask for an ENI with these tags, which others have created.
 // No other pod gets its addresses.
 func (policy Policy) Requestable(tags map[string]string) bool {
-	return hasOne(tags, policy.requests)
+	of := func(r registry.OnRequest) bool { return hasAll(tags, r.Tags) }
+	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
+
+// Heed makes pods of all networks pass over the ENIs for which pods of one may ask. It notes those of the network, whose policy this is,
+// and returns the policy with those of the others. An empty network stands for all conflists of the node.
+func (policy Policy) Heed(s *registry.State, network string) Policy {
+	if len(s.OnRequest)+len(policy.requests) == 0 {
+		return policy
+	}
+	all := slices.DeleteFunc(slices.Clone(s.OnRequest), func(r registry.OnRequest) bool { return r.Network == network })
+	for _, tags := range policy.requests {
+		all = append(all, registry.OnRequest{Network: network, Tags: tags})
+	}
+	slices.SortStableFunc(all, func(a, b registry.OnRequest) int { return strings.Compare(a.Network, b.Network) })
+	if !slices.EqualFunc(all, s.OnRequest, equal) {
+		s.OnRequest = all
+	}
+	policy.Pools, policy.onRequest = policy.Pools || len(all) > 0, all
+	return policy
+}
+
+// Together has each policy of a node pass over the ENIs for which pods of another one may ask.
+func Together(policies []Policy) []Policy {
+	requests := Common(policies...).requests
+	for i := range policies {
+		policies[i].requests = requests
+	}
+	return policies
+}
+
+func equal(a, b registry.OnRequest) bool { return a.Network == b.Network && maps.Equal(a.Tags, b.Tags) }
 
 // Common returns what a collection needs of the policies of a node's networks, which is the same for all pools of a network. It
 // asks EC2 for no change that one of the networks forbids.

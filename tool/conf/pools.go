@@ -87,7 +87,7 @@ func readable(path string) (all []lease.Policy) {
 	for _, l := range load(path).ours() {
 		all = append(all, l.policies()...)
 	}
-	return all
+	return lease.Together(all)
 }
 
 // PoliciesOf returns the policies of the pools of one network.

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// noRequests is the configuration of another network of the node: no pod may ask, and an ENI with these groups serves all.
+const noRequests = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"]}`
+
+// other is the ADD of a pod of another network, which asks for nothing.
+func (w *world) other(n int) lease.Allocation {
+	w.Helper()
+	policies, err := w.policies(n, noRequests, "")
+	must(w.T, err)
+	p, o := w.pool(), pod(n)
+	p.Policy, o.Network = policies[0], "other"
+	ctx, cancel := context.WithTimeout(w.Context(), p.Policy.Timeout)
+	defer cancel()
+	a, err := p.Acquire(ctx, o)
+	must(w.T, err)
+	return a
+}
+
+// TestRequestOtherNetwork: ENIs for which pods of one network may ask serve no pod of another network that has not asked, whoever has
+// attached them. A network that is gone, and has no pods, keeps nothing.
+func TestRequestOtherNetwork(t *testing.T) {
+	spec := aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 3}
+	conflists := func(w *world, texts ...string) (all []lease.Policy) {
+		for _, text := range texts {
+			policies, err := w.policies(0, text, "")
+			must(w.T, err)
+			all = append(all, policies...)
+		}
+		return all
+	}
+	attached := func(w *world) string {
+		e := w.given(spec)
+		_, err := aws.New(w.cloud).AttachENI(w.Context(), e.ID, w.node.ID, 0, 1)
+		must(w.T, err)
+		return e.ID
+	}
+	for name, tt := range map[string]struct {
+		eni  func(w *world) string
+		uses bool
+	}{
+		"a pod has asked": {func(w *world) string {
+			e := w.given(spec)
+			w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
+			return e.ID
+		}, false},
+		"attached by hand, and a pod that may ask has asked for nothing": {func(w *world) string {
+			id := attached(w)
+			w.mustAsk(1, "")
+			return id
+		}, false},
+		"the registry is lost, and a collection has read the conflists": {func(w *world) string {
+			id := attached(w)
+			w.mustAsk(1, "")
+			w.lose()
+			w.collect(conflists(w, noRequests, allowAll)...)
+			return id
+		}, false},
+		"no conflist has that network any more, and a pod still runs": {func(w *world) string {
+			id := attached(w)
+			w.mustAsk(1, "")
+			w.collect(conflists(w, noRequests)...)
+			return id
+		}, false},
+		"no conflist has that network any more, and no pod runs": {func(w *world) string {
+			id := attached(w)
+			w.mustAsk(1, "")
+			w.end(1)
+			w.collect(conflists(w, noRequests)...)
+			return id
+		}, true},
+		"no network has requests": {attached, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newCity(t, "m5.large")
+			id, uses := tt.eni(w), false
+			for n := range 5 {
+				uses = w.other(10+n).ID == id || uses
+			}
+			if uses != tt.uses {
+				t.Errorf("pods of the other network have addresses of the ENI: %v, want %v", uses, tt.uses)
+			}
+			if why := lease.Together(conflists(w, noRequests, allowAll))[0].Misfit(w.state().ENIs[id]); why == "" {
+				t.Error("status says that the ENI serves pods of the other network")
+			}
+		})
+	}
+}
