@@ -187,3 +187,6 @@ func parsePorts(s string) (ports, error) {
 	}
 	return ports{uint16(first), uint16(last)}, nil
 }
+
+// ByNode are the prefixes of hostCidrs, of a configuration that Validate has accepted.
+func (c Config) ByNode() []netip.Prefix { return c.hostCIDRs }

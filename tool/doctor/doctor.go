@@ -71,7 +71,7 @@ var checks = []Check{
 	{"leftovers", "rules of pods that are gone, and what running pods have lost, on the node and in the pod", (*Node).checkLeftovers, false},
 	{"answers", "rules that send the node's packets to pods past their veths", (*Node).checkAnswers, false},
 	{"firewall", "filters of others that may drop what the node forwards for pods", (*Node).checkFirewall, false},
-	{"proxy", "the mode of kube-proxy", (*Node).checkProxy, false},
+	{"proxy", "the mode of kube-proxy, and the routes to its Services", (*Node).checkProxy, false},
 	{"state", "the registry, that it is in memory, and the lease log", (*Node).checkState, false},
 	{"refusals", "EC2 calls of this node that were refused", (*Node).checkRefusals, false},
 	{"agreement", "registry, kernel, metadata and EC2 side by side", (*Node).checkAgreement, false},
