@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
@@ -28,15 +29,36 @@ const fileName = "registry.json"
 // another file, and both write into the same directory. All operations here use the open
 // directory, not its path. So nothing can be written after the directory was deleted, neither
 // there nor into a directory that another process has created since.
-type directory struct{ *os.File }
+type directory struct {
+	*os.File
+	lock *flock.Flock // which has the directory open, too, and shows it to nobody
+}
 
 // enter opens and locks the directory. It creates the directory if there is none.
 func (r *Registry) enter(ctx context.Context) (*directory, error) {
-	f, err := r.hold(ctx, ".", unix.O_DIRECTORY)
+	l, err := r.hold(ctx, ".", unix.O_DIRECTORY)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", r.dir, err)
 	}
-	return &directory{f}, nil
+	d := &directory{lock: l}
+	var opened fs.FileInfo
+	if d.File, err = openAt(unix.AT_FDCWD, l.Path(), os.O_RDONLY|unix.O_DIRECTORY); err == nil {
+		opened, err = d.Stat()
+	}
+	if err == nil {
+		err = isOf(l, opened)
+	}
+	if err != nil {
+		d.leave()
+		return nil, deleted(err)
+	}
+	return d, nil
+}
+
+// leave unlocks and closes the directory.
+func (d *directory) leave() {
+	d.lock.Unlock()
+	d.Close()
 }
 
 // state reads the file. A file that cannot be parsed is renamed and kept for people to
@@ -76,7 +98,7 @@ func (r *Registry) SetAside(ctx context.Context, other func(*State) bool) (path 
 	if err != nil {
 		return "", err
 	}
-	defer release(d.File)
+	defer d.leave()
 	s, err := d.state()
 	if err != nil || !other(s) {
 		return "", err

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/gofrs/flock"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,24 +28,18 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
-	return func() { release(l) }, nil
-}
-
-// release unlocks the file and closes it. To close it is not enough: a lock belongs to the open file, and a process
-// that another goroutine has just forked has that file, too, until it executes its program (flock(2)).
-func release(f *os.File) error {
-	return errors.Join(unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
+	return func() { l.Unlock() }, nil
 }
 
 // hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody may have
 // deleted the file, and the next process then creates and locks another one. So the locked file must still have the
 // name; otherwise hold begins again.
-func (r *Registry) hold(ctx context.Context, name string, flag int) (*os.File, error) {
+func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range attempts {
-		f, err := take(ctx, path, flag)
+		l, err := take(ctx, path, flag)
 		if err == nil {
-			return f, nil
+			return l, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
@@ -58,25 +53,34 @@ func (r *Registry) hold(ctx context.Context, name string, flag int) (*os.File, e
 }
 
 // take opens and locks a file. It returns errDeleted if the locked file no longer has the name.
-func take(ctx context.Context, path string, flag int) (*os.File, error) {
-	f, err := openAt(unix.AT_FDCWD, path, os.O_RDONLY|flag)
-	if err != nil {
-		return nil, err
-	}
+func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
+	l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag), flock.SetPermissions(0o600))
 	// Mostly nobody holds it, so no thread has to wait.
-	if err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
-		if err = wait(ctx, f); err != nil {
-			return nil, err // wait closes it
+	if got, err := l.TryLock(); err != nil {
+		return nil, err
+	} else if !got {
+		if err := wait(ctx, l); err != nil {
+			return nil, err
 		}
 	}
+	named, err := os.Stat(path)
 	if err == nil {
-		err = inPlace(f, path)
+		err = isOf(l, named)
 	}
 	if err != nil {
-		f.Close()
+		l.Unlock()
 		return nil, err
 	}
-	return f, nil
+	return l, nil
+}
+
+// isOf returns errDeleted if the lock is not of that file.
+func isOf(l *flock.Flock, file fs.FileInfo) error {
+	locked, err := l.Stat()
+	if err == nil && !os.SameFile(locked, file) {
+		err = errDeleted
+	}
+	return err
 }
 
 // openAt opens a file without the runtime's poller, which asks the kernel for each file whether it can be polled.
@@ -88,40 +92,26 @@ func openAt(dir int, path string, flag int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// inPlace returns errDeleted if the locked file no longer has the name.
-func inPlace(f *os.File, path string) error {
-	var locked, named unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(f.Fd()), &locked), unix.Stat(path, &named)); err != nil {
-		return err
-	}
-	if locked.Dev != named.Dev || locked.Ino != named.Ino {
-		return errDeleted
-	}
-	return nil
-}
-
-// wait locks the file in a goroutine, because ctx may be done first. If it fails, it closes the file.
-func wait(ctx context.Context, f *os.File) error {
+// wait locks the file in a goroutine, because ctx may be done first. TryLockContext of the library asks again and again instead: its
+// waiters come late, and in no turn.
+func wait(ctx context.Context, l *flock.Flock) error {
 	done := make(chan error, 1)
 	go func() {
-		err := error(unix.EINTR)
+		err := l.Lock()
 		for errors.Is(err, unix.EINTR) {
-			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+			err = l.Lock()
 		}
 		done <- err
 	}()
 	select {
 	case err := <-done:
-		if err != nil {
-			f.Close()
-		}
 		return err
 	case <-ctx.Done():
 		err := ctx.Err()
-		if h, ok := holderOf(f.Name()); ok {
+		if h, ok := holderOf(l.Path()); ok {
 			err = fmt.Errorf("%v: %w", h, err)
 		}
-		go func() { <-done; f.Close() }()
+		go func() { <-done; l.Unlock() }()
 		return err
 	}
 }

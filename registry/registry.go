@@ -104,7 +104,7 @@ func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	if err != nil {
 		return err
 	}
-	defer release(d.File)
+	defer d.leave()
 	s, err := d.state()
 	if err != nil {
 		return err
