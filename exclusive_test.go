@@ -370,3 +370,126 @@ func TestExclusiveDualStack(t *testing.T) {
 	w.verb(t, list, "DEL", "pod")
 	w.back(t, on[0], before(on[0]))
 }
+
+// settingsOf is what ip(8) shows of the link of an ENI that a pod can change, by a namespace that has it, without what belongs to
+// the place: index, name, group and counters.
+func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string) string {
+	t.Helper()
+	var out []byte
+	err := in.Do(func() (err error) { out, err = exec.Command("ip", "-details", "-oneline", "link").Output(); return err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		if fields := strings.Fields(line); slices.Contains(fields, mac) && !strings.Contains(line, "ipvlan") {
+			place := []string{fields[0], fields[1], fields[2], "state", "qdisc", "group", "link-netnsid", "link-netns"}
+			kept := fields[:0]
+			for i, f := range fields {
+				if slices.Contains(place, f) || i > 0 && slices.Contains(place[3:], fields[i-1]) {
+					continue
+				}
+				kept = append(kept, f)
+			}
+			return strings.Join(kept, " ")
+		}
+	}
+	t.Fatalf("no link has %s:\n%s", mac, out)
+	return ""
+}
+
+// TestExclusiveSettings: a pod changes all that it can at the link of its ENI. The next pod finds nothing of it, however the link has come
+// back: by a DEL, by the end of the namespace and a DEL, or by the end of the namespace alone. What the link does not take back keeps the
+// ENI from pods, and doctor says so.
+func TestExclusiveSettings(t *testing.T) {
+	w, list := newExclusive(t, example{}, "")
+	w.asks(`[{"exclusive": true}]`)
+	changes := []string{"txqueuelen 7 alias left gso_max_size 5000 gso_max_segs 5 gro_max_size 6000", "promisc on allmulticast on multicast off",
+		"mtu 1400", "mode dormant", "broadcast 00:00:00:00:00:01"}
+	change := func(in interface{ Do(func() error) error }, link string) {
+		t.Helper()
+		for _, c := range changes {
+			if err := in.Do(func() error { return exec.Command("ip", strings.Fields("link set "+link+" "+c)...).Run() }); err != nil {
+				t.Fatalf("%s: %v", c, err)
+			}
+		}
+	}
+	var fresh string
+	var whole ec2sim.ENI
+	for _, ends := range []string{"DEL", "its namespace, and DEL", "its namespace", "DEL"} {
+		_, on := w.added(t, list, "pod")
+		now := settingsOf(t, w.pods["pod"], on[0].MAC)
+		if fresh == "" {
+			fresh, whole = now, on[0]
+		}
+		if now != fresh || on[0].ID != whole.ID {
+			t.Errorf("the next pod has %s, and\n%s, want %s, and\n%s", on[0].ID, now, whole.ID, fresh)
+		}
+		change(w.pods["pod"], "eth0")
+		if ends != "DEL" {
+			if err := w.removePod("pod"); err != nil {
+				t.Fatal(err)
+			}
+			w.returns(t, whole.MAC) // the simulated card is a new one then, and a real one keeps what the pod has set
+			l, err := w.node.FindMAC(whole.MAC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(w.node, l.Name)
+			w.pod(t, "pod")
+		}
+		if strings.Contains(ends, "DEL") {
+			w.verb(t, list, "DEL", "pod")
+		}
+	}
+	const doctor = "doctor --check=links --config=conflist-examples/requests.conflist"
+	w.tool(t, strings.Fields(doctor)...)
+
+	registry := filepath.Join(w.node.StateDir, "registry.json")
+	text, err := os.ReadFile(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := fmt.Sprintf("%q", whole.MAC)
+	text = []byte(strings.Replace(string(text), mac, mac+`,"settings":{"MTU":"2147483647","txqueuelen":"7"}`, 1))
+	if err := os.WriteFile(registry, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const changed = " has changed its link: the MTU of "
+	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) || !strings.Contains(out, "the txqueuelen of") {
+		t.Errorf("doctor says %v:\n%s", err, out)
+	}
+	if _, err := w.call(list, "ADD", "pod"); err == nil || !strings.Contains(err.Error(), whole.ID) || !strings.Contains(err.Error(), "put back the MTU of") {
+		t.Errorf("ADD: %v", err)
+	}
+	w.verb(t, list, "DEL", "pod")
+	if out, err := w.tries(strings.Fields(doctor)...); err != nil || !strings.Contains(out, changed) || strings.Contains(out, "the txqueuelen of") {
+		t.Errorf("after an ADD that failed, doctor says %v:\n%s", err, out)
+	}
+}
+
+// TestExclusiveAbove: a pod has made a link on its ENI, in a namespace of its own that goes on. No pod gets the ENI meanwhile.
+func TestExclusiveAbove(t *testing.T) {
+	w, list := newExclusive(t, example{}, "")
+	w.asks(`[{"exclusive": true}]`)
+	w.pod(t, "other")
+	_, on := w.added(t, list, "pod")
+	other := w.pods["other"]
+	makes := func(args string) {
+		t.Helper()
+		if err := w.pods["pod"].Do(func() error { return exec.Command("ip", strings.Fields(args)...).Run() }); err != nil {
+			t.Fatalf("%s: %v", args, err)
+		}
+	}
+	makes("link add link eth0 name above type macvlan")
+	makes("link set above netns " + filepath.Base(other.Path))
+	w.verb(t, list, "DEL", "pod")
+	_, err := w.call(list, "ADD", "pod")
+	if err == nil || !strings.Contains(err.Error(), on[0].ID) || !strings.Contains(err.Error(), filepath.Base(other.Path)+" uses it") {
+		t.Errorf("ADD: %v", err)
+	}
+	if err := other.Do(func() error { return exec.Command("ip", "link", "del", "above").Run() }); err != nil {
+		t.Fatal(err)
+	}
+	w.verb(t, list, "DEL", "pod")
+	w.added(t, list, "pod")
+}

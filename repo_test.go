@@ -125,11 +125,11 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.8,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.83,
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.9,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.86,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
-	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.42,
+	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.45,
 	"tool/cni-ipvlan-vpc-k8s-tool":                     16.75,
 }
 

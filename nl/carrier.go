@@ -40,6 +40,16 @@ func (n *NS) Slaves(home *NS) ([]Carrier, error) {
 	return n.carriers(func(l Link) bool { return l.peerNS == number && borrows(l) })
 }
 
+// HasOn reports whether the namespace has a link that was made on a link of home, also if that has come to home later. Then the kernel
+// gives n a number for home only when it lists the links of n. Only a card that a pod has had comes later.
+func (n *NS) HasOn(home *NS, l Link) (bool, error) {
+	if _, err := n.Links(); err != nil {
+		return false, err
+	}
+	slaves, err := n.Slaves(home)
+	return slices.ContainsFunc(slaves, func(c Carrier) bool { return c.Peer == l.Index }), err
+}
+
 // CardsOf lists the links of the namespace that are network cards, by their kinds (see [Link]). Like Slaves, it returns all that
 // several lists have shown.
 func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {

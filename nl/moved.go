@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"net"
 	"strings"
 
@@ -26,7 +25,7 @@ import (
 // complete in the pod.
 //
 // Addresses, routes, neighbours, queueing disciplines and their filters do not move with a link.
-// Its group, alias and MTU do. The link is down when it is back on the node.
+// Its [Settings] do. The link is down when it is back on the node.
 type MovedLink struct {
 	Name  string // in the pod
 	MAC   string
@@ -67,7 +66,7 @@ func (v MovedLink) Add(n *NS) error {
 		err = n.Unshared(l)
 	}
 	if err == nil {
-		err = n.delXDP(l) // the card may have come back by itself, when a pod's namespace ended
+		err = n.delPrograms(l) // the card may have come back by itself, when a pod's namespace ended
 	}
 	if err != nil {
 		return err
@@ -144,12 +143,13 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(v.NS.delAltNames(l), v.NS.delXDP(l)); err != nil {
+	if err := v.NS.delAltNames(l); err != nil {
 		return err
 	}
+	left := v.NS.strip(l) // if something stays, the card comes back all the same: the next Add tries again
 	msg := linkMessage()
 	msg.Change = podFlags
-	return v.NS.move(l, n, name, msg, attr32(unix.IFLA_GROUP, 0))
+	return errors.Join(v.NS.move(l, n, name, msg, attr32(unix.IFLA_GROUP, 0)), left)
 }
 
 // podFlags are the flags of a link that a pod can leave behind.
@@ -176,9 +176,7 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 // reset gives a link of the node its name again, and removes it from the pod's group. A link
 // that somebody has set up keeps its name: kernels before 6.2 do not rename it then.
 func (v MovedLink) reset(n *NS, l Link) error {
-	if err := n.delXDP(l); err != nil {
-		return err
-	}
+	left := n.delPrograms(l)
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
 	attrs := []attribute{attr32(unix.IFLA_GROUP, 0)}
@@ -194,7 +192,7 @@ func (v MovedLink) reset(n *NS, l Link) error {
 		attrs = append(attrs, attrString(unix.IFLA_IFNAME, name))
 		n.renew(l.Name)
 	}
-	return n.change(unix.RTM_SETLINK, 0, msg, attrs...)
+	return errors.Join(n.change(unix.RTM_SETLINK, 0, msg, attrs...), left)
 }
 
 // Check compares the link in the pod with what it should be. It ignores the group, because the
@@ -231,23 +229,6 @@ func (n *NS) delAltNames(l Link) error {
 	for t, value := range attrsOf(msgs[0][msg.Len():]) {
 		if t == unix.IFLA_PROP_LIST {
 			return n.change(unix.RTM_DELLINKPROP, 0, msg, attr(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, value))
-		}
-	}
-	return nil
-}
-
-// delXDP detaches the programs of XDP that a pod has left at a link. In contrast to filters, they move with it, and no process
-// need hold them. The kernel detaches none that a bpf_link holds (EBUSY), which mostly ends with a process, and none as long as an
-// upper link has one, too (EEXIST). Not all drivers have all modes.
-func (n *NS) delXDP(l Link) error {
-	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
-		msg := linkMessage()
-		msg.Index = int32(l.Index)
-		const none = math.MaxUint32 // -1
-		xdp := nest(unix.IFLA_XDP|unix.NLA_F_NESTED, attr32(nl.IFLA_XDP_FD, none), attr32(nl.IFLA_XDP_FLAGS, mode))
-		err := n.change(unix.RTM_SETLINK, 0, msg, xdp)
-		if err != nil && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("detach XDP from %s: %w", l.Name, err)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ package nl_test
 
 import (
 	"encoding/binary"
+	"errors"
 	"os/exec"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // TestMovedLinkXDP: a pod has left a program of XDP at its card, and has ended. The card drops no packets of the next pod.
@@ -36,23 +38,24 @@ func TestMovedLinkXDPLate(t *testing.T) {
 	b.must(w.Del())
 }
 
-// TestMovedLinkXDPAbove: a link above the card has a program, too, and the kernel detaches none from the card as long as it has. The
-// card comes back all the same, and the next pod gets it without a program.
+// TestMovedLinkXDPAbove: a link above the card, in another namespace, has a program, too, and the kernel detaches none from the card as
+// long as it has. The card comes back all the same, and the next pod gets it without a program, or not at all.
 func TestMovedLinkXDPAbove(t *testing.T) {
+	nltest.Need(t, "ipvlan")
 	b := newBay(t)
+	elsewhere, _ := nltest.NS(t, "elsewhere")
 	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
 	b.must(w.Add())
 	b.xdp(b.pod, "eth0")
-	b.must(nl.Wiring{{NS: b.pod, Object: nl.IPVlan{Name: "above", Master: "eth0", NS: b.pod, Mode: "l2"}}}.Add())
-	b.xdp(b.pod, "above")
-	b.must(w.Del())
-	b.must(b.pod.Do(func() error {
-		l, err := netlink.LinkByName("above")
-		if err != nil {
-			return err
-		}
-		return netlink.LinkDel(l)
-	}))
+	b.must(nl.Wiring{{NS: b.pod, Object: nl.IPVlan{Name: "above", Master: "eth0", NS: elsewhere, Mode: "l2"}}}.Add())
+	b.xdp(elsewhere, "above")
+	if err := w.Del(); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("Del: %v", err)
+	}
+	if err := w.Add(); !errors.Is(err, nl.ErrShared) {
+		t.Errorf("Add: %v", err)
+	}
+	b.sh(elsewhere, "ip link del above")
 	b.must(w.Add())
 	b.noXDP(b.pod, "eth0")
 	b.must(w.Del())
@@ -61,7 +64,8 @@ func TestMovedLinkXDPAbove(t *testing.T) {
 // xdp has a link drop all packets, as long as nobody detaches the program.
 func (b *bay) xdp(n *nl.NS, link string) {
 	b.Helper()
-	prog := xdpDrop(b.T)
+	const drop = 1 // XDP_DROP
+	prog := program(b.T, unix.BPF_PROG_TYPE_XDP, drop)
 	defer unix.Close(prog)
 	b.must(n.Do(func() error {
 		l, err := netlink.LinkByName(link)
@@ -83,17 +87,17 @@ func (b *bay) noXDP(n *nl.NS, link string) {
 	}))
 }
 
-// xdpDrop loads a program of XDP that drops everything.
-func xdpDrop(t *testing.T) int {
+// program loads a program that only has a result.
+func program(t *testing.T, kind, result uint32) int {
 	t.Helper()
-	code := binary.LittleEndian.AppendUint64(nil, 0x00000001000000b7) // r0 = XDP_DROP
-	code = binary.LittleEndian.AppendUint64(code, 0x95)               // exit
+	code := binary.LittleEndian.AppendUint64(nil, uint64(result)<<32|0xb7) // r0 = result
+	code = binary.LittleEndian.AppendUint64(code, 0x95)                    // exit
 	license := []byte("GPL\x00")
 	attr := struct {
 		kind, count   uint32
 		code, license *byte
 		rest          [12]uint64
-	}{kind: unix.BPF_PROG_TYPE_XDP, count: 2, code: &code[0], license: &license[0]}
+	}{kind: kind, count: 2, code: &code[0], license: &license[0]}
 	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), 48)
 	if errno != 0 {
 		t.Fatal(errno)

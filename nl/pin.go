@@ -62,11 +62,7 @@ func objCommand(command uintptr, name string, fd int) (int, error) {
 		path      *byte
 		fd, flags uint32
 	}{path: &file[0], fd: uint32(fd)}
-	r, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
-	if errno != 0 {
-		return -1, errno
-	}
-	return int(r), nil
+	return bpfCommand(command, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 }
 
 // mapID is the kernel's number of a map. No two maps have the same one at the same time. It is 0

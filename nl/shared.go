@@ -22,10 +22,19 @@ var ErrShared = errors.New("other links use it: slaves of ipvlan, maybe in pods,
 // So Unshared asks for a macvlan link that the kernel always refuses, because of an option that
 // the mode does not have. Before that it refuses, with EBUSY, a link whose packets another kind
 // of link receives (macvlan_port_create, since Linux 4.5).
+//
+// A link of kind macvlan or vlan in another namespace is not found: [NS.Slaves] of that namespace finds it.
 func (n *NS) Unshared(l Link) error {
+	above, err := n.above(l)
+	if err != nil {
+		return err
+	}
+	if len(above) > 0 {
+		return fmt.Errorf("link %s, which %s is on: %w", l.Name, above[0].Name, ErrShared)
+	}
 	info := linkInfo("macvlan", attr32(nl.IFLA_MACVLAN_MODE, nl.MACVLAN_MODE_PRIVATE),
 		attr32(nl.IFLA_MACVLAN_MACADDR_MODE, nl.MACVLAN_MACADDR_FLUSH)) // only of MACVLAN_MODE_SOURCE
-	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info,
+	err = n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info,
 		attrString(unix.IFLA_IFNAME, "macvlan-probe"), attr32(unix.IFLA_LINK, uint32(l.Index)))
 	switch {
 	case errors.Is(err, unix.EINVAL):

@@ -54,6 +54,9 @@ type ENI struct {
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
+
+	// Settings are those that the link had before a pod got the whole ENI. They are here until the link has them again.
+	Settings map[string]string `json:"settings,omitempty"`
 }
 
 // keepingENI keeps ENIs as they were read.
@@ -67,13 +70,14 @@ func (e *ENI) same(o *ENI) bool {
 		e.TagsUnknown == o.TagsUnknown && e.Managed == o.Managed && e.Draining == o.Draining && e.Detaching == o.Detaching && e.Keep == o.Keep &&
 		e.Read == o.Read && e.Grown == o.Grown && e.Missed == o.Missed && e.Detached == o.Detached && e.OnRequest == o.OnRequest && e.Provisioning == o.Provisioning &&
 		slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.Prefixes, o.Prefixes) && slices.Equal(e.Groups, o.Groups) &&
-		maps.Equal(e.Tags, o.Tags) && maps.Equal(e.SubnetTags, o.SubnetTags)
+		maps.Equal(e.Tags, o.Tags) && maps.Equal(e.SubnetTags, o.SubnetTags) &&
+		maps.Equal(e.Settings, o.Settings)
 }
 
 func (e *ENI) clone() *ENI {
 	c := *e
 	c.Addrs, c.Prefixes, c.Groups = slices.Clone(e.Addrs), slices.Clone(e.Prefixes), slices.Clone(e.Groups)
-	c.Tags, c.SubnetTags = maps.Clone(e.Tags), maps.Clone(e.SubnetTags)
+	c.Tags, c.SubnetTags, c.Settings = maps.Clone(e.Tags), maps.Clone(e.SubnetTags), maps.Clone(e.Settings)
 	return &c
 }
 

@@ -111,6 +111,7 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.OptionalList(c, "groups", &e.Groups, codec.Text)
 		codec.OptionalTable(c, "tags", &e.Tags, codec.ByName, codec.Text)
 		codec.OptionalTable(c, "subnetTags", &e.SubnetTags, codec.ByName, codec.Text)
+		codec.OptionalTable(c, "settings", &e.Settings, codec.ByName, codec.Text)
 	})
 }
 

@@ -25,9 +25,11 @@ import (
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // where the hints with a lease without a key were seen
 	var unused bool                  // an ENI that is to be detached
+	var whole map[string]registry.ENI
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
 		s.EndWaiters(k)
+		whole = wholeOf(s, k)
 		s.EndOf(k, time.Now(), p.Began)
 		unused = AnyUnused(s)
 		for _, a := range hints {
@@ -37,6 +39,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 			}
 		}
 	})
+	if err == nil {
+		p.putBackSettings(ctx, whole)
+	}
 	if unused && err == nil {
 		p.refill()
 	}
@@ -74,16 +79,9 @@ func (p *Pool) has(seen string, a netip.Addr) bool {
 	case seen != routed:
 		return true
 	}
-	host := p.Host
-	if host == nil {
-		var err error
-		if host, err = nl.Node(); err != nil {
-			return true
-		}
-		defer host.Close()
-	}
-	routed, err := host.HasHostRoute(a)
-	return routed || err != nil
+	used := true
+	err := p.withHost(func(host *nl.NS) (err error) { used, err = host.HasHostRoute(a); return err })
+	return used || err != nil
 }
 
 // Retain is CNI's GC: it ends the leases of the network's attachments that are not valid. It keeps

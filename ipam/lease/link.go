@@ -19,7 +19,8 @@ import (
 const minMTU, maxMTU = 1000, 9001
 
 // LinkUp sets the link of an ENI up, and returns its name. The link gets the boot ENI's MTU if no pods use it. LinkUp
-// waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink].
+// waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. A link that an earlier pod had is first as it
+// was before, or the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -37,6 +38,9 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	if err != nil {
 		return "", err
 	}
+	if err := p.settle(ctx, s.ENIs[id], id, link); err != nil {
+		return "", err
+	}
 	mtu, err := p.bootMTU(ctx, s)
 	if err != nil {
 		return "", err
@@ -44,13 +48,15 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	if link.MTU == mtu || mtu != 0 && !p.alone(link) {
 		mtu = 0
 	}
-	if link.Up && mtu == 0 {
-		return link.Name, nil
+	if !link.Up || mtu != 0 {
+		if err := p.ignoreRouters(s.ENIs[id], link.Name); err != nil {
+			return "", err
+		}
+		if err := (nl.Wiring{{NS: p.Host, Object: nl.Up{Dev: link.Name, MTU: mtu}}}).Add(); err != nil {
+			return "", err
+		}
 	}
-	if err := p.ignoreRouters(s.ENIs[id], link.Name); err != nil {
-		return "", err
-	}
-	return link.Name, nl.Wiring{{NS: p.Host, Object: nl.Up{Dev: link.Name, MTU: mtu}}}.Add()
+	return link.Name, p.record(ctx, id, link)
 }
 
 // alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all of them, whatever their pods are to have,

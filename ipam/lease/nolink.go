@@ -77,8 +77,11 @@ func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 // noAnswer is the error of an ADD that has addresses, but not the link of their ENI.
 func noAnswer(a Allocation, err error) error {
 	hint := "a new ENI takes some seconds to appear; if it never does, see dmesg and 'ip link'"
-	if errors.Is(err, ErrNoLink) {
+	switch {
+	case errors.Is(err, ErrNoLink):
 		hint = HintNoLink
+	case errors.Is(err, ErrKept):
+		hint = hintKept
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) of %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
 }

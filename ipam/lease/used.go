@@ -168,14 +168,10 @@ func (u Used) add(mac, netns string, c nl.Carrier) {
 // to a pod, also to a pod whose namespace cannot be seen from here. The MAC addresses are of ENIs that
 // the registry may not have.
 func (p *Pool) Used(macs ...string) Used {
-	shelves := p.Shelves
-	if shelves == nil {
-		shelves = Shelves
-	}
 	if s, err := p.Registry.View(); err == nil {
 		macs = append(MACs(s), macs...)
 	}
-	used := usedIn(shelves, p.Host, macs)
+	used := usedIn(p.shelves(), p.Host, macs)
 	routes, err := p.Host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	if err != nil {
 		slog.Warn("the node's routes cannot be read: all addresses count as used", "error", err)
@@ -196,6 +192,13 @@ func (p *Pool) Used(macs ...string) Used {
 		}
 	}
 	return used
+}
+
+func (p *Pool) shelves() []Shelf {
+	if p.Shelves == nil {
+		return Shelves
+	}
+	return p.Shelves
 }
 
 // MACs returns the MAC addresses of the ENIs of the registry.

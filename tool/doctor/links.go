@@ -62,7 +62,27 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	unguarded, err := p.checkGuards()
 	lacking, err2 := p.checkFamilies()
 	slaves, err3 := p.checkSlaves()
-	return slices.Concat(found, unguarded, slaves, lacking), errors.Join(err, err2, err3)
+	return slices.Concat(found, p.checkSettings(byMAC, pods), unguarded, slaves, lacking), errors.Join(err, err2, err3)
+}
+
+// checkSettings finds links of ENIs that keep what a pod has set there, which had the whole ENI.
+func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (found []Finding) {
+	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
+		e := p.state.ENIs[id]
+		l, here := byMAC[e.MAC]
+		if !here || pods[id] || len(e.Settings) == 0 {
+			continue
+		}
+		if err := p.pool.Host.Kept(l, e.Settings); err != nil {
+			found = append(found, Finding{Severity: warning, About: l.Name + " (" + id + ")",
+				Means: fmt.Sprintf("a pod that had the whole ENI has changed its link: %v. The next pod that asks for such an ENI gets no link before that is put back", err),
+				Do:    "the next ADD puts it back; if it cannot, detach the ENI, which resets its link, or reboot the node",
+				fix: func(context.Context) (string, error) {
+					return "put back the settings of " + l.Name, p.pool.Host.PutBack(l, e.Settings)
+				}})
+		}
+	}
+	return found
 }
 
 // checkGuards finds links whose pods can send to the node, and as the node.

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A cardSetting is one of ethtool(8). Its value is the structure that the kernel fills for the command get, without the number of the
+// command. The command set takes the same structure.
+type cardSetting struct {
+	name     string
+	get, set uint32
+	size     int
+	args     []uint32 // behind the number of the command
+}
+
+// The commands of linux/ethtool.h, in the order in which a driver takes them: the number of queues decides what is valid of others.
+const (
+	ethtoolGetRSS      = 0x46 // of two parts: see rss
+	ethtoolSetRSS      = 0x47
+	ethtoolGetFeatures = 0x3a // and set with another structure: see features
+	ethtoolSetFeatures = 0x3b
+)
+
+// cardSettings are those that a driver for EC2 may have, and pods may set. A setting with the command 0 cannot be put back.
+func cardSettings() []cardSetting {
+	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2
+	all := []cardSetting{
+		{"channels", 0x3c, 0x3d, 36, nil},
+		{"rings", 0x10, 0x11, 36, nil},
+		{"coalescing", 0x0e, 0x0f, 92, nil},
+		{"pause frames", 0x12, 0x13, 16, nil},
+		{"private flags", 0x27, 0x28, 8, nil},
+		{"message level", 0x07, 0x08, 8, nil},
+		{"rx-copybreak", getTunable, setTunable, 20, []uint32{1, u32, 4}},
+		{"tx-copybreak", getTunable, setTunable, 20, []uint32{2, u32, 4}},
+		{"tx-buf-size", getTunable, setTunable, 20, []uint32{4, u32, 4}},
+		{"number of ntuple rules", 0x2e, 0, 192, nil},
+	}
+	for flow, name := range []string{1: "TCP over IPv4", 2: "UDP over IPv4", 5: "TCP over IPv6", 6: "UDP over IPv6", 16: "IPv4", 17: "IPv6"} {
+		if name != "" {
+			all = append(all, cardSetting{"hash of " + name, getHash, setHash, 192, []uint32{uint32(flow)}})
+		}
+	}
+	return all
+}
+
+const featuresSetting, rssSetting = "offloads", "receive side scaling"
+
+// cardSettings reads what the driver of a link has, into s.
+func (n *NS) cardSettings(l Link, s Settings) error {
+	read := func(name string, value []byte, err error) error {
+		switch {
+		case err == nil:
+			s[name] = hex.EncodeToString(value)
+		case !lacks(err):
+			return fmt.Errorf("read the %s of %s: %w", name, l.Name, err)
+		}
+		return nil
+	}
+	var failed error
+	for _, c := range cardSettings() {
+		b := words(c.size, append([]uint32{c.get}, c.args...)...)
+		err := n.ethtool(l, b)
+		failed = errors.Join(failed, read(c.name, b[4:], err))
+	}
+	value, err := n.features(l)
+	failed = errors.Join(failed, read(featuresSetting, value, err))
+	value, err = n.rss(l)
+	return errors.Join(failed, read(rssSetting, value, err))
+}
+
+// lacks reports whether a driver has no such setting. One that knows the command, but not this kind of it, says that it is invalid.
+func lacks(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) }
+
+// features reads the offloads: for each 32 of them, those that can be changed, and those of them that are wanted.
+func (n *NS) features(l Link) (value []byte, err error) {
+	const header, block = 8, 16
+	b := words(header+8*block, ethtoolGetFeatures, 8)
+	if err := n.ethtool(l, b); err != nil {
+		return nil, err
+	}
+	for i := range min(binary.NativeEndian.Uint32(b[4:]), 8) {
+		at := b[header+i*block:] // struct ethtool_get_features_block: available, requested
+		available, requested := binary.NativeEndian.Uint32(at), binary.NativeEndian.Uint32(at[4:])
+		value = binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(value, available), requested&available)
+	}
+	return value, nil
+}
+
+// rss reads which queue gets what, and the key of the hash. The first question is for the sizes of both.
+func (n *NS) rss(l Link) ([]byte, error) {
+	const header, indirAt, keyAt, most = 24, 8, 12, 1 << 12
+	sizes := words(header, ethtoolGetRSS)
+	if err := n.ethtool(l, sizes); err != nil {
+		return nil, err
+	}
+	indir, key := binary.NativeEndian.Uint32(sizes[indirAt:]), binary.NativeEndian.Uint32(sizes[keyAt:])
+	if indir > most || key > most {
+		return nil, fmt.Errorf("the driver has %d queues to choose from, and a key of %d bytes", indir, key)
+	}
+	b := words(int(header+4*indir+key), ethtoolGetRSS, 0, indir, key)
+	err := n.ethtool(l, b)
+	return b[4:], err
+}
+
+// setCard sets a setting of the driver.
+func (n *NS) setCard(l Link, name string, value []byte) error {
+	switch name {
+	case featuresSetting: // struct ethtool_set_features_block is the same
+		return n.ethtool(l, append(words(8, ethtoolSetFeatures, uint32(len(value)/8)), value...))
+	case rssSetting:
+		return n.ethtool(l, append(words(4, ethtoolSetRSS), value...))
+	}
+	for _, c := range cardSettings() {
+		if c.name == name && c.set != 0 {
+			return n.ethtool(l, append(words(4, c.set), value...))
+		}
+	}
+	return errors.New("the kernel has no command for that")
+}
+
+// words is a structure that begins with these numbers.
+func words(size int, numbers ...uint32) []byte {
+	b := make([]byte, 0, size)
+	for _, v := range numbers {
+		b = binary.NativeEndian.AppendUint32(b, v)
+	}
+	return append(b, make([]byte, size-len(b))...)
+}
+
+// ethtool carries out a command of ethtool. A netlink socket takes it as any socket, for the namespace that it is of.
+func (n *NS) ethtool(l Link, command []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s, err := n.socket(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	request := struct { // struct ifreq
+		name [unix.IFNAMSIZ]byte
+		data *byte
+		_    [16]byte
+	}{data: &command[0]}
+	copy(request.name[:unix.IFNAMSIZ-1], l.Name)
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(s.fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+	runtime.KeepAlive(command)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

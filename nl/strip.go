@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
+	"unsafe"
+
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// strip removes what a pod has attached to a card: links that it has made on it, and programs. All of that would stay at the card
+// when it moves, see the next pod's packets, and change or drop them.
+func (n *NS) strip(l Link) error { return errors.Join(n.delAbove(l), n.delPrograms(l)) }
+
+// delPrograms detaches the programs of XDP and of tcx. In contrast to filters, they move with a card, and no process need hold them.
+func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
+
+// delAbove deletes the links of the namespace that were made on a card. Those that a pod has moved to another namespace stay:
+// [NS.Unshared] and [NS.Slaves] find them.
+func (n *NS) delAbove(l Link) error {
+	above, failed := n.above(l)
+	for _, a := range above {
+		msg := linkMessage()
+		msg.Index = int32(a.Index)
+		n.renew(a.Name)
+		if err := n.change(unix.RTM_DELLINK, 0, msg); err != nil && !absent(err) {
+			failed = errors.Join(failed, fmt.Errorf("delete %s, which is on %s: %w", a.Name, l.Name, err))
+		}
+	}
+	return failed
+}
+
+// above lists the links of the namespace that were made on a link of it.
+func (n *NS) above(l Link) ([]Link, error) {
+	links, err := n.Links()
+	return slices.DeleteFunc(links, func(a Link) bool { return a.Peer != l.Index || a.peerNS != 0 || !borrows(a) }), err
+}
+
+// delXDP detaches the programs of XDP. The kernel detaches none that a bpf_link holds (EBUSY), which ends with the processes that have
+// it, and none as long as an upper link has one, too (EEXIST). Not all drivers have all modes.
+func (n *NS) delXDP(l Link) (failed error) {
+	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
+		msg := linkMessage()
+		msg.Index = int32(l.Index)
+		const none = math.MaxUint32 // -1
+		xdp := nest(unix.IFLA_XDP|unix.NLA_F_NESTED, attr32(nl.IFLA_XDP_FD, none), attr32(nl.IFLA_XDP_FLAGS, mode))
+		if err := n.change(unix.RTM_SETLINK, 0, msg, xdp); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+			failed = errors.Join(failed, fmt.Errorf("detach XDP from %s: %w", l.Name, err))
+		}
+	}
+	return failed
+}
+
+// The commands and hooks of linux/bpf.h that package unix lacks.
+const (
+	tcxIngress, tcxEgress = 46, 47
+	mostTCX               = 64 // BPF_MPROG_MAX
+)
+
+// delTCX detaches the programs of tcx. The kernel looks for the link in the namespace of the calling thread.
+func (n *NS) delTCX(l Link) error {
+	return n.Do(func() (failed error) {
+		for _, hook := range []uint32{tcxIngress, tcxEgress} {
+			programs, links, err := queryTCX(l.Index, hook)
+			if err != nil {
+				return fmt.Errorf("ask which programs of tcx %s has: %w", l.Name, err)
+			}
+			for i, id := range programs {
+				if err := detachTCX(l.Index, hook, id, links[i]); err != nil && !absent(kernel(err)) {
+					failed = errors.Join(failed, fmt.Errorf("detach program %d of tcx from %s: %w", id, l.Name, err))
+				}
+			}
+		}
+		return failed
+	})
+}
+
+// queryTCX lists the IDs of the programs at a hook, and of the bpf_links that hold them, or 0. Linux before 6.6 has no such hook.
+func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
+	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
+	query := struct { // of union bpf_attr, for BPF_PROG_QUERY
+		index, hook, queryFlags, attachFlags uint32
+		programs                             *uint32
+		count, _                             uint32
+		programFlags                         uint64
+		links                                *uint32
+		linkFlags, revision                  uint64
+	}{index: uint32(index), hook: hook, programs: &programs[0], count: mostTCX, links: &links[0]}
+	_, err = bpfCommand(unix.BPF_PROG_QUERY, unsafe.Pointer(&query), unsafe.Sizeof(query))
+	runtime.KeepAlive(&query)
+	if errors.Is(err, unix.EINVAL) {
+		return nil, nil, nil
+	}
+	count := min(query.count, mostTCX)
+	return programs[:count], links[:count], err
+}
+
+// detachTCX detaches a program, or the bpf_link that holds it: also one that a process has, or a file in a bpffs.
+func detachTCX(index int, hook, program, link uint32) error {
+	open, id := uintptr(unix.BPF_PROG_GET_FD_BY_ID), program
+	if link != 0 {
+		open, id = unix.BPF_LINK_GET_FD_BY_ID, link
+	}
+	which := struct{ id, next, flags uint32 }{id: id}
+	fd, err := bpfCommand(open, unsafe.Pointer(&which), unsafe.Sizeof(which))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if link != 0 {
+		file := uint32(fd)
+		_, err = bpfCommand(unix.BPF_LINK_DETACH, unsafe.Pointer(&file), unsafe.Sizeof(file))
+		return err
+	}
+	detach := struct{ index, program, hook, flags uint32 }{uint32(index), uint32(fd), hook, 0}
+	_, err = bpfCommand(unix.BPF_PROG_DETACH, unsafe.Pointer(&detach), unsafe.Sizeof(detach))
+	return err
+}
+
+// bpfCommand is bpf(2).
+func bpfCommand(command uintptr, attr unsafe.Pointer, size uintptr) (int, error) {
+	r, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attr), size)
+	if errno != 0 {
+		return -1, errno
+	}
+	return int(r), nil
+}
