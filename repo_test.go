@@ -96,6 +96,8 @@ var arrows = map[string]string{
 // owners are the only importers of a dependency, by the beginning of its path.
 var owners = map[string][]string{
 	"github.com/vishvananda/":                   {"nl"},
+	"github.com/containernetworking/plugins":    {"nl"},
+	"github.com/gofrs/flock":                    {"registry"},
 	"github.com/google/nftables":                nil, // its initialisation costs every ADD a fiftieth; see testOwners
 	"github.com/mdlayher/":                      nil, // which it brings
 	"github.com/aws/":                           {"aws", "aws/acceptance"},
@@ -181,6 +183,25 @@ func TestRepoArrows(t *testing.T) {
 					t.Errorf("a test of %s imports %s: only those of %s may", p.ImportPath, imp, only)
 				}
 			}
+		}
+	}
+}
+
+// TestRepoChosen checks that what runs on nodes imports the packages that the owner of the project chose.
+func TestRepoChosen(t *testing.T) {
+	imported := map[string]bool{}
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.ImportPath, "aws/sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") || strings.HasPrefix(p.ImportPath, "aws/acceptance") {
+			continue
+		}
+		for _, imp := range p.Imports {
+			imported[strings.Join(strings.SplitN(imp+"///", "/", 4)[:3], "/")] = true
+		}
+	}
+	for _, chosen := range []string{"containernetworking/cni", "containernetworking/plugins", "vishvananda/netlink", "vishvananda/netns",
+		"aws/aws-sdk-go-v2", "urfave/cli", "gofrs/flock"} {
+		if !imported["github.com/"+chosen] {
+			t.Errorf("no package of the programs imports github.com/%s", chosen)
 		}
 	}
 }

@@ -20,10 +20,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"sync"
 
+	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -153,52 +153,27 @@ func (n *NS) Close() error {
 
 // Do runs f in the namespace, for what neither a netlink socket nor a file opened there can do. f has its own thread. Goroutines
 // that it starts do not run in the namespace. f uses no NS: one may take its thread for one in the namespace of the process.
+// If f panics, so does Do: nobody could recover on that thread.
 func (n *NS) Do(f func() error) error {
 	if n.process {
-		return apart(f) // a thread that no goroutine has locked is there already
+		return f()
 	}
-	return apart(func() error { return n.enter(f) })
-}
-
-// apart runs f in another goroutine. If f panics, apart panics: nobody could recover there.
-func apart(f func() error) error {
-	err := errors.New("interrupted") // f called runtime.Goexit
+	there, err := ns.GetNS(fmt.Sprintf("/proc/self/fd/%d", n.fd))
+	if err != nil {
+		return fmt.Errorf("enter %s: %w", n.Name, err)
+	}
+	defer there.Close()
 	var fault any
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	err = there.Do(func(ns.NetNS) error {
 		defer func() {
 			if p := recover(); p != nil {
 				fault = fmt.Sprintf("%v\n%s", p, debug.Stack())
 			}
 		}()
-		err = f()
-	}()
-	<-done
+		return f()
+	})
 	if fault != nil {
 		panic(fault)
 	}
 	return err
-}
-
-// enter moves this goroutine's thread into the namespace and back. A thread that cannot come
-// back stays locked, and ends with its goroutine.
-func (n *NS) enter(f func() error) error {
-	runtime.LockOSThread()
-	home, done, err := n.wayBack()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return err
-	}
-	defer done()
-	if err := netns.Set(n.fd); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter %s: %w", n.Name, err)
-	}
-	defer func() {
-		if netns.Set(home) == nil {
-			runtime.UnlockOSThread()
-		}
-	}()
-	return f()
 }

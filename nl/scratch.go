@@ -4,25 +4,23 @@
 package nl
 
 import (
-	"os"
-	"runtime"
+	"fmt"
 
-	"golang.org/x/sys/unix"
+	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Scratch runs f in a namespace that nobody else sees, and that ends with f. It shows what the
+// Scratch runs f with a namespace that nobody else sees, and that ends with f. It shows what the
 // kernel can do. Modules that the kernel loads for that stay loaded.
 func Scratch(f func(*NS) error) error {
-	return apart(func() error {
-		runtime.LockOSThread() // and never unlocked: the thread, and the namespace, end with the goroutine
-		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return os.NewSyscallError("unshare", err)
-		}
-		n, err := Node()
-		if err != nil {
-			return err
-		}
-		defer n.Close()
-		return f(n)
-	})
+	temp, err := ns.TempNetNS()
+	if err != nil {
+		return fmt.Errorf("create a network namespace: %w", err)
+	}
+	defer temp.Close()
+	n, err := Open("scratch", fmt.Sprintf("/proc/self/fd/%d", temp.Fd())) // its Path is that of a thread, which has left it
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	return f(n)
 }
