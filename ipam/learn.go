@@ -365,7 +365,9 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	case l.Leases.Has(a):
 	case l.FreedAfter(a, l.used.Looked): // its pod may have had it then: a DEL has come since
 	case netns != "":
-		l.Found(a, registry.Lease{NetNS: netns, ENI: eni, Bound: true, Exclusive: l.used.InPod(l.ENIs[eni].MAC), Since: l.now})
+		found := l.used.Find(netns, a)
+		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now
+		l.Found(a, found)
 	case l.Free.Has(a) || l.used.Partial:
 	case l.first:
 		l.Free.Set(a, time.Time{})

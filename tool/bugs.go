@@ -4,9 +4,6 @@
 package tool
 
 import (
-	"net/netip"
-	"slices"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
@@ -20,14 +17,15 @@ func bugs() *cli.Command {
 as it did on the first m5 and c5 instances. Both are asked and compared.` + cli.JSON("[] bug afflicted"),
 		Action: func(c *cli.Context) error {
 			cloud := aws.New(aws.Options{})
-			broken := false
-			err := view.EachVPC(c.Context, cloud, cloud.VPCCIDRs, func(_ string, e aws.ENI, cidrs []netip.Prefix) {
-				broken = broken || slices.ContainsFunc(cidrs, func(p netip.Prefix) bool { return !slices.Contains(e.VPCCIDRs, p) })
-			})
+			enis, err := cloud.ENIs(c.Context)
 			if err != nil {
 				return err
 			}
-			return cli.Table(c, []bugRow{{"broken_cidr", broken}})
+			lacking, err := view.Lacking(c.Context, cloud, enis)
+			if err != nil {
+				return err
+			}
+			return cli.Table(c, []bugRow{{"broken_cidr", len(lacking) > 0}})
 		},
 	}
 }

@@ -249,6 +249,10 @@ func terminate(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(sim(ts).TerminateInstance(args[0]))
 }
 
+func hide(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Value("node").(*ec2sim.Instance).Lie(ec2sim.HideKeys(args[0], args[1]))
+}
+
 func freeze(ts *testscript.TestScript, _ bool, args []string) {
 	node, ok := ts.Value("node").(*ec2sim.Instance)
 	if !ok {

@@ -67,7 +67,7 @@ func diff(c *cli.Context) error {
 	}
 	defer p.Close()
 	stop := cli.Working("ask the metadata service and EC2")
-	k, err := view.Compare(c.Context, p, conf.ReuseWaits(c.String("config")))
+	k, err := view.Compare(c.Context, p, c.String("config"))
 	stop()
 	if err != nil {
 		return err

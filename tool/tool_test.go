@@ -43,6 +43,7 @@ import (
 //	launch                   run another instance
 //	terminate INSTANCE       end one
 //	freeze ENI               metadata shows an ENI for ever as it is now
+//	hide ENI KEY             metadata does not show this of an ENI
 //	lease ADDRESS NAMESPACE/POD [AGE]
 //	has NAMESPACE LINK ADDRESS  a pod has the address at a link that is made on one of the node
 //	bound ADDRESS            the kernel has shown an address that is leased in its pod
@@ -78,6 +79,7 @@ func TestScript(t *testing.T) {
 			"launch":     launch,
 			"terminate":  terminate,
 			"freeze":     freeze,
+			"hide":       hide,
 			"fields":     fieldsOf,
 			"exposition": exposition,
 		},

@@ -37,7 +37,21 @@ func ViewRegistry() (*registry.State, error) {
 		return nil, Rooted(err)
 	}
 	s, err := r.View()
+	if do := Unreadable(err); do != "" {
+		return nil, Hint(err, do)
+	}
 	return s, Rooted(err)
+}
+
+// Unreadable says what to do about a registry that was read and is not of this release, or is damaged. Otherwise it is empty.
+func Unreadable(err error) string {
+	switch {
+	case errors.Is(err, registry.ErrVersion):
+		return "install the release that has written the file registry.json, or delete the file: the next ADD then builds it from the kernel, metadata and EC2"
+	case registry.IsGarbage(err):
+		return "run " + Name + " registry-gc --free-after=15m, or wait for the next ADD: either sets the file aside, and builds a new one from the kernel, metadata and EC2"
+	}
+	return ""
 }
 
 // Rooted says what to do about an error of permissions.

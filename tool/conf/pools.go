@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
+	"net/netip"
 	"os"
 	"slices"
 
@@ -88,6 +89,14 @@ func readable(path string) (all []lease.Policy) {
 		all = append(all, l.policies()...)
 	}
 	return lease.Together(all)
+}
+
+// Routed returns the CIDRs to which pods of some network have routes by their ENI, whatever metadata shows.
+func Routed(path string) (all []netip.Prefix) {
+	for _, p := range readable(path) {
+		all = append(all, p.Routes...)
+	}
+	return all
 }
 
 // PoliciesOf returns the policies of the pools of one network.

@@ -5,7 +5,10 @@ package doctor
 
 import (
 	"context"
+	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -39,7 +42,32 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 			Means: "container runtimes read the first file of the directory, which is this one: no pod gets a network from " + filepath.Base(p.file),
 			Do:    "remove this file, or rename " + filepath.Base(p.file) + " so that it sorts before"})
 	}
-	return found, err
+	return append(found, p.secondConflist(files)...), err
+}
+
+// secondConflist finds another file in the directory of CRI-O, if nothing names our network. CRI-O takes the first file. If that is not
+// ours when it starts, it takes the running pods for ones of another network that have ended.
+func (p *Node) secondConflist(files []string) []Finding {
+	_, err := os.Stat(p.path("/etc/crio"))
+	others := slices.DeleteFunc(slices.Clone(files), func(f string) bool { return f == p.file })
+	if err != nil || len(others) == 0 || len(others) == len(files) || p.namesNetwork() {
+		return nil
+	}
+	return []Finding{{Severity: warning, About: others[0],
+		Means: "CRI-O reads this file, too. If CRI-O starts when " + filepath.Base(p.file) + " is not the first one, it sends a DEL for each running pod, and these lose their network",
+		Do:    "remove this file, or name the network of " + filepath.Base(p.file) + " as cni_default_network in /etc/crio/crio.conf.d"}}
+}
+
+// networkOfCRIO matches the network that CRI-O takes (crio.conf(5)).
+var networkOfCRIO = regexp.MustCompile(`(?m)^\s*cni_default_network\s*=\s*"[^"]+"`)
+
+// namesNetwork reports whether the configuration of CRI-O names its network.
+func (p *Node) namesNetwork() bool {
+	files, _ := filepath.Glob(p.path("/etc/crio/crio.conf.d/*"))
+	return slices.ContainsFunc(append(files, p.path("/etc/crio/crio.conf")), func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && networkOfCRIO.Match(text)
+	})
 }
 
 // withoutConflist says why there is no conflist of ours: nobody can read it, or it is not where it should be.

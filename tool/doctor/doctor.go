@@ -202,7 +202,10 @@ func (n *Node) make(ctx context.Context, c Check) []Finding {
 // notMade is the finding that a check could not be made. That EC2 cannot be reached is an error, once: pods that need EC2 fail.
 func (n *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
-		Do: "run it again: " + cli.Name + " doctor --check " + c.Name}
+		Do: "correct first what this says, then run the check again: " + cli.Name + " doctor --check " + c.Name}
+	if errors.Is(err, aws.ErrNoMetadata) {
+		f.Do = aws.Hint(err) + "; then run the check again: " + cli.Name + " doctor --check " + c.Name
+	}
 	if !aws.Unreached(err) {
 		return f
 	}

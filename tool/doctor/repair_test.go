@@ -54,9 +54,9 @@ var own = nl.Addr{Prefix: netip.MustParsePrefix("fd00::10/64"), Dev: "eth0", NoD
 func newDual(t *testing.T, loop string) *dual {
 	nltest.Need(t, "nftables")
 	d := &dual{t: t, loop: loop, conflist: filepath.Join(t.TempDir(), "10.conflist"), cache: t.TempDir()}
-	were := repair.Caches
-	repair.Caches = []string{filepath.Join(d.cache, "none"), d.cache}
-	t.Cleanup(func() { repair.Caches = were })
+	were := lease.KeptIn
+	lease.KeptIn = []string{filepath.Join(d.cache, "none"), d.cache}
+	t.Cleanup(func() { lease.KeptIn = were })
 	d.node, _ = nltest.NS(t, "node")
 	pod, path := nltest.NS(t, "pod")
 	router, _ := nltest.NS(t, "router")

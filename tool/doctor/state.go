@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -31,7 +32,7 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 	}
 	if _, err := p.pool.Registry.View(); err != nil {
 		found = append(found, Finding{Severity: severe, About: dir, Means: "the registry cannot be read: " + err.Error(),
-			Do: "if a later release has written the file registry.json, install that release. Otherwise delete the file: the next ADD rebuilds it from metadata and the kernel"})
+			Do: cmp.Or(cli.Unreadable(err), "see whether the disk or the mount fails: dmesg")})
 	}
 	bad, _ := filepath.Glob(filepath.Join(dir, "*.bad-*"))
 	for _, b := range bad {

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -39,7 +40,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 			continue
 		}
 		found = append(found, Finding{Severity: k.severity, About: strings.TrimPrefix(k.String(), "sysctl -w "), Means: err.Error() + ": " + k.means,
-			Do: "set it, and correct the file in /etc/sysctl.d that sets another value", fix: p.apply(k.Sysctl)})
+			Do: k.String() + ", or run " + cli.Name + " repair, as cni-gc.timer does; and correct the file in /etc/sysctl.d that sets another value", fix: p.apply(k.Sysctl)})
 	}
 	return found, nil
 }

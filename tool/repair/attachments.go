@@ -25,7 +25,7 @@ import (
 
 // To compare a pod with the list of its ADD, one must know what the ADD was told. There are three sources, the best one first:
 //
-//   - What the runtime keeps for the DEL, see Caches: the configuration, the annotations and the answer of this very ADD. The ADD has
+//   - What the runtime keeps for the DEL, see [lease.KeptOf]: the configuration, the annotations and the answer of this very ADD. The ADD has
 //     ended then, so a pod of this second is compared, too. It outlives the registry.
 //   - The lease, and what the plugin answers to it by the configuration of now. An ADD may be under way for five minutes.
 //   - The alias of the node's end of the pair names the attachment, and a lease without a key its namespace and addresses. That is so
@@ -63,7 +63,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (all []Attachme
 	for at, t := range told {
 		l, is := leased[at]
 		if !is {
-			l = t.lease()
+			l = t.Lease()
 		}
 		if a, complete := fromTold(n, t, l, s); complete {
 			delete(leased, at)

@@ -5,52 +5,17 @@ package repair
 
 import (
 	"encoding/json"
-	"os"
-	"path/filepath"
-	"strings"
 
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Caches are where runtimes, and Multus, keep for the DEL what they have told the plugins in the ADD, and what these answered (libcni,
-// getCacheFilePath). A file is there from the end of a successful ADD to the end of the DEL. Only root can write there.
-var Caches = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
-
-// A told is what a runtime keeps of an ADD (libcni, cachedInfo).
-type told struct {
-	Kind        string                     `json:"kind"`
-	ContainerID string                     `json:"containerId"`
-	Config      []byte                     `json:"config"`
-	IfName      string                     `json:"ifName"`
-	Network     string                     `json:"networkName"`
-	NetNS       string                     `json:"netns"` // libcni before 1.2 does not keep it
-	CNIArgs     [][2]string                `json:"cniArgs"`
-	Args        map[string]json.RawMessage `json:"capabilityArgs"`
-	Result      json.RawMessage            `json:"result"`
-}
-
-// attachment is the key of the attachment.
-func (t told) attachment() registry.Attachment {
-	return registry.Attachment{ContainerID: t.ContainerID, IfName: t.IfName}
-}
-
-// lease is what the registry would have of the attachment.
-func (t told) lease() registry.Lease {
-	l := registry.Lease{Key: registry.Key{Network: t.Network, Attachment: t.attachment()}, NetNS: t.NetNS}
-	for _, arg := range t.CNIArgs {
-		switch arg[0] {
-		case "K8S_POD_NAMESPACE":
-			l.PodNamespace = arg[1]
-		case "K8S_POD_NAME":
-			l.PodName = arg[1]
-		}
-	}
-	return l
-}
+// A told is what a runtime keeps of an ADD.
+type told struct{ lease.Kept }
 
 // ask fills in what the runtime gives the plugins for their capabilities.
 func (t told) ask(capabilities map[string]bool, config any) {
@@ -68,18 +33,8 @@ func (t told) ask(capabilities map[string]bool, config any) {
 // tolds reads what runtimes keep of the attachments to a network.
 func tolds(network string) map[registry.Attachment]told {
 	all := map[registry.Attachment]told{}
-	for _, dir := range Caches {
-		entries, _ := os.ReadDir(dir) // without the directory, no runtime has told anything
-		for _, e := range entries {
-			if !strings.HasPrefix(e.Name(), network+"-") {
-				continue
-			}
-			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
-			var t told
-			if err == nil && json.Unmarshal(b, &t) == nil && t.Kind == "cniCacheV1" && t.Network == network {
-				all[t.attachment()] = t
-			}
-		}
+	for _, k := range lease.KeptOf(network) {
+		all[k.Lease().Attachment] = told{k}
 	}
 	return all
 }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
@@ -124,7 +125,7 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	}
 	for _, l := range unknown {
 		failed = errors.Join(failed, fmt.Errorf("%s (%s): the node has lost its routes to this pod, and nobody knows them: neither the registry nor the runtime (%s) has the attachment: delete the pod",
-			l.Name, l.Alias, Caches[0]))
+			l.Name, l.Alias, lease.KeptIn[0]))
 	}
 	if len(unknown) > 0 {
 		failed = errors.Join(failed, unread)

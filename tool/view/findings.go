@@ -38,6 +38,12 @@ func (k *Comparison) Findings() []Finding {
 		fs = append(fs, Finding{"registry", "it has no ENIs: no pod has asked for an address since the boot, or somebody has deleted it",
 			"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name + " registry-gc", true})
 	}
+	for _, vpc := range slices.Sorted(maps.Keys(k.lacking)) {
+		for _, c := range k.lacking[vpc] {
+			fs = append(fs, Finding{c.String(), "EC2 has this CIDR of " + vpc + ", but the metadata service does not show it: new pods have no route to it by their ENI",
+				"name it in routeToCidrs; if it is new, metadata shows it after some minutes", false})
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(k.eniIDs())) {
 		if !k.changing[id] {
 			fs = append(fs, k.judgeENI(id)...)

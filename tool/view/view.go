@@ -23,6 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // A Source is the answer of the metadata service or of EC2 about this node.
@@ -49,20 +50,21 @@ func (s Source) on(a netip.Addr) string {
 type Comparison struct {
 	now      time.Time
 	state    *registry.State
-	used     lease.Used             // pods' addresses in the kernel
-	routed   map[netip.Addr]string  // those to which the node has a route
-	own      map[netip.Addr]bool    // the node's, in the kernel
-	links    map[string]string      // names of links by MAC
-	Metadata Source                 // of this instance's ENIs
-	EC2      Source                 // of this instance's ENIs, and of ours that are not attached
-	holdings map[netip.Addr]Holding // of the registry
-	moving   map[netip.Addr]bool    // those that an ADD, a DEL or a growth has changed meanwhile
-	changing map[string]bool        // ENIs, likewise
+	used     lease.Used                // pods' addresses in the kernel
+	routed   map[netip.Addr]string     // those to which the node has a route
+	own      map[netip.Addr]bool       // the node's, in the kernel
+	links    map[string]string         // names of links by MAC
+	Metadata Source                    // of this instance's ENIs
+	EC2      Source                    // of this instance's ENIs, and of ours that are not attached
+	holdings map[netip.Addr]Holding    // of the registry
+	moving   map[netip.Addr]bool       // those that an ADD, a DEL or a growth has changed meanwhile
+	changing map[string]bool           // ENIs, likewise
+	lacking  map[string][]netip.Prefix // CIDRs of VPCs that EC2 has, and metadata does not show
 }
 
 // Compare asks all four. It reads the registry first and last, because other processes work
 // meanwhile. Differences in what has changed in between are not findings.
-func Compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration) (*Comparison, error) {
+func Compare(ctx context.Context, p *ipam.Pool, config string) (*Comparison, error) {
 	before, err := p.Registry.View()
 	if err != nil {
 		return nil, err
@@ -85,8 +87,23 @@ func Compare(ctx context.Context, p *ipam.Pool, wait func(string) time.Duration)
 	if k.state, err = p.Registry.View(); err != nil {
 		return nil, err
 	}
-	k.settle(before, wait)
+	k.lacking = lackingOf(ctx, p.Cloud, k.Metadata, conf.Routed(config))
+	k.settle(before, conf.ReuseWaits(config))
 	return k, nil
+}
+
+// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. Those to which pods have routes anyway are not missed.
+func lackingOf(ctx context.Context, cloud *aws.Client, metadata Source, routed []netip.Prefix) map[string][]netip.Prefix {
+	lacking, err := Lacking(ctx, cloud, slices.Collect(maps.Values(metadata.enis)))
+	if err != nil && !aws.NotAllowed(err) {
+		slog.Warn("EC2 did not list the CIDRs of the VPC: they are not compared", "error", err)
+	}
+	for vpc, cidrs := range lacking {
+		lacking[vpc] = slices.DeleteFunc(cidrs, func(c netip.Prefix) bool {
+			return slices.ContainsFunc(routed, func(r netip.Prefix) bool { return r.Bits() <= c.Bits() && r.Contains(c.Addr()) })
+		})
+	}
+	return lacking
 }
 
 // settle finds what has changed in the registry since before.

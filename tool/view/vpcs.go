@@ -6,6 +6,7 @@ package view
 import (
 	"context"
 	"net/netip"
+	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
@@ -32,4 +33,25 @@ func EachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, s
 		f(names[e.MAC], e, known[e.VPC])
 	}
 	return nil
+}
+
+// Lacking returns, by VPC, the CIDRs that EC2 has and that the metadata service leaves out of these ENIs, as it did on the first m5
+// and c5 instances.
+func Lacking(ctx context.Context, cloud *aws.Client, enis []aws.ENI) (map[string][]netip.Prefix, error) {
+	known, lacking := map[string][]netip.Prefix{}, map[string][]netip.Prefix{}
+	for _, e := range enis {
+		if _, asked := known[e.VPC]; !asked {
+			cidrs, err := cloud.VPCCIDRs(ctx, e.VPC)
+			if err != nil {
+				return nil, err
+			}
+			known[e.VPC] = cidrs
+		}
+		for _, c := range known[e.VPC] {
+			if !slices.Contains(e.VPCCIDRs, c) && !slices.Contains(lacking[e.VPC], c) {
+				lacking[e.VPC] = append(lacking[e.VPC], c)
+			}
+		}
+	}
+	return lacking, nil
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// KeptIn are where runtimes, and Multus, keep for the DEL what they have told the plugins in the ADD, and what these answered
+// (libcni, getCacheFilePath). A file is there from the end of a successful ADD to the end of the DEL. Only root can write there.
+var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
+
+// A Kept is what a runtime keeps of an ADD (libcni, cachedInfo).
+type Kept struct {
+	Kind        string                     `json:"kind"`
+	ContainerID string                     `json:"containerId"`
+	Config      []byte                     `json:"config"`
+	IfName      string                     `json:"ifName"`
+	Network     string                     `json:"networkName"`
+	NetNS       string                     `json:"netns"` // libcni before 1.2 does not keep it
+	CNIArgs     [][2]string                `json:"cniArgs"`
+	Args        map[string]json.RawMessage `json:"capabilityArgs"`
+	Result      json.RawMessage            `json:"result"`
+}
+
+// Lease is what the registry would have of the attachment.
+func (k Kept) Lease() registry.Lease {
+	at := registry.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}
+	l := registry.Lease{Key: registry.Key{Network: k.Network, Attachment: at}, NetNS: k.NetNS}
+	for _, arg := range k.CNIArgs {
+		switch arg[0] {
+		case "K8S_POD_NAMESPACE":
+			l.PodNamespace = arg[1]
+		case "K8S_POD_NAME":
+			l.PodName = arg[1]
+		}
+	}
+	return l
+}
+
+// KeptOf reads what runtimes keep of the attachments to a network, or to all networks if it is empty.
+func KeptOf(network string) (all []Kept) {
+	for _, dir := range KeptIn {
+		entries, _ := os.ReadDir(dir) // without the directory, no runtime keeps anything
+		for _, e := range entries {
+			if network != "" && !strings.HasPrefix(e.Name(), network+"-") {
+				continue
+			}
+			b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+			var k Kept
+			if err == nil && json.Unmarshal(b, &k) == nil && k.Kind == "cniCacheV1" && (network == "" || k.Network == network) {
+				all = append(all, k)
+			}
+		}
+	}
+	return all
+}
+
+// has reports whether the plugins answered an address.
+func (k Kept) has(a netip.Addr) bool {
+	var result struct {
+		IPs []struct {
+			Address netip.Prefix `json:"address"`
+		} `json:"ips"`
+	}
+	if json.Unmarshal(k.Result, &result) != nil {
+		return false
+	}
+	return slices.ContainsFunc(result.IPs, func(ip struct {
+		Address netip.Prefix `json:"address"`
+	}) bool {
+		return ip.Address.Addr() == a
+	})
+}

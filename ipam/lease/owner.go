@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package lease
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// An owners knows the pods of addresses without the registry: by the alias that a pod's veth pair has on the node, and by what runtimes
+// keep of the ADD. It reads each source when it is asked for the first time. The names serve people alone: nothing is decided by them.
+type owners struct {
+	node  *nl.NS
+	paths nl.Namespaces
+	links []nl.Link
+	kept  []Kept
+	read  bool
+}
+
+// Find returns a lease without a key for an address that the kernel shows at a path, with the name of the pod if it is known.
+func (u Used) Find(path string, a netip.Addr) (l registry.Lease) {
+	l = registry.Lease{NetNS: path, Bound: true}
+	if u.owners == nil || !filepath.IsAbs(path) {
+		return l
+	}
+	l.PodNamespace, l.PodName = u.owners.of(path, a)
+	return l
+}
+
+// of returns the pod that has an address in a namespace, if a source names one, and no other.
+func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
+	if !o.read {
+		o.read, o.paths, o.kept = true, nl.Namespaces{}, KeptOf("")
+		o.links, _ = o.node.Links() // then what runtimes keep has to do
+	}
+	o.paths.Know(o.node, path)
+	pods := map[[2]string]bool{{}: true}
+	for _, near := range o.links {
+		if near.Kind == "veth" && near.Group == nl.OwnGroup && o.paths.At(near) == path {
+			pods[podOfAlias(near.Alias)] = true
+		}
+	}
+	if len(pods) > 1 { // the kernel knows best
+		return only(pods)
+	}
+	for _, k := range o.kept {
+		if l := k.Lease(); k.has(a) && (l.NetNS == "" || sameFile(l.NetNS, path)) {
+			pods[[2]string{l.PodNamespace, l.PodName}] = true
+		}
+	}
+	return only(pods)
+}
+
+// only returns the pod if there is one.
+func only(pods map[[2]string]bool) (namespace, name string) {
+	if delete(pods, [2]string{}); len(pods) == 1 {
+		for pod := range pods {
+			return pod[0], pod[1]
+		}
+	}
+	return "", ""
+}
+
+// podOfAlias is the pod that the alias of a veth pair names: the owner, the network, the container, the interface and the pod.
+func podOfAlias(alias string) (pod [2]string) {
+	const most = 255 // IFALIASZ-1: a longer one is cut
+	if words := strings.Fields(alias); len(words) > 4 && len(alias) < most {
+		pod[0], pod[1], _ = strings.Cut(words[4], "/")
+	}
+	return pod
+}
+
+// sameFile reports whether two paths lead to the same namespace.
+func sameFile(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
