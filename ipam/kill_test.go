@@ -339,7 +339,9 @@ func (v victim) strike(t *testing.T, k kind, b blow, e ending) {
 		n = whole(t, k, h)
 	}
 	v.prepare(n)
-	n.beset()
+	if b.n%8 == 0 {
+		n.beset()
+	}
 	tr := v.hit(n, h, b)
 	defer func() {
 		if !t.Failed() {

@@ -19,18 +19,21 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 	Need(t, "root", "netns")
 	const nobody = 65534
 	only := []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}}
-	cmd := exec.Command("sleep", "3600")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL,
-		UidMappings: only, GidMappings: only}
-	if err := cmd.Start(); err != nil {
+	cmd := exec.Command("cat") // ends with this process, however that ends; a signal of Pdeathsig comes with the end of a thread
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: only, GidMappings: only}
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
-		_ = cmd.Wait()
+		_ = input.Close()
+		_ = cmd.Wait() // a test may have killed it
 	})
 	path = fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)
-	n, err := nl.Open("stranger", path)
+	n, err = nl.Open("stranger", path)
 	if err != nil {
 		t.Fatal(err)
 	}
