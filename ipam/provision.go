@@ -105,7 +105,7 @@ func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) e
 		return err
 	}
 	defer unlock()
-	if err := p.Learn(ctx); err != nil {
+	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	before, err := p.Registry.View()
@@ -128,7 +128,7 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	if err := p.turn(ctx, unassign); err != nil {
 		return err
 	}
-	if err := p.Learn(ctx); err != nil {
+	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow") // see release

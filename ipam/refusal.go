@@ -103,6 +103,15 @@ func (p *Pool) standing(action string, about ...string) error {
 	return standing(s, action, about...)
 }
 
+// askAgain forgets EC2's refusals. An operator who gives a command may have repaired what was wrong.
+func (p *Pool) askAgain(ctx context.Context) error {
+	s, err := p.Registry.View()
+	if err != nil || len(s.Refusals) == 0 {
+		return err
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) { clear(s.Refusals) })
+}
+
 // noteRefusal records the refusal in err of a call about o. It returns err.
 func (p *Pool) noteRefusal(ctx context.Context, action string, o object, err error) error {
 	s, e := p.Registry.View()

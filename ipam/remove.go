@@ -40,7 +40,7 @@ var (
 // pods of this node use the ENI, if it is the boot ENI, and if it is somebody else's. If EC2 does not know the
 // ENI, the error is aws.ErrNotFound.
 func (p *Pool) Remove(ctx context.Context, id string) error {
-	if err := p.Learn(ctx); err != nil {
+	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "collect")
