@@ -79,7 +79,7 @@ func (s *scene) served(p pair) error {
 			w[i].Object = t
 		}
 	}
-	return w.Check()
+	return errors.Join(w.Check(), failsClosed(s.request))
 }
 
 // anyRight returns nil if one of the forms that a pod may have is right. Otherwise it returns

@@ -46,6 +46,7 @@ func nodeWiring(r *request, n node) nl.Wiring {
 		objects = append(objects, t)
 	}
 	if r.Config.Loopless() {
+		objects = append(objects, r.Config.open())
 		// The node's own packets use the main table, which has their source address.
 		objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless, Protocol: nl.RouteProtocol})...)
 	}
@@ -114,8 +115,10 @@ func nodeTable(r *request, n node) nl.Table {
 	if c.IPMasq {
 		t.Chains = append(t.Chains, senders(), postrouting(c, n.primaries().addrs...))
 	}
-	if caller := callers(r, n); len(caller.Rules) > 0 {
-		t.Chains = append(t.Chains, caller)
+	for _, chain := range []nl.Chain{callers(r, n), closed(r)} {
+		if len(chain.Rules) > 0 {
+			t.Chains = append(t.Chains, chain)
+		}
 	}
 	return t
 }
@@ -164,11 +167,11 @@ func senders() nl.Chain {
 }
 
 // lasting is the part of the node's wiring that CHECK looks for. The chain for callers is not
-// in it, because it depends on the CIDRs that the VPC had when the last pod was made.
+// in it, because it depends on the CIDRs that the VPC had when the last pod was made. Nor is the chain closed, see [failsClosed].
 func lasting(w nl.Wiring) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {
-			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c nl.Chain) bool { return c.Name == callersChain })
+			t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c nl.Chain) bool { return c.Name == callersChain || c.Name == closedChain })
 			t.More = true
 			w[i].Object = t
 		}

@@ -110,7 +110,7 @@ func serves(r *request, n node) error {
 	if err != nil {
 		return err
 	}
-	return slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check()
+	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
 }
 
 // destinations are those that the node sends back to pods. They are what the node still
