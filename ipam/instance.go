@@ -7,8 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -19,19 +17,10 @@ import (
 //
 // An ADD that finds a free address does not ask. If the ENI is another instance's, its link is not on this node.
 
-// bootID identifies the boot of this machine. If the kernel does not show it, bootID returns "", and metadata is asked each time.
-func bootID() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
-}
-
 // ofThisInstance checks that the registry is of this instance. If it is of another one, ofThisInstance sets it aside.
 func (p *Pool) ofThisInstance(ctx context.Context) error {
 	s, err := p.Registry.View()
-	if err != nil || s.Instance.ID == "" || s.Instance.Boot != "" && s.Instance.Boot == bootID() {
+	if err != nil || s.Instance.ID == "" || s.Instance.Boot != "" && s.Instance.Boot == registry.BootID() {
 		return nil // the next change sets aside what cannot be read
 	}
 	instance, err := p.Cloud.Instance(ctx)
@@ -43,7 +32,7 @@ func (p *Pool) ofThisInstance(ctx context.Context) error {
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.Instance.ID == instance.ID {
-			s.Instance.Boot = bootID()
+			s.Instance.Boot = registry.BootID()
 		}
 	})
 }

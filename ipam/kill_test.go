@@ -136,12 +136,12 @@ func (n *node) logged() {
 	noErr(n, err)
 	now := time.Now()
 	for a, l := range s.Leases.All() {
-		if got := h.At(a, now); got == nil || got.Container != l.ContainerID {
+		if got := h.At(a, now); len(got) != 1 || got[0].Container != l.ContainerID || !h.Sure(a, now, now.Add(1)) {
 			n.Errorf("%s is leased by %s, and the log says %+v", a, l.Key, got)
 		}
 	}
 	for a := range s.Free.Keys() {
-		if got := h.At(a, now); got != nil {
+		if got := h.At(a, now); len(got) > 0 {
 			n.Errorf("%s is free, and the log says %+v", a, got)
 		}
 	}

@@ -69,7 +69,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are those of the type
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
-		s.Instance.Boot = bootID()
+		s.Instance.Boot = registry.BootID()
 		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, nl.ByMAC(links), now, first, lease.StaleMetadata}
 		for _, e := range enis {
 			l.learn(e)

@@ -5,6 +5,8 @@ package registry
 
 import (
 	"net/netip"
+	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,6 +16,8 @@ import (
 // set that clock, by seconds or by days: NTP does so on a machine that boots with a wrong
 // clock. A time that is then in the future would stop a node for a day. A time that becomes
 // old too early would end a wait that is needed for safety.
+//
+// The lines of the lease log stay as they are: they say by which clock they are.
 //
 // So the file has the boot time of the machine, by the same clock as its other times. If
 // the boot time by the current clock differs, somebody has set the clock in between, and
@@ -43,6 +47,15 @@ var Uptime = func() time.Duration {
 		panic(err) // every Linux since 2.6.39 has it
 	}
 	return time.Duration(t.Nano())
+}
+
+// BootID identifies the boot of this machine. If the kernel does not show it, BootID returns "". Tests replace it, as Uptime.
+var BootID = func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
 }
 
 // clocks returns the time, and the boot time by the same clock. It reads both again if this
@@ -167,10 +180,6 @@ func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
 	for key, r := range s.Refusals {
 		r.Since, r.Until = since(r.Since), until(r.Until, MostRefusal)
 		s.Refusals[key] = r
-	}
-	for i, l := range s.LogLines {
-		l.Time, l.Since, l.Missing, l.Booted = since(l.Time), since(l.Since), since(l.Missing), since(l.Booted)
-		s.LogLines[i] = l
 	}
 	s.Rebuilt.Since = since(s.Rebuilt.Since)
 	s.Instance.QuotaUntil = until(s.Instance.QuotaUntil, MostQuota)

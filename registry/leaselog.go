@@ -4,7 +4,14 @@
 package registry
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"math/rand/v2"
 	"net/netip"
+	"os"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
@@ -19,6 +26,11 @@ import (
 // has another size, and the next change or collection writes the lines. So no line says what did
 // not happen, and only the lines of a killed process are missing, until then.
 //
+// Logs may reach a reader in pieces, twice, in another order, or damaged. So the lines have numbers, in series. The lines of
+// a series are by one registry, in one boot of the machine, by one clock. Their numbers count the changes of leases. A snapshot
+// has the number of the last change that it includes, and says how many leases follow it. It also names the end of the series before.
+// So a reader needs no order of the lines, and sees which are lost.
+//
 // A log cannot make an ADD or a DEL fail. If it cannot be written, the lines wait in the registry.
 
 // A LeaseLog says where the log is, and how large it may become.
@@ -31,8 +43,11 @@ type LeaseLog struct {
 // A Logging is the log of a node.
 type Logging struct {
 	LeaseLog
-	Network string `json:"network"` // whose configuration has the log; only that one switches it off
-	Size    int    `json:"size"`    // of the file in bytes, with the last lines; another size means that lines are missing
+	Network string `json:"network"`          // whose configuration has the log; only that one switches it off
+	Size    int    `json:"size"`             // of the file in bytes, with the last lines; another size means that lines are missing
+	Series  string `json:"series,omitempty"` // that the next lines belong to; empty: to a new one
+	Number  int    `json:"number,omitempty"` // of its last change
+	After   string `json:"after,omitempty"`  // the end of the series before, see end
 }
 
 // The events of lines. A snapshot is near the beginning of a file, and wherever lines may be missing. The
@@ -43,7 +58,7 @@ const (
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	Clock    = "clock" // somebody has set the clock: the lines since the boot are by another clock than the next ones
+	Clock    = "clock" // of earlier releases: the lines since the boot are by another clock than the next ones
 	Off      = "off"   // the configuration has the log no more: nobody knows when leases end
 )
 
@@ -51,6 +66,8 @@ const (
 type Line struct {
 	Time      time.Time  `json:"time"` // by the wall clock
 	Event     string     `json:"event"`
+	Series    string     `json:"series,omitempty"` // earlier releases have none
+	Number    int        `json:"number,omitempty"` // of the change in its series; of other events: of the last change before
 	Address   netip.Addr `json:"address,omitzero"`
 	Network   string     `json:"network,omitempty"`
 	Namespace string     `json:"namespace,omitempty"`
@@ -64,12 +81,17 @@ type Line struct {
 	Since     time.Time  `json:"since,omitzero"`   // when the lease began, if that is not the time of the line
 	Missing   time.Time  `json:"missing,omitzero"` // since when a collection has missed the pod, which ended without a DEL
 	Booted    time.Time  `json:"booted,omitzero"`  // when the machine booted, by the clock of the line
+	Boot      string     `json:"boot,omitempty"`   // the ID of this boot
+	Leases    int        `json:"leases,omitempty"` // how many lines with held belong to a snapshot
+	After     string     `json:"after,omitempty"`  // of a snapshot: the end of the series before
 }
 
 func (l *Line) describe(c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "time", &l.Time, codec.Time)
 		codec.Field(c, "event", &l.Event, codec.Text)
+		codec.Optional(c, "series", &l.Series, codec.Text)
+		codec.Optional(c, "number", &l.Number, codec.Number)
 		codec.Optional(c, "address", &l.Address, codec.Addr)
 		codec.Optional(c, "network", &l.Network, codec.Text)
 		codec.Optional(c, "namespace", &l.Namespace, codec.Text)
@@ -83,6 +105,9 @@ func (l *Line) describe(c *codec.Codec) {
 		codec.Optional(c, "since", &l.Since, codec.Time)
 		codec.Optional(c, "missing", &l.Missing, codec.Time)
 		codec.Optional(c, "booted", &l.Booted, codec.Time)
+		codec.Optional(c, "boot", &l.Boot, codec.Text)
+		codec.Optional(c, "leases", &l.Leases, codec.Number)
+		codec.Optional(c, "after", &l.After, codec.Text)
 	})
 }
 
@@ -91,6 +116,9 @@ func (l *Logging) describe(c *codec.Codec) {
 		l.members(c)
 		codec.Field(c, "network", &l.Network, codec.Text)
 		codec.Field(c, "size", &l.Size, codec.Number)
+		codec.Optional(c, "series", &l.Series, codec.Text)
+		codec.Optional(c, "number", &l.Number, codec.Number)
+		codec.Optional(c, "after", &l.After, codec.Text)
 	})
 }
 
@@ -114,10 +142,10 @@ func (s *State) UseLog(network string, want LeaseLog) {
 		return
 	}
 	if last.File != "" && last.File != want.File {
-		s.left = last.LeaseLog
+		s.left = last
 	}
 	s.LogLines, s.checkLog = nil, true // a snapshot ends what nobody has written meanwhile
-	if s.Log = (Logging{LeaseLog: want, Network: network}); want.File == "" {
+	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.end()}); want.File == "" {
 		s.Log = Logging{}
 	}
 }
@@ -151,9 +179,55 @@ func (s *State) line(event string, a netip.Addr, l Lease, at time.Time) Line {
 // snapshot returns the lines for all leases.
 func (s *State) snapshot() []Line {
 	when := now()
-	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.booted.UTC()}}
+	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.booted.UTC(), Boot: BootID(), Leases: s.Leases.Len(), After: s.Log.After}}
 	for a, l := range s.Leases.All() {
 		lines = append(lines, s.line(Held, a, l, when))
 	}
+	for i := range lines {
+		lines[i].Series, lines[i].Number = s.Log.Series, s.Log.Number
+	}
 	return lines
+}
+
+// number gives the changes their numbers.
+func (s *State) number() {
+	for i := range s.events {
+		s.Log.Number++
+		s.events[i].Series, s.events[i].Number = s.Log.Series, s.Log.Number
+	}
+}
+
+// begin begins a series. If the registry does not know where the one before has ended, the file may know.
+func (l *Logging) begin(instance string, f *os.File, size int) {
+	l.After = cmp.Or(l.end(), l.After)
+	if l.After == "" && f != nil {
+		l.After = endOf(instance, f, size)
+	}
+	l.Series, l.Number = strconv.FormatUint(rand.Uint64(), 36), 0
+}
+
+// end is the end of the series so far: its name and the number of its last change.
+func (l Logging) end() string {
+	if l.Series == "" {
+		return ""
+	}
+	return l.Series + "." + strconv.Itoa(l.Number)
+}
+
+// endOf is the end of the series that a file ends with. It is empty if an earlier release or another instance has written the end.
+func endOf(instance string, f *os.File, size int) string {
+	const last = 64 << 10 // more than a line has
+	from := max(0, size-last)
+	text := make([]byte, size-from)
+	n, _ := f.ReadAt(text, int64(from))
+	for _, text := range slices.Backward(bytes.Split(text[:n], []byte("\n"))) {
+		var line Line
+		if json.Unmarshal(text, &line) == nil {
+			if line.Instance != instance {
+				return ""
+			}
+			return Logging{Series: line.Series, Number: line.Number}.end()
+		}
+	}
+	return ""
 }

@@ -38,16 +38,21 @@ func (s *State) prepareLog() (w appending) {
 		return w
 	}
 	f, size, err := openLog(s.Log.File)
+	begins := s.Log.Series == "" || s.stepped
+	if begins {
+		s.Log.begin(s.Instance.ID, f, size)
+	}
+	s.number()
 	if err != nil {
 		s.postpone(err)
 		return w
 	}
 	broken := size == 0 || size != s.Log.Size
-	if !broken && len(s.events) == 0 && !s.stepped {
+	if !broken && !begins && len(s.events) == 0 {
 		f.Close()
 		return w
 	}
-	text := s.logText(broken, broken)
+	text := s.logText(broken, broken || begins)
 	if size > 0 && size+len(text) > s.Log.MaxSize<<20 {
 		f.Close()
 		if f, err = s.Log.rotate(); err != nil {
@@ -72,9 +77,6 @@ func (s *State) prepareLog() (w appending) {
 // lines, that includes the lines of the last change. A reader that has these already sees that.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
-	if s.stepped {
-		text = appendLines(text, []Line{{Time: now(), Event: Clock, Instance: s.Instance.ID, Booted: s.booted.UTC()}})
-	}
 	if broken {
 		text = appendLines(text, s.LogLines)
 	}
@@ -131,7 +133,7 @@ func (s *State) endLeft() {
 	}
 	f, _, err := openLog(s.left.File)
 	if err == nil {
-		_, err = f.Write(appendLines([]byte{}, []Line{{Time: now(), Event: Off, Instance: s.Instance.ID}}))
+		_, err = f.Write(appendLines([]byte{}, []Line{{Time: now(), Event: Off, Series: s.left.Series, Number: s.left.Number, Instance: s.Instance.ID}}))
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {

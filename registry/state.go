@@ -54,7 +54,7 @@ type State struct {
 
 	// For the log, of this change.
 	events   []Line
-	left     LeaseLog // the log that the change has switched off
+	left     Logging // the log that the change has switched off
 	checkLog bool
 }
 

@@ -60,7 +60,11 @@ func (f flowFormat) pods(h *history.History, record []string) (src, dst string) 
 			return "-" // a record without data has "-" itself
 		}
 		var names []string
-		for _, l := range h.Between(a, time.Unix(start, 0), time.Unix(max(start, end)+1, 0)) {
+		from, to := time.Unix(start, 0), time.Unix(max(start, end)+1, 0)
+		if !h.Sure(a, from, to) {
+			names = append(names, "unknown")
+		}
+		for _, l := range h.Between(a, from, to) {
 			if name := who(l); !slices.Contains(names, name) {
 				names = append(names, name)
 			}

@@ -44,8 +44,11 @@ A flow log has EC2's default format, or a header line that names its fields. Eac
 written with two more fields, src-pod and dst-pod: namespace/name, or "-" if no pod
 had the address. Pods that had it one after the other are joined by commas. The fields
 pkt-srcaddr and pkt-dstaddr count if the log has them: without them, EC2 writes the
-primary address of an ENI where a packet went to another one.` +
-			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni instance found_in missing (null: it ended by a DEL)") +
+primary address of an ENI where a packet went to another one.
+
+Lines may come twice and in any order. If one is damaged or lost that may have named
+another pod, the answer is "unknown".` +
+			cli.JSON("[] address begin end (null: none known) namespace pod container interface nic network eni instance found_in missing (null: it ended by a DEL) unsure (with --at: a lost line may say otherwise)") +
 			`; with --flow-log: [] the fields of the record, src_pod and dst_pod`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "at", Usage: "say who had the address at this `TIME`"},
@@ -93,14 +96,27 @@ func readHistory(config string, paths []string) (*history.History, error) {
 			return nil, err
 		}
 	}
-	h, unread, err := history.Read(paths...)
+	h, damage, err := history.Read(paths...)
 	if err != nil {
 		return nil, cli.Rooted(err)
 	}
-	if unread > 0 {
-		slog.Warn("some lines of the lease logs are no lines of a lease log, and were ignored", "lines", unread)
-	}
+	warn(damage)
 	return h, nil
+}
+
+// warn names what is damaged.
+func warn(damage []history.Damage) {
+	const few = 10
+	for _, d := range damage[:min(few, len(damage))] {
+		if d.Line > 0 {
+			slog.Warn("a line of a lease log is damaged, and is ignored", "file", d.File, "line", d.Line)
+		} else {
+			slog.Warn("a lease log cannot be read to its end: the rest is ignored", "file", d.File, "because", d.Why)
+		}
+	}
+	if rest := len(damage) - few; rest > 0 {
+		slog.Warn("more of the lease logs is damaged", "places", rest)
+	}
 }
 
 // nodesLogs are the files of this node's lease log. The registry names it, and before the first pod after a boot the
@@ -169,6 +185,7 @@ type tenure struct {
 	Instance  string     `json:"instance"`
 	FoundIn   string     `json:"found_in" head:"-"` // a namespace, or a route of the node
 	Missing   *time.Time `json:"missing" head:"-"`  // nil: the pod ended by a DEL
+	Unsure    bool       `json:"unsure" head:"-"`   // with --at: a lost line may say otherwise
 }
 
 func tenureOf(l *history.Lease) tenure {
@@ -198,8 +215,16 @@ func who(l *history.Lease) string {
 // answerWhois answers who had an address at a time, or all who had it if the time is zero.
 func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time) error {
 	rows := []tenure{}
-	if l := h.At(a, at); l != nil && !at.IsZero() {
-		rows = append(rows, tenureOf(l))
+	sure := at.IsZero() || h.Sure(a, at, at.Add(1))
+	for _, l := range h.At(a, at) {
+		if !at.IsZero() {
+			row := tenureOf(l)
+			row.Unsure = !sure
+			rows = append(rows, row)
+		}
+	}
+	if !sure {
+		slog.Warn("it is unknown who had the address at this time: a line of the lease logs is lost that may have said it", "address", a)
 	}
 	var before, after *history.Lease
 	for _, l := range h.Of(a) {
@@ -221,7 +246,11 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 			fmt.Fprintf(w, "no pod had %s, as far as these logs go\n", a)
 			return
 		}
-		fmt.Fprintf(w, "no pod had %s at %s\n", a, written(at))
+		if !sure {
+			fmt.Fprintf(w, "unknown: the logs do not say who had %s at %s\n", a, written(at))
+		} else {
+			fmt.Fprintf(w, "no pod had %s at %s\n", a, written(at))
+		}
 		if before != nil {
 			fmt.Fprintf(w, "before: %s, until %s\n", excerpt.Plain(who(before)), written(before.End))
 		}

@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package history
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A node is what the lines of one node say.
+type node struct {
+	series []*series
+	cut    bool     // the end of a file of the node is lost, and nobody knows of how many lines
+	named  []string // series of which there are fragments
+	lost   bool     // one of these is lost
+}
+
+// A series has the lines of one registry, in one boot of the machine, by one clock.
+type series struct {
+	name   string
+	old    bool // of lines without numbers
+	boot   string
+	booted time.Time // zero: no snapshot is left that says it
+	after  string    // the end of the series before
+	lines  []registry.Line
+	holes  []hole // in order
+	about  map[netip.Addr][]int
+	whole  []shot
+	lost   map[int]netip.Addr // lines of which a fragment is left, by number, and their address
+
+	number int // the last of which there is a sign; of an earlier release: of its last change
+	shot   int // the index of its last snapshot
+}
+
+// A hole is where lines are lost: before the line with this index.
+type hole struct {
+	at       int
+	addr     netip.Addr // that they are about; zero: of any
+	from, to time.Time  // to is zero: no line comes after it
+}
+
+// A shot is a snapshot with all of its leases.
+type shot struct{ from, to int } // the indexes of its first line, and of the first behind it
+
+// sameBoot is by how much the boot time of one boot can differ, if a process computes it again.
+const sameBoot = 2 * time.Second
+
+// late is by how much the time of a line can be earlier than that of the line before it: a process takes the time, and waits for the
+// registry's lock.
+const late = time.Minute
+
+func newSeries(name string) *series {
+	return &series{name: name, about: map[netip.Addr][]int{}}
+}
+
+// changes reports whether the line is a change of a lease, and so has a number of its own.
+func changes(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
+
+// addOld adds a line of an earlier release, without a number. Its snapshots come before the changes that they include.
+func (n *node) addOld(l registry.Line) {
+	last := n.lastOld()
+	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > sameBoot
+	if clock := l.Event == registry.Clock; boots && (clock || !last.booted.IsZero()) {
+		next := newSeries(strconv.Itoa(len(n.series)))
+		next.old, next.boot = true, next.name
+		if clock {
+			next.boot = cmp.Or(last.boot, next.name)
+		}
+		n.series = append(n.series, next)
+		last = next
+	}
+	if boots {
+		last.booted = l.Booted
+	}
+	if changes(l) {
+		last.number++
+		for i := last.shot; i < len(last.lines) && !l.Time.After(last.lines[last.shot].Time) && !changes(last.lines[i]); i++ {
+			last.lines[i].Number = last.number
+		}
+	}
+	if l.Event == registry.Snapshot {
+		last.shot = len(last.lines)
+	}
+	if l.Number = last.number; l.Event != registry.Clock {
+		last.lines = append(last.lines, l)
+	}
+}
+
+// lastOld is the series of the lines without numbers that have been read last.
+func (n *node) lastOld() *series {
+	for _, s := range slices.Backward(n.series) {
+		if s.old {
+			return s
+		}
+	}
+	s := newSeries(strconv.Itoa(len(n.series)))
+	s.old, s.boot = true, s.name
+	n.series = append(n.series, s)
+	return s
+}
+
+// finish puts the lines in order, and finds what is lost.
+func (n *node) finish() {
+	n.series = slices.DeleteFunc(n.series, func(s *series) bool { return len(s.lines) == 0 })
+	for _, s := range n.series {
+		s.order()
+		s.learn()
+	}
+	clocks := n.setClocks()
+	slices.SortStableFunc(n.series, func(a, b *series) int { return a.first().Compare(b.first()) })
+	n.dropUnclear(clocks)
+	for i, s := range n.series {
+		s.index()
+		switch {
+		case i > 0:
+			n.join(n.series[i-1], s)
+		case s.start() > 0 || s.after != "": // the log has begun earlier
+			s.holes = slices.Insert(s.holes, 0, hole{to: s.first()})
+		case !s.old: // a line must say which leases there are
+			s.holes = slices.Insert(s.holes, 0, hole{from: s.first(), to: s.first()})
+		}
+	}
+	if len(n.series) == 0 {
+		return
+	}
+	s := n.series[len(n.series)-1]
+	end := hole{at: len(s.lines), from: s.last()}
+	switch last := s.lines[len(s.lines)-1]; {
+	case n.cut, last.Event == registry.Off:
+		s.holes = append(s.holes, end)
+	case s.torn() > last.Number:
+		end.addr = s.lostAddr(last.Number, s.torn())
+		s.holes = append(s.holes, end)
+	}
+}
+
+// torn is the last number of which there is at least a fragment.
+func (s *series) torn() int {
+	return max(s.number, slices.Max(append(slices.Collect(maps.Keys(s.lost)), 0)))
+}
+
+// before is the number that the line before a line must have, at least.
+func before(l registry.Line) int {
+	if changes(l) {
+		return l.Number - 1
+	}
+	return l.Number
+}
+
+// start is how many changes of the series are before the first line.
+func (s *series) start() int { return before(s.lines[0]) }
+
+// opens reports whether the first snapshot of the series is whole: it says which leases there are.
+func (s *series) opens() bool {
+	first := slices.IndexFunc(s.lines, func(l registry.Line) bool { return l.Event == registry.Snapshot })
+	return s.old || first >= 0 && len(s.whole) > 0 && s.whole[0].from == first
+}
+
+// first and last are the times of the first line and of the last one.
+func (s *series) first() time.Time { return s.lines[0].Time }
+func (s *series) last() time.Time  { return s.lines[len(s.lines)-1].Time }
+
+// place is where a line belongs among those with its number: a snapshot is behind the change.
+func place(l registry.Line) int {
+	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
+}
+
+// order sorts the lines. Two changes with one number contradict each other, as after a disk was restored: neither counts.
+func (s *series) order() {
+	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
+		if a.Number != b.Number || changes(a) || changes(b) {
+			return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(place(a), place(b)))
+		}
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(place(a), place(b)))
+	})
+	twice := map[int]int{}
+	for _, l := range s.lines {
+		if changes(l) {
+			twice[l.Number]++
+		}
+	}
+	if kept := slices.DeleteFunc(slices.Clone(s.lines), func(l registry.Line) bool { return changes(l) && twice[l.Number] > 1 }); len(kept) > 0 {
+		s.lines = kept
+	}
+}
+
+// learn reads what snapshots say of the series.
+func (s *series) learn() {
+	for i := 0; i < len(s.lines); i++ {
+		l := s.lines[i]
+		if l.Event != registry.Snapshot {
+			continue
+		}
+		s.booted, s.boot, s.after = l.Booted, cmp.Or(l.Boot, s.boot), cmp.Or(l.After, s.after)
+		end := i + 1
+		for end < len(s.lines) && s.lines[end].Event == registry.Held && s.lines[end].Time.Equal(l.Time) {
+			end++
+		}
+		if s.old || end-i-1 == l.Leases {
+			s.whole = append(s.whole, shot{i, end})
+		}
+	}
+	if !s.old {
+		s.boot = cmp.Or(s.boot, s.name)
+	}
+}
+
+// setClocks moves the times of each boot to its last clock. It returns the series that have these.
+func (n *node) setClocks() map[string]*series {
+	follows := func(s, l *series) bool {
+		than := cmp.Compare(s.last().Sub(s.booted), l.last().Sub(l.booted))
+		return than > 0 || than == 0 && strings.HasPrefix(s.after, l.name+".")
+	}
+	last := map[string]*series{} // of the boots
+	for _, s := range n.series {
+		if l := last[s.boot]; !s.booted.IsZero() && (l == nil || follows(s, l)) {
+			last[s.boot] = s
+		}
+	}
+	for _, s := range n.series {
+		l := last[s.boot]
+		if s.booted.IsZero() || l.booted.Sub(s.booted).Abs() <= sameBoot {
+			continue
+		}
+		s.move(l.booted.Sub(s.booted))
+	}
+	return last
+}
+
+// dropUnclear drops the series of which nobody knows the clock: their snapshots are lost, or another series has followed in the same
+// boot, or may have, and is lost.
+func (n *node) dropUnclear(clocks map[string]*series) {
+	if len(n.series) == 0 {
+		return
+	}
+	named, lost := map[string]*series{}, n.lost
+	for _, s := range n.series {
+		named[s.name] = s
+		lost = lost || s.booted.IsZero()
+	}
+	followed := map[string]bool{}
+	for _, s := range n.series {
+		followed[s.follows()] = true
+	}
+	latest := latest(named, followed, clocks)
+	lost = lost || latest != nil && latest.number > latest.lines[len(latest.lines)-1].Number
+	n.series = slices.DeleteFunc(n.series, func(s *series) bool {
+		last := clocks[s.boot]
+		drop := !s.old && (last == nil || (lost || last != latest) && !followed[last.name])
+		n.cut = n.cut || drop && (latest == nil || last == latest)
+		return drop
+	})
+}
+
+// follows is the name of the series before, as far as the series says.
+func (s *series) follows() string {
+	name, _, _ := strings.Cut(s.after, ".")
+	return name
+}
+
+// latest is the last series of the node, or nil if nobody can know it: several boots have a last series that no other one follows.
+func latest(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
+	ends := slices.Collect(maps.Values(clocks))
+	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
+	if len(ends) > 1 { // something is lost behind the first series of all
+		ends = slices.DeleteFunc(ends, func(s *series) bool {
+			for range named {
+				if before := named[s.follows()]; before != nil {
+					s = before
+				}
+			}
+			return s.after == ""
+		})
+	}
+	if len(ends) != 1 {
+		return nil
+	}
+	return ends[0]
+}
+
+func (s *series) move(step time.Duration) {
+	s.booted = s.booted.Add(step)
+	for i := range s.lines {
+		for _, t := range []*time.Time{&s.lines[i].Time, &s.lines[i].Since, &s.lines[i].Missing} {
+			if !t.IsZero() {
+				*t = t.Add(step)
+			}
+		}
+	}
+}
+
+// index finds the lines of each address, and the holes in the series.
+func (s *series) index() {
+	for i, l := range s.lines {
+		if l.Address.IsValid() {
+			s.about[l.Address] = append(s.about[l.Address], i)
+		}
+		if i > 0 && s.lines[i-1].Number < before(l) {
+			s.holes = append(s.holes, s.hole(i, s.lines[i-1].Number, before(l), s.lines[i-1].Time))
+		}
+	}
+	for _, a := range s.lost {
+		if a.IsValid() && s.about[a] == nil {
+			s.about[a] = []int{}
+		}
+	}
+}
+
+// hole is that of the lines whose numbers are more than the first, and at most the second.
+func (s *series) hole(at, after, until int, from time.Time) hole {
+	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-late), to: s.lines[at].Time}
+}
+
+// lostAddr is the address that all of these lines are about, as far as fragments show; zero: nobody knows.
+func (s *series) lostAddr(after, until int) netip.Addr {
+	a := s.lost[until]
+	if until-after > len(s.lost) {
+		return netip.Addr{}
+	}
+	for n := after + 1; n < until; n++ {
+		if s.lost[n] != a {
+			return netip.Addr{}
+		}
+	}
+	return a
+}
+
+// join finds what is lost between two series. Without numbers, nobody can see that.
+func (n *node) join(prev, s *series) {
+	_, number, _ := strings.Cut(s.after, ".")
+	end, _ := strconv.Atoi(number)
+	last := prev.lines[len(prev.lines)-1]
+	follows := prev.torn() <= last.Number && (s.follows() == prev.name && end <= last.Number || s.old || prev.old && s.after == "")
+	if follows && s.start() == 0 && s.opens() && last.Event != registry.Off {
+		return
+	}
+	s.holes = slices.Insert(s.holes, 0, hole{from: prev.last().Add(-late), to: s.first()})
+}
