@@ -36,7 +36,7 @@ func (k *Comparison) Findings() []Finding {
 	var fs []Finding
 	if k.empty() {
 		fs = append(fs, Finding{"registry", "it has no ENIs: no pod has asked for an address since the boot, or somebody has deleted it",
-			"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name + " registry-gc", true})
+			"nothing: the next ADD builds it from the kernel and metadata, and so does " + cli.Name + " registry-gc --free-after=15m", true})
 	}
 	for _, vpc := range slices.Sorted(maps.Keys(k.lacking)) {
 		for _, c := range k.lacking[vpc] {
