@@ -127,12 +127,12 @@ var exempt = map[string]string{
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
 var sizes = map[string]float64{
-	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.83,
-	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.92,
+	"ipam/cni-ipvlan-vpc-k8s-ipam":                     10.9,
+	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          3.93,
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.88,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.53,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.75,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     16.95,
 }
 
 type pkg struct {

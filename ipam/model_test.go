@@ -150,6 +150,7 @@ type model struct {
 	damaged   bool      // the registry may not parse
 	rebuilt   bool      // the registry was lost once
 	lies      []func()  // that the metadata service tells, to be stopped
+	refusals  []func()  // objects that EC2 refuses, to be allowed
 	depth     int       // of processes that act while another waits
 	bad       []string  // what turned out not to be true
 	log       []string

@@ -162,6 +162,7 @@ func (m *model) settle() {
 	}
 	m.deny()
 	m.confess()
+	m.relent()
 	m.retype()
 	time.Sleep(20 * time.Minute)
 	if m.chance(30) {

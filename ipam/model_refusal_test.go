@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import "slices"
+
+func init() { acts = append(acts, act{5, false, (*model).refuse}, act{3, true, (*model).relent}) }
+
+// Codes by which EC2 refuses one thing, and what can be refused of a subnet.
+var (
+	scoped    = []string{"AuthFailure", "OperationNotPermitted", "UnsupportedOperation", "IncorrectState", "InvalidParameterValue"}
+	ofSubnets = []string{"CreateNetworkInterface", "AttachNetworkInterface"}
+)
+
+// refuse has EC2 refuse an action on one ENI or in one subnet, until it relents. The history goes on: what is lost or leaks by it, the
+// model finds then. In the end EC2 refuses nothing, and the refused thing must serve again.
+func (m *model) refuse() {
+	object, action := pick(m.rng, m.sim.ENIs()...).ID, pick(m.rng, writes[:3]...)
+	if m.chance(50) {
+		object, action = pick(m.rng, "subnet-pod0", "subnet-pod1"), pick(m.rng, ofSubnets...)
+	}
+	code := pick(m.rng, scoped...)
+	if slices.Contains(m.denied, action) {
+		return // it is refused altogether
+	}
+	m.logf("%s %s of %s will be refused as %s", m.clock(), action, object, code)
+	m.sim.RefuseOn(object, action, code, "It is refused because a test has ordered it.")
+	m.refusals = append(m.refusals, func() { m.sim.RefuseOn(object, action, "", "") })
+}
+
+// relent has EC2 refuse no object any more.
+func (m *model) relent() {
+	m.logf("%s EC2 refuses no object any more", m.clock())
+	for _, allow := range m.refusals {
+		allow()
+	}
+	m.refusals = nil
+}
