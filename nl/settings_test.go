@@ -104,8 +104,9 @@ func TestSettingsRefused(t *testing.T) {
 func TestMovedLinkSysctls(t *testing.T) {
 	b := newBay(t)
 	dump := func() (out []byte) {
-		b.must(b.node.Do(func() (err error) {
-			out, err = exec.Command("sh", "-c", "cd /proc/sys/net; grep -H . ipv[46]/conf/ens6/* ipv[46]/neigh/ens6/* 2>/dev/null | grep -v stable_secret").Output()
+		b.must(b.node.Do(func() error {
+			// It fails, because not all of them can be read.
+			out, _ = exec.Command("sh", "-c", "cd /proc/sys/net; grep -H . ipv[46]/conf/ens6/* ipv[46]/neigh/ens6/* 2>/dev/null | grep -v stable_secret").Output()
 			return nil
 		}))
 		return out

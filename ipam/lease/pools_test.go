@@ -120,23 +120,23 @@ func TestPermissionFirst(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func(namespace, annotation string) (error, float64) {
+	ask := func(namespace, annotation string) (float64, error) {
 		c.RuntimeConfig.Annotations = map[string]string{nic.Annotation: annotation}
 		var err error
 		n := testing.AllocsPerRun(5, func() { _, err = c.Interfaces("pods", "eth0", plugin.Pod{Namespace: namespace, Name: "p"}) })
-		return err, n
+		return n, err
 	}
 	const few = 50 // the race detector's pools forget: more than what is needed, and much less than an allocation for each object
 	const refused = `pod shop/p asks for its interfaces, and requests does not allow the namespace "shop" to ask`
 	for _, text := range []string{"[{}]", "no JSON", "", `[{"ip": "10.0.0.7"}]`, "[" + strings.Repeat(`{"name":"a"},`, 20000) + "{}]", strings.Repeat("\x1b[", 1<<17)} {
-		if err, n := ask("shop", text); err == nil || err.Error() != refused || n > few {
+		if n, err := ask("shop", text); err == nil || err.Error() != refused || n > few {
 			t.Errorf("%.30q: %v allocations, %v", text, n, err)
 		}
 	}
-	if err, _ := ask("db-1", `[{"ip": "10.0.0.7"}]`); err != nil {
+	if _, err := ask("db-1", `[{"ip": "10.0.0.7"}]`); err != nil {
 		t.Errorf("a pod that may ask: %v", err)
 	}
-	if err, n := ask("db-1", "["+strings.Repeat(`{"name":"a"},`, 20000)+"{}]"); err == nil || !strings.Contains(err.Error(), "the value has 260004 bytes: 32768 are allowed") || n > few {
+	if n, err := ask("db-1", "["+strings.Repeat(`{"name":"a"},`, 20000)+"{}]"); err == nil || !strings.Contains(err.Error(), "the value has 260004 bytes: 32768 are allowed") || n > few {
 		t.Errorf("a pod that may ask, with a long text: %v allocations, %v", n, err)
 	}
 }
