@@ -35,7 +35,7 @@ type pod struct {
 
 // patience is how long scenarios wait for the cluster. A machine that has other work takes several times as long as one that
 // has none.
-const patience = 5 * time.Minute
+const patience = 15 * time.Minute
 
 // check ends a test at an error.
 func check(t *testing.T, err error) {
