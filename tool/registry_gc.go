@@ -33,8 +33,8 @@ pods that have ended without a DEL, and deletes their rules. It deletes ENIs tha
 the ipam plugin has made and that are empty. Where pods get routes to the peers of
 the VPC, it asks EC2 for them once an hour. It answers nothing. If it could not do
 all of it, the exit status is 1, and the next run continues. While a configuration
-has a mistake, it releases nothing. Nor does it without a configuration while the
-node has pods: the configuration may say what is to be kept.
+has a mistake, it releases nothing. Without any configuration, the defaults count:
+nothing keeps what is free.
 
 It only collects. What the node has lost of its pods' network, the command repair
 puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.JSON("deleted ended prefixes rules unassigned"),
@@ -62,11 +62,6 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 				return err
 			}
 			defer p.Close()
-			if unread == nil {
-				if unread = unconfigured(c.String("config"), p); unread != nil {
-					p.Policy.Provision, want.Max = lease.ProvisionNone, 0
-				}
-			}
 			stop := cli.Working("collect")
 			done, rules, failed := collect(c, p, want)
 			failed = errors.Join(failed, unread)
@@ -81,29 +76,6 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			}, func(io.Writer) {}))
 		},
 	}
-}
-
-// unconfigured is the error that there is no configuration although the node has pods: it would say what is to be kept.
-func unconfigured(config string, p *ipam.Pool) error {
-	_, err := conf.Find(config)
-	if err == nil || !conf.Absent(err) || !serves(p) {
-		return nil
-	}
-	return cli.Hint(fmt.Errorf("this collection has released nothing, because there is no configuration, and the node has pods: %w", err),
-		"put the conflist back, or name it: --config FILE, or --config DIRECTORY")
-}
-
-// serves reports whether the node has a pod of ours: its lease, or its pair.
-func serves(p *ipam.Pool) bool {
-	if s, err := p.Registry.View(); err == nil {
-		for _, l := range s.Leases.All() {
-			if l.Network != "" {
-				return true
-			}
-		}
-	}
-	links, err := p.Host.Links()
-	return err == nil && nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
 }
 
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
