@@ -231,7 +231,7 @@ var ways = []way{
 func TestAdversaryWays(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	r := newRange(t)
-	counts := map[string]string{}
+	var counts nltest.Matrix
 	for _, a := range shooters() {
 		fire := r.shooter(t, a)
 		for _, w := range ways {
@@ -243,7 +243,7 @@ func TestAdversaryWays(t *testing.T) {
 			if succeeded != want {
 				t.Errorf("%s: %s: %d of 2 have succeeded, want %d", a.name, w.name, succeeded, want)
 			}
-			counts[w.name+a.name] = fmt.Sprintf("%d of 2", succeeded)
+			counts.Set(w.name, a.name, fmt.Sprintf("%d of 2", succeeded))
 		}
 	}
 	mighty := shooters()[2]
@@ -257,7 +257,7 @@ func TestAdversaryWays(t *testing.T) {
 		}
 	}
 	if !t.Failed() {
-		nltest.Section(t, "docs/security.md", "go test . -run TestAdversaryWays -update", waysTable(counts), *update)
+		nltest.Section(t, "docs/security.md", "go test . -run TestAdversaryWays -update", counts.Markdown("the pod"), *update)
 	}
 }
 
@@ -413,22 +413,4 @@ func (r *gallery) arrived(t *testing.T, w way, f paths.Family) (got []string) {
 		}
 	}
 	return got
-}
-
-// waysTable is the part of docs/security.md.
-func waysTable(counts map[string]string) string {
-	var b strings.Builder
-	b.WriteString("\n| the pod |")
-	for _, a := range shooters() {
-		b.WriteString(" " + a.name + " |")
-	}
-	b.WriteString("\n|---" + strings.Repeat("|---", len(shooters())) + "|\n")
-	for _, w := range ways {
-		b.WriteString("| " + w.name + " |")
-		for _, a := range shooters() {
-			b.WriteString(" " + counts[w.name+a.name] + " |")
-		}
-		b.WriteString("\n")
-	}
-	return b.String() + "\n"
 }

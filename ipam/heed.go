@@ -5,7 +5,6 @@ package ipam
 
 import (
 	"context"
-	"reflect"
 	"slices"
 	"time"
 
@@ -44,7 +43,7 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	}
 	s.OnRequest = slices.DeleteFunc(slices.Clone(before), func(r registry.OnRequest) bool { return !leased[r.Network] })
 	lease.Common(conflists...).Heed(s, "")
-	return !reflect.DeepEqual(before, s.OnRequest)
+	return !slices.EqualFunc(before, s.OnRequest, registry.OnRequest.Equal)
 }
 
 // heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
 	"syscall"
 	"testing"
@@ -58,15 +57,8 @@ func (w *world) usePod(addrs ...netip.Addr) (stop func()) {
 // startPod starts a process in a namespace of its own, and returns the namespace's path.
 func startPod(t *testing.T) (path string, stop func()) {
 	t.Helper()
-	cmd := exec.Command("sleep", "600")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
-	must(t, cmd.Start())
-	stop = func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-	}
-	t.Cleanup(stop)
-	return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), stop
+	pid, stop := nltest.Idle(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET})
+	return fmt.Sprintf("/proc/%d/ns/net", pid), stop
 }
 
 // addSlave makes a link on the link master of the node, in the namespace at a path. It is a macvlan, because not every

@@ -75,6 +75,11 @@ type OnRequest struct {
 	Tags    map[string]string `json:"tags,omitempty"`
 }
 
+// Equal reports whether both are the same.
+func (r OnRequest) Equal(o OnRequest) bool {
+	return r.Network == o.Network && maps.Equal(r.Tags, o.Tags)
+}
+
 // A VPC is what the routes of a pod are computed from.
 type VPC struct {
 	CIDRs     []netip.Prefix `json:"cidrs"`            // of IPv4, the VPC's primary CIDR first

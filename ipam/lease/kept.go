@@ -66,17 +66,12 @@ func KeptOf(network string) (all []Kept) {
 
 // has reports whether the plugins answered an address.
 func (k Kept) has(a netip.Addr) bool {
-	var result struct {
-		IPs []struct {
-			Address netip.Prefix `json:"address"`
-		} `json:"ips"`
-	}
-	if json.Unmarshal(k.Result, &result) != nil {
-		return false
-	}
-	return slices.ContainsFunc(result.IPs, func(ip struct {
+	type ip struct {
 		Address netip.Prefix `json:"address"`
-	}) bool {
-		return ip.Address.Addr() == a
-	})
+	}
+	var result struct {
+		IPs []ip `json:"ips"`
+	}
+	err := json.Unmarshal(k.Result, &result)
+	return err == nil && slices.ContainsFunc(result.IPs, func(i ip) bool { return i.Address.Addr() == a })
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 const poolsConfig = `{
@@ -138,5 +139,19 @@ func TestPermissionFirst(t *testing.T) {
 	}
 	if n, err := ask("db-1", "["+strings.Repeat(`{"name":"a"},`, 20000)+"{}]"); err == nil || !strings.Contains(err.Error(), "the value has 260004 bytes: 32768 are allowed") || n > few {
 		t.Errorf("a pod that may ask, with a long text: %v allocations, %v", n, err)
+	}
+}
+
+// TestHeedOnce: a collection notes the tags of ENIs on request once, however many pools the network has.
+func TestHeedOnce(t *testing.T) {
+	c, err := parseConfig(t, `{"secGroupIds": [], "requests": [{"namespaces": ["*"], "enis": {"for": "pods"}}],
+		"pools": {"a": {"namespaces": ["a"]}, "b": {"namespaces": ["b"]}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s registry.State
+	policy := Common(c.Policies()...).Heed(&s, "")
+	if len(s.OnRequest) != 1 || !policy.Requestable(map[string]string{"for": "pods", "x": "y"}) {
+		t.Errorf("noted %v", s.OnRequest)
 	}
 }

@@ -327,7 +327,7 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 		all = append(all, registry.OnRequest{Network: network, Tags: tags})
 	}
 	slices.SortStableFunc(all, func(a, b registry.OnRequest) int { return strings.Compare(a.Network, b.Network) })
-	if !slices.EqualFunc(all, s.OnRequest, equal) {
+	if !slices.EqualFunc(all, s.OnRequest, registry.OnRequest.Equal) {
 		s.OnRequest = all
 	}
 	policy.Pools, policy.onRequest = policy.Pools || len(all) > 0, all
@@ -343,8 +343,6 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-func equal(a, b registry.OnRequest) bool { return a.Network == b.Network && maps.Equal(a.Tags, b.Tags) }
-
 // Common returns what a collection needs of the policies of a node's networks, which is the same for all pools of a network. It
 // asks EC2 for no change that one of the networks forbids.
 func Common(networks ...Policy) (c Policy) {
@@ -353,7 +351,11 @@ func Common(networks ...Policy) (c Policy) {
 			c.Provision = p.Provision
 		}
 		c.Pools, c.Peers = c.Pools || p.Pools, c.Peers || p.Peers
-		c.requests = append(c.requests, p.requests...)
+		for _, tags := range p.requests { // the pools of a network have the same
+			if !slices.ContainsFunc(c.requests, func(r map[string]string) bool { return maps.Equal(r, tags) }) {
+				c.requests = append(c.requests, tags)
+			}
+		}
 	}
 	return c
 }

@@ -19,21 +19,9 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 	Need(t, "root", "netns")
 	const nobody = 65534
 	only := []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}}
-	cmd := exec.Command("cat") // ends with this process, however that ends; a signal of Pdeathsig comes with the end of a thread
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: only, GidMappings: only}
-	input, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = input.Close()
-		_ = cmd.Wait() // a test may have killed it
-	})
-	path = fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid)
-	n, err = nl.Open("stranger", path)
+	pid, _ := Idle(t, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET, UidMappings: only, GidMappings: only})
+	path = fmt.Sprintf("/proc/%d/ns/net", pid)
+	n, err := nl.Open("stranger", path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,4 +34,25 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 		t.Fatal(err)
 	}
 	return n, path
+}
+
+// Idle starts a process that does nothing until it is stopped, the test ends, or this process does. Pdeathsig would end it with the
+// thread that has started it.
+func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
+	t.Helper()
+	cmd := exec.Command("cat")
+	cmd.SysProcAttr = attr
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop = func() {
+		_ = input.Close()
+		_ = cmd.Wait() // a test may have killed it, or stopped it before
+	}
+	t.Cleanup(stop)
+	return cmd.Process.Pid, stop
 }

@@ -203,7 +203,7 @@ var claimed6 = netip.MustParsePrefix("fd66::/64")
 // name. Without it those succeed that need a packet socket: so this test can fail. docs/security.md has the counts.
 func TestAdversaries(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
-	counts := map[string]string{}
+	var counts nltest.Matrix
 	for _, a := range adversaries() {
 		t.Run(a.name, func(t *testing.T) {
 			g := newTarget(t)
@@ -215,7 +215,7 @@ func TestAdversaries(t *testing.T) {
 			g.arrived()
 			for _, try := range attempts {
 				made, succeeded, wanted := g.try(c, try)
-				counts[try.name+a.name] = fmt.Sprintf("%d of %d", succeeded, made)
+				counts.Set(try.name, a.name, fmt.Sprintf("%d of %d", succeeded, made))
 				if succeeded != wanted {
 					t.Errorf("%s: %d of %d have succeeded, want %d", try.name, succeeded, made, wanted)
 				}
@@ -228,8 +228,8 @@ func TestAdversaries(t *testing.T) {
 			}
 		})
 	}
-	if !t.Failed() && len(counts) == len(attempts)*len(adversaries()) {
-		nltest.Section(t, "../../docs/security.md", "go test ./plugin/ipvlan -run TestAdversaries -update", table(counts), *update)
+	if !t.Failed() && counts.Columns() == len(adversaries()) {
+		nltest.Section(t, "../../docs/security.md", "go test ./plugin/ipvlan -run TestAdversaries -update", counts.Markdown("the pod"), *update)
 	}
 }
 
@@ -253,24 +253,6 @@ func (g target) try(c captive, try attempt) (made, succeeded, wanted int) {
 		}
 	}
 	return made, succeeded, wanted
-}
-
-// table is the part of docs/security.md.
-func table(counts map[string]string) string {
-	var b strings.Builder
-	b.WriteString("\n| the pod |")
-	for _, a := range adversaries() {
-		b.WriteString(" " + a.name + " |")
-	}
-	b.WriteString("\n|---" + strings.Repeat("|---", len(adversaries())) + "|\n")
-	for _, try := range attempts {
-		b.WriteString("| " + try.name + " |")
-		for _, a := range adversaries() {
-			b.WriteString(" " + counts[try.name+a.name] + " |")
-		}
-		b.WriteString("\n")
-	}
-	return b.String() + "\n"
 }
 
 // lacks reports whether the kernel cannot make what an attempt takes.

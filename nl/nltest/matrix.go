@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package nltest
+
+import (
+	"slices"
+	"strings"
+)
+
+// A Matrix is a table of what a test has found, with rows and columns in the order in which they were first set.
+type Matrix struct {
+	rows, columns []string
+	cells         map[[2]string]string
+}
+
+// Set sets a cell.
+func (m *Matrix) Set(row, column, text string) {
+	if m.cells == nil {
+		m.cells = map[[2]string]string{}
+	}
+	if !slices.Contains(m.rows, row) {
+		m.rows = append(m.rows, row)
+	}
+	if !slices.Contains(m.columns, column) {
+		m.columns = append(m.columns, column)
+	}
+	m.cells[[2]string{row, column}] = text
+}
+
+// Columns is the number of the columns.
+func (m *Matrix) Columns() int { return len(m.columns) }
+
+// Markdown is the table between empty lines. The corner is above the names of the rows.
+func (m *Matrix) Markdown(corner string) string {
+	var b strings.Builder
+	b.WriteString("\n| " + corner + " | " + strings.Join(m.columns, " | ") + " |\n|---" + strings.Repeat("|---", len(m.columns)) + "|\n")
+	for _, row := range m.rows {
+		b.WriteString("| " + row + " |")
+		for _, column := range m.columns {
+			b.WriteString(" " + m.cells[[2]string{row, column}] + " |")
+		}
+		b.WriteString("\n")
+	}
+	return b.String() + "\n"
+}
