@@ -160,9 +160,11 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		}
 		id, err := p.newENIIn(ctx, s, subnet, spec, seen)
 		switch {
+		case errors.Is(err, errNotDiscarded): // one such ENI is enough: resume ends it
+			return id, err
 		case isFull(err) && errors.Is(err, aws.ErrSubnetFull):
 			full = append(full, err)
-		case misplaced(err) && !errors.Is(err, errNotDiscarded):
+		case misplaced(err):
 			refused[subnet.ID] = fmt.Errorf("%s: %w", subnet.ID, err)
 		default:
 			return id, err

@@ -3,7 +3,12 @@
 
 package ipam
 
-import "slices"
+import (
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
 
 func init() { acts = append(acts, act{5, false, (*model).refuse}, act{3, true, (*model).relent}) }
 
@@ -27,6 +32,16 @@ func (m *model) refuse() {
 	m.logf("%s %s of %s will be refused as %s", m.clock(), action, object, code)
 	m.sim.RefuseOn(object, action, code, "It is refused because a test has ordered it.")
 	m.refusals = append(m.refusals, func() { m.sim.RefuseOn(object, action, "", "") })
+}
+
+// refusing reports whether the node passes over something that EC2 has refused.
+func refusing(s *registry.State) bool {
+	for _, r := range s.Refusals {
+		if time.Now().Before(r.Until) {
+			return true
+		}
+	}
+	return false
 }
 
 // relent has EC2 refuse no object any more.

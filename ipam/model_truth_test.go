@@ -247,6 +247,8 @@ func (m *model) addOrFull(p *modelPod) {
 		patience := policy.ReuseWait + policy.Timeout
 		if s, err := m.view(); err == nil && time.Now().Before(s.Instance.FullUntil) {
 			patience = registry.MostFull + policy.Timeout // after a step of the clock, a refusal of EC2 counts again
+		} else if err == nil && refusing(s) {
+			patience = max(patience, registry.MostRefusal+policy.Timeout) // the same
 		}
 		late := !m.meddled || time.Since(began) > patience
 		switch {
