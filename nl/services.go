@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"slices"
 
@@ -19,20 +20,14 @@ import (
 // kube-proxy's nftables mode, and the rules of its iptables mode where iptables(8) is iptables-nft. iptables-legacy is
 // another engine, IPVS has neither, and a Service without endpoints has no such rule.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
-	t := Table{Family: "ip", Name: "kube-proxy"}
-	if family == IPv6 {
-		t.Family = "ip6"
+	t := proxyTable(family, "kube-proxy")
+	elements, err := t.elements(n, "cluster-ips")
+	if err != nil {
+		return nil, err
 	}
-	elements, err := n.dump(unix.NFT_MSG_GETSETELEM, t.family(),
-		attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name), attrString(unix.NFTA_SET_ELEM_LIST_SET, "cluster-ips"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s: the set cluster-ips of kube-proxy: %w", n.Name, err)
-	}
-	for _, m := range elements {
-		for _, e := range attrsOf(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			if a, ok := netip.AddrFromSlice(inside(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)); ok {
-				addrs = append(addrs, a)
-			}
+	for _, e := range elements {
+		if a, ok := netip.AddrFromSlice(inside(e, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)); ok {
+			addrs = append(addrs, a)
 		}
 	}
 	t.Name = "nat"
@@ -50,6 +45,95 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
 	return slices.Compact(addrs), nil // a rule for each port
+}
+
+// ServiceEndpoints lists the addresses of a family to which kube-proxy translates calls of Services. It reads the rules of the
+// same modes as [NS.ClusterIPs].
+func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
+	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} { // in nat, others translate, too
+		t := proxyTable(family, table)
+		rules, err := t.rules(n)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("%s: the table %s, in which kube-proxy has its rules: %w", n.Name, table, err)
+		}
+		for _, m := range rules {
+			rule := m[nl.SizeofNfgenmsg:]
+			if !bytes.HasPrefix(inside(rule, unix.NFTA_RULE_CHAIN), []byte(chains)) {
+				continue
+			}
+			values, err := t.translations(n, rule)
+			if err != nil {
+				return nil, err
+			}
+			for _, v := range values {
+				if a, ok := family.first(v); ok {
+					addrs = append(addrs, a)
+				}
+			}
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil
+}
+
+// translations are what a rule translates a destination to. Each value begins with the address. nft(8) loads a register with the
+// value, or takes one from a map. iptables-nft has the target DNAT with a struct nf_nat_range2, whose flags come first.
+func (t Table) translations(n *NS, rule []byte) (values [][]byte, err error) {
+	for name, data := range expressions(rule) {
+		switch name {
+		case "immediate":
+			values = append(values, inside(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE))
+		case "lookup":
+			elements, err := t.elements(n, unix.ByteSliceToString(inside(data, unix.NFTA_LOOKUP_SET)))
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range elements {
+				values = append(values, inside(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
+			}
+		case "nat":
+			return values, nil
+		case "target":
+			if info := inside(data, unix.NFTA_TARGET_INFO); unix.ByteSliceToString(inside(data, unix.NFTA_TARGET_NAME)) == "DNAT" && len(info) > 4 {
+				return [][]byte{info[4:]}, nil
+			}
+		}
+	}
+	return nil, nil // it translates nothing
+}
+
+// elements are the elements of a set. A set that does not exist has none.
+func (t Table) elements(n *NS, set string) (all [][]byte, err error) {
+	dumped, err := n.dump(unix.NFT_MSG_GETSETELEM, t.family(),
+		attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name), attrString(unix.NFTA_SET_ELEM_LIST_SET, set))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: the set %s of table %s: %w", n.Name, set, t.Name, err)
+	}
+	for _, m := range dumped {
+		for _, e := range attrsOf(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			all = append(all, e)
+		}
+	}
+	return all, nil
+}
+
+// first is the address with which b begins.
+func (f Family) first(b []byte) (a netip.Addr, ok bool) {
+	size := net.IPv4len
+	if f == IPv6 {
+		size = net.IPv6len
+	}
+	if len(b) < size {
+		return a, false
+	}
+	return netip.AddrFromSlice(b[:size])
+}
+
+func proxyTable(family Family, name string) Table {
+	if family == IPv6 {
+		return Table{Family: "ip6", Name: name}
+	}
+	return Table{Family: "ip", Name: name}
 }
 
 // destination is the first address with which a rule compares. iptables-nft writes -d behind -p alone, and a protocol is one byte.

@@ -202,7 +202,7 @@ func (v *validation) reachable(e Egress) {
 		v.wrong("namespaces or selectable must be specified: otherwise no pod is a client")
 	}
 	for _, gw := range e.gateways {
-		if d, tunnelled := e.tunnels(gw); tunnelled {
+		if d, tunnelled := e.Tunnels(gw); tunnelled {
 			v.wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not enter the tunnel: "+
 				"name a smaller destination, or the CIDR of the Services in except", d, gw)
 		}

@@ -199,7 +199,7 @@ func TestTunnels(t *testing.T) {
 		for want, texts := range map[bool][]string{true: tt.yes, false: tt.no} {
 			for _, text := range texts {
 				a := netip.MustParseAddr(text)
-				if _, got := e.tunnels(a); got != want && a != e.gateways[0] {
+				if _, got := e.Tunnels(a); got != want && a != e.gateways[0] {
 					t.Errorf("%s: %s: by the tunnel %v, want %v", tt.egress, a, got, want)
 				}
 				if got := tunnelled(t, e, a, own); got != want {

@@ -39,10 +39,10 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// tunnels reports whether clients reach an address by the tunnel, and returns the destination that
+// Tunnels reports whether clients reach an address by the tunnel, and returns the destination that
 // it is in. The longest prefix decides, as in the table of routes that a client gets. The node's
 // and the VPC's own addresses are not known here.
-func (e Egress) tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
+func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	d, found := longest(e.destinations, a)
 	if !found {
 		return d, false

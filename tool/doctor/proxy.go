@@ -13,11 +13,13 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy, or by their routes.
+// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy, or by their routes, and for Services that lead
+// clients of an egress past their tunnels.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.ipvs()
 	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
@@ -27,7 +29,8 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 			found, failed = append(found, lost...), errors.Join(failed, err)
 		}
 	}
-	return found, failed
+	past, err := p.pastTunnels()
+	return append(found, past...), errors.Join(failed, err)
 }
 
 // ipvs looks for kube-proxy's IPVS mode, by its link. IPVS routes a packet that it has
@@ -70,6 +73,51 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 			Do:    fmt.Sprintf("name the CIDR of the cluster's Services in hostCidrs (%s): the kube-apiserver's --service-cluster-ip-range. Pods that run keep their routes until they are made again", n.File)})
 	}
 	return found, nil
+}
+
+// pastTunnels looks for Services with an endpoint among the destinations of an egress. A packet to a ClusterIP goes to the node,
+// which translates the address: there is no tunnel behind that.
+func (p *Node) pastTunnels() (found []Finding, err error) {
+	networks, _ := conf.Egress(p.given) // checkConfig finds what is wrong with one
+	if len(networks) == 0 {
+		return nil, nil
+	}
+	var endpoints []netip.Addr
+	for _, f := range nl.Families {
+		of, err := p.pool.Host.ServiceEndpoints(f)
+		if err != nil {
+			return nil, err
+		}
+		endpoints = append(endpoints, of...)
+	}
+	for _, n := range networks {
+		own := p.ownRoutes(n.Network)
+		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
+			past := slices.DeleteFunc(slices.Clone(endpoints), func(a netip.Addr) bool {
+				d, tunnelled := n.Egresses[name].Tunnels(a)
+				return !tunnelled || narrowest(own, a).Bits() >= d.Bits()
+			})
+			if len(past) > 0 {
+				found = append(found, Finding{Severity: warning, About: fmt.Sprintf("egress %s: %d endpoints of Services, %v for example", name, len(past), past[0]),
+					Means: "a client that calls such a Service bypasses the tunnel: the endpoint sees the client's node by IPv4, and the client by IPv6",
+					Do:    "give clients the endpoint's own address or name instead of the Service's (kubectl get endpointslices -A shows the Service); or name the endpoint in the egress' except, if that is what you want"})
+			}
+		}
+	}
+	return found, nil
+}
+
+// ownRoutes are the destinations for which pods of a network have routes, except the default routes.
+func (p *Node) ownRoutes(network string) (all []netip.Prefix) {
+	networks, _ := conf.Networks(p.given)
+	for _, n := range networks {
+		config, err := conf.Decode(n.File, n.IPAM)
+		if n.Name != network || n.IPAM == nil || err != nil {
+			continue // another plugin gives the addresses, or checkConfig finds the mistake
+		}
+		all = append(p.byENI(config.Policies()[0], n.Pair), n.Pair.ByNode()...)
+	}
+	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }
 
 // byENI are the destinations that pods of a network reach by their ENI.
