@@ -4,6 +4,7 @@
 package doctor
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -266,6 +267,28 @@ func TestRepairSpare(t *testing.T) {
 	}
 	if did, err := d.repair(); err != nil || len(did) != 1 || d.sorted() != before {
 		t.Errorf("repair: %v, %v", did, err)
+	}
+}
+
+// TestRepairClosed: another program has emptied the chain without which the service loop fails open. Doctor names the table, and repair
+// puts the chain back.
+func TestRepairClosed(t *testing.T) {
+	d := newDual(t, "")
+	d.settled()
+	table := "inet " + nl.OwnTableOf("pods")
+	nft := func(commands ...string) (out []byte) {
+		t.Helper()
+		want(t, d.node.Do(func() (err error) { out, err = exec.Command("nft", commands...).Output(); return err }))
+		return out
+	}
+	before := nft("list", "chain", table+" closed")
+	nft("flush", "chain", table+" closed")
+	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || !strings.Contains(found[0].About, table) {
+		t.Errorf("doctor: %v, %v", found, err)
+	}
+	did, err := d.repair()
+	if after := nft("list", "chain", table+" closed"); err != nil || len(did) != 1 || !bytes.Equal(before, after) {
+		t.Errorf("repair: %v, %v: before: %s, after: %s", did, err, before, after)
 	}
 }
 
