@@ -12,10 +12,11 @@ import (
 
 func init() { acts = append(acts, act{5, false, (*model).refuse}, act{3, true, (*model).relent}) }
 
-// Codes by which EC2 refuses one thing, and what can be refused of a subnet.
+// Codes by which EC2 refuses one thing, what can be refused of a subnet, and codes by which it refuses the whole account.
 var (
 	scoped    = []string{"AuthFailure", "OperationNotPermitted", "UnsupportedOperation", "IncorrectState", "InvalidParameterValue"}
 	ofSubnets = []string{"CreateNetworkInterface", "AttachNetworkInterface"}
+	ofAccount = []string{"AuthFailure", "OptInRequired", "NetworkInterfaceLimitExceeded"}
 )
 
 // refuse has EC2 refuse an action on one ENI or in one subnet, until it relents. The history goes on: what is lost or leaks by it, the
@@ -26,12 +27,28 @@ func (m *model) refuse() {
 		object, action = pick(m.rng, "subnet-pod0", "subnet-pod1"), pick(m.rng, ofSubnets...)
 	}
 	code := pick(m.rng, scoped...)
+	if m.chance(10) {
+		m.refuseAll(pick(m.rng, ofAccount...))
+		return
+	}
 	if slices.Contains(m.denied, action) {
 		return // it is refused altogether
 	}
 	m.logf("%s %s of %s will be refused as %s", m.clock(), action, object, code)
 	m.sim.RefuseOn(object, action, code, "It is refused because a test has ordered it.")
 	m.refusals = append(m.refusals, func() { m.sim.RefuseOn(object, action, "", "") })
+}
+
+// refuseAll has EC2 refuse all that changes anything, until it relents.
+func (m *model) refuseAll(code string) {
+	if m.denied != nil {
+		return // what is allowed stays so
+	}
+	m.logf("%s all changes will be refused as %s", m.clock(), code)
+	for _, action := range writes {
+		m.sim.Fail(action, code, -1)
+		m.refusals = append(m.refusals, func() { m.sim.Fail(action, "", 0) })
+	}
 }
 
 // refusing reports whether the node passes over something that EC2 has refused.

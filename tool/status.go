@@ -26,7 +26,7 @@ registry, and with egresses in the configuration the namespaces of their pods.
 say, disagreements first, each with what it means and what to do. It changes
 nothing. If they disagree, the exit status is 1. It does without EC2, or
 without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id type zone enis enis_max}
-    work {waiting unfinished[] {action eni since} throttled[] {action until}}
+    work {waiting unfinished[] {action eni since} throttled[] {action until} refused[] {action about code until}}
     egress {clients routers refused}
     pools[] {pool enis leased free cooling warm_min warm_max}
     enis[] {eni iface index card pool leased free cooling prefixes state link_missed why}

@@ -54,7 +54,7 @@ type workStatus struct {
 	Waiting    int              `json:"waiting"` // ADDs without an address
 	Unfinished []unfinishedCall `json:"unfinished"`
 	Throttled  []throttledCall  `json:"throttled"`
-	Refused    []refusedCall    `json:"refused,omitempty"`
+	Refused    []refusedCall    `json:"refused"`
 }
 
 // An unfinishedCall is an EC2 call that is under way, or that was interrupted: the next process finishes it.
@@ -79,7 +79,7 @@ type refusedCall struct {
 }
 
 func workOf(s *registry.State, now time.Time) workStatus {
-	n := workStatus{Waiting: waitingADDs(s, now), Unfinished: []unfinishedCall{}, Throttled: []throttledCall{}}
+	n := workStatus{Waiting: waitingADDs(s, now), Unfinished: []unfinishedCall{}, Throttled: []throttledCall{}, Refused: []refusedCall{}}
 	for _, i := range s.Intents {
 		n.Unfinished = append(n.Unfinished, unfinishedCall{i.Action, i.ENI, Seconds(i.Since)})
 	}
