@@ -29,8 +29,10 @@ SKIP    := TestRepo
 LONG    := TestKillSeveral|TestKillFurther|TestKillOne
 # The acceptance test on the simulator. The matrix of kernels leaves it out: the same plugins do the same to two nodes.
 TRIAL   := ./aws/acceptance
-# Tests without the race detector: they run one thing at a time, or processes, and would take four times as long.
-ALONE   := TestKillEverywhere|TestModel$$|TestBurst$$
+# Packages whose tests run one thing at a time, or processes. With the race detector, they would take four times as long.
+ALONE   := ./ipam ./tool ./packaging
+# The tests of these in which threads meet. The race detector looks at them.
+MEET    := TestAtOnce|TestModelAtOnce|TestBurst[A-Z]|TestCollect|TestEndWhileLooking|TestFill|TestFreedWhile|TestGather|TestLinkOfNew|TestStrangerChanges|TestUnassignAndGrow|TestInstallDuring
 PEERS   := $(CURDIR)/.cache/peers
 RUNTIME := $(CURDIR)/.cache/cri
 SEIZERS := $(CURDIR)/.cache/seizers
@@ -64,8 +66,9 @@ packages:
 test-native:
 	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
 	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h $(RACE) -exec $(VM)/exec -skip '^TestWhole$$' ./aws/acceptance
-	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $(RACE) -skip '$(ALONE)|$(WHOLE)' ./ipam $$(go list ./... | grep -vxF "$$(go list ./ipam ./aws/acceptance $(KERNEL) ./aws/sim/cluster)")
-	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -run '$(ALONE)' -parallel 4 ./ipam
+	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -skip '$(WHOLE)' -parallel 4 $(ALONE)
+	$(if $(RACE),env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -race -run '$(MEET)' $(ALONE))
+	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $(RACE) $$(go list ./... | grep -vxF "$$(go list $(ALONE) ./aws/acceptance $(KERNEL) ./aws/sim/cluster)")
 
 # Two at once in a VM of one CPU: one may wait for a clock.
 test-kernel: export VM_TIMEOUT := 7200
@@ -80,6 +83,11 @@ test-kernels: $(READY)
 	status=0; for k in $(KERNELS); do v=$$(VM_KERNEL=$$k $(VM)/exec uname -r) && \
 	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(DATAPATH)' TRIAL= SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
 	bin/kernels -table docs/kernels.md -kernel $$k -version $$v || status=1; done; exit $$status
+
+# Faults on the node of make sim, and what the programs say of them. Writes docs/faults.md. make test has some of them.
+test-faults: export VM_KIND := uml
+test-faults: build $(PEERS)/cnitool
+	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^TestFaults$$' . -args -faults
 
 # Kubernetes: the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:

@@ -92,7 +92,8 @@ func (k *Comparison) judgeENI(id string) []Finding {
 		return []Finding{{id, "a collection is about to delete it, or was interrupted", "the next " + cli.Name + " registry-gc finishes that", true}}
 	case inRegistry && k.EC2.Answered && !attached:
 		return []Finding{{id, "the registry has it, but EC2 says that it is not attached: pods on it have lost their network",
-			"somebody has detached it (CloudTrail, DetachNetworkInterface): delete the pods on it, and the next " + cli.Name + " registry-gc forgets it; or attach it again", false}}
+			"another program or an operator has detached it (CloudTrail, DetachNetworkInterface): delete the pods on it, or attach it again. " +
+				"When its addresses have been free for --free-after, " + cli.Name + " registry-gc deletes it, or forgets it if it is not of this node", false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {
 			return []Finding{{id, "its link, with the MAC address " + known.MAC + ", is not on the node yet: new pods on it wait for the link", "wait half a minute", true}}
