@@ -82,7 +82,8 @@ func playSim(t *testing.T, commands []string) string {
 
 // TestSimScript pipes a script to make sim, which ends with the script's status. On a healthy node with pods, doctor and the
 // comparison of all sources find nothing: other instances and the simulator are not seen. When the node has lost a part of a
-// young pod's network, doctor reports it, and repair puts it back. What is lost in the pod is reported, too.
+// young pod's network, doctor reports it, and repair puts it back. What is lost in the pod is reported, too. After the registry was
+// deleted, status shows the pods by their names.
 func TestSimScript(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	const script = `set -ex
@@ -100,6 +101,9 @@ for lose in "ip route del 100.64.32.5" "ip rule del iif $veth" "ip route flush d
 	cni-tool repair
 	cni-tool doctor
 done
+rm /run/cni-ipvlan-vpc-k8s/registry.json
+cni-tool registry-gc --free-after=15m
+cni-tool status | grep -w default/cart
 ip netns exec cart ip route del default
 if cni-tool doctor --check leftovers; then exit 1; fi
 exit 3

@@ -4,7 +4,9 @@
 package ptp_test
 
 import (
+	"net"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -27,6 +29,40 @@ func TestPathMTU(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestPathMTUOfDatagrams sends datagrams in fragments that do not fit through the router's link to another host. By IPv6, the
+// router reports that: its error is about a fragment, and must reach the socket that sends, also of a call to a Service.
+func TestPathMTUOfDatagrams(t *testing.T) {
+	for _, loop := range loopsOfAll {
+		s := newScene(t, [2]string{loop, loop})
+		s.add(s.router, nl.Up{Dev: "eni2", MTU: 1500})
+		s.add(s.other, nl.Up{Dev: "eth0", MTU: 1500}) // its answers arrive
+		for _, to := range []string{"172.20.0.10:80", otherAddr + ":8080"} {
+			for _, network := range []string{"udp4", "udp6"} {
+				if err := s.pods[0].NS.Do(func() error { return repeat(network, dialled(network, to), 20000) }); err != nil {
+					t.Errorf("%s, %s (%s): %v", loop, to, network, err)
+				}
+			}
+		}
+	}
+}
+
+// repeat sends a datagram of so many bytes by one socket again and again, until there is an answer.
+func repeat(network, to string, bytes int) error {
+	c, err := net.Dial(network, to)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	for range 20 {
+		c.SetDeadline(time.Now().Add(500 * time.Millisecond))
+		c.Write(make([]byte, bytes))
+		if _, err = c.Read(make([]byte, 1<<16)); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // TestSmallENI gives the pod's link to the VPC a smaller MTU than the veth's.

@@ -116,6 +116,8 @@ static __always_inline int error4(struct key *key, struct change *c, struct pack
 	// Destination unreachable, which includes "too big"; time exceeded; parameter problem (RFC 792).
 	if (icmp->type != 3 && icmp->type != 11 && icmp->type != 12)
 		return NOTHING;
+	if (ip->frag_off & bpf_htons(IP_OFFSET)) // only the first fragment has ports
+		return NOTHING;
 	key->what = ip->protocol;
 	int is = inner(key, c, p, &ports, ip->ihl * 4);
 	return is == SOMETHING ? tuple4(&key->tuple, ip, ports, true) : is;
@@ -125,6 +127,8 @@ static __always_inline int error6(struct key *key, struct change *c, struct pack
 {
 	struct icmp *icmp = p->l4;
 	struct ipv6hdr *ip = (void *)(icmp + 1);
+	struct frag_hdr *fragment = (void *)(ip + 1);
+	__u32 header = sizeof(*ip);
 	struct ports ports;
 
 	if (!WITHIN(p, ip, sizeof(*ip)))
@@ -132,7 +136,15 @@ static __always_inline int error6(struct key *key, struct change *c, struct pack
 	if (icmp->type > 4) // the errors are 1 to 4 (RFC 4443)
 		return NOTHING;
 	key->what = ip->nexthdr;
-	int is = inner(key, c, p, &ports, sizeof(*ip));
+	if (ip->nexthdr == IPPROTO_FRAGMENT) {
+		if (!WITHIN(p, fragment, sizeof(*fragment)))
+			return TOO_SHORT;
+		if (fragment->frag_off & bpf_htons(IP6_OFFSET)) // only the first fragment has ports
+			return NOTHING;
+		key->what = fragment->nexthdr;
+		header += sizeof(*fragment);
+	}
+	int is = inner(key, c, p, &ports, header);
 	return is == SOMETHING ? tuple6(&key->tuple, ip, ports, true) : is;
 }
 
