@@ -84,6 +84,12 @@ test-kernels: $(READY)
 	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(DATAPATH)' TRIAL= SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
 	bin/kernels -table docs/kernels.md -kernel $$k -version $$v || status=1; done; exit $$status
 
+# All points at which make test kills commands that talk to EC2. It tries a part of them.
+test-kill: export VM_KIND := uml
+test-kill: $(READY)
+	go test -timeout 4h -run 'TestKillEverywhere' -parallel 4 ./ipam -args -every 1
+	go test -timeout 4h -exec $(VM)/exec -run '$(WHOLE)' ./ipam -args -every 1
+
 # Faults on the node of make sim, and what the programs say of them. Writes docs/faults.md. make test has some of them.
 test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
@@ -266,4 +272,4 @@ package-check:
 clean:
 	rm -rf bin dist .cache
 
-.PHONY: build test packages test-ec2 test-native test-kernel test-kernels test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean
+.PHONY: build test packages test-ec2 test-native test-kernel test-kernels test-kill test-faults test-kubernetes test-cluster cluster lint bench bench-icount bench-traffic bench-egress bench-check plot fleet demo sim install files uninstall programs package image package-check clean

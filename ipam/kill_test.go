@@ -227,8 +227,9 @@ func TestKillEverywhere(t *testing.T) {
 	t.Logf("%d points in %v", total, time.Since(start).Round(time.Second))
 }
 
-// every is for the long commands, which make the same changes again and again.
-var every = flag.Int("every", 2, "of a command that changes files more than 100 times, TestKillEverywhere tries each change with such a number")
+// every thins out what is alike: long commands make the same changes again and again. make test-kill tries all.
+var every = flag.Int("every", 4, "TestKillEverywhere tries each change of files with such a number if a command makes more than 100, "+
+	"and TestKillOne each second call of EC2 before, and the others after, unless it is 1")
 
 // blows are the places where a command is killed.
 func (v victim) blows(t *testing.T) (all []blow) {
