@@ -47,7 +47,6 @@ var runElsewhere = map[string][2]string{
 	"ip link set vethd6a04bff483 down": {"sim_test.go", "ip link set $veth down"},
 	"ip link del":                      {"sim_test.go", "ip link del $veth"},
 	"ip -6 rule add pref 100":          {"tool/testdata/doctor_node.txtar", "exec ip -6 rule add pref 511 iif lo lookup main suppress_prefixlength 127"},
-	"ip rule add pref 100":             {"tool/testdata/doctor_node.txtar", "exec ip rule add pref 511 iif lo lookup main suppress_prefixlength 31"},
 	"cni-tool doctor --check egress":   {"egress_test.go", `"doctor", "--check=egress"`},
 	"cni-tool doctor --check plugins":  {"tool/testdata/doctor.txtar", "--check plugins"},
 	"cni-tool doctor --check subnets":  {"tool/testdata/doctor_subnets.txtar", "--check subnets"},
@@ -71,14 +70,14 @@ var runByNobody = map[string]string{
 	"cni-tool man":                     "gone, as the page says",
 }
 
-// TestRunbookCommands checks that a test runs each command of docs/operations.md: the script of make sim does, or a
+// TestRunbookCommands checks that a test runs each command of docs/operations.md: the script of make sim does, the table of faults, a
 // transcript of the tool, or the test that is named here.
 func TestRunbookCommands(t *testing.T) {
 	page, err := os.ReadFile(runbookPage)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ran := read(t, "sim_test.go")
+	ran := read(t, "sim_test.go") + read(t, "faults_table_test.go")
 	transcripts, err := filepath.Glob("tool/testdata/*.txtar")
 	if err != nil {
 		t.Fatal(err)
