@@ -228,7 +228,7 @@ func TestKillEverywhere(t *testing.T) {
 }
 
 // every thins out what is alike: long commands make the same changes again and again. make test-kill tries all.
-var every = flag.Int("every", 4, "TestKillEverywhere tries each change of files with such a number if a command makes more than 100, "+
+var every = flag.Int("every", 4, "TestKillEverywhere tries each change of files with such a number if a command makes more than 40, "+
 	"and TestKillOne each second call of EC2 before, and the others after, unless it is 1")
 
 // blows are the places where a command is killed.
@@ -243,7 +243,7 @@ func (v victim) blows(t *testing.T) (all []blow) {
 		}
 	}
 	step := 1
-	if len(tr.Seen) > 100 {
+	if len(tr.Seen) > 40 {
 		step = *every
 	}
 	for i := 0; i < len(tr.Seen); i += step {
