@@ -228,7 +228,7 @@ func TestKillEverywhere(t *testing.T) {
 }
 
 // every thins out what is alike: long commands make the same changes again and again. make test-kill tries all.
-var every = flag.Int("every", 4, "TestKillEverywhere tries each change of files with such a number if a command makes more than 40, "+
+var every = flag.Int("every", 4, "TestKillEverywhere tries each change of files, and each call of metadata, with such a number if a command makes more than 40, "+
 	"and TestKillOne each second call of EC2 before, and the others after, unless it is 1")
 
 // blows are the places where a command is killed.
@@ -237,19 +237,24 @@ func (v victim) blows(t *testing.T) (all []blow) {
 	n := newNode(t, "m5.large", ec2sim.Config{}, h.via)
 	v.prepare(n)
 	tr := v.hit(n, h, blow{where: "file"})
-	for _, service := range []string{"ec2", "metadata"} {
-		for i := range h.seen[service] {
-			all = append(all, blow{service, i + 1, false}, blow{service, i + 1, true})
-		}
+	for i := range h.seen["ec2"] {
+		all = append(all, blow{"ec2", i + 1, false}, blow{"ec2", i + 1, true})
 	}
-	step := 1
-	if len(tr.Seen) > 40 {
-		step = *every
+	for i := 0; i < h.seen["metadata"]; i += step(h.seen["metadata"]) {
+		all = append(all, blow{"metadata", i + 1, false}, blow{"metadata", i + 1, true})
 	}
-	for i := 0; i < len(tr.Seen); i += step {
+	for i := 0; i < len(tr.Seen); i += step(len(tr.Seen)) {
 		all = append(all, blow{"file", i + 1, false})
 	}
 	return all
+}
+
+// step is how many of so many calls or changes to go on.
+func step(calls int) int {
+	if calls > 40 {
+		return *every
+	}
+	return 1
 }
 
 // A hand stands before the services of a node and kills who calls them.
