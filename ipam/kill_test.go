@@ -194,7 +194,7 @@ func (b blow) endings() []ending {
 
 // TestKillEverywhere kills each command at each of its calls of EC2 and of the metadata
 // service, before it is carried out and after, and before each change of a file and of a
-// lock. Whatever comes next finds nothing that is lost, leaked, or given twice.
+// lock; of what is alike, at a part (see every). Whatever comes next finds nothing that is lost, leaked, or given twice.
 func TestKillEverywhere(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	start := time.Now()

@@ -200,7 +200,7 @@ func anonymous(text string) string {
 }
 
 // TestKillOne kills the one plugin, and with it what it executes, at each call of EC2 and of
-// the metadata service, before it is carried out and after: TestKillEverywhere for pods
+// the metadata service, before it is carried out or after (see every): TestKillEverywhere for pods
 // that have all that the plugin makes. At its system calls it is killed by its own tests.
 func TestKillOne(t *testing.T) {
 	nltest.Need(t, "root", "netns", "nftables", "ipvlan")

@@ -79,20 +79,22 @@ func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 // translations are what a rule translates a destination to. Each value begins with the address. nft(8) loads a register with the
 // value, or takes one from a map. iptables-nft has the target DNAT with a struct nf_nat_range2, whose flags come first.
 func (t Table) translations(n *NS, rule []byte) (values [][]byte, err error) {
+	set := ""
 	for name, data := range expressions(rule) {
 		switch name {
 		case "immediate":
 			values = append(values, inside(data, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VALUE))
 		case "lookup":
-			elements, err := t.elements(n, unix.ByteSliceToString(inside(data, unix.NFTA_LOOKUP_SET)))
-			if err != nil {
-				return nil, err
+			set = unix.ByteSliceToString(inside(data, unix.NFTA_LOOKUP_SET))
+		case "nat":
+			if set == "" {
+				return values, nil
 			}
+			elements, err := t.elements(n, set)
 			for _, e := range elements {
 				values = append(values, inside(e, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE))
 			}
-		case "nat":
-			return values, nil
+			return values, err
 		case "target":
 			if info := inside(data, unix.NFTA_TARGET_INFO); unix.ByteSliceToString(inside(data, unix.NFTA_TARGET_NAME)) == "DNAT" && len(info) > 4 {
 				return [][]byte{info[4:]}, nil

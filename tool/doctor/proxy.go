@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -68,7 +69,7 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	}
 	for _, dst := range slices.SortedFunc(maps.Keys(lost), netip.Prefix.Compare) {
 		services := lost[dst]
-		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %d ClusterIPs in %v, %v for example", n.Name, len(services), dst, services[0]),
+		found = append(found, Finding{Severity: severe, About: fmt.Sprintf("network %s: %s in %v, %v for example", n.Name, cli.Count(len(services), "ClusterIP"), dst, services[0]),
 			Means: fmt.Sprintf("pods send packets to %v by their ENI, and the VPC knows no Service: these Services do not answer, and DNS may be one", dst),
 			Do:    fmt.Sprintf("name the CIDR of the cluster's Services in hostCidrs (%s): the kube-apiserver's --service-cluster-ip-range. Pods that run keep their routes until they are made again", n.File)})
 	}
@@ -98,9 +99,11 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 				return !tunnelled || narrowest(own, a).Bits() >= d.Bits()
 			})
 			if len(past) > 0 {
-				found = append(found, Finding{Severity: warning, About: fmt.Sprintf("egress %s: %d endpoints of Services, %v for example", name, len(past), past[0]),
-					Means: "a client that calls such a Service bypasses the tunnel: the endpoint sees the client's node by IPv4, and the client by IPv6",
-					Do:    "give clients the endpoint's own address or name instead of the Service's (kubectl get endpointslices -A shows the Service); or name the endpoint in the egress' except, if that is what you want"})
+				found = append(found, Finding{Severity: warning,
+					About: fmt.Sprintf("egress %s: %s of Services, %v for example", name, cli.Count(len(past), "endpoint"), past[0]),
+					Means: "a client that calls such a Service bypasses the tunnel. The endpoint sees the client's node by IPv4, and the client by IPv6",
+					Do: "give clients the endpoint's own address or name (kubectl get endpointslices -A shows the Service). " +
+						"If clients may bypass the tunnel, name the endpoint in the egress' except"})
 			}
 		}
 	}
