@@ -4,6 +4,7 @@
 package vpc
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -40,21 +41,52 @@ func TestRunbook(t *testing.T) {
 // runbookCommand matches a command of the page: in a line of its own, or in quotes.
 var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd) [^`]*)`")
 
-// runElsewhere are the tests that run commands of the page by other words, by a part of the command: the file, and what it has.
-var runElsewhere = map[string][2]string{
-	"iptables -I DOCKER-USER":          {"nl/dropping_test.go", "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT"},
-	"ip link show group 72":            {"sim_test.go", "ip -o link show group 72"},
-	"ip link set vethd6a04bff483 down": {"sim_test.go", "ip link set $veth down"},
-	"ip link del":                      {"sim_test.go", "ip link del $veth"},
-	"ip -6 rule add pref 100":          {"tool/testdata/doctor_node.txtar", "exec ip -6 rule add pref 511 iif lo lookup main suppress_prefixlength 127"},
-	"cni-tool doctor --check egress":   {"egress_test.go", `"doctor", "--check=egress"`},
-	"cni-tool doctor --check plugins":  {"tool/testdata/doctor.txtar", "--check plugins"},
-	"cni-tool doctor --check subnets":  {"tool/testdata/doctor_subnets.txtar", "--check subnets"},
-	"cni-tool doctor --check iam":      {"tool/testdata/doctor_iam.txtar", "--check iam"},
-	"cni-tool doctor --check others":   {"tool/testdata/others.txtar", "--check"},
-	"cni-tool metrics --file":          {"tool/testdata/metrics.txtar", "metrics --file"},
-	"cni-tool doctor --fix":            {"tool/testdata/doctor_node.txtar", "--fix"},
-	"cni-tool validate FILE":           {"tool/testdata/validate.txtar", "cni-ipvlan-vpc-k8s-tool validate "},
+// runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the state that the
+// entry is about. The commands of an entry are in these files.
+var runbookStates = map[string][]string{
+	"## Look at a node":                                             {"sim_test.go", "tool/testdata/limits.txtar"},
+	"## Who had this address?":                                      {"tool/testdata/whois.txtar"},
+	"## Upgrade from the original":                                  {"tool/testdata/doctor.txtar", "tool/testdata/repair.txtar", "tool/testdata/iam_policy.txtar"},
+	"## Upgrade between versions":                                   {"tool/testdata/repair.txtar"},
+	"## From three plugins to one":                                  {"tool/testdata/validate.txtar"},
+	"## Migrate from amazon-vpc-cni-k8s":                            {"tool/testdata/doctor_node.txtar"},
+	"## Runbook":                                                    {"faults_table_test.go"},
+	`**Pods do not start: "no address is free`:                      {"tool/testdata/subnets.txtar"},
+	`**Pods do not start: "no subnet for a new ENI`:                 {"tool/testdata/doctor_subnets.txtar"},
+	`**Pods do not start: "instance is full`:                        {"tool/testdata/others.txtar"},
+	`**Pods do not start: "… EC2 throttles`:                         {"tool/testdata/launch_template.txtar"},
+	`**Pods do not start: "this node cannot reach the EC2 endpoint`: {"tool/testdata/doctor_endpoint.txtar"},
+	`**Pods do not start: "… UnauthorizedOperation`:                 {"tool/testdata/doctor_iam.txtar"},
+	`**Pods do not start: "cni-ipvlan-vpc-k8s-ipam is in none`:      {"faults_table_test.go"},
+	`**Pods do not start: "… address already in use"`:               {"tool/testdata/status_diff.txtar"},
+	"**A running pod has lost its network**":                        {"tool/testdata/status_diff.txtar", "faults_table_test.go"},
+	"**Pods that started before a new CIDR":                         {"tool/testdata/vpccidr.txtar", "tool/testdata/vpcpeercidr.txtar"},
+	`**"eni-… is passed over`:                                       {"faults_table_test.go", "faults_test.go"},
+	"**Clients of an egress reach nothing**":                        {"egress_test.go", "tool/testdata/egress.txtar"},
+	"**Connections that were idle":                                  {"tool/testdata/doctor_tracking.txtar"},
+	"**All pods of a node have lost Services":                       {"faults_table_test.go", "faults_test.go"},
+	"**A node and its pods do not reach":                            {"faults_table_test.go", "tool/testdata/doctor_node.txtar"},
+	"**A node does not reach a pod any more":                        {"faults_table_test.go"},
+	"**A pod reaches the VPC":                                       {"faults_table_test.go"},
+	"### What repair knows of a pod":                                {"sim_test.go"},
+	`**"neighbour: arp_cache`:                                       {"tool/testdata/doctor_node.txtar"},
+	`**"detach eni-…`:                                               {"tool/testdata/doctor_iam.txtar"},
+	"**ENIs that nobody uses**":                                     {"tool/testdata/eni_gc.txtar"},
+	"### The firewall restarts":                                     {"tool/testdata/repair.txtar", "faults_table_test.go"},
+	"### The firewall drops":                                        {"nl/dropping_test.go", "faults_table_test.go"},
+	"## Metrics":                                                    {"tool/testdata/metrics.txtar"},
+}
+
+// runOtherwise are commands of the page that tests have in other words.
+var runOtherwise = map[string]string{
+	"cni-tool doctor --check egress":   `"doctor", "--check=egress"`,
+	"cni-tool doctor --fix":            `"cni-tool doctor --fix`,
+	"cni-tool metrics --file":          "cni-tool metrics --file textfile/cni.prom",
+	"cni-tool validate FILE":           "cni-tool validate good/10-pods.conflist",
+	"ip link del":                      "ip link del $(veth)",
+	"ip link set vethd6a04bff483 down": "ip link set $(veth) down",
+	"ip link show group 72":            "ip -o link show group 72",
+	"iptables -I DOCKER-USER":          "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
 }
 
 // runByNobody are commands of the page that no test runs, and why.
@@ -70,61 +102,64 @@ var runByNobody = map[string]string{
 	"cni-tool man":                     "gone, as the page says",
 }
 
-// TestRunbookCommands checks that a test runs each command of docs/operations.md: the script of make sim does, the table of faults, a
-// transcript of the tool, or the test that is named here.
+// asOperators matches the tool in a transcript, with what names files and programs that an operator has in their usual places.
+var asOperators = regexp.MustCompile(`cni-ipvlan-vpc-k8s-tool( [a-z-]+)?(?: --(?:config|root|bin-dir)[ =]\S*)*`)
+
+// TestRunbookCommands checks that a test runs each command of docs/operations.md in the state that its entry is about.
 func TestRunbookCommands(t *testing.T) {
-	page, err := os.ReadFile(runbookPage)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ran := read(t, "sim_test.go") + read(t, "faults_table_test.go")
-	transcripts, err := filepath.Glob("tool/testdata/*.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range transcripts {
-		ran += strings.ReplaceAll(read(t, file), "cni-ipvlan-vpc-k8s-tool", "cni-tool")
-	}
 	count := map[string]int{}
-	for _, m := range runbookCommand.FindAllStringSubmatch(string(page), -1) {
-		command := strings.TrimSpace(m[1] + m[2])
-		by, is := elsewhere(command)
-		switch {
-		case excused(command):
-			count["none"]++
-		case is:
-			count["another test"]++
-			if !strings.Contains(read(t, by[0]), by[1]) {
-				t.Errorf("%q: %s does not run it any more: it does not have %q", command, by[0], by[1])
+	for heading, entry := range runbookEntries(t) {
+		ran := ""
+		for _, file := range stateOf(heading) {
+			ran += asOperators.ReplaceAllString(read(t, file), "cni-tool$1")
+		}
+		for _, m := range runbookCommand.FindAllStringSubmatch(entry, -1) {
+			command := strings.TrimSpace(m[1] + m[2])
+			switch {
+			case byPrefix(runByNobody, command) != "":
+				count["excused"]++
+			case strings.Contains(ran, cmp.Or(byPrefix(runOtherwise, command), command)):
+				count["run"]++
+			default:
+				t.Errorf("%s, %s: no test of %v runs %q", runbookPage, heading, stateOf(heading), command)
 			}
-		case strings.Contains(ran, command):
-			count["a fault or a transcript"]++
-		default:
-			t.Errorf("%s: no test runs %q", runbookPage, command)
 		}
 	}
-	t.Log("commands by what runs them:", count)
-	if count["a fault or a transcript"] < 40 {
+	t.Log("commands:", count)
+	if count["run"] < 60 {
 		t.Errorf("only %v", count)
 	}
 }
 
-func elsewhere(command string) (by [2]string, is bool) {
-	for part, by := range runElsewhere {
-		if strings.HasPrefix(command, part) {
-			return by, true
+// runbookEntries are the parts of the page by what they begin with: a heading, or a symptom in bold.
+func runbookEntries(t *testing.T) map[string]string {
+	t.Helper()
+	entries, heading := map[string]string{}, ""
+	for line := range strings.Lines(read(t, runbookPage)) {
+		if strings.HasPrefix(line, "##") || strings.HasPrefix(line, "**") && strings.HasSuffix(line, "**\n") {
+			heading = line
 		}
+		entries[heading] += line
 	}
-	return by, false
+	return entries
 }
 
-func excused(command string) bool {
-	for part := range runByNobody {
-		if strings.HasPrefix(command, part) {
-			return true
+func stateOf(heading string) []string {
+	for begin, files := range runbookStates {
+		if strings.HasPrefix(heading, begin) {
+			return files
 		}
 	}
-	return false
+	return nil
+}
+
+func byPrefix(table map[string]string, command string) string {
+	for begin, value := range table {
+		if strings.HasPrefix(command, begin) {
+			return value
+		}
+	}
+	return ""
 }
 
 func read(t *testing.T, file string) string {
