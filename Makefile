@@ -22,6 +22,9 @@ GOTEST  := go test
 # Debian's kernels that stand for those of nodes, as VM_KERNEL: of Amazon Linux 2, of Amazon Linux 2023 with EKS to 1.32, with EKS 1.33
 # to 1.35, and 1.36, and the newest.
 KERNELS := 5.10 6.1 6.12 6.18 trixie-backports
+# Tests that kill commands, and packages that have such tests in a VM.
+KILL    := Kill|TestEgressEnds
+KILLED  := ./unnumbered-ptp ./plugin/chain ./nl ./plugin/ipvlan
 # What test-kernels runs on each, in QEMU: the data plane. It does not run what kills at the same system calls as other tests, nor
 # what kills at calls of EC2.
 DATAPATH := . ./unnumbered-ptp ./nl ./plugin/ipvlan ./aws/sim/vpcsim ./aws/sim/kubeproxy ./nl/bpf
@@ -84,11 +87,12 @@ test-kernels: $(READY)
 	$(MAKE) -i -s --no-print-directory test-kernel VM_KERNEL=$$k KERNEL='$(DATAPATH)' TRIAL= SKIP='$(SKIP)|$(LONG)' GOTEST='go test -json' | tee .cache/kernel-$$k.json | \
 	bin/kernels -table docs/kernels.md -kernel $$k -version $$v || status=1; done; exit $$status
 
-# All points at which make test kills commands that talk to EC2. It tries a part of them.
+# All points at which make test kills commands. It tries one of four.
 test-kill: export VM_KIND := uml
 test-kill: $(READY)
-	go test -timeout 4h -run 'TestKillEverywhere' -parallel 4 ./ipam -args -every 1
-	go test -timeout 4h -exec $(VM)/exec -run '$(WHOLE)' ./ipam -args -every 1
+	go test -timeout 4h -run '$(KILL)' -parallel 4 ./ipam ./tool -args -step 1
+	go test -timeout 4h -exec $(VM)/exec -run '$(WHOLE)' ./ipam -args -step 1
+	go test -timeout 4h -exec $(VM)/exec -run '$(KILL)' $(KILLED) -args -step 1
 
 # Faults on the node of make sim, and what the programs say of them. Writes docs/faults.md. make test has some of them.
 test-faults: export VM_KIND := uml

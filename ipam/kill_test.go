@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -227,10 +226,6 @@ func TestKillEverywhere(t *testing.T) {
 	t.Logf("%d points in %v", total, time.Since(start).Round(time.Second))
 }
 
-// every thins out what is alike: long commands make the same changes again and again. make test-kill tries all.
-var every = flag.Int("every", 4, "TestKillEverywhere tries each change of files, and each call of metadata, with such a number if a command makes more than 40, "+
-	"and TestKillOne each second call of EC2 before, and the others after, unless it is 1")
-
 // blows are the places where a command is killed.
 func (v victim) blows(t *testing.T) (all []blow) {
 	h := &hand{}
@@ -249,10 +244,10 @@ func (v victim) blows(t *testing.T) (all []blow) {
 	return all
 }
 
-// step is how many of so many calls or changes to go on.
+// step is how many of so many calls or changes to go on. Long commands make the same changes again and again.
 func step(calls int) int {
 	if calls > 40 {
-		return *every
+		return *trace.Step
 	}
 	return 1
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
 const (
@@ -220,7 +221,7 @@ func TestKillOne(t *testing.T) {
 				step := map[string]int{"ec2": 1, "metadata": 25}[service] // they are many, and alike
 				for i := 0; i < h.seen[service]; i += step {
 					for _, after := range []bool{false, true} {
-						if *every > 1 && after != (i/step%2 == 0) {
+						if *trace.Step > 1 && after != (i/step%2 == 0) {
 							continue
 						}
 						b := blow{service, i + 1, after}

@@ -109,11 +109,15 @@ type call struct {
 }
 
 // steps are programs that count.
-type steps struct{ bin, state string }
+type steps struct{ bin, state, covdata string }
 
 func buildSteps(t *testing.T) steps {
 	t.Helper()
-	s := steps{t.TempDir(), t.TempDir()}
+	covdata, err := exec.Command("go", "tool", "-n", "covdata").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := steps{t.TempDir(), t.TempDir(), strings.TrimSpace(string(covdata))}
 	cmd := exec.Command("go", "build", "-cover", "-covermode=count", "-coverpkg=github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/...", "-o", s.bin,
 		"./chain/cni-ipvlan-vpc-k8s", "./egress/cni-ipvlan-vpc-k8s-egress")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -154,14 +158,14 @@ func (s steps) count(t *testing.T, program, verb string, c call) (executions, se
 	if verb == "DEL" && err != nil {
 		t.Errorf("%s DEL: %v: %.300s", program, err, out)
 	}
-	return executed(t, counters), len(conf) + len(c.args)
+	return s.executed(t, counters), len(conf) + len(c.args)
 }
 
 // executed adds the counters of a program: a block's statements times its executions.
-func executed(t *testing.T, counters string) (sum int) {
+func (s steps) executed(t *testing.T, counters string) (sum int) {
 	t.Helper()
 	file := filepath.Join(counters, "text")
-	if out, err := exec.Command("go", "tool", "covdata", "textfmt", "-i="+counters, "-o="+file).CombinedOutput(); err != nil {
+	if out, err := exec.Command(s.covdata, "textfmt", "-i="+counters, "-o="+file).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	f, err := os.Open(file)

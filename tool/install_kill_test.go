@@ -127,7 +127,7 @@ func TestInstallKillEverywhere(t *testing.T) {
 		}
 	})
 	t.Logf("install was killed at %d points", points)
-	if least := 4 * len(programs); points < least { // create, write, sync and rename each
+	if least := 4 * len(programs) / *trace.Step; points < least { // create, write, sync and rename each
 		t.Errorf("install was killed at %d points, want at least %d", points, least)
 	}
 	points = trace.Everywhere(t, "uninstall", func(t *testing.T, tr *trace.Trace) {
@@ -141,7 +141,7 @@ func TestInstallKillEverywhere(t *testing.T) {
 		}
 	})
 	t.Logf("uninstall was killed at %d points", points)
-	if points < len(programs) {
+	if points < len(programs) / *trace.Step {
 		t.Errorf("uninstall was killed at %d points", points)
 	}
 }

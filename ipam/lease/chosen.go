@@ -57,6 +57,19 @@ func (p *Pool) refuses(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
+// differs returns an error if an attachment that has addresses of an ENI asks for something else. An earlier ADD of it has failed or was
+// overtaken by its DEL, or the pod has what it had asked for then.
+func (c Choice) differs(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
+	l, _ := s.Leases.At(addrs[0])
+	lacks := func(a netip.Addr) bool { return !slices.Contains(addrs, a) }
+	mine := c.ENI == eni || c.ENI == "" && !s.ENIs[eni].OnRequest
+	if mine && !slices.ContainsFunc(c.Addrs, lacks) && (l.Exclusive || !c.Exclusive) {
+		return nil
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, "the runtime must delete an attachment (DEL) before it adds it again",
+		"%s has %v of %s from an earlier ADD, and asks for something else now", o.name(), addrs, eni)
+}
+
 // refusesAny returns why a pod cannot have all of its interfaces, as far as the registry knows. Nothing
 // is changed for any of them then.
 func (p *Pool) refusesAny(o Owner, policies []Policy) error {

@@ -172,6 +172,11 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		delete(s.Waiters, o.waiter())
 		id, addrs := held(s, o)
 		fresh := len(addrs) == 0
+		if !fresh {
+			if err := p.Policy.Choice.differs(s, o, id, addrs); err != nil {
+				return err
+			}
+		}
 		if fresh {
 			if err := p.refuses(s, o, now); err != nil {
 				return err

@@ -21,16 +21,10 @@ const conformanceSpecs = `\[sig-network\].*\[Conformance\]`
 // shortSpecs are those that send packets by each path, once.
 var shortSpecs = []string{
 	"Networking Granular Checks: Pods should function for intra-pod communication: http",
-	"Networking Granular Checks: Pods should function for intra-pod communication: udp",
-	"Networking Granular Checks: Pods should function for node-pod communication: http",
 	"Networking Granular Checks: Pods should function for node-pod communication: udp",
-	"DNS should provide DNS for the cluster",
 	"DNS should provide DNS for services",
-	"Services should serve a basic endpoint from pods",
 	"Services should serve multiport endpoints from pods",
 	"Services should be able to create a functioning NodePort service",
-	"Services should serve endpoints on same port and different protocols",
-	"Proxy version v1 A set of valid responses are returned for both pod and service Proxy ",
 	"HostPort validates that there is no conflict between pods with same hostPort",
 }
 

@@ -10,9 +10,12 @@ import (
 	"testing"
 )
 
+// Step thins out what is alike. make test-kill tries all.
+var Step = flag.Int("step", 4, "kill after one of so many system calls, and at one of so many calls of services where a command makes many")
+
 var every = flag.Bool("trace.every", false, "kill after every system call, not only after those that may leave something changed")
 
-// Everywhere has a program killed after its first system call, after its second, and so
+// Everywhere has a program killed after its first system call, after the next one that is [Step] calls later, and so
 // on, until it comes to its end alive, three times: a run may make fewer calls than
 // another. Only those calls count that may leave something changed, unless the flag
 // -trace.every is given.
@@ -26,7 +29,7 @@ func Everywhere(t *testing.T, command string, strike func(*testing.T, *Trace)) (
 	if *every {
 		counts = Name
 	}
-	for n, alive := 1, 0; alive < 3; n++ {
+	for n, alive := 1, 0; alive < 3; n += *Step {
 		tr := &Trace{Counts: counts, Every: *every, Kill: n, After: true}
 		t.Run(fmt.Sprint(command, " ", n), func(t *testing.T) {
 			defer func() {

@@ -105,6 +105,9 @@ func testRun(t *testing.T, every bool) {
 
 // TestEverywhere counts the three directories and nothing of what the program does besides.
 func TestEverywhere(t *testing.T) {
+	was := *trace.Step
+	defer func() { *trace.Step = was }()
+	*trace.Step = 1
 	var all [][]string
 	points := trace.Everywhere(t, "mkdir", func(t *testing.T, tr *trace.Trace) {
 		made, _, _ := run(t, tr)
