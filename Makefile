@@ -33,7 +33,7 @@ LONG    := TestKillSeveral|TestKillFurther|TestKillOne
 # The acceptance test on the simulator. The matrix of kernels leaves it out: the same plugins do the same to two nodes.
 TRIAL   := ./aws/acceptance
 # Packages whose tests run one thing at a time, or processes. With the race detector, they would take four times as long.
-ALONE   := ./ipam ./tool ./packaging
+ALONE   := ./ipam ./tool ./packaging ./plugin ./aws/sim/fleet
 # The tests of these in which threads meet. The race detector looks at them.
 MEET    := TestAtOnce|TestModelAtOnce|TestBurst[A-Z]|TestCollect|TestEndWhileLooking|TestFill|TestFreedWhile|TestGather|TestLinkOfNew|TestStrangerChanges|TestUnassignAndGrow|TestInstallDuring
 PEERS   := $(CURDIR)/.cache/peers

@@ -246,7 +246,7 @@ func (v victim) blows(t *testing.T) (all []blow) {
 
 // step is how many of so many calls or changes to go on. Long commands make the same changes again and again.
 func step(calls int) int {
-	if calls > 40 {
+	if calls > 26 {
 		return *trace.Step
 	}
 	return 1

@@ -30,7 +30,7 @@ import (
 )
 
 var (
-	histories  = flag.Int("histories", 0, "how many random histories TestModel tries; 0: 500")
+	histories  = flag.Int("histories", 0, "how many random histories TestModel tries; 0: 300")
 	mostFailed = flag.Int("most", 5, "how many histories may fail until TestModel plays no more")
 	firstSeed  = flag.Int("seed", 0, "the seed of the first of them")
 )
@@ -46,7 +46,7 @@ var (
 func TestModel(t *testing.T) {
 	n := *histories
 	if n == 0 {
-		n = 500
+		n = 300
 		if testing.Short() {
 			n = 100
 		}
