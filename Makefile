@@ -1,7 +1,7 @@
 # make demo and make test need root, Go, and either a kernel with ipvlan or Debian's apt-get. What they lack on Debian they install.
 BIN     := /opt/cni/bin
 # Packages with tests that take a kernel with ipvlan. What takes long comes first.
-KERNEL  := . ./unnumbered-ptp ./plugin/chain ./aws/sim/cri ./nl ./plugin/ipvlan ./aws/sim/vpcsim ./aws/sim/kubeproxy ./aws/sim/bench ./nl/bpf ./nl/nltest/...
+KERNEL  := ./e2e ./unnumbered-ptp ./plugin/chain ./sim/cri ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./sim/bench ./nl/bpf ./nl/nltest/...
 # Tests of these that take links, NAT and routes, but no ipvlan: what they do to a node is the same on most kernels, and a VM
 # takes longer. The plugin that is all three is killed everywhere where there is ipvlan.
 NODE    := ./unnumbered-ptp
@@ -27,13 +27,13 @@ KILL    := Kill|TestEgressEnds
 KILLED  := ./unnumbered-ptp ./plugin/chain ./nl ./plugin/ipvlan
 # What test-kernels runs on each, in QEMU: the data plane. It does not run what kills at the same system calls as other tests, nor
 # what kills at calls of EC2.
-DATAPATH := . ./unnumbered-ptp ./nl ./plugin/ipvlan ./aws/sim/vpcsim ./aws/sim/kubeproxy ./nl/bpf
+DATAPATH := ./e2e ./unnumbered-ptp ./nl ./plugin/ipvlan ./sim/vpcsim ./sim/kubeproxy ./nl/bpf
 SKIP    := TestRepo
 LONG    := TestKillSeveral|TestKillFurther|TestKillOne
 # The acceptance test on the simulator. The matrix of kernels leaves it out: the same plugins do the same to two nodes.
-TRIAL   := ./aws/acceptance
+TRIAL   := ./acceptance
 # Packages whose tests run one thing at a time, or processes. With the race detector, they would take four times as long.
-ALONE   := ./ipam ./tool ./packaging ./plugin ./aws/sim/fleet
+ALONE   := ./ipam ./tool ./packaging ./plugin ./sim/fleet
 # The tests of these in which threads meet. The race detector looks at them.
 MEET    := TestAtOnce|TestModelAtOnce|TestBurst[A-Z]|TestCollect|TestEndWhileLooking|TestFill|TestFreedWhile|TestGather|TestLinkOfNew|TestStrangerChanges|TestUnassignAndGrow|TestInstallDuring
 PEERS   := $(CURDIR)/.cache/peers
@@ -57,7 +57,7 @@ build:
 # QEMU, and all else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
 test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
-	env -u VM_KERNEL go test $(RACE) -run 'TestRepo' .
+	env -u VM_KERNEL go test $(RACE) -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes CLUSTER_KERNEL=
 
 # All that any test takes, at once. Rules below ask for theirs again, which is quick.
@@ -68,10 +68,10 @@ packages:
 # The hours are against what hangs: the busiest machine needs less.
 test-native:
 	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h -exec $(VM)/exec -run '^($(ANYNODE))' $(NODE)
-	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h $(RACE) -exec $(VM)/exec -skip '^TestWhole$$' ./aws/acceptance
+	env -u MAKEFLAGS -u VM_KERNEL VM_NEED=nat go test -timeout 2h $(RACE) -exec $(VM)/exec -skip '^TestWhole$$' ./acceptance
 	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -skip '$(WHOLE)' -parallel 4 $(ALONE)
 	$(if $(RACE),env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h -race -run '$(MEET)' $(ALONE))
-	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $(RACE) $$(go list ./... | grep -vxF "$$(go list $(ALONE) ./aws/acceptance $(KERNEL) ./aws/sim/cluster)")
+	env -u MAKEFLAGS -u VM_KERNEL go test -timeout 2h $(RACE) $$(go list ./... | grep -vxF "$$(go list $(ALONE) ./acceptance $(KERNEL) ./sim/cluster)")
 
 # Two at once in a VM of one CPU: one may wait for a clock.
 test-kernel: export VM_TIMEOUT := 7200
@@ -97,11 +97,11 @@ test-kill: $(READY)
 # Faults on the node of make sim, and what the programs say of them. Writes docs/faults.md. make test has some of them.
 test-faults: export VM_KIND := uml
 test-faults: build $(PEERS)/cnitool
-	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^TestFaults$$' . -args -faults
+	VM_RW=$(CURDIR) go test -count 1 -timeout 1h -exec $(VM)/exec -run '^TestFaults$$' ./e2e -args -faults
 
 # Kubernetes: the short scenarios, and in test-cluster all of them, in both modes of kube-proxy.
 test-kubernetes:
-	VM_KERNEL=$(CLUSTER_KERNEL) $(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./aws/sim/cluster
+	VM_KERNEL=$(CLUSTER_KERNEL) $(GUEST) go test -timeout 2h -short -exec $(VM)/exec ./sim/cluster
 
 test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	$(VM)/setup iptables nftables procps $(AGNHOST)
@@ -110,7 +110,7 @@ test-cluster: build $(PEERS)/portmap $(PEERS)/ptp $(RUNTIME)/containerd $(CLUSTE
 	cd $(CLUSTER) && cat nftables.txt iptables.txt >$(CURDIR)/docs/test-cluster.txt; cat $(CURDIR)/docs/test-cluster.txt; exit $$status
 test-cluster-%:
 	rm -rf $(CLUSTER)/$*.txt $(CLUSTER)/logs/$* && mkdir -p $(CLUSTER)/logs/$*
-	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 2h -count=1 -exec $(VM)/exec ./aws/sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
+	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 2h -count=1 -exec $(VM)/exec ./sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
 
 cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/e2e.test
 	@$(VM)/setup iptables nftables procps $(AGNHOST) </dev/null
@@ -125,9 +125,9 @@ lint:
 EC2     := $(CURDIR)/.cache/ec2
 test-ec2:
 	$(MAKE) -s programs GOARCH=amd64 OUT=$(EC2)/bin
-	GOARCH=amd64 $(GOBUILD) -o $(EC2)/bin/cni-acceptance-ends ./aws/acceptance/ends/cni-acceptance-ends
+	GOARCH=amd64 $(GOBUILD) -o $(EC2)/bin/cni-acceptance-ends ./acceptance/ends/cni-acceptance-ends
 	rm -rf $(EC2)/root && $(MAKE) -s files OUT=$(EC2)/bin prefix=/usr DESTDIR=$(EC2)/root
-	go build -o $(EC2)/acceptance ./aws/acceptance
+	go build -o $(EC2)/acceptance ./acceptance
 	$(EC2)/acceptance -root $(EC2)/root -ends $(EC2)/bin/cni-acceptance-ends $(ARGS)
 
 demo: build
@@ -138,7 +138,7 @@ sim: build $(PEERS)/cnitool
 	@VM_STDIN=1 $(VM)/exec bin/shell
 
 # What benchmarks and tests compare with, and nothing else: no requirement of another program raises theirs.
-PEER    := aws/sim/peers
+PEER    := sim/peers
 PLUGINS := ptp host-local portmap tuning firewall
 $(PLUGINS:%=$(PEERS)/%) &: $(PEER)/go.sum
 	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $(PEERS)/ tool && touch $(PLUGINS:%=$(PEERS)/%)
@@ -149,7 +149,7 @@ $(PEERS)/cnitool: $(TOOLS)/go.sum
 	CGO_ENABLED=0 go build -C $(<D) -trimpath -ldflags '-s -w' -o $@ github.com/containernetworking/cni/cnitool && touch $@
 
 # containerd, runc, which is C too, and what asks them as kubelet does. No peers: the benchmarks carry those along.
-CRI     := aws/sim/cri/programs
+CRI     := sim/cri/programs
 $(RUNTIME)/containerd: $(CRI)/go.mod $(wildcard $(CRI)/*/*.go)
 	$(VM)/setup gcc libc6-dev libseccomp-dev
 	CGO_ENABLED=1 go build -C $(<D) -tags no_btrfs,no_devmapper,no_zfs,seccomp -ldflags '-s -w' -o $(RUNTIME)/ tool ./...
@@ -178,7 +178,7 @@ $(SEIZERS)/ready:
 	rm -r $(SEIZERS)/debs && touch $@
 
 # Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
-KUBES   := aws/sim/cluster/programs
+KUBES   := sim/cluster/programs
 $(CLUSTER)/e2e.test: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod */*.go))
 	v=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes); \
 	for build in 'build -o $(CLUSTER)/ tool' 'test -c -o $(CLUSTER)/e2e.test ./e2e'; do \
@@ -221,18 +221,18 @@ bench-egress: build
 	VM=always $(VM)/setup iproute2 nftables
 	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*) /sbin/ip" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
 
-# A large cluster against EC2's rate limits, on one core, with 8 GB. FLEET has other nodes, ways or seeds: see aws/sim/fleet. Its
+# A large cluster against EC2's rate limits, on one core, with 8 GB. FLEET has other nodes, ways or seeds: see sim/fleet. Its
 # namespaces are in a /run of their own: all tests of this machine that look into namespaces would see them.
 FLEET   := -nodes 2000
 fleet:
 	VM_NEED=nat $(VM)/setup iptables nftables
 	rm -rf .cache/fleet
-	VM_NEED=nat go test -count=1 -timeout 12h -exec $(VM)/exec -run TestWhole -v ./aws/sim/fleet -args $(FLEET) -results $(CURDIR)/.cache/fleet -write $(CURDIR)/docs/fleet.md
+	VM_NEED=nat go test -count=1 -timeout 12h -exec $(VM)/exec -run TestWhole -v ./sim/fleet -args $(FLEET) -results $(CURDIR)/.cache/fleet -write $(CURDIR)/docs/fleet.md
 	$(MAKE) -s plot
 
 plot:
-	go run ./aws/sim/bench/plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg.new && mv docs/speed.svg.new docs/speed.svg
-	go run ./aws/sim/bench/plot docs/fleet.md >docs/fleet.svg.new && mv docs/fleet.svg.new docs/fleet.svg
+	go run ./sim/bench/plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg.new && mv docs/speed.svg.new docs/speed.svg
+	go run ./sim/bench/plot docs/fleet.md >docs/fleet.svg.new && mv docs/fleet.svg.new docs/fleet.svg
 
 bench-check: build $(PEERS)/ptp
 	VM=always $(VM)/setup nftables

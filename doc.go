@@ -35,22 +35,22 @@
 //	internal/stack/   a goroutine of a short process gets its stack at once
 //	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
 //
-// The tests use a simulated cloud and a real kernel. All that simulates AWS is in aws/sim:
+// The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
 //
-//	aws/sim/ec2sim/    EC2 and metadata over HTTP, from one state in memory
-//	aws/sim/vpcsim/    the data plane of a VPC: namespaces as instances, veths as ENIs
-//	aws/sim/paths/     packets on each path between pods, nodes, Services and the internet
-//	aws/sim/kubeproxy/ the rules that the real kube-proxy writes
-//	aws/sim/cri/       containerd and CRI-O, called as kubelet calls them
-//	aws/sim/machine/   an instance with mounts, processes, a host name and cgroups of its own
-//	aws/sim/cluster/   Kubernetes on such machines; make test-cluster, and make cluster to play
-//	aws/sim/demo/      make demo; aws/sim/shell/ is make sim, and aws/sim/fleet/ make fleet: thousands of nodes share EC2's limits
-//	aws/sim/bench/     make bench, and its plots
-//	aws/acceptance/    make test-ec2: the same checks on the real EC2, for a person with an AWS account
-//	  compare/         the same calls to two EC2s, and their answers field by field
-//	  ends/            what makes pods and sends packets on an instance
-//	nl/nltest/         namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/  the table of the kernels that the tests have run on
+//	sim/ec2sim/     EC2 and metadata over HTTP, from one state in memory
+//	sim/vpcsim/     the data plane of a VPC: namespaces as instances, veths as ENIs
+//	sim/paths/      packets on each path between pods, nodes, Services and the internet
+//	sim/kubeproxy/  the rules that the real kube-proxy writes
+//	sim/cri/        containerd and CRI-O, called as kubelet calls them
+//	sim/machine/    an instance with mounts, processes, a host name and cgroups of its own
+//	sim/cluster/    Kubernetes on such machines; make test-cluster, and make cluster to play
+//	sim/demo/       make demo; sim/shell/ is make sim, and sim/fleet/ make fleet: thousands of nodes share EC2's limits
+//	sim/bench/      make bench, and its plots
+//	e2e/            tests of the whole: the programs and conflists on simulated instances, and what the docs say
+//	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
+//	  compare/      the same calls to two EC2s, and their answers field by field
+//	  ends/         what makes pods and sends packets on an instance
+//	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM; internal/kernels/ has the kernels that were tried
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //
@@ -68,10 +68,10 @@
 //	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl nl/ifname internal/codec internal/excerpt
 //	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> nl/ifname internal/codec internal/excerpt   tool/install -> tool/cli tool/conf nl registry
-//	aws/sim/cluster -> aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim   aws/sim/machine -> aws/sim/vpcsim
-//	aws/acceptance -> aws/acceptance/compare aws/acceptance/ends aws aws/sim/ec2sim ipam/lease tool/iam
-//	aws/acceptance/compare -> aws   aws/acceptance/ends -> aws/sim/vpcsim nl
-//	aws/sim/vpcsim -> aws/sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
+//	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim
+//	acceptance -> acceptance/compare acceptance/ends aws sim/ec2sim ipam/lease tool/iam
+//	acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl
+//	sim/vpcsim -> sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 //

@@ -58,10 +58,11 @@ var arrows = map[string]string{
 	"tool/history":             "registry",
 	"tool/repair":              "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
 	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws nl registry",
-	"aws/sim/ec2sim":           "",
-	"aws/sim/vpcsim":           "aws/sim/ec2sim nl",
+	"sim/ec2sim":               "",
+	"sim/vpcsim":               "sim/ec2sim nl",
 	"nl/nltest":                "nl",
 	"nl/nltest/trace":          "",
+	"e2e":                      "",
 	"packaging":                "",
 	"packaging/sbom":           "",
 	"packaging/manual":         "tool tool/cli",
@@ -72,25 +73,25 @@ var arrows = map[string]string{
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          "plugin plugin/egress",
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  "plugin plugin/chain",
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
-	"aws/sim/demo":                                     "aws/sim/vpcsim aws/sim/paths aws/sim/ec2sim nl",
-	"aws/sim/paths":                                    "aws/sim/vpcsim aws/sim/kubeproxy aws/sim/ec2sim nl",
-	"aws/sim/bench":                                    "aws/sim/vpcsim aws/sim/ec2sim nl registry nl/nltest/trace aws/sim/bench/table aws/sim/bench/image",
-	"aws/sim/bench/plot":                               "aws/sim/bench/table",
-	"aws/sim/bench/table":                              "",
-	"aws/sim/bench/noop":                               "",
-	"aws/sim/bench/image":                              "",
-	"aws/sim/bench/replay":                             "aws/sim/bench/image",
-	"aws/sim/machine":                                  "aws/sim/vpcsim",
-	"aws/sim/cluster":                                  "aws/sim/machine aws/sim/vpcsim aws/sim/ec2sim",
-	"aws/sim/cluster/play":                             "aws/sim/cluster aws/sim/machine",
-	"aws/sim/shell":                                    "aws/sim/machine aws/sim/vpcsim aws/sim/paths",
-	"aws/sim/fleet":                                    "",
-	"aws/sim/kubeproxy":                                "nl",
-	"aws/sim/cri":                                      "",
-	"aws/acceptance":                                   "aws aws/acceptance/compare aws/acceptance/ends aws/sim/ec2sim ipam/lease tool/iam",
-	"aws/acceptance/compare":                           "aws",
-	"aws/acceptance/ends":                              "aws/sim/vpcsim nl",
-	"aws/acceptance/ends/cni-acceptance-ends":          "aws/acceptance/ends",
+	"sim/demo":                                         "sim/vpcsim sim/paths sim/ec2sim nl",
+	"sim/paths":                                        "sim/vpcsim sim/kubeproxy sim/ec2sim nl",
+	"sim/bench":                                        "sim/vpcsim sim/ec2sim nl registry nl/nltest/trace sim/bench/table sim/bench/image",
+	"sim/bench/plot":                                   "sim/bench/table",
+	"sim/bench/table":                                  "",
+	"sim/bench/noop":                                   "",
+	"sim/bench/image":                                  "",
+	"sim/bench/replay":                                 "sim/bench/image",
+	"sim/machine":                                      "sim/vpcsim",
+	"sim/cluster":                                      "sim/machine sim/vpcsim sim/ec2sim",
+	"sim/cluster/play":                                 "sim/cluster sim/machine",
+	"sim/shell":                                        "sim/machine sim/vpcsim sim/paths",
+	"sim/fleet":                                        "",
+	"sim/kubeproxy":                                    "nl",
+	"sim/cri":                                          "",
+	"acceptance":                                       "aws acceptance/compare acceptance/ends sim/ec2sim ipam/lease tool/iam",
+	"acceptance/compare":                               "aws",
+	"acceptance/ends":                                  "sim/vpcsim nl",
+	"acceptance/ends/cni-acceptance-ends":              "acceptance/ends",
 }
 
 // owners are the only importers of a dependency, by the beginning of its path.
@@ -100,10 +101,10 @@ var owners = map[string][]string{
 	"github.com/gofrs/flock":                    {"registry"},
 	"github.com/google/nftables":                nil, // its initialisation costs every ADD a fiftieth; see testOwners
 	"github.com/mdlayher/":                      nil, // which it brings
-	"github.com/aws/":                           {"aws", "aws/acceptance"},
-	"golang.org/x/crypto/ssh":                   {"aws/acceptance"},
+	"github.com/aws/":                           {"aws", "acceptance"},
+	"golang.org/x/crypto/ssh":                   {"acceptance"},
 	"github.com/urfave/cli":                     {"tool/cli"},
-	"github.com/containernetworking/cni/libcni": {"aws/sim/paths", "aws/sim/bench", "aws/acceptance/ends"},
+	"github.com/containernetworking/cni/libcni": {"sim/paths", "sim/bench", "acceptance/ends"},
 }
 
 // testOwners are the packages whose tests compare with a dependency that no package may import.
@@ -122,7 +123,7 @@ var forbidden = map[string]string{
 
 // exempt are the packages that may import what is forbidden: they are no plugin.
 var exempt = map[string]string{
-	"aws/acceptance": "github.com/aws/aws-sdk-go-v2/config", // for AWS_PROFILE
+	"acceptance": "github.com/aws/aws-sdk-go-v2/config", // for AWS_PROFILE
 }
 
 // sizes are the maximum sizes of the stripped programs in MB (10^6 bytes).
@@ -191,7 +192,7 @@ func TestRepoArrows(t *testing.T) {
 func TestRepoChosen(t *testing.T) {
 	imported := map[string]bool{}
 	for _, p := range packages(t) {
-		if strings.HasPrefix(p.ImportPath, "aws/sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") || strings.HasPrefix(p.ImportPath, "aws/acceptance") {
+		if strings.HasPrefix(p.ImportPath, "sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") || strings.HasPrefix(p.ImportPath, "acceptance") {
 			continue
 		}
 		for _, imp := range p.Imports {
@@ -350,3 +351,32 @@ func TestRepoSizes(t *testing.T) {
 		}
 	}
 }
+
+const configurationPage = "docs/configuration.md"
+
+// TestRepoReferenceEnvironment checks that the reference has each variable that the programs read.
+func TestRepoReferenceEnvironment(t *testing.T) {
+	text, err := os.ReadFile(configurationPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range packages(t) {
+		if strings.HasPrefix(p.ImportPath, "sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") {
+			continue // they serve tests
+		}
+		for _, file := range p.GoFiles {
+			source, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range getenv.FindAllSubmatch(source, -1) {
+				if name := string(m[1]) + string(m[2]); !bytes.Contains(text, []byte("`"+name+"`")) {
+					t.Errorf("%s: the variable %s has no entry", configurationPage, name)
+				}
+			}
+		}
+	}
+}
+
+// getenv finds the name of a variable that a program reads.
+var getenv = regexp.MustCompile(`os\.Getenv\("([A-Z0-9_]+)"\)|"(AWS_[A-Z0-9_]+)"`)

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // twoFamilies is a VPC with a subnet of both families, one of IPv6 and one of IPv4, a peer,

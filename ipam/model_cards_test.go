@@ -6,7 +6,7 @@ package ipam
 import (
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // In some histories the instance has several network cards, as in card_test.go. A card may have no slot but that at

@@ -17,8 +17,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // TestProxy lets a plugin ask EC2 as in a company's network: by a proxy that intercepts TLS, whose CA only AWS_CA_BUNDLE has.

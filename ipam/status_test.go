@@ -6,7 +6,7 @@ package ipam_test
 import (
 	"testing"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // STATUS waits for nobody: another process has the locks of the registry and of growth.

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// containerd is a directory of make, with the programs that aws/sim/cri tests, too.
+// containerd is a directory of make, with the programs that sim/cri tests, too.
 const containerd = "../.cache/cri/"
 
 // imported wants a real containerd to import the layout, as the guide says, and to unpack the image of this machine: its tool

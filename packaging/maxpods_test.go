@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // maxPodsKey matches the number of pods in a file for a platform.

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
+)
+
+// TestRefusals checks that nothing is made without credentials, and without -yes.
+func TestRefusals(t *testing.T) {
+	w := newWorld(t, account, nil, nil)
+	refuse := func(want string, args ...string) string {
+		t.Helper()
+		status, printed := w.run(t, args...)
+		if status != exitMisuse || !strings.Contains(printed, want) {
+			t.Errorf("%q: %d, %s, want %d and %q", args, status, printed, exitMisuse, want)
+		}
+		return printed
+	}
+	refuse("there are no AWS credentials: say AWS_PROFILE=NAME", "-yes")
+	refuse("there are no AWS credentials", "-clean")
+	if calls := w.EC2.Calls(); len(calls) > 0 {
+		t.Errorf("calls without credentials: %v", calls)
+	}
+
+	// The credentials of a profile, as the AWS CLI writes them.
+	dir := filepath.Join(w.home, ".aws")
+	check(t, errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "credentials"),
+		[]byte("[mine]\naws_access_key_id = AKIATEST\naws_secret_access_key = secret\n"), 0o600)))
+	w.env = append(w.env, "AWS_PROFILE=mine")
+	printed := refuse("nothing was made: to go on, say -yes")
+	for _, want := range []string{"as arn:aws:iam::123456789012:user/person", "us-east-1, us-east-1a, vpc-0000000d (172.31.0.0/16), subnet-0000000d (172.31.0.0/20)",
+		"2 x t3.small of ami-00000000000000002 (debian-13-amd64-20260601-1100)", "SSH from 203.0.113.1/32", "with a public address and 8 GB each",
+		"about $0.013 for 15m0s, an estimate", "at most about $0.21, if the instances are busy until they end by themselves"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("the plan has no %q:\n%s", want, printed)
+		}
+	}
+	refuse("say -type or -subnet", "-yes", "-type", "t3.enormous")
+	refuse("does not exist", "-yes", "-subnet", "subnet-0000000f")
+	refuse("want an IPv4 block", "-yes", "-from", "everywhere")
+	refuse("-run: it needs -clean", "-yes", "-run", "mine")
+	refuse("want flags alone", "-yes", "please")
+	refuse("run make test-ec2, which makes the files", "-yes", "-conflist", "nowhere")
+	for _, c := range w.EC2.Calls() {
+		if !strings.HasPrefix(c.Action, "Describe") {
+			t.Errorf("without -yes: %s", c)
+		}
+	}
+	w.nothingRemains(t)
+}
+
+// TestDenied says which permissions it needs, and deletes what it has made.
+func TestDenied(t *testing.T) {
+	c := account
+	c.Denied = []string{"RunInstances"}
+	w := newWorld(t, c, nil, nil)
+	w.keys()
+	status, printed := w.run(t, "-yes")
+	if status != exitFailed || !strings.Contains(printed, "launch the instances: ") || !strings.Contains(printed, "ARGS=-policy") || strings.Contains(printed, "cost   about") {
+		t.Errorf("%d: %s", status, printed)
+	}
+	w.nothingRemains(t)
+}
+
+// reachable boots instances that SSH reaches, but which execute nothing.
+func reachable(t *testing.T) func(*vpcsim.Instance) {
+	return func(i *vpcsim.Instance) {
+		l, err := daemon{Instance: i}.serve()
+		if err != nil {
+			t.Errorf("%s does not boot: %v", i.Name, err)
+			return
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+}
+
+// TestCompare compares a simulated EC2 with the simulator in the program. Metadata comes through SSH.
+func TestCompare(t *testing.T) {
+	w := newWorld(t, account, nil, reachable(t))
+	w.keys()
+	status, printed := w.run(t, "-yes", "-only", "compare")
+	if status != 0 || !strings.Contains(printed, ": 0 differ, of which 0 matter") || !strings.Contains(printed, "all checks passed") {
+		t.Errorf("%d: %s", status, printed)
+	}
+	if !strings.Contains(printed, "deleted: EC2 shows nothing with the tag any more") || !strings.Contains(printed, "cost   about $") {
+		t.Errorf("the end: %s", printed)
+	}
+	w.nothingRemains(t)
+	w.policyFits(t)
+}
+
+// policyFits checks that the policy that the program prints allows what it has called, and no more.
+func (w *world) policyFits(t *testing.T) {
+	t.Helper()
+	_, printed := w.run(t, "-policy")
+	var p iam.Policy
+	check(t, json.Unmarshal([]byte(printed), &p))
+	allowed, called := map[string]bool{}, map[string]bool{"CreateTags": true} // in the calls that make things
+	for _, s := range p.Statement {
+		for _, a := range s.Action {
+			allowed[strings.TrimPrefix(a, "ec2:")] = true
+		}
+	}
+	for _, c := range w.EC2.Calls() {
+		called[c.Action] = true
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(called)), slices.Sorted(maps.Keys(allowed))); diff != "" {
+		t.Errorf("the policy (-called +allowed):\n%s", diff)
+	}
+}
+
+// TestComparePlanted plants a difference in the answers of EC2. The run fails, and deletes everything.
+func TestComparePlanted(t *testing.T) {
+	plant := func(ec2 http.Handler) http.Handler {
+		return http.HandlerFunc(func(a http.ResponseWriter, q *http.Request) {
+			r := httptest.NewRecorder()
+			ec2.ServeHTTP(r, q)
+			body := strings.ReplaceAll(r.Body.String(), "<Code>PrivateIpAddressLimitExceeded<", "<Code>AddressLimitExceeded<")
+			body = strings.ReplaceAll(body, "<sourceDestCheck>", "<operator><managed>false</managed></operator><sourceDestCheck>")
+			maps.Copy(a.Header(), r.Header())
+			a.Header().Del("Content-Length")
+			a.WriteHeader(r.Code)
+			_, _ = io.WriteString(a, body)
+		})
+	}
+	w := newWorld(t, account, plant, reachable(t))
+	w.keys()
+	status, printed := w.run(t, "-yes", "-only", "compare", "-instance-profile", "nodes")
+	if status != exitFailed || !strings.Contains(printed, "of which 2 matter") { // the code, and its meaning
+		t.Errorf("%d: %s", status, printed)
+	}
+	for _, want := range []string{"FAIL   AssignPrivateIpAddresses: Errors.Error.Code", "kind   DescribeNetworkInterfaces: networkInterfaceSet.item.operator.managed"} {
+		if !strings.Contains(printed, want) {
+			t.Errorf("no %q in the table:\n%s", want, printed)
+		}
+	}
+	launched := func(c ec2sim.Call) bool {
+		return c.Action == "RunInstances" && c.Params["IamInstanceProfile.Name"] == "nodes"
+	}
+	if !slices.ContainsFunc(w.EC2.Calls(), launched) {
+		t.Error("no launch with the instance profile")
+	}
+	w.nothingRemains(t)
+}
+
+// TestInterrupted sends signals at several points. Each time, nothing remains.
+func TestInterrupted(t *testing.T) {
+	const forever = time.Hour
+	for _, tt := range []struct {
+		name   string
+		signal syscall.Signal
+		delay  string              // the action whose answer does not come
+		slow   bool                // the instances do not begin to run
+		dumb   bool                // SSH does not answer
+		when   func(w *world) bool // nil: when the action is called
+	}{
+		{"the answer of the first creation is lost", syscall.SIGINT, "ImportKeyPair", false, false, nil},
+		{"the answer of the group's creation is lost", syscall.SIGTERM, "CreateSecurityGroup", false, false, nil},
+		{"the answer of the launch is lost", syscall.SIGHUP, "RunInstances", false, false, nil},
+		{"the instances are pending", syscall.SIGINT, "", true, false, (*world).awaited},
+		{"SSH does not answer yet", syscall.SIGTERM, "", false, true, (*world).awaited},
+		{"an ENI is being attached", syscall.SIGINT, "AttachNetworkInterface", false, false, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := account
+			if tt.slow {
+				c.BootDelay = forever
+			}
+			boot := reachable(t)
+			if tt.dumb {
+				boot = func(*vpcsim.Instance) {}
+			}
+			w := newWorld(t, c, nil, boot)
+			w.keys()
+			when := w.called(tt.delay)
+			if tt.when != nil {
+				when = func() bool { return tt.when(w) }
+			} else {
+				w.EC2.Delay(tt.delay, forever)
+			}
+			p := w.start(t, "-yes", "-only", "compare")
+			p.await(t, tt.name, when)
+			check(t, p.Process.Signal(tt.signal))
+			status, printed := p.end(t)
+			if status != exitFailed || !strings.Contains(printed, "interrupted") || !strings.Contains(printed, "deleted: EC2 shows nothing") {
+				t.Errorf("%d: %s", status, printed)
+			}
+			w.nothingRemains(t)
+		})
+	}
+}
+
+// TestShownLate interrupts a run of which EC2 shows nothing for a while. Nothing remains, and nobody believes that nothing is there.
+func TestShownLate(t *testing.T) {
+	var hide, hidden atomic.Int32
+	late := func(ec2 http.Handler) http.Handler {
+		return http.HandlerFunc(func(a http.ResponseWriter, q *http.Request) {
+			sent, err := io.ReadAll(q.Body)
+			if err != nil {
+				http.Error(a, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			q.Body = io.NopCloser(bytes.NewReader(sent))
+			if strings.Contains(string(sent), "Action=Describe") && strings.Contains(string(sent), tagRun) && hide.Load() > 0 {
+				sent = bytes.Replace(sent, []byte(tagRun), []byte("nothing-has-this"), 1)
+				q.Body, q.ContentLength = io.NopCloser(bytes.NewReader(sent)), int64(len(sent))
+				hide.Add(-1)
+				hidden.Add(1)
+			}
+			ec2.ServeHTTP(a, q)
+		})
+	}
+	w := newWorld(t, account, late, func(*vpcsim.Instance) {}) // SSH does not answer
+	w.keys()
+	p := w.start(t, "-yes")
+	p.await(t, "the program waits for the instances", w.awaited)
+	const describes = 4 // of a look
+	hide.Store(4 * looks * describes)
+	check(t, p.Process.Signal(syscall.SIGINT))
+	status, printed := p.end(t)
+	if status != exitFailed || hidden.Load() < 2*looks*describes {
+		t.Errorf("%d, after %d descriptions without the truth: %s", status, hidden.Load(), printed)
+	}
+	w.nothingRemains(t)
+}
+
+// TestNobodyReads interrupts a run whose output nobody reads any more, as with tee(1), which ends by the same signal.
+func TestNobodyReads(t *testing.T) {
+	w := newWorld(t, account, nil, func(*vpcsim.Instance) {})
+	w.keys()
+	r, out, err := os.Pipe()
+	check(t, err)
+	p := w.startTo(t, out, "-yes")
+	check(t, out.Close())
+	p.await(t, "the program waits for the instances", w.awaited)
+	check(t, r.Close())
+	check(t, p.Process.Signal(syscall.SIGINT))
+	if status, _ := p.end(t); status != exitFailed {
+		t.Errorf("it ends by %v", p.ProcessState)
+	}
+	w.nothingRemains(t)
+}
+
+// TestKilled kills a run. A later -clean deletes what it has left, says what, and leaves alone what is of nobody's run.
+func TestKilled(t *testing.T) {
+	w := newWorld(t, account, nil, reachable(t))
+	w.keys()
+	foreign := map[string]string{"SubnetId": "subnet-0000000d"}
+	check(t, w.EC2.Operate("CreateNetworkInterface", foreign))
+	before := w.remains()
+	w.EC2.Delay("AttachNetworkInterface", time.Hour)
+	p := w.start(t, "-yes", "-only", "compare")
+	p.await(t, "attach", w.called("AttachNetworkInterface"))
+	check(t, p.Process.Kill())
+	p.end(t)
+	left := w.remains()
+	if len(left) != len(before)+7 { // a key pair, a group, two instances with their boot ENIs, and the new ENI
+		t.Fatalf("a killed run has left %v", left)
+	}
+	if status, printed := w.run(t, "-clean", "-yes", "-run", "another"); status != 0 || len(w.remains()) != len(left) {
+		t.Errorf("of another run: %d %s: there remain %v", status, printed, w.remains())
+	}
+	for _, args := range [][]string{{"-clean"}, {}} { // alone, and in the plan of the next run
+		status, printed := w.run(t, args...)
+		if status != exitMisuse || len(w.remains()) != len(left) {
+			t.Errorf("%q without -yes: %d %s: there remain %v", args, status, printed, w.remains())
+		}
+		for _, id := range left {
+			if slices.Contains(before, id) == strings.Contains(printed, id) {
+				t.Errorf("%q: %s, of those before: %v: %s", args, id, slices.Contains(before, id), printed)
+			}
+		}
+	}
+	status, printed := w.run(t, "-clean", "-yes")
+	if status != 0 {
+		t.Errorf("%d: %s", status, printed)
+	}
+	for _, id := range left {
+		if slices.Contains(before, id) == strings.Contains(printed, id+"\n") {
+			t.Errorf("%s, of those before: %v: %s", id, slices.Contains(before, id), printed)
+		}
+	}
+	if diff := cmp.Diff(before, w.remains()); diff != "" {
+		t.Errorf("(-before +after):\n%s", diff)
+	}
+	check(t, w.Err())
+}
+
+// TestCleaning checks that what is made is deleted also after an error and after a panic.
+func TestCleaning(t *testing.T) {
+	failed, dirty := errors.New("failed"), errors.New("dirty")
+	if err := cleaning(func() error { return failed }, func() error { return dirty }); !errors.Is(err, failed) || !errors.Is(err, dirty) {
+		t.Error(err)
+	}
+	cleaned := false
+	defer func() {
+		if r := recover(); r != "a mistake" || !cleaned {
+			t.Errorf("panic: %v, cleaned: %v", r, cleaned)
+		}
+	}()
+	_ = cleaning(func() error { panic("a mistake") }, func() error { cleaned = true; return nil })
+}
+
+// TestCost checks that the first minute is billed as a whole, and that an unknown price is no zero.
+func TestCost(t *testing.T) {
+	small := prices["t3.small"]
+	second, minute, hour := estimate(small, 8, time.Second), estimate(small, 8, time.Minute), estimate(small, 8, time.Hour)
+	if second != minute || hour < 0.053 || hour > 0.054 {
+		t.Errorf("a second %f, a minute %f, an hour %f", second, minute, hour)
+	}
+	unknown := plan{kind: "m5.metal"}
+	for _, text := range []string{unknown.cost(time.Hour), unknown.mostCost()} {
+		if !strings.Contains(text, "m5.metal") || !strings.Contains(text, "not known here") {
+			t.Error(text)
+		}
+	}
+}
+
+// TestUsable refuses images with which something would remain, and those on which the programs do not run.
+func TestUsable(t *testing.T) {
+	volume := func(ends *bool) types.Image {
+		return types.Image{ImageId: new("ami-1"), Architecture: types.ArchitectureValuesX8664,
+			BlockDeviceMappings: []types.BlockDeviceMapping{{DeviceName: new("/dev/sda"), Ebs: &types.EbsBlockDevice{DeleteOnTermination: ends}}}}
+	}
+	arm := volume(new(true))
+	arm.Architecture = types.ArchitectureValuesArm64
+	for _, tt := range []struct {
+		image types.Image
+		want  string // empty: it is usable
+	}{
+		{volume(new(true)), ""},
+		{volume(new(false)), "outlives its instance"},
+		{volume(nil), "outlives its instance"},
+		{arm, "is of arm64"},
+	} {
+		if err := usable(tt.image); (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want %q", err, tt.want)
+		}
+	}
+}
+
+// TestHelp prints help and nothing else.
+func TestHelp(t *testing.T) {
+	w := newWorld(t, account, nil, nil)
+	status, printed := w.run(t, "-help")
+	if status != 0 || !strings.Contains(printed, "-instance-profile name") || strings.Contains(printed, "acceptance:") {
+		t.Errorf("%d: %s", status, printed)
+	}
+}

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/compare"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
+)
+
+// compare compares EC2 with a simulator in this process, prints the table, and returns how many differences matter.
+func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failures int, err error) {
+	simulated, err := c.simulate(ctx, p, m)
+	if err != nil {
+		return 0, fmt.Errorf("a simulator like this EC2: %w", err)
+	}
+	node := m.nodes[0]
+	const reads = 8 // at once: the suite's client makes as many
+	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads, DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
+		return node.shell.Dial(network, addr) // through the instance: metadata answers nobody else
+	}}}
+	defer tunnel.CloseIdleConnections()
+	real := compare.Place{
+		Name: "real", EC2: &http.Client{}, Metadata: tunnel, MetadataURL: "http://169.254.169.254",
+		Node: node.id, Other: m.nodes[1].id, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId, Subnet: *p.subnet.SubnetId,
+		Group: m.group, NodeAddr: node.addr, OtherAddr: m.nodes[1].addr, Account: c.account,
+	}
+	out.line("comparing the answers of EC2 with those of the simulator")
+	t, err := compare.Run(ctx, real, simulated, compare.Options{Tags: map[string]string{tagRun: p.run}, Pause: c.pause})
+	printTable(t, out)
+	if err != nil {
+		return 0, err
+	}
+	return len(t.Failures()), covers(t)
+}
+
+// covers returns an error if the comparison has left out an action that a role of the suite may need.
+func covers(t compare.Table) error {
+	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true, Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6}, Peers: true}}}}}
+	for _, action := range needs.Actions() {
+		if !slices.Contains(t.Actions, action) {
+			return fmt.Errorf("the comparison has left out %s", action)
+		}
+	}
+	return nil
+}
+
+// printTable prints the differences: those that matter first.
+func printTable(t compare.Table, out output) {
+	matter := 0
+	for _, r := range t.Rows {
+		if r.Fails() {
+			matter++
+		}
+	}
+	out.line("compared %d fields of %d actions and %d paths of metadata: %d differ, of which %d matter",
+		t.Fields, len(t.Actions), len(t.Paths), len(t.Rows), matter)
+	if len(t.Rows) == 0 {
+		return
+	}
+	out.line("%-6s %-72s %-40s %s", "", "field", "real", "simulator")
+	rows := slices.Clone(t.Rows)
+	slices.SortStableFunc(rows, func(a, b compare.Row) int { return rank(a) - rank(b) })
+	for _, r := range rows {
+		out.line("%-6s %-72s %-40s %s", []string{"FAIL", "kind", "value"}[rank(r)], r.Call+": "+r.Field, shown(r.Real), shown(r.Sim))
+		if r.Fails() {
+			out.line("       in the step: %s", r.Step)
+		}
+	}
+	out.line("FAIL: the suite reads the field, and it differs in kind. kind: it differs in kind, and the suite does not read it. value: only the value differs.")
+}
+
+func rank(r compare.Row) int {
+	switch {
+	case r.Fails():
+		return 0
+	case r.Kind:
+		return 1
+	}
+	return 2
+}
+
+func shown(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}
+
+// simulate returns a simulator like this EC2, with two instances like those of the run.
+func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, error) {
+	config, err := c.alike(ctx, p, m)
+	if err != nil {
+		return compare.Place{}, err
+	}
+	sim, err := ec2sim.New(config)
+	if err != nil {
+		return compare.Place{}, err
+	}
+	var all []*ec2sim.Instance
+	for _, n := range m.nodes {
+		i, err := sim.RunInstance(ec2sim.RunInstance{Type: p.kind, Subnet: *p.subnet.SubnetId, SecurityGroups: []string{m.group}, PrivateIP: n.addr,
+			PublicIP: new(true), ENITags: map[string]string{tagRun: p.run, "Name": p.name()}})
+		if err != nil {
+			return compare.Place{}, err
+		}
+		all = append(all, i)
+	}
+	return compare.Place{
+		Name: "simulated", EC2: compare.Direct{Handler: sim}, EC2URL: "http://simulator.invalid",
+		Metadata: compare.Direct{Handler: all[0].Metadata()}, MetadataURL: "http://simulator.invalid",
+		Node: all[0].ID, Other: all[1].ID, Type: p.kind, Zone: *p.subnet.AvailabilityZone, VPC: *p.vpc.VpcId, Subnet: *p.subnet.SubnetId,
+		Group: m.group, NodeAddr: m.nodes[0].addr, OtherAddr: m.nodes[1].addr, Account: c.account,
+	}, nil
+}
+
+// alike returns the configuration of a simulator like this EC2: its VPC, the subnets of the zone, and the peerings of the region.
+func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, error) {
+	subnets, err := c.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{Filters: filters("vpc-id", *p.vpc.VpcId, "availability-zone", *p.subnet.AvailabilityZone)})
+	if err != nil {
+		return ec2sim.Config{}, err
+	}
+	peerings, err := c.ec2.DescribeVpcPeeringConnections(ctx, &ec2.DescribeVpcPeeringConnectionsInput{
+		Filters: filters("status-code", "active")})
+	if err != nil {
+		return ec2sim.Config{}, err
+	}
+	config := ec2sim.Config{Region: c.region, Account: c.account, VPCs: []ec2sim.VPC{alikeVPC(p.vpc)},
+		SecurityGroups: []string{m.group}, GroupNames: map[string]string{m.group: p.name()}, GroupVPCs: map[string]string{m.group: *p.vpc.VpcId}}
+	for _, s := range subnets.Subnets {
+		config.Subnets = append(config.Subnets, alikeSubnet(s))
+	}
+	for _, v := range peerings.VpcPeeringConnections {
+		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: alikePeer(v.RequesterVpcInfo), Accepter: alikePeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
+		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId { // the simulator has the others' VPCs not at all
+			config.Peerings = append(config.Peerings, peering)
+		}
+	}
+	return config, nil
+}
+
+func alikeVPC(v types.Vpc) ec2sim.VPC {
+	like := ec2sim.VPC{ID: *v.VpcId, Default: sdk.ToBool(v.IsDefault), Tags: tagMap(v.Tags)}
+	for _, a := range v.CidrBlockAssociationSet {
+		if a.CidrBlockState != nil && a.CidrBlockState.State == types.VpcCidrBlockStateCodeAssociated {
+			like.CIDRs = append(like.CIDRs, block(a.CidrBlock))
+		} else {
+			like.FormerCIDRs = append(like.FormerCIDRs, block(a.CidrBlock))
+		}
+	}
+	for _, a := range v.Ipv6CidrBlockAssociationSet {
+		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.VpcCidrBlockStateCodeAssociated {
+			like.IPv6CIDRs = append(like.IPv6CIDRs, block(a.Ipv6CidrBlock))
+		}
+	}
+	primary := block(v.CidrBlock)
+	slices.SortStableFunc(like.CIDRs, func(a, b netip.Prefix) int { return rankOf(b == primary) - rankOf(a == primary) })
+	return like
+}
+
+func rankOf(first bool) int {
+	if first {
+		return 1
+	}
+	return 0
+}
+
+func alikeSubnet(s types.Subnet) ec2sim.Subnet {
+	like := ec2sim.Subnet{ID: *s.SubnetId, VPC: *s.VpcId, Zone: *s.AvailabilityZone, CIDR: block(s.CidrBlock), MapPublicIP: sdk.ToBool(s.MapPublicIpOnLaunch),
+		AssignIPv6: sdk.ToBool(s.AssignIpv6AddressOnCreation), Default: sdk.ToBool(s.DefaultForAz), Tags: tagMap(s.Tags)}
+	for _, a := range s.Ipv6CidrBlockAssociationSet {
+		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.SubnetCidrBlockStateCodeAssociated {
+			like.IPv6CIDR = block(a.Ipv6CidrBlock)
+		}
+	}
+	return like
+}
+
+func alikePeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
+	if v == nil {
+		return ec2sim.PeerVPC{}
+	}
+	like := ec2sim.PeerVPC{ID: sdk.ToString(v.VpcId), Account: sdk.ToString(v.OwnerId), Region: sdk.ToString(v.Region)}
+	for _, b := range v.CidrBlockSet {
+		like.CIDRs = append(like.CIDRs, block(b.CidrBlock))
+	}
+	for _, b := range v.Ipv6CidrBlockSet {
+		like.IPv6CIDRs = append(like.IPv6CIDRs, block(b.Ipv6CidrBlock))
+	}
+	return like
+}
+
+// block parses a block of EC2. What is no block is the zero block, which the simulator then refuses.
+func block(text *string) netip.Prefix {
+	p, _ := netip.ParsePrefix(sdk.ToString(text))
+	return p
+}
+
+// tagMap returns tags. Those of AWS itself stay out, which the simulator refuses as EC2 does.
+func tagMap(tags []types.Tag) map[string]string {
+	all := map[string]string{}
+	for _, t := range tags {
+		if !strings.HasPrefix(sdk.ToString(t.Key), "aws:") {
+			all[sdk.ToString(t.Key)] = sdk.ToString(t.Value)
+		}
+	}
+	return all
+}

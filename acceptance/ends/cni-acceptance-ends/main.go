@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command cni-acceptance-ends serves package ends on its standard input and output.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/ends"
+)
+
+// stdio is a connection.
+type stdio struct{}
+
+func (stdio) Read(b []byte) (int, error)  { return os.Stdin.Read(b) }
+func (stdio) Write(b []byte) (int, error) { return os.Stdout.Write(b) }
+func (stdio) Close() error                { return os.Stdin.Close() }
+
+func main() {
+	if err := ends.Serve(stdio{}); err != nil {
+		fmt.Fprintln(os.Stderr, "cni-acceptance-ends:", err)
+		os.Exit(1)
+	}
+}

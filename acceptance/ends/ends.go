@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package ends is what the acceptance test runs on an instance: it has the ends of connections there. It makes pods as a
+// container runtime does, with the installed plugins, and sends packets from and to them. The test calls it by net/rpc over a
+// session of SSH. When the session ends, the program ends, and its namespaces are removed.
+package ends
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// Port is where all ends answer.
+const Port = 8080
+
+// Name is the name of the service of net/rpc.
+const Name = "Node"
+
+// A Setup says where things are on the instance.
+type Setup struct {
+	Env      []string // for the plugins and the tool: credentials
+	BinDir   string   // of the plugins
+	Conflist string   // the file
+	Tool     string   // the program
+	StateDir string   // of libcni
+}
+
+// A Pod is one that was made.
+type Pod struct {
+	Name string
+	Addr netip.Addr
+}
+
+// A Call goes from an end to an address where another end answers.
+type Call struct {
+	From    string // the name of a pod; empty: the instance
+	Network string // ping, tcp or udp
+	To      netip.AddrPort
+}
+
+// A Fetch is a GET of HTTP from an end. The name in the URL is not resolved.
+type Fetch struct {
+	From    string
+	URL     string
+	To      netip.AddrPort
+	Timeout time.Duration
+}
+
+// A Service is what kube-proxy would make of a Service with one backend.
+type Service struct{ Addr, Backend netip.AddrPort }
+
+// A Node answers the calls of net/rpc on an instance, one at a time.
+type Node struct {
+	setup Setup
+	here  *vpcsim.Namespace
+	pods  map[string]*vpcsim.Namespace
+	cni   *libcni.CNIConfig
+	list  *libcni.NetworkConfigList
+}
+
+// Serve answers until the other end closes the connection. Then it removes what is left of the pods' namespaces.
+func Serve(c io.ReadWriteCloser) error {
+	ns, err := nl.Node()
+	if err != nil {
+		return err
+	}
+	n := &Node{here: &vpcsim.Namespace{NS: ns}, pods: map[string]*vpcsim.Namespace{}}
+	s := rpc.NewServer()
+	if err := s.RegisterName(Name, n); err != nil {
+		return err
+	}
+	s.ServeConn(c)
+	for _, p := range n.pods {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
+
+// Start reads the conflist, checks it with the plugins, and answers calls to the instance itself.
+func (n *Node) Start(s Setup, done *bool) error {
+	for _, e := range s.Env {
+		name, value, _ := strings.Cut(e, "=")
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
+	}
+	list, err := libcni.NetworkConfFromFile(s.Conflist)
+	if err != nil {
+		return err
+	}
+	n.setup, n.list = s, list
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{s.BinDir}, s.StateDir, nil)
+	if err := (nl.IPVlan{}).Supported(n.here.NS); err != nil {
+		return fmt.Errorf("the kernel of the instance has no ipvlan: %w", err)
+	}
+	if _, err := n.cni.ValidateNetworkList(context.Background(), list); err != nil {
+		return err
+	}
+	*done = true
+	return n.here.Answer(Port)
+}
+
+// Add makes a pod, which answers calls.
+func (n *Node) Add(name string, p *Pod) error {
+	ns, err := vpcsim.MakeNamespace(name, n.path(name))
+	if err != nil {
+		return err
+	}
+	n.pods[name] = ns
+	r, err := n.cni.AddNetworkList(context.Background(), n.list, n.conf(name))
+	if err != nil {
+		return fmt.Errorf("ADD %s: %w", name, err)
+	}
+	result, err := types100.GetResult(r)
+	if err != nil {
+		return fmt.Errorf("ADD %s: %w", name, err)
+	}
+	if len(result.IPs) != 1 {
+		return fmt.Errorf("ADD %s: the result has %d addresses, want one", name, len(result.IPs))
+	}
+	a, _ := netip.AddrFromSlice(result.IPs[0].Address.IP)
+	*p = Pod{name, a.Unmap()}
+	return ns.Answer(Port)
+}
+
+// Check has the plugins check a pod.
+func (n *Node) Check(name string, done *bool) error {
+	*done = true
+	return n.cni.CheckNetworkList(context.Background(), n.list, n.conf(name))
+}
+
+// Del deletes a pod as a runtime does: its network first, then its namespace.
+func (n *Node) Del(name string, done *bool) error {
+	*done = true
+	if err := n.cni.DelNetworkList(context.Background(), n.list, n.conf(name)); err != nil {
+		return fmt.Errorf("DEL %s: %w", name, err)
+	}
+	ns := n.pods[name]
+	delete(n.pods, name)
+	return ns.Close()
+}
+
+func (n *Node) path(pod string) string { return filepath.Join("/run/netns", "acceptance-"+pod) }
+
+func (n *Node) conf(pod string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: "acceptance-" + pod, NetNS: n.path(pod), IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod}}}
+}
+
+// end returns the namespace of a pod, or the instance's.
+func (n *Node) end(name string) (*vpcsim.Namespace, error) {
+	if name == "" {
+		return n.here, nil
+	}
+	if p, ok := n.pods[name]; ok {
+		return p, nil
+	}
+	return nil, fmt.Errorf("no pod %s on this instance", name)
+}
+
+// Call sends packets, and returns the address that the other end saw; the zero address for a ping.
+func (n *Node) Call(c Call, seen *netip.AddrPort) error {
+	from, err := n.end(c.From)
+	if err != nil {
+		return err
+	}
+	if c.Network == "ping" {
+		return from.Ping(c.To.Addr())
+	}
+	*seen, err = from.Call(c.Network, c.To)
+	return err
+}
+
+// Fetch gets a document. Each status is an answer.
+func (n *Node) Fetch(f Fetch, body *string) error {
+	from, err := n.end(f.From)
+	if err != nil {
+		return err
+	}
+	var c net.Conn
+	err = from.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", f.To.String(), f.Timeout)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	dialled := func(context.Context, string, string) (net.Conn, error) { return c, nil }
+	client := http.Client{Timeout: f.Timeout, Transport: &http.Transport{DisableKeepAlives: true, DialContext: dialled}}
+	a, err := client.Get(f.URL)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(a.Body, 1<<16))
+	*body = string(b)
+	return err
+}
+
+// State returns the links, addresses, routes, rules and tables of the instance, as lines.
+func (n *Node) State(_ bool, lines *[]string) (err error) {
+	*lines, err = vpcsim.State(n.here.NS)
+	return err
+}
+
+// Tool runs the suite's tool, and returns what it prints.
+func (n *Node) Tool(args []string, output *string) error {
+	out, err := exec.Command(n.setup.Tool, args...).CombinedOutput()
+	*output = string(out)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", filepath.Base(n.setup.Tool), strings.Join(args, " "), err, out)
+	}
+	return nil
+}
+
+// Proxy gives the instance what kube-proxy would give it for these Services, in the place of those before.
+func (n *Node) Proxy(services []Service, done *bool) error {
+	*done = true
+	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
+	for _, s := range services {
+		c.Rules = append(c.Rules, nl.NFRule{nl.DAddr(netip.PrefixFrom(s.Addr.Addr(), s.Addr.Addr().BitLen())),
+			nl.DPort("tcp", s.Addr.Port(), s.Addr.Port()), nl.DNAT(s.Backend)})
+	}
+	w := nl.Wiring{{NS: n.here.NS, Object: nl.Table{Family: "ip", Name: "acceptance", Chains: []nl.Chain{c}}}}
+	if len(services) == 0 {
+		return w.Del()
+	}
+	return w.Add()
+}

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/ends"
+)
+
+// Where things are on the instances.
+const (
+	workDir  = "/opt/cni-acceptance" // not /run, from which Debian executes nothing
+	rootDir  = workDir + "/root"
+	endsFile = workDir + "/cni-acceptance-ends"
+	binDir   = "/opt/cni/bin"
+	confDir  = "/etc/cni/net.d"
+	toolFile = "/usr/local/bin/cni-ipvlan-vpc-k8s-tool"
+)
+
+const conflistName = "10-cni-ipvlan-vpc-k8s.conflist"
+
+// install installs the suite on an instance as its container image does, and starts what makes pods there.
+func (n *node) install(ctx context.Context, o options, conflist []byte, session sdk.Credentials, c *cloud) error {
+	if err := n.shell.putTree(o.root, rootDir); err != nil {
+		return err
+	}
+	if err := n.shell.put(o.ends, endsFile); err != nil {
+		return err
+	}
+	at := filepath.Join(workDir, conflistName)
+	if _, err := n.shell.run("cat >"+at, bytes.NewReader(conflist)); err != nil {
+		return err
+	}
+	_, err := n.shell.run(rootDir+"/usr/bin/cni-ipvlan-vpc-k8s-tool install --root=/ --from="+rootDir+" --platform=containerd --conflist="+at, nil)
+	if err != nil {
+		return err
+	}
+	if n.ends, err = n.shell.start(ctx, endsFile); err != nil {
+		return err
+	}
+	s := ends.Setup{BinDir: binDir, Conflist: filepath.Join(confDir, conflistName), Tool: toolFile, StateDir: workDir + "/cache"}
+	if o.profile == "" {
+		for _, e := range c.env(session) {
+			s.Env = append(s.Env, e[0]+"="+e[1])
+		}
+	}
+	var done bool
+	return n.ends.call("Start", s, &done)
+}
+
+// conflist returns the configuration for the instances: that of the file, with the group and the tag of the run, in any subnet of the
+// zone's that EC2 shows for the VPC. Pods cannot reach metadata, and an address can be used again at once.
+func (p plan) conflist(file, group string) ([]byte, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var list map[string]any
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	plugins, _ := list["plugins"].([]any)
+	if len(plugins) == 0 {
+		return nil, fmt.Errorf("%s: it has no plugins", file)
+	}
+	ours, ok := plugins[0].(map[string]any)
+	if !ok || ours["type"] != "cni-ipvlan-vpc-k8s" {
+		return nil, fmt.Errorf("%s: the first plugin must be cni-ipvlan-vpc-k8s", file)
+	}
+	delete(ours, "subnetTags")
+	ours["secGroupIds"] = []string{group}
+	ours["eniTags"] = map[string]string{tagRun: p.run, "Name": p.name()}
+	ours["hostInterface"] = "auto"
+	ours["blockInstanceMetadata"] = true
+	ours["reuseIPWait"] = 0
+	return json.MarshalIndent(list, "", "  ")
+}

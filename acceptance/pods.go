@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/ends"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+)
+
+// mostPods is how many pods the first node gets at most, until pods are on two ENIs.
+const mostPods = 40
+
+// A story is the part of the test with pods.
+type story struct {
+	cloud  *aws.Client
+	out    output
+	nodes  []*node
+	whoami string
+	before [][]string // the state of the nodes before the first pod
+
+	failures int
+	pods     map[*node][]ends.Pod // in the order of their creation
+	eni      map[netip.Addr]int   // the device index of the ENI that has a pod's address
+}
+
+// pods installs the suite, makes pods, tries all paths, deletes the pods, and looks for what is left. It returns how many checks failed.
+func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output) (failures int, err error) {
+	session, err := c.forNodes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	conflist, err := p.conflist(o.conflist, m.group)
+	if err != nil {
+		return 0, err
+	}
+	for _, n := range m.nodes {
+		if err := n.install(ctx, o, conflist, session, c); err != nil {
+			return 0, fmt.Errorf("%s: %w", n.name, err)
+		}
+		out.line("ready  %s has the suite", n.name)
+	}
+	s := &story{cloud: aws.New(aws.Options{}), out: out, nodes: m.nodes, whoami: o.whoami, pods: map[*node][]ends.Pod{}, eni: map[netip.Addr]int{}}
+	for _, step := range []func(context.Context) error{s.look, s.add, s.paths, s.services, s.metadata, s.check, s.delete, s.collect} {
+		if err := step(ctx); err != nil {
+			return s.failures, err
+		}
+	}
+	return s.failures, nil
+}
+
+// verdict prints the outcome of a check, and counts failures.
+func (s *story) verdict(name, detail string, err error) {
+	if err != nil {
+		s.failures++
+	}
+	s.out.verdict(name, detail, err)
+}
+
+// look notes the state of the nodes.
+func (s *story) look(context.Context) error {
+	for _, n := range s.nodes {
+		var lines []string
+		if err := n.ends.call("State", true, &lines); err != nil {
+			return err
+		}
+		s.before = append(s.before, lines)
+	}
+	return nil
+}
+
+// add makes pods: on the first node until they are on two ENIs, two of them on the first, and one on the second node.
+func (s *story) add(ctx context.Context) error {
+	first := s.nodes[0]
+	for len(s.on(1)) < 2 || len(s.on(2)) < 1 {
+		if len(s.pods[first]) == mostPods {
+			return fmt.Errorf("after %d pods, %s has none on a second ENI", mostPods, first.name)
+		}
+		if err := s.addPod(ctx, first); err != nil {
+			return err
+		}
+	}
+	return s.addPod(ctx, s.nodes[1])
+}
+
+func (s *story) addPod(ctx context.Context, n *node) error {
+	name := fmt.Sprintf("%s-pod%d", n.name, len(s.pods[n])+1)
+	var p ends.Pod
+	start := time.Now()
+	if err := n.ends.call("Add", name, &p); err != nil {
+		return err
+	}
+	took := time.Since(start)
+	s.pods[n] = append(s.pods[n], p)
+	enis, err := s.cloud.DescribeENIs(ctx, aws.ByInstance(n.id))
+	if err != nil {
+		return err
+	}
+	for _, e := range enis {
+		if slices.Contains(e.Addrs, p.Addr) {
+			s.eni[p.Addr] = e.Index
+		}
+	}
+	err = nil
+	if s.eni[p.Addr] == 0 {
+		err = fmt.Errorf("EC2 shows %s on no ENI for pods of %s", p.Addr, n.id)
+	}
+	s.verdict("ADD "+name, fmt.Sprintf("%s, of the ENI at index %d, after %v", p.Addr, s.eni[p.Addr], took.Round(10*time.Millisecond)), err)
+	if err != nil {
+		return errors.New("without such pods, the further checks mean nothing")
+	}
+	return nil
+}
+
+// on returns the first node's pods with addresses of the first or the second of its ENIs for pods.
+func (s *story) on(ordinal int) []ends.Pod {
+	var indices []int
+	for _, p := range s.pods[s.nodes[0]] {
+		if !slices.Contains(indices, s.eni[p.Addr]) {
+			indices = append(indices, s.eni[p.Addr])
+		}
+	}
+	if len(indices) < ordinal {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(s.pods[s.nodes[0]]), func(p ends.Pod) bool { return s.eni[p.Addr] != indices[ordinal-1] })
+}
+
+// An end is a pod, or the node itself.
+type end struct {
+	node *node
+	pod  string // empty: the node
+	addr netip.Addr
+}
+
+func (s *story) end(n *node, p ends.Pod) end { return end{n, p.Name, p.Addr} }
+func nodeEnd(n *node) end                    { return end{n, "", n.addr} }
+
+// A path has two ends. The receiver must see the sender's own address.
+type path struct {
+	name     string
+	from, to end
+}
+
+// paths tries each path by a ping and a connection, as make demo does. There is no host outside Kubernetes here: to pods of the
+// first node, the second node is one.
+func (s *story) paths(ctx context.Context) error {
+	one, two := s.nodes[0], s.nodes[1]
+	pod1, sibling := s.end(one, s.on(1)[0]), s.end(one, s.on(1)[1])
+	cousin, remote := s.end(one, s.on(2)[0]), s.end(two, s.pods[two][0])
+	for _, p := range []path{
+		{"pod to pod, on one ENI", pod1, sibling},
+		{"pod to pod, on two ENIs of a node", pod1, cousin},
+		{"pod to pod, on two nodes", pod1, remote},
+		{"pod to pod, on two nodes, back", remote, pod1},
+		{"pod to its node", pod1, nodeEnd(one)},
+		{"node to its pod", nodeEnd(one), pod1},
+		{"pod to another node", pod1, nodeEnd(two)},
+		{"pod of the other ENI to another node", cousin, nodeEnd(two)},
+		{"node to a pod of another node", nodeEnd(two), pod1},
+		{"node to a pod of the other ENI", nodeEnd(two), cousin},
+	} {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		s.verdict(p.name, fmt.Sprintf("%s > %s ping, tcp, udp, as %[1]s", p.from.addr, p.to.addr), p.try())
+	}
+	s.verdict("pod to the internet", fmt.Sprintf("%s > %s, as %s", pod1.addr, s.whoami, one.public), s.outside(ctx, pod1))
+	return nil
+}
+
+func (p path) try() error {
+	var errs []error
+	to := netip.AddrPortFrom(p.to.addr, ends.Port)
+	for _, network := range []string{"ping", "tcp", "udp"} {
+		var seen netip.AddrPort
+		err := p.from.node.ends.call("Call", ends.Call{From: p.from.pod, Network: network, To: to}, &seen)
+		if err == nil && network != "ping" && seen.Addr() != p.from.addr {
+			err = fmt.Errorf("%s is seen as %s", p.from.addr, seen.Addr())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", network, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// outside checks that the internet sees a pod as its node's public address. The name is resolved on this machine.
+func (s *story) outside(ctx context.Context, from end) error {
+	u, err := url.Parse(s.whoami)
+	if err != nil {
+		return err
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip4", u.Hostname())
+	if err != nil {
+		return err
+	}
+	port := uint16(443)
+	if u.Scheme == "http" {
+		port = 80
+	}
+	body, err := from.fetch(s.whoami, netip.AddrPortFrom(addrs[0].Unmap(), port), time.Minute)
+	if err != nil {
+		return err
+	}
+	seen, err := parseAddress(body)
+	if err == nil && seen != from.node.public {
+		err = fmt.Errorf("%s is seen as %s, want %s", from.addr, seen, from.node.public)
+	}
+	return err
+}
+
+func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body string, err error) {
+	err = e.node.ends.call("Fetch", ends.Fetch{From: e.pod, URL: url, To: to, Timeout: patience}, &body)
+	return body, err
+}
+
+// services tries Services, whose addresses the first node translates as kube-proxy makes it do.
+func (s *story) services(context.Context) error {
+	one, two := s.nodes[0], s.nodes[1]
+	from := s.end(one, s.on(1)[0])
+	var all []ends.Service
+	var paths []path
+	for i, to := range []struct {
+		name string
+		pod  ends.Pod
+	}{
+		{"pod to a service, another node", s.pods[two][0]},
+		{"pod to a service, the same ENI", s.on(1)[1]},
+		{"pod to a service, the other ENI", s.on(2)[0]},
+	} {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 20, 0, byte(10 + i)}), 80)
+		all = append(all, ends.Service{Addr: addr, Backend: netip.AddrPortFrom(to.pod.Addr, ends.Port)})
+		paths = append(paths, path{to.name, from, end{addr: addr.Addr()}})
+	}
+	var done bool
+	if err := one.ends.call("Proxy", all, &done); err != nil {
+		return err
+	}
+	for i, p := range paths {
+		var seen netip.AddrPort
+		err := one.ends.call("Call", ends.Call{From: from.pod, Network: "tcp", To: all[i].Addr}, &seen)
+		if err == nil && seen.Addr() != from.addr {
+			err = fmt.Errorf("%s is seen as %s", from.addr, seen.Addr())
+		}
+		s.verdict(p.name, fmt.Sprintf("%s > %s, as %[1]s", from.addr, all[i].Addr), err)
+	}
+	return one.ends.call("Proxy", []ends.Service(nil), &done)
+}
+
+// metadata checks that the node reaches the metadata service, and its pods do not.
+func (s *story) metadata(context.Context) error {
+	to := netip.MustParseAddrPort("169.254.169.254:80")
+	const document, brief = "http://169.254.169.254/latest/meta-data/", 5 * time.Second
+	n := s.nodes[0]
+	_, err := nodeEnd(n).fetch(document, to, time.Minute)
+	s.verdict("node to metadata", "it answers", err)
+	for _, p := range []ends.Pod{s.on(1)[0], s.on(2)[0]} {
+		body, err := s.end(n, p).fetch(document, to, brief)
+		if err == nil {
+			err = fmt.Errorf("it answers, and must not: %.80q", body)
+		} else {
+			err = nil
+		}
+		s.verdict("no pod to metadata, "+p.Name, "it does not answer", err)
+	}
+	return nil
+}
+
+// check has the plugins check all pods.
+func (s *story) check(context.Context) error {
+	for _, n := range s.nodes {
+		var errs []error
+		for _, p := range s.pods[n] {
+			var done bool
+			errs = append(errs, n.ends.call("Check", p.Name, &done))
+		}
+		s.verdict("CHECK, "+n.name, fmt.Sprintf("%d pods", len(s.pods[n])), errors.Join(errs...))
+	}
+	return nil
+}
+
+// delete deletes all pods.
+func (s *story) delete(context.Context) error {
+	for _, n := range s.nodes {
+		var errs []error
+		for _, p := range s.pods[n] {
+			var done bool
+			errs = append(errs, n.ends.call("Del", p.Name, &done))
+		}
+		s.verdict("DEL, "+n.name, fmt.Sprintf("%d pods", len(s.pods[n])), errors.Join(errs...))
+	}
+	return nil
+}
+
+// collect releases what has been free for a second, and looks for leftovers in EC2 and on the nodes.
+func (s *story) collect(ctx context.Context) error {
+	for _, n := range s.nodes {
+		s.verdict("EC2 is as it was before, "+n.name, "no ENI but that of the launch, with one address", s.released(ctx, n))
+	}
+	for i, n := range s.nodes {
+		var now []string
+		if err := n.ends.call("State", true, &now); err != nil {
+			return err
+		}
+		s.verdict(n.name+" is as it was before", "the same links, addresses, routes, rules, tables", differ(s.before[i], now))
+	}
+	return nil
+}
+
+// released runs collections until EC2 shows the boot ENI alone. An ENI is free a second after its addresses at the earliest, and EC2
+// takes some seconds to detach it.
+func (s *story) released(ctx context.Context, n *node) error {
+	const tries = 12
+	var err error
+	for range tries {
+		var printed string
+		if err := n.ends.call("Tool", []string{"registry-gc", "--free-after=1s"}, &printed); err != nil {
+			return err
+		}
+		var enis []aws.ENI
+		if enis, err = s.cloud.DescribeENIs(ctx, aws.ByInstance(n.id)); err != nil {
+			return err
+		}
+		if len(enis) == 1 && len(enis[0].Addrs) == 1 {
+			return nil
+		}
+		var left []string
+		for _, e := range enis {
+			left = append(left, fmt.Sprintf("%s at index %d with %d addresses", e.ID, e.Index, len(e.Addrs)))
+		}
+		err = errors.New("EC2 shows " + strings.Join(left, ", "))
+		select {
+		case <-time.After(2 * time.Second):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return err
+}
+
+// differ returns an error with the lines that are new, and those that are missing.
+func differ(before, now []string) error {
+	var lines []string
+	for _, l := range now {
+		if !slices.Contains(before, l) {
+			lines = append(lines, "left: "+l)
+		}
+	}
+	for _, l := range before {
+		if !slices.Contains(now, l) {
+			lines = append(lines, "gone: "+l)
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return errors.New("it differs\n" + strings.Join(lines, "\n"))
+}

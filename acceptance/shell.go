@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"net/rpc"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/ends"
+)
+
+const sshPort = 22
+
+// A shell is a connection by SSH.
+type shell struct{ *ssh.Client }
+
+// connect connects to an instance that is booting. The connection ends with ctx.
+func connect(ctx context.Context, addr netip.Addr, user string, m *made, wait func(context.Context) error) (*shell, error) {
+	c := &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(m.caller)}, HostKeyCallback: ssh.FixedHostKey(m.host),
+		HostKeyAlgorithms: []string{m.host.Type()}, Timeout: 10 * time.Second}
+	for end := time.Now().Add(bootPatience); ; {
+		s, err := dial(ctx, addr, c)
+		if err == nil {
+			return s, nil
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("SSH to %s@%s fails for %v: look at -from, -user and the firewalls on the way: %w", user, addr, bootPatience, err)
+		}
+		if err := wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, error) {
+	to := netip.AddrPortFrom(addr, sshPort).String()
+	conn, err := (&net.Dialer{Timeout: c.Timeout}).DialContext(ctx, "tcp", to)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	// A server that never answers must not hold up the test.
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	transport, channels, requests, err := ssh.NewClientConn(conn, to, c)
+	if err != nil {
+		stop()
+		return nil, errors.Join(err, conn.Close())
+	}
+	_ = conn.SetDeadline(time.Time{})
+	return &shell{ssh.NewClient(transport, channels, requests)}, nil
+}
+
+// asRoot is a command as root. An image lets in root itself, or somebody who may use sudo(8).
+func asRoot(command string) string {
+	quoted := "'" + strings.ReplaceAll(command, "'", `'\''`) + "'"
+	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`
+}
+
+// run runs a command as root, with a standard input or nil. The error has what it printed.
+func (s *shell) run(command string, stdin io.Reader) (string, error) {
+	session, err := s.NewSession()
+	if err != nil {
+		return "", err
+	}
+	defer session.Close()
+	session.Stdin = stdin
+	out, err := session.CombinedOutput(asRoot(command))
+	if err != nil {
+		return string(out), fmt.Errorf("%s: %w: %s", command, err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+// put writes a file, which can be executed.
+func (s *shell) put(file, to string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = s.run("cat >"+to+" && chmod 755 "+to, f)
+	return err
+}
+
+// putTree writes the files of a directory below a directory.
+func (s *shell) putTree(dir, to string) error {
+	r, w := io.Pipe()
+	go func() {
+		t := tar.NewWriter(w)
+		err := addTree(t, os.DirFS(dir))
+		w.CloseWithError(errors.Join(err, t.Close()))
+	}()
+	_, err := s.run("mkdir -p "+to+" && tar -C "+to+" -xf -", r)
+	return errors.Join(err, r.Close())
+}
+
+// addTree adds files and directories. Symbolic links are left out: the installation makes its own.
+func addTree(t *tar.Writer, files fs.FS) error {
+	return fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		fi, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if err := t.WriteHeader(&tar.Header{Name: path, Mode: int64(fi.Mode().Perm()), Size: fi.Size()}); err != nil {
+			return err
+		}
+		f, err := files.Open(path)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(t, f)
+		return err
+	})
+}
+
+// A client calls package ends on an instance.
+type client struct {
+	rpc  *rpc.Client
+	ctx  context.Context
+	said *tail // the standard error of the program, which has that of the plugins
+}
+
+// start starts a program as root, and returns a client that calls it over its standard input and output.
+func (s *shell) start(ctx context.Context, program string) (*client, error) {
+	session, err := s.NewSession()
+	if err != nil {
+		return nil, err
+	}
+	stdin, err := session.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := session.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	said := &tail{}
+	session.Stderr = said
+	if err := session.Start(asRoot("exec " + program)); err != nil {
+		return nil, err
+	}
+	return &client{rpc.NewClient(pipe{stdout, stdin}), ctx, said}, nil
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write appends.
+func (t *tail) Write(b []byte) (int, error) {
+	const most = 4 << 10
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, b...)
+	t.text = t.text[max(0, len(t.text)-most):]
+	return len(b), nil
+}
+
+// take returns the end, and forgets it.
+func (t *tail) take() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	text := strings.TrimSpace(string(t.text))
+	t.text = nil
+	return text
+}
+
+// A pipe is a connection.
+type pipe struct {
+	io.Reader
+	io.WriteCloser
+}
+
+// callPatience is how long a call may take. An ADD waits for an ENI.
+const callPatience = 3 * time.Minute
+
+// call calls a method of ends.Node. An error has what the program and the plugins have printed meanwhile.
+func (c *client) call(method string, args, reply any) error {
+	c.said.take()
+	select {
+	case done := <-c.rpc.Go(ends.Name+"."+method, args, reply, make(chan *rpc.Call, 1)).Done:
+		if said := c.said.take(); done.Error != nil && said != "" {
+			return fmt.Errorf("%w\n%s", done.Error, said)
+		}
+		return done.Error
+	case <-time.After(callPatience):
+		return errors.New(method + ": no answer of the instance for " + strconv.Itoa(int(callPatience.Seconds())) + " s")
+	case <-c.ctx.Done():
+		return context.Cause(c.ctx)
+	}
+}

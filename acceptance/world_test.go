@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// asProgram is the variable that makes the test binary the program.
+const asProgram = "CNI_ACCEPTANCE_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// account is an AWS account with a default VPC. All changes take a while, as in EC2.
+var account = ec2sim.Config{
+	VPCs: []ec2sim.VPC{
+		{ID: "vpc-0000000d", CIDRs: []netip.Prefix{netip.MustParsePrefix("172.31.0.0/16")}, Default: true},
+		{ID: "vpc-0000000e", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}},
+	},
+	Subnets: []ec2sim.Subnet{
+		{ID: "subnet-0000000d", VPC: "vpc-0000000d", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("172.31.0.0/20"), MapPublicIP: true, Default: true},
+		{ID: "subnet-0000000e", VPC: "vpc-0000000e", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.1.0.0/24")},
+	},
+	Peerings:       []ec2sim.Peering{{ID: "pcx-0000000d", Requester: ec2sim.PeerVPC{ID: "vpc-0000000d"}, Accepter: ec2sim.PeerVPC{ID: "vpc-0000000e"}}},
+	SecurityGroups: []string{"sg-0000000d"}, // others do not exist, unless they are made
+	BootDelay:      200 * time.Millisecond, TerminateDelay: 300 * time.Millisecond,
+	AttachDelay: 100 * time.Millisecond, DetachDelay: 100 * time.Millisecond, MetadataDelay: 100 * time.Millisecond,
+}
+
+// A world is a simulated AWS, with packets. The program runs on the only host of its internet.
+type world struct {
+	*vpcsim.Fabric
+	home string // of the person who runs the program
+	env  []string
+	args []string
+}
+
+// newWorld starts a world. The function change, if it is not nil, gets between the program and EC2. The function boot boots an
+// instance that was launched.
+func newWorld(t *testing.T, c ec2sim.Config, change func(http.Handler) http.Handler, boot func(*vpcsim.Instance)) *world {
+	t.Helper()
+	f, err := vpcsim.New(c)
+	check(t, err)
+	t.Cleanup(func() { check(t, f.Close()) })
+	f.OnLaunch(boot)
+	check(t, f.OpenPorts(sshPort))
+	var handler http.Handler = f.EC2
+	if change != nil {
+		handler = change(handler)
+	}
+	w := &world{Fabric: f, home: t.TempDir()}
+	whoami := fmt.Sprintf("http://%s", vpcsim.InternetAddr)
+	w.serve(t, "80", http.HandlerFunc(func(a http.ResponseWriter, r *http.Request) {
+		from, _ := netip.ParseAddrPort(r.RemoteAddr)
+		fmt.Fprintln(a, from.Addr().Unmap())
+	}))
+	w.env = []string{asProgram + "=1", "HOME=" + w.home, "PATH=" + os.Getenv("PATH"), "AWS_REGION=us-east-1",
+		"AWS_ENDPOINT_URL_EC2=" + w.serve(t, "8773", handler), "AWS_ENDPOINT_URL_STS=" + w.serve(t, "8774", f.EC2.STS())}
+	root, program := filepath.Join(w.home, "root"), filepath.Join(w.home, "ends")
+	check(t, errors.Join(os.Mkdir(root, 0o755), os.WriteFile(program, nil, 0o755)))
+	w.args = []string{"-root", root, "-ends", program, "-conflist", "../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "-whoami", whoami, "-pause", "50ms"}
+	return w
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// serve serves HTTP on the internet's host until the test ends, and returns the URL.
+func (w *world) serve(t *testing.T, port string, h http.Handler) string {
+	t.Helper()
+	var l net.Listener
+	check(t, w.Internet.Do(func() (err error) {
+		l, err = net.Listen("tcp4", ":"+port)
+		return err
+	}))
+	s := &http.Server{Handler: h}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	return "http://127.0.0.1:" + port
+}
+
+// keys gives the person credentials.
+func (w *world) keys() {
+	w.env = append(w.env, "AWS_ACCESS_KEY_ID=AKIATEST", "AWS_SECRET_ACCESS_KEY=secret")
+}
+
+// A process is the program, running.
+type process struct {
+	*exec.Cmd
+	mu   sync.Mutex
+	text strings.Builder
+	done chan struct{} // closed at its end
+}
+
+func (p *process) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.Write(b)
+}
+
+// printed is all output so far.
+func (p *process) printed() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.text.String()
+}
+
+// start starts the program with arguments, in addition to those of the world.
+func (w *world) start(t *testing.T, args ...string) *process {
+	t.Helper()
+	return w.startTo(t, nil, args...)
+}
+
+// startTo is start, with a file that gets the output; nil: the process keeps it.
+func (w *world) startTo(t *testing.T, to *os.File, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(os.Args[0], append(w.args[:len(w.args):len(w.args)], args...)...), done: make(chan struct{})}
+	p.Env, p.Stdout, p.Stderr = w.env, p, p
+	if to != nil {
+		p.Stdout, p.Stderr = to, to
+	}
+	check(t, w.Internet.Do(p.Start))
+	go func() {
+		_ = p.Wait()
+		close(p.done)
+	}()
+	t.Cleanup(func() { p.Process.Kill() })
+	return p
+}
+
+// end waits for the end of the program, and returns its exit status and output.
+func (p *process) end(t *testing.T) (status int, printed string) {
+	t.Helper()
+	select {
+	case <-p.done:
+		return p.ProcessState.ExitCode(), p.printed()
+	case <-time.After(time.Hour):
+		t.Fatalf("it has not ended:\n%s", p.printed())
+		return 0, ""
+	}
+}
+
+// run is start and end.
+func (w *world) run(t *testing.T, args ...string) (status int, printed string) {
+	t.Helper()
+	return w.start(t, args...).end(t)
+}
+
+// await waits until something holds while the program runs.
+func (p *process) await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for !holds() {
+		select {
+		case <-p.done:
+			t.Fatalf("%s: it has ended before:\n%s", what, p.printed())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// called reports whether EC2 has answered, or is about to answer, a call of the action.
+func (w *world) called(action string) func() bool {
+	return func() bool {
+		return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == action })
+	}
+}
+
+// awaited reports whether the program has asked for the instances that it has launched.
+func (w *world) awaited() bool {
+	return slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == "DescribeInstances" && c.Params["InstanceId.1"] != "" })
+}
+
+// remains are what EC2 has.
+func (w *world) remains() []string {
+	all := append(w.EC2.KeyPairs(), w.EC2.SecurityGroups()...)
+	for _, i := range w.EC2.Instances() {
+		all = append(all, i.ID)
+	}
+	for _, e := range w.EC2.ENIs() {
+		all = append(all, e.ID)
+	}
+	return all
+}
+
+// nothingRemains checks that EC2 is as before the program.
+func (w *world) nothingRemains(t *testing.T) {
+	t.Helper()
+	if left := w.remains(); len(left) > 0 {
+		t.Errorf("there remain %v", left)
+	}
+	check(t, w.Err())
+}
+
+// metadata reads a value of an instance's metadata, as cloud-init does.
+func metadata(i *vpcsim.Instance, path string) (string, error) {
+	ask := func(method, path, header, value string) (string, error) {
+		q := httptest.NewRequest(method, path, nil)
+		q.Header.Set(header, value)
+		a := httptest.NewRecorder()
+		i.Metadata().ServeHTTP(a, q)
+		if a.Code != http.StatusOK {
+			return "", fmt.Errorf("%s %s: %d", method, path, a.Code)
+		}
+		b, err := io.ReadAll(a.Body)
+		return string(b), err
+	}
+	token, err := ask("PUT", "/latest/api/token", "X-aws-ec2-metadata-token-ttl-seconds", "60")
+	if err != nil {
+		return "", err
+	}
+	return ask("GET", path, "X-aws-ec2-metadata-token", token)
+}
+
+// background is the context of what ends with its instance.
+var background = context.Background()

@@ -1,0 +1,416 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// A shot is a datagram that a program in a pod sends. All are harmless: they go to namespaces of the test.
+type shot struct {
+	Dev     string     // the socket is bound to it; "": to none
+	From    netip.Addr // the source in a header that the program has made, which takes CAP_NET_RAW; invalid: the kernel makes the header
+	To      netip.AddrPort
+	Payload []byte
+}
+
+var update = flag.Bool("update", false, "write the tables of docs")
+
+// shooterEnv makes the test binary the program in a pod. It fires the shots that it reads, each a line, and answers each.
+const shooterEnv = "VPC_SHOOTER"
+
+func init() {
+	if os.Getenv(shooterEnv) == "" {
+		return
+	}
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		var s shot
+		err := json.Unmarshal(lines.Bytes(), &s)
+		if err == nil {
+			err = s.fire()
+		}
+		fmt.Println(strings.ReplaceAll(fmt.Sprint(err), "\n", " "))
+	}
+	os.Exit(0)
+}
+
+func (s shot) fire() error {
+	family, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(s.To.Port()), Addr: [4]byte(s.To.Addr().AsSlice()[:4])})
+	if s.To.Addr().Is6() {
+		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(s.To.Port()), Addr: s.To.Addr().As16()}
+	}
+	typ, protocol, b := unix.SOCK_DGRAM, 0, s.Payload
+	if s.From.IsValid() {
+		typ, protocol, b = unix.SOCK_RAW, unix.IPPROTO_RAW, datagram(s.From, s.To, s.Payload)
+		if family == unix.AF_INET6 {
+			to = &unix.SockaddrInet6{Addr: s.To.Addr().As16()} // a raw socket has no port
+		}
+	}
+	fd, err := unix.Socket(family, typ|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if s.Dev != "" {
+		if err := unix.BindToDevice(fd, s.Dev); err != nil {
+			return err
+		}
+	}
+	return unix.Sendto(fd, b, 0, to)
+}
+
+// datagram is a packet of IP with a datagram of UDP.
+func datagram(from netip.Addr, to netip.AddrPort, payload []byte) []byte {
+	size := uint16(8 + len(payload))
+	u := binary.BigEndian.AppendUint16([]byte{0x9c, 0x40}, to.Port()) // from port 40000
+	u = append(binary.BigEndian.AppendUint16(u, size), 0, 0)
+	u = append(u, payload...)
+	if from.Is4() {
+		b := binary.BigEndian.AppendUint16([]byte{0x45, 0}, 20+size)
+		b = append(b, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
+		b = slices.Concat(b, from.AsSlice(), to.Addr().AsSlice())
+		binary.BigEndian.PutUint16(b[10:], sum(b))
+		return append(b, u...) // RFC 768: no checksum
+	}
+	pseudo := slices.Concat(from.AsSlice(), to.Addr().AsSlice(), []byte{0, unix.IPPROTO_UDP}, binary.BigEndian.AppendUint16(nil, size), u)
+	if len(pseudo)%2 == 1 {
+		pseudo = append(pseudo, 0)
+	}
+	binary.BigEndian.PutUint16(u[6:], sum(pseudo))
+	b := binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, size)
+	return slices.Concat(b, []byte{unix.IPPROTO_UDP, 64}, from.AsSlice(), to.Addr().AsSlice(), u)
+}
+
+// A way is one by which a pod may reach what it must not, or be another.
+type way struct {
+	name  string
+	raw   bool // it takes CAP_NET_RAW
+	may   int  // in how many of the two families it succeeds: the documents say so
+	shots func(*gallery, paths.Family) []shot
+	guard string // the one thing that keeps pods from it, see lift; "": EC2 does, or several things do, or nothing
+	// seen reports whether a datagram from an address is a success; nil: any is.
+	seen func(r *gallery, f paths.Family, from netip.Addr) bool
+}
+
+// A gallery is a node with a pod that fires, and all that it fires at.
+type gallery struct {
+	*egressScene
+	boxes []box
+}
+
+// A box gets what arrives at port 9 of a namespace, in both families.
+type box struct {
+	name  string
+	conns map[paths.Family]*net.UDPConn
+	addr  map[paths.Family]netip.Addr
+}
+
+// target is port 9 of a box, where nobody answers.
+func (r *gallery) target(name string, f paths.Family) netip.AddrPort {
+	i := slices.IndexFunc(r.boxes, func(b box) bool { return b.name == name })
+	return netip.AddrPortFrom(r.boxes[i].addr[f], 9)
+}
+
+const metadataBox, hostBox, nodeBox, podBox, internetBox = "the metadata service", "a host", "the node", "a pod of another ENI", "the internet"
+
+// by fires at a box by each link, in somebody's name.
+func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string) (all []shot) {
+	for _, dev := range devs {
+		all = append(all, shot{Dev: dev, From: from, To: r.target(box, f)})
+	}
+	return all
+}
+
+// routed fires at a box through an egress router. The packet of the tunnel is the payload of an ordinary datagram.
+func (r *gallery) routed(box string, f paths.Family, from netip.Addr) []shot {
+	inside := datagram(from, r.target(box, f), []byte(mark))
+	return []shot{{To: netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort), Payload: inside}}
+}
+
+// mark is the payload by which a box knows a shot.
+const mark = "shot"
+
+func (r *gallery) cousin() *paths.Pod { return r.Nodes[0].Pods[3] }
+
+func (r *gallery) node(f paths.Family) netip.Addr {
+	if f == paths.IPv6 {
+		return r.Nodes[0].Addr6()
+	}
+	return r.Nodes[0].Addr()
+}
+
+// The guards, by the namespace that has them.
+const podGuard, nodeGuard, routerGuard = "the pod", "the node", "the router"
+
+// lift removes a guard.
+func (r *gallery) lift(t *testing.T, guard string) {
+	t.Helper()
+	in, script := r.router.NS, "nft flush ruleset"
+	switch guard {
+	case podGuard:
+		in, script = r.other.NS, "ip route del prohibit 169.254.169.254; ip -6 route del prohibit fd00:ec2::254; tc qdisc del dev eth0 clsact; tc qdisc del dev eth1 clsact"
+	case nodeGuard:
+		in, script = r.Nodes[0].NS, "nft flush chain inet cni_ipvlan_vpc_k8s senders; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"
+	}
+	if err := in.Do(func() error {
+		out, err := exec.Command("sh", "-ec", script).CombinedOutput()
+		if err != nil {
+			t.Logf("%s", out)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var ways = []way{
+	{name: "reach the metadata service", guard: podGuard, shots: func(r *gallery, f paths.Family) []shot { return r.by(metadataBox, f, netip.Addr{}, "", "eth0", "eth1") }},
+	{name: "reach the metadata service by a header of its own", raw: true, guard: podGuard, shots: func(r *gallery, f paths.Family) []shot {
+		return r.by(metadataBox, f, r.other.Addr(f), "", "eth0", "eth1")
+	}},
+	{name: "send to the VPC by the veth, and not as itself", shots: func(r *gallery, f paths.Family) []shot { return r.by(hostBox, f, netip.Addr{}, "eth1") },
+		seen: func(r *gallery, f paths.Family, from netip.Addr) bool { return from != r.other.Addr(f) }},
+	{name: "send to the VPC as its node", raw: true, shots: func(r *gallery, f paths.Family) []shot { return r.by(hostBox, f, r.node(f), "eth0", "eth1") }},
+	{name: "send to the VPC as a pod of another ENI", raw: true, shots: func(r *gallery, f paths.Family) []shot {
+		return r.by(hostBox, f, r.cousin().Addr(f), "eth0", "eth1")
+	}},
+	{name: "send to the VPC as a pod of its own ENI", raw: true, may: 2, shots: func(r *gallery, f paths.Family) []shot {
+		return r.by(hostBox, f, r.client.Addr(f), "eth0")
+	}},
+	{name: "send to a pod of its node by the veth, as another", raw: true, shots: func(r *gallery, f paths.Family) []shot {
+		return append(r.by(podBox, f, r.client.Addr(f), "eth1"), r.by(podBox, f, r.node(f), "eth1")...)
+	}},
+	{name: "send to the internet by the veth, as another", raw: true, guard: nodeGuard, shots: func(r *gallery, f paths.Family) []shot {
+		return append(r.by(internetBox, f, r.cousin().Addr(f), "eth1"), r.by(internetBox, f, r.node(f), "eth1")...)
+	}},
+	{name: "reach the metadata service by an egress router", shots: func(r *gallery, f paths.Family) []shot { return r.routed(metadataBox, f, r.other.Addr(f)) }},
+	{name: "reach a node by an egress router", guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot {
+		return append(r.routed(nodeBox, f, r.other.Addr(f)), r.routed(hostBox, f, r.other.Addr(f))...)
+	}},
+	{name: "reach a pod by an egress router", guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot { return r.routed(podBox, f, r.other.Addr(f)) }},
+	{name: "leave by an egress router, and not as a pod of it", shots: func(r *gallery, f paths.Family) []shot {
+		outside := map[paths.Family]netip.Addr{paths.IPv4: netip.MustParseAddr("203.0.113.77"), paths.IPv6: netip.MustParseAddr("2600:1f00::77")}
+		return r.routed(internetBox, f, outside[f])
+	}},
+	{name: "leave by an egress router, though it is no client", may: 2, shots: func(r *gallery, f paths.Family) []shot {
+		return r.routed(internetBox, f, r.other.Addr(f))
+	}},
+	{name: "leave by an egress router as another pod", may: 2, shots: func(r *gallery, f paths.Family) []shot {
+		return r.routed(internetBox, f, r.cousin().Addr(f))
+	}},
+}
+
+// TestAdversaryWays has programs in a pod try each way, in both families: one with only sockets, one with each capability of networks,
+// and one that is root in a user namespace that it has made. docs/security.md has the counts. A way may succeed only where that page says
+// so. Without its guard it does succeed: so this test can fail.
+func TestAdversaryWays(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
+	r := newRange(t)
+	var counts nltest.Matrix
+	for _, a := range shooters() {
+		fire := r.shooter(t, a)
+		for _, w := range ways {
+			succeeded := r.try(t, a, w, fire)
+			want := w.may
+			if w.raw && !a.raw {
+				want = 0
+			}
+			if succeeded != want {
+				t.Errorf("%s: %s: %d of 2 have succeeded, want %d", a.name, w.name, succeeded, want)
+			}
+			counts.Set(w.name, a.name, fmt.Sprintf("%d of 2", succeeded))
+		}
+	}
+	mighty := shooters()[2]
+	fire := r.shooter(t, mighty)
+	for _, guard := range []string{podGuard, nodeGuard, routerGuard} {
+		r.lift(t, guard)
+		for _, w := range ways {
+			if w.guard == guard && r.try(t, mighty, w, fire) == 0 {
+				t.Errorf("without what guards %s, %q has not succeeded: it proves nothing", guard, w.name)
+			}
+		}
+	}
+	if !t.Failed() {
+		nltest.Section(t, "docs/security.md", "go test . -run TestAdversaryWays -update", counts.Markdown("the pod"), *update)
+	}
+}
+
+// try tries a way in both families, and returns in how many it has succeeded.
+func (r *gallery) try(t *testing.T, a shooterKind, w way, fire func(shot) string) (succeeded int) {
+	t.Helper()
+	for _, f := range dual.Families {
+		failed := 0
+		shots := w.shots(r, f)
+		for _, s := range shots {
+			if s.Payload == nil {
+				s.Payload = []byte(mark)
+			}
+			if answer := fire(s); answer != "<nil>" {
+				failed++
+				t.Logf("%s: %s by %v: %s", a.name, w.name, f, answer)
+			}
+		}
+		if w.raw && a.raw && w.guard != podGuard && failed == len(shots) {
+			t.Errorf("%s: %s by %v: nothing could be sent", a.name, w.name, f)
+		}
+		if got := r.arrived(t, w, f); len(got) > 0 {
+			succeeded++
+			t.Logf("%s: %s by %v: %s", a.name, w.name, f, got)
+		}
+	}
+	return succeeded
+}
+
+// A shooterKind is what the program may do.
+type shooterKind struct {
+	name string
+	attr syscall.SysProcAttr
+	raw  bool
+}
+
+func shooters() []shooterKind {
+	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
+	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
+	return []shooterKind{
+		{"only sockets", syscall.SysProcAttr{Credential: nobody}, false},
+		{"CAP_NET_RAW", syscall.SysProcAttr{Credential: nobody, AmbientCaps: []uintptr{unix.CAP_NET_RAW}}, true},
+		{"CAP_NET_ADMIN too", syscall.SysProcAttr{Credential: nobody, AmbientCaps: []uintptr{unix.CAP_NET_RAW, unix.CAP_NET_ADMIN}}, true},
+		{"own user namespace", syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root,
+			Credential: &syscall.Credential{NoSetGroups: true}}, false},
+	}
+}
+
+// shooter starts a program in the pod, and returns what has it fire.
+func (r *gallery) shooter(t *testing.T, a shooterKind) (fire func(shot) string) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env, cmd.SysProcAttr, cmd.Stderr = append(os.Environ(), shooterEnv+"=1"), &a.attr, os.Stderr
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, r.other.Do(cmd.Start)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Error(err)
+		}
+	})
+	answers := bufio.NewReader(out)
+	return func(s shot) string {
+		text, err := json.Marshal(s)
+		if err == nil {
+			_, err = in.Write(append(text, '\n'))
+		}
+		answer, err2 := answers.ReadString('\n')
+		if err := errors.Join(err, err2); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		return strings.TrimSpace(answer)
+	}
+}
+
+// newRange starts the nodes, and opens a box at each place.
+func newRange(t *testing.T) *gallery {
+	t.Helper()
+	r := &gallery{egressScene: newEgress(t, mode{"single process", func(ipam, ptp map[string]any) {
+		withServices(ipam, ptp)
+		ptp["egress"], ptp["blockInstanceMetadata"] = wayOut, true
+	}, dual})}
+	vpc, err := nl.Open("vpc", strings.TrimSuffix(r.Internet.Path, "internet")+"vpc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { vpc.Close() })
+	// Pods send no IPv6 by the veth but to hostCidrs. A process with CAP_NET_ADMIN has added this route.
+	anyway := nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: r.node(paths.IPv6), Dev: "eth1", Metric: 5000}
+	if err := (nl.Wiring{{NS: r.other.NS, Object: anyway}}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	metadata6 := netip.MustParsePrefix("fd00:ec2::254/128")
+	if err := (nl.Addr{Prefix: metadata6, Dev: "lo", NoDAD: true}).Add(vpc); err != nil {
+		t.Fatal(err)
+	}
+	far := r.Nodes[1]
+	for _, p := range []struct {
+		name   string
+		ns     *nl.NS
+		v4, v6 netip.Addr
+	}{
+		{metadataBox, vpc, netip.MustParseAddr("169.254.169.254"), metadata6.Addr()},
+		{hostBox, far.NS, far.Addr(), far.Addr6()},
+		{nodeBox, r.Nodes[0].NS, r.node(paths.IPv4), r.node(paths.IPv6)},
+		{podBox, r.cousin().NS, r.cousin().Addr(paths.IPv4), r.cousin().Addr(paths.IPv6)},
+		{internetBox, r.Internet.NS, vpcsim.InternetAddr, vpcsim.InternetAddr6},
+	} {
+		b := box{p.name, map[paths.Family]*net.UDPConn{}, map[paths.Family]netip.Addr{paths.IPv4: p.v4, paths.IPv6: p.v6}}
+		for f, network := range map[paths.Family]string{paths.IPv4: "udp4", paths.IPv6: "udp6"} {
+			if err := p.ns.Do(func() (err error) { b.conns[f], err = net.ListenUDP(network, &net.UDPAddr{Port: 9}); return err }); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { b.conns[f].Close() })
+		}
+		r.boxes = append(r.boxes, b)
+	}
+	return r
+}
+
+// arrived lists the successes since the last call. The node sends a datagram to each box, and what was sent before has arrived by then,
+// or never will.
+func (r *gallery) arrived(t *testing.T, w way, f paths.Family) (got []string) {
+	t.Helper()
+	for _, b := range r.boxes {
+		err := r.Nodes[0].Do(func() error {
+			c, err := net.Dial("udp", netip.AddrPortFrom(b.addr[f], 9).String())
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			_, err = c.Write([]byte("sentinel"))
+			return err
+		})
+		if err != nil {
+			t.Fatalf("%s: %v", b.name, err)
+		}
+		text := make([]byte, 2000)
+		for {
+			b.conns[f].SetReadDeadline(time.Now().Add(time.Minute))
+			n, from, err := b.conns[f].ReadFromUDPAddrPort(text)
+			if err != nil {
+				t.Fatalf("%s by %v: %v", b.name, f, err)
+			}
+			if string(text[:n]) == "sentinel" {
+				break
+			}
+			if from := from.Addr().Unmap(); w.seen == nil || w.seen(r, f, from) {
+				got = append(got, b.name+" from "+from.String()+", "+strconv.Quote(string(text[:n])))
+			}
+		}
+	}
+	return got
+}

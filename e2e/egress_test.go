@@ -1,0 +1,516 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// wayOut gives the pods of two namespaces a way to the whole internet by the pods of another. The routers' subnets have a NAT
+// gateway.
+var wayOut = map[string]any{"partner": map[string]any{
+	"gateways":     []string{"172.20.0.24", "fd00:20::24"}, // of the Service egress of package kubeproxy
+	"destinations": []string{"0.0.0.0/0", "::/0"},
+	"except":       []string{"2001:db8::/32"}, // the VPCs' IPv6
+	"namespaces":   []string{"payments", "cousins"},
+	"routers":      []string{"egress"},
+	"clients":      []string{"10.0.0.0/8", "100.64.0.0/10", "2001:db8::/32"},
+}}
+
+// egressModes are the single process, and the plugin as a program that is chained behind three.
+var egressModes = []mode{
+	{"single process", func(ipam, ptp map[string]any) {
+		withServices(ipam, ptp)
+		ptp["egress"] = wayOut
+	}, dual},
+	{"chained", withServices, dual},
+}
+
+// TestEgress tries clients and routers: what clients reach by routers, and that all other paths are as before. kube-proxy has both
+// of its modes.
+func TestEgress(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
+	m := &matrix{counts: map[cell]string{}}
+	for i, mode := range egressModes {
+		t.Run(mode.name, func(t *testing.T) {
+			e := newEgress(t, mode)
+			if i > 0 {
+				e.withoutAnswers(t)
+			}
+			for _, proxy := range proxiesOf(i) {
+				t.Run(string(proxy), func(t *testing.T) {
+					column := string(proxy) + ", " + mode.name
+					m.columns = append(m.columns, column)
+					serve(t, e.Scene, proxy)
+					e.tryAll(t, m, column)
+					e.clean(t)
+				})
+			}
+			dropless(t, e.Scene)
+			if i == 0 {
+				e.seen(t)
+				e.refuses(t)
+				e.manyClients(t)
+				e.withoutRouters(t)
+			}
+		})
+	}
+	rows := append(paths.WithoutEgress(), paths.Egress...)
+	for _, svc := range paths.Services {
+		rows = append(rows, svc.Path)
+	}
+	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
+}
+
+// An egressScene has two clients on the first node, on two ENIs, and a router on the ENI of the first client. Another pod there is
+// no client. The second node has the other router.
+type egressScene struct {
+	*paths.Scene
+	config string // the path of the conflist
+
+	client, router, other, remote *paths.Pod
+}
+
+func newEgress(t *testing.T, m mode) *egressScene {
+	t.Helper()
+	m.NAT = true // by the ENIs: that is how the routers leave
+	conflist, err := m.conflist()
+	if err == nil && m.name == "chained" {
+		conflist, err = chainedEgress(conflist)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := m.open(t, conflist)
+	answering(t, s, []placed{{0, "payments", "client"}, {0, "egress", "router"}, {0, "default", "other"}, {0, "cousins", "cousin"},
+		{1, "egress", "remoterouter"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}})
+	e := &egressScene{Scene: s, config: filepath.Join(t.TempDir(), "10.conflist")}
+	e.client, e.router, e.other, e.remote = s.Nodes[0].Pods[0], s.Nodes[0].Pods[1], s.Nodes[0].Pods[2], s.Nodes[1].Pods[0]
+	if err := os.WriteFile(e.config, conflist, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// A placed is a pod to be: its node, its namespace and its name.
+type placed struct {
+	node             int
+	kubernetes, name string
+}
+
+// answering adds pods, which answer to all, also as DNS servers.
+func answering(t *testing.T, s *paths.Scene, all []placed) {
+	t.Helper()
+	for _, p := range all {
+		addPod(t, s.Nodes[p.node], p.kubernetes, p.name)
+	}
+	for _, n := range s.Nodes {
+		for _, p := range n.Pods {
+			if err := p.Answer(paths.DNS); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// chainedEgress is the list with the three plugins and egress instead of the one that is all of them.
+func chainedEgress(conflist []byte) ([]byte, error) {
+	var list map[string]any
+	if err := json.Unmarshal(conflist, &list); err != nil {
+		return nil, err
+	}
+	all := list["plugins"].([]any)[0].(map[string]any)
+	of := func(typ string) map[string]any {
+		one := map[string]any{}
+		for k, v := range all {
+			one[k] = v // each takes its own keys
+		}
+		one["type"] = "cni-ipvlan-vpc-k8s-" + typ
+		return one
+	}
+	list["plugins"] = []any{of("ipam"), of("ipvlan"), of("unnumbered-ptp"), map[string]any{"type": "cni-ipvlan-vpc-k8s-egress", "egress": wayOut}}
+	return json.Marshal(list)
+}
+
+// tryAll tries the paths by routers with all probes, and all other paths.
+func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
+	for _, f := range dual.Families {
+		for _, p := range paths.Egress {
+			m.note(t, cell{p.Name, f, column}, p.Try(e.Scene, f, paths.Probes))
+		}
+		for _, p := range paths.WithoutEgress() {
+			if p.In(f) {
+				m.note(t, cell{p.Name, f, column}, p.Try(e.Scene, f, paths.Quick))
+			}
+		}
+		for _, svc := range paths.Services {
+			if svc.In(f) {
+				m.note(t, cell{svc.Name, f, column}, svc.Try(e.Scene, f, svc.Probes))
+			}
+		}
+	}
+	seen, err := e.other.Call("tcp", netip.AddrPortFrom(vpcsim.InternetAddr, paths.Port))
+	if err != nil || seen.Addr() != e.Nodes[0].PublicIP() {
+		t.Errorf("the internet sees a pod that is no client as %v, want the node, %s; %v", seen, e.Nodes[0].PublicIP(), err)
+	}
+}
+
+// clean checks that all is right for doctor, which asks the routers of the node's clients for an answer, and for the plugins'
+// CHECK.
+func (e *egressScene) clean(t *testing.T) {
+	t.Helper()
+	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config); !strings.HasPrefix(out, "nothing is wrong") {
+		t.Errorf("doctor reports: %s", out)
+	}
+	for _, n := range e.Nodes {
+		for _, p := range n.Pods {
+			if err := n.Check(t.Context(), p); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// tool runs the tool on a node.
+func (e *egressScene) tool(t *testing.T, node int, args ...string) string {
+	t.Helper()
+	n := e.Nodes[node]
+	c := exec.Command(filepath.Join(programs(t), "cni-ipvlan-vpc-k8s-tool"), args...)
+	c.Env = append(os.Environ(), n.Env()...)
+	var out []byte
+	err := n.Do(func() (err error) {
+		out, err = c.CombinedOutput()
+		return err
+	})
+	if _, exited := errors.AsType[*exec.ExitError](err); err != nil && !exited {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// seen checks what the tool shows: the clients and the router of all nodes, whose namespaces this kernel has.
+func (e *egressScene) seen(t *testing.T) {
+	var answer struct {
+		Rule struct{ Port int }
+		Pods []struct {
+			Role, Pod      string
+			IP             netip.Addr
+			Sent, Received int
+		}
+	}
+	if err := json.Unmarshal([]byte(e.tool(t, 0, "egress", "--config="+e.config, "--output=json")), &answer); err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]bool{}
+	for _, p := range answer.Pods {
+		if p.Sent > 0 && p.Received > 0 {
+			found[p.Role+" "+p.Pod] = true
+		}
+	}
+	for _, want := range []string{"client payments/client", "client cousins/cousin", "router egress/router"} {
+		if !found[want] {
+			t.Errorf("cni-tool egress does not show %s with packets: %+v", want, answer)
+		}
+	}
+	if answer.Rule.Port != egress.DefaultPort {
+		t.Errorf("the rule for security groups is %+v", answer.Rule)
+	}
+	if out := e.tool(t, 0, "metrics", "--config="+e.config); !strings.Contains(out, `cni_ipvlan_vpc_egress_refused_packets{role="client"} 0`) {
+		t.Errorf("metrics have not what was refused: %s", out)
+	}
+}
+
+// inner is a datagram of 10 bytes as it is inside of a tunnel, to a port where pods answer.
+func inner(from, to netip.Addr) []byte {
+	const payload = 10
+	b := make([]byte, 28+payload)
+	b[0], b[8], b[9] = 0x45, 64, 17 // RFC 791: IHL, time to live, UDP
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)))
+	copy(b[12:], from.AsSlice())
+	copy(b[16:], to.AsSlice())
+	binary.BigEndian.PutUint16(b[10:], sum(b[:20]))
+	binary.BigEndian.PutUint16(b[20:], 40000)
+	binary.BigEndian.PutUint16(b[22:], paths.Port)
+	binary.BigEndian.PutUint16(b[24:], 8+payload) // RFC 768: no checksum
+	return b
+}
+
+// send sends packets into the tunnel of a pod, from a node of the VPC.
+func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
+	t.Helper()
+	err := e.Nodes[1].Do(func() error {
+		c, err := net.Dial("udp", netip.AddrPortFrom(to.Addr(paths.IPv4), egress.DefaultPort).String())
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		for _, p := range packets {
+			if _, err := c.Write(p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// refuses checks that nobody calls a client through its tunnel, and that a router takes packets of clients only, and none for
+// itself.
+func (e *egressScene) refuses(t *testing.T) {
+	const nobody = "203.0.113.77"
+	node := e.Nodes[0].Addr()
+	for name, call := range map[string]struct {
+		pod      *paths.Pod
+		from, to netip.Addr
+	}{
+		"a call of a client":             {e.client, vpcsim.InternetAddr, e.client.Addr(paths.IPv4)},
+		"a call of a router":             {e.router, e.client.Addr(paths.IPv4), e.router.Addr(paths.IPv4)},
+		"a packet of whoever to outside": {e.router, netip.MustParseAddr(nobody), vpcsim.InternetAddr},
+		"a call of the metadata service": {e.router, e.client.Addr(paths.IPv4), netip.MustParseAddr("169.254.169.254")},
+		"a call of the router's node":    {e.router, e.client.Addr(paths.IPv4), node},
+		"a call of a Service":            {e.router, e.client.Addr(paths.IPv4), netip.MustParseAddr("172.20.0.10")},
+		"a call of another pod":          {e.router, e.client.Addr(paths.IPv4), e.other.Addr(paths.IPv4)},
+	} {
+		before := e.state(t, call.pod)
+		e.send(t, call.pod, inner(call.from, call.to))
+		await(t, name+" is refused", func() bool { return e.state(t, call.pod).Refused > before.Refused })
+		if now := e.state(t, call.pod); now.Forwarded > before.Forwarded {
+			t.Errorf("%s was forwarded", name)
+		}
+	}
+	e.othersErrors(t)
+	dropless(t, e.Scene)
+}
+
+// othersErrors has somebody lower the path MTU of a client's connection outside the tunnel, by an error that comes out of it.
+func (e *egressScene) othersErrors(t *testing.T) {
+	t.Helper()
+	to := netip.AddrPortFrom(e.remote.Addr(paths.IPv4), paths.Port)
+	before := e.state(t, e.client)
+	if _, err := e.client.Call("udp", to); err != nil {
+		t.Fatal(err)
+	}
+	var c *net.UDPConn
+	err := e.client.Do(func() (err error) {
+		c, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write(make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	about := inner(e.client.Addr(paths.IPv4), to.Addr())[:28]
+	binary.BigEndian.PutUint16(about[20:], uint16(c.LocalAddr().(*net.UDPAddr).Port))
+	e.send(t, e.client, fragmentationNeeded(e.router.Addr(paths.IPv4), e.client.Addr(paths.IPv4), 600, about))
+	await(t, "an error about a connection outside the tunnel is refused", func() bool { return e.state(t, e.client).Refused > before.Refused })
+	if mtu, _, err := e.client.PathMTU(to); err != nil || mtu < 1500 {
+		t.Errorf("the path MTU of a connection outside the tunnel is %d; %v", mtu, err)
+	}
+}
+
+// fragmentationNeeded is an ICMP error about a packet, as it is inside of a tunnel: RFC 792, RFC 1191.
+func fragmentationNeeded(from, to netip.Addr, mtu uint16, about []byte) []byte {
+	b := inner(from, to)[:20]
+	b[9] = 1
+	icmp := append([]byte{3, 4, 0, 0, 0, 0, byte(mtu >> 8), byte(mtu)}, about...)
+	binary.BigEndian.PutUint16(icmp[2:], sum(icmp))
+	binary.BigEndian.PutUint16(b[2:], uint16(len(b)+len(icmp)))
+	b[10], b[11] = 0, 0
+	binary.BigEndian.PutUint16(b[10:], sum(b))
+	return append(b, icmp...)
+}
+
+// sum is the checksum of RFC 1071, of an even number of bytes.
+func sum(b []byte) uint16 {
+	var s uint32
+	for i := 0; i < len(b); i += 2 {
+		s += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	s = s>>16 + s&0xffff
+	return ^uint16(s + s>>16)
+}
+
+// await waits until something is so.
+func await(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (e *egressScene) state(t *testing.T, p *paths.Pod) egress.State {
+	t.Helper()
+	s, err := egress.Read(p.NS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// manyClients has 200 addresses of the VPC use one router. It answers each by its one link, and has no other for them.
+func (e *egressScene) manyClients(t *testing.T) {
+	const clients = 200
+	links, err := e.router.NS.Links()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drops, err := e.Drops()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := e.state(t, e.router).Sent
+	var packets [][]byte
+	for i, a := 0, netip.MustParseAddr("100.64.200.1"); i < clients; i, a = i+1, a.Next() {
+		packets = append(packets, inner(a, vpcsim.InternetAddr))
+	}
+	e.send(t, e.router, packets...)
+	await(t, "each client has an answer", func() bool { return e.state(t, e.router).Sent >= sent+clients })
+	await(t, "the answers leave for the clients", func() bool {
+		now, err := e.Drops()
+		return err == nil && now.Nobody >= drops.Nobody+clients // these addresses are nobody's
+	})
+	if now, err := e.router.NS.Links(); err != nil || len(now) != len(links) {
+		t.Errorf("the router has %d links with %d clients, and had %d; %v", len(now), clients, len(links), err)
+	}
+}
+
+// withoutAnswers has doctor look at a router whose clients call somebody who does not answer. Then somebody answers: the Service
+// may lead all clients to the other router, and doctor would report this one again.
+func (e *egressScene) withoutAnswers(t *testing.T) {
+	var packets [][]byte
+	for range 30 {
+		packets = append(packets, inner(e.client.Addr(paths.IPv4), vpcsim.InternetAddr.Next()))
+	}
+	e.send(t, e.router, packets...)
+	await(t, "the router has forwarded them", func() bool { return e.state(t, e.router).Forwarded == 30 })
+	e.reports(t, e.config, "router egress/router: it has forwarded 30 packets of clients, and nobody has answered")
+	e.send(t, e.router, inner(e.client.Addr(paths.IPv4), vpcsim.InternetAddr))
+	await(t, "the router has an answer", func() bool { return e.state(t, e.router).Answered > 0 })
+}
+
+// withoutRouters has doctor look when kube-proxy does not know the Service, and when the Service has no endpoint.
+func (e *egressScene) withoutRouters(t *testing.T) {
+	e.reports(t, e.config, "client payments/client: no router behind 172.20.0.24 answers, so it does not reach 0.0.0.0/0")
+	stop, err := e.Serve(kubeproxy.NFTables)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(e.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	empty := filepath.Join(t.TempDir(), "10.conflist") // with the Service empty of package kubeproxy
+	other := strings.NewReplacer("172.20.0.24", "172.20.0.23", "fd00:20::24", "fd00:20::23", `"egress":`, `"egressPort":80,"egress":`).Replace(string(text))
+	if err := os.WriteFile(empty, []byte(other), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, gw := range []string{"172.20.0.23", "fd00:20::23"} {
+		e.reports(t, empty, "egress partner, gateway "+gw+": UDP port 80 is refused: the Service has no endpoint")
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// reports wants doctor to report a text on the first node.
+func (e *egressScene) reports(t *testing.T, config, want string) {
+	t.Helper()
+	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+config); !strings.Contains(out, want) {
+		t.Errorf("doctor reports %s, want %q", out, want)
+	}
+}
+
+// TestRouterCallsSibling: a router calls a Service whose backend is beside it on its ENI. Packets go there without the VPC, which
+// need not send back what comes from the same ENI.
+func TestRouterCallsSibling(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
+	m := egressModes[0]
+	m.NAT = true
+	conflist, err := m.conflist()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := m.open(t, conflist)
+	answering(t, s, []placed{{0, "egress", "router"}, {0, "default", "sibling"}, {0, "cousins", "cousin"},
+		{1, "default", "remote"}, {1, "default", "remotesibling"}, {1, "cousins", "remotecousin"}})
+	noWayBack(t)
+	serve(t, s, kubeproxy.NFTables)
+	const path = "pod to a Service on its ENI"
+	i := slices.IndexFunc(paths.Services, func(svc paths.Service) bool { return svc.Name == path })
+	for _, f := range dual.Families {
+		if r := paths.Services[i].Try(s, f, paths.Services[i].Probes[:1]); r.Err != nil {
+			t.Errorf("%s, %v: %v", path, f, r.Err)
+		}
+	}
+}
+
+// TestEgressToOwnVPC: the VPC is a destination, so the routers and the backends of Services are, too. The service loop masquerade
+// forwards packets for them in the client's pod. These do not enter the tunnel. The loop redirect sends them out by the VPC's router,
+// and asks nobody for the MAC address of the gateway. Only a test's VPC would answer.
+func TestEgressToOwnVPC(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
+	for _, loop := range []string{redirect, "masquerade"} {
+		e := newEgress(t, mode{loop, func(ipam, ptp map[string]any) {
+			loopBy(loop)(ipam, ptp)
+			partner := maps.Clone(wayOut["partner"].(map[string]any))
+			partner["destinations"] = []string{"0.0.0.0/0", "100.64.0.0/16", "::/0", "2001:db8:0:100::/56"}
+			ptp["egress"] = map[string]any{"partner": partner}
+		}, dual})
+		serve(t, e.Scene, kubeproxy.NFTables)
+		const service = "pod of the other ENI to a Service on another node"
+		i := slices.IndexFunc(paths.Services, func(svc paths.Service) bool { return svc.Name == service })
+		for _, p := range slices.Concat(paths.Egress, []paths.Path{paths.Services[i].Path}) {
+			for _, f := range dual.Families {
+				if r := p.Try(e.Scene, f, paths.Quick); r.Err != nil {
+					t.Errorf("%s: %s, %v: %v", loop, p.Name, f, r.Err)
+				}
+			}
+		}
+		for _, p := range e.Nodes[0].Pods {
+			asked, err := exec.Command("nsenter", "--net="+p.Path, "ip", "neigh", "show", "dev", "eth0").CombinedOutput()
+			if err != nil || strings.Contains(string(asked), "fd00:20::24") {
+				t.Errorf("%s: neighbours of %s: %s%v", loop, p.Name, asked, err)
+			}
+		}
+	}
+}
+
+// noWayBack has the VPC drop what would leave to the ENI that it came from.
+func noWayBack(t *testing.T) {
+	t.Helper()
+	all, err := filepath.Glob("/run/netns/*-vpc")
+	if err != nil || len(all) != 1 {
+		t.Fatalf("the VPC is one of %v, %v", all, err)
+	}
+	out, err := exec.Command("nsenter", "--net="+all[0], "sh", "-ec", `nft "add table inet back; add chain inet back forward { type filter hook forward priority 0; }"
+		ip -br link | while read l rest; do l=${l%@*}; nft add rule inet back forward iifname $l oifname $l drop; done`).CombinedOutput()
+	if err != nil {
+		t.Fatal(err, string(out))
+	}
+}

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+)
+
+// metaConflist is our chain followed by the reference plugins that support it. Two do not:
+// bandwidth needs a veth as the pod's interface, and sbr removes the default route from
+// ours.
+//
+// The hostPort must be one of nodePorts. Otherwise the pod's rule on the node sends answers
+// to other hosts back into the pod. The mark of portmap's iptables backend must not be our
+// bit. It marks packets of other pods of the subnet, which would then not be sent back into
+// these pods.
+const metaConflist = `{"cniVersion": "1.1.0", "name": "meta", "plugins": [
+	{"type": "cni-ipvlan-vpc-k8s-ipam", "interfaceIndex": 1, "secGroupIds": [], "subnetTags": {"kubernetes_kubelet": "true"}, "reuseIPWait": 0},
+	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
+	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true},
+	{"type": "tuning", "sysctl": {"net.ipv4.tcp_keepalive_time": "600"}, "mtu": 1400},
+	{"type": "portmap", %s, "capabilities": {"portMappings": true}},
+	{"type": "firewall", "backend": "iptables"}]}`
+
+// TestMetaPlugins tests the life of a pod that ends with DEL, and of another that ends
+// without one.
+func TestMetaPlugins(t *testing.T) {
+	nltest.Need(t, "root", "ipvlan", "nftables", "iptables")
+	for i, keys := range []string{`"backend": "nftables"`, `"backend": "iptables", "markMasqBit": 12`} {
+		for _, form := range formsOf(i) {
+			t.Run(keys+" "+form.name, func(t *testing.T) {
+				list, err := libcni.ConfListFromBytes(form.of(fmt.Appendf(nil, metaConflist, keys)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				testMetaPlugins(t, list)
+			})
+		}
+	}
+}
+
+func testMetaPlugins(t *testing.T, list *libcni.NetworkConfigList) {
+	w := testWorld(t)
+	do := func(verb, pod string) {
+		t.Helper()
+		if _, err := w.call(list, verb, pod); err != nil {
+			t.Fatalf("%s %s: %v", verb, pod, err)
+		}
+	}
+	do("STATUS", "pod")
+	if err := w.newPod("sibling"); err != nil {
+		t.Fatal(err)
+	}
+	do("ADD", "sibling")
+	const port, hostPort = 8080, 30080
+	w.capabilities = map[string]any{"portMappings": []map[string]any{{"hostPort": hostPort, "containerPort": port, "protocol": "tcp"}}}
+	add := func(callers ...string) {
+		t.Helper()
+		if err := w.newPod("pod"); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.pods["pod"].Answer(port); err != nil {
+			t.Fatal(err)
+		}
+		result, err := w.call(list, "ADD", "pod")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.works(t, must(types100.NewResultFromResult(result)), hostPort, callers)
+	}
+	add("sibling", "pod")
+	do("CHECK", "pod")
+	do("GC", "pod")
+	do("CHECK", "pod")
+	do("DEL", "pod")
+	do("DEL", "pod")
+	after := w.rules(t)
+	if err := w.removePod("pod"); err != nil {
+		t.Fatal(err)
+	}
+	add("pod") // GC has deleted the other pod
+	do("GC", "another")
+	if d := cmp.Diff(after, w.rules(t)); d != "" {
+		t.Errorf("what is on the node when the second pod has gone; -want +got\n%s", d)
+	}
+}
+
+// works checks the effect of each plugin on a pod, and calls its hostPort from other pods.
+func (w *world) works(t *testing.T, result *types100.Result, hostPort uint16, callers []string) {
+	t.Helper()
+	addr, _ := netip.AddrFromSlice(result.IPs[0].Address.IP)
+	if err := w.host.Ping(addr.Unmap()); err != nil {
+		t.Error(err)
+	}
+	to := netip.AddrPortFrom(w.node.Addr(), hostPort)
+	if seen, err := w.host.Call("tcp", to); err != nil || seen.Addr() != w.node.Addr() {
+		t.Errorf("portmap: who calls %s is seen as %v, want the node, %s; %v", to, seen, w.node.Addr(), err)
+	}
+	for _, name := range callers {
+		if _, err := w.pods[name].Call("tcp", to); err != nil {
+			t.Errorf("portmap: %s calls %s: %v", name, to, err)
+		}
+	}
+	pod := w.pods["pod"]
+	if v, err := pod.Sysctl("net/ipv4/tcp_keepalive_time"); err != nil || v != "600" {
+		t.Errorf("tuning: the sysctl is %s, %v", v, err)
+	}
+	if l, err := pod.LinkByName("eth0"); err != nil || l.MTU != 1400 {
+		t.Errorf("tuning: the MTU is %d, %v", l.MTU, err)
+	}
+	accept := "-A CNI-FORWARD -d " + addr.Unmap().String() + "/32 "
+	if rules := w.rules(t); !slices.ContainsFunc(rules, func(s string) bool { return strings.HasPrefix(s, accept) }) {
+		t.Errorf("firewall: no rule %s... among\n%s", accept, strings.Join(rules, "\n"))
+	}
+}
+
+// rules returns the node's links, routes and rules, and those of iptables.
+func (w *world) rules(t *testing.T) []string {
+	t.Helper()
+	all := strings.Split(nltest.Dump(t, w.node.NS), "\n")
+	for _, table := range []string{"nat", "filter"} {
+		if err := w.node.Do(func() error {
+			out, err := exec.Command("iptables", "-w", "-t", table, "-S").Output()
+			all = append(all, strings.Split(string(out), "\n")...)
+			return err
+		}); err != nil {
+			t.Fatalf("iptables: %v", err)
+		}
+	}
+	return all
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package e2e
+
+import (
+	"cmp"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+const runbookPage = "docs/operations.md"
+
+// TestRunbook checks that the programs can write each error that docs/operations.md quotes, so that an operator finds
+// the words of a pod's event there. "…" in a quotation stands for a part that varies. Each part between two colons is
+// an error of its own.
+func TestRunbook(t *testing.T) {
+	page, err := os.ReadFile(runbookPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := ourSource(t)
+	quoted := regexp.MustCompile(`(?m)^\*\*Pods do not start: "(.*)"\*\*$`).FindAllSubmatch(page, -1)
+	if len(quoted) < 5 {
+		t.Fatalf("%d errors are quoted", len(quoted))
+	}
+	for _, q := range quoted {
+		for _, part := range regexp.MustCompile("…|: |cni-ipvlan-vpc-k8s-ipam").Split(string(q[1]), -1) {
+			if part = strings.Trim(part, " :,"); part != "" && !strings.Contains(source, part) {
+				t.Errorf("docs/operations.md quotes %q, and no program writes %q", q[1], part)
+			}
+		}
+	}
+}
+
+// runbookCommand matches a command of the page: in a line of its own, or in quotes.
+var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd) [^`]*)`")
+
+// runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the state that the
+// entry is about. The commands of an entry are in these files.
+var runbookStates = map[string][]string{
+	"## Look at a node":                                             {"e2e/sim_test.go", "tool/testdata/limits.txtar"},
+	"## Who had this address?":                                      {"tool/testdata/whois.txtar"},
+	"## Upgrade from the original":                                  {"tool/testdata/doctor.txtar", "tool/testdata/repair.txtar", "tool/testdata/iam_policy.txtar"},
+	"## Upgrade between versions":                                   {"tool/testdata/repair.txtar"},
+	"## From three plugins to one":                                  {"tool/testdata/validate.txtar"},
+	"## Migrate from amazon-vpc-cni-k8s":                            {"tool/testdata/doctor_node.txtar"},
+	"## Runbook":                                                    {"e2e/faults_table_test.go"},
+	`**Pods do not start: "no address is free`:                      {"tool/testdata/subnets.txtar"},
+	`**Pods do not start: "no subnet for a new ENI`:                 {"tool/testdata/doctor_subnets.txtar"},
+	`**Pods do not start: "instance is full`:                        {"tool/testdata/others.txtar"},
+	`**Pods do not start: "… EC2 throttles`:                         {"tool/testdata/launch_template.txtar"},
+	`**Pods do not start: "this node cannot reach the EC2 endpoint`: {"tool/testdata/doctor_endpoint.txtar"},
+	`**Pods do not start: "… UnauthorizedOperation`:                 {"tool/testdata/doctor_iam.txtar"},
+	`**Pods do not start: "cni-ipvlan-vpc-k8s-ipam is in none`:      {"e2e/faults_table_test.go"},
+	`**Pods do not start: "… address already in use"`:               {"tool/testdata/status_diff.txtar"},
+	"**A running pod has lost its network**":                        {"tool/testdata/status_diff.txtar", "e2e/faults_table_test.go"},
+	"**Pods that started before a new CIDR":                         {"tool/testdata/vpccidr.txtar", "tool/testdata/vpcpeercidr.txtar"},
+	`**"eni-… is passed over`:                                       {"e2e/faults_table_test.go", "e2e/faults_test.go"},
+	"**Clients of an egress reach nothing**":                        {"e2e/egress_test.go", "tool/testdata/egress.txtar"},
+	"**Connections that were idle":                                  {"tool/testdata/doctor_tracking.txtar"},
+	"**All pods of a node have lost Services":                       {"e2e/faults_table_test.go", "e2e/faults_test.go"},
+	"**A node and its pods do not reach":                            {"e2e/faults_table_test.go", "tool/testdata/doctor_node.txtar"},
+	"**A node does not reach a pod any more":                        {"e2e/faults_table_test.go"},
+	"**A pod reaches the VPC":                                       {"e2e/faults_table_test.go"},
+	"### What repair knows of a pod":                                {"e2e/sim_test.go"},
+	`**"neighbour: arp_cache`:                                       {"tool/testdata/doctor_node.txtar"},
+	`**"detach eni-…`:                                               {"tool/testdata/doctor_iam.txtar"},
+	"**ENIs that nobody uses**":                                     {"tool/testdata/eni_gc.txtar"},
+	"### The firewall restarts":                                     {"tool/testdata/repair.txtar", "e2e/faults_table_test.go"},
+	"### The firewall drops":                                        {"nl/dropping_test.go", "e2e/faults_table_test.go"},
+	"## Metrics":                                                    {"tool/testdata/metrics.txtar"},
+}
+
+// runOtherwise are commands of the page that tests have in other words.
+var runOtherwise = map[string]string{
+	"cni-tool doctor --check egress":   `"doctor", "--check=egress"`,
+	"cni-tool doctor --fix":            `"cni-tool doctor --fix`,
+	"cni-tool metrics --file":          "cni-tool metrics --file textfile/cni.prom",
+	"cni-tool validate FILE":           "cni-tool validate good/10-pods.conflist",
+	"ip link del":                      "ip link del $(veth)",
+	"ip link set vethd6a04bff483 down": "ip link set $(veth) down",
+	"ip link show group 72":            "ip -o link show group 72",
+	"iptables -I DOCKER-USER":          "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
+}
+
+// runByNobody are commands of the page that no test runs, and why.
+var runByNobody = map[string]string{
+	"kubectl describe pod":             "it needs a cluster, and changes nothing",
+	"journalctl -u cni-gc -u cni-warm": "it needs systemd as process 1, and changes nothing",
+	"systemctl ":                       "it needs systemd as process 1, where packaging's tests start these units by others",
+	"firewall-cmd":                     "the page says so: from its manual, not tried",
+	"iptables-legacy -S FORWARD":       "it changes nothing, and doctor's transcript has the note that names it",
+	"aws ec2 modify-":                  "no test has this program; the calls are of EC2's reference",
+	"for id in $(crictl":               "it needs crictl, and the original plugin",
+	"cni-tool completion":              "gone, as the page says",
+	"cni-tool man":                     "gone, as the page says",
+}
+
+// asOperators matches the tool in a transcript, with what names files and programs that an operator has in their usual places.
+var asOperators = regexp.MustCompile(`cni-ipvlan-vpc-k8s-tool( [a-z-]+)?(?: --(?:config|root|bin-dir)[ =]\S*)*`)
+
+// TestRunbookCommands checks that a test runs each command of docs/operations.md in the state that its entry is about.
+func TestRunbookCommands(t *testing.T) {
+	count := map[string]int{}
+	for heading, entry := range runbookEntries(t) {
+		ran := ""
+		for _, file := range stateOf(heading) {
+			ran += asOperators.ReplaceAllString(read(t, file), "cni-tool$1")
+		}
+		for _, m := range runbookCommand.FindAllStringSubmatch(entry, -1) {
+			command := strings.TrimSpace(m[1] + m[2])
+			switch {
+			case byPrefix(runByNobody, command) != "":
+				count["excused"]++
+			case strings.Contains(ran, cmp.Or(byPrefix(runOtherwise, command), command)):
+				count["run"]++
+			default:
+				t.Errorf("%s, %s: no test of %v runs %q", runbookPage, heading, stateOf(heading), command)
+			}
+		}
+	}
+	t.Log("commands:", count)
+	if count["run"] < 60 {
+		t.Errorf("only %v", count)
+	}
+}
+
+// runbookEntries are the parts of the page by what they begin with: a heading, or a symptom in bold.
+func runbookEntries(t *testing.T) map[string]string {
+	t.Helper()
+	entries, heading := map[string]string{}, ""
+	for line := range strings.Lines(read(t, runbookPage)) {
+		if strings.HasPrefix(line, "##") || strings.HasPrefix(line, "**") && strings.HasSuffix(line, "**\n") {
+			heading = line
+		}
+		entries[heading] += line
+	}
+	return entries
+}
+
+func stateOf(heading string) []string {
+	for begin, files := range runbookStates {
+		if strings.HasPrefix(heading, begin) {
+			return files
+		}
+	}
+	return nil
+}
+
+func byPrefix(table map[string]string, command string) string {
+	for begin, value := range table {
+		if strings.HasPrefix(command, begin) {
+			return value
+		}
+	}
+	return ""
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// ourSource returns the source of everything that can make an ADD fail.
+func ourSource(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, dir := range []string{"aws", "ipam", "plugin"} {
+		err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(p) != ".go" || strings.HasSuffix(p, "_test.go") || strings.Contains(p, "sim") {
+				return err
+			}
+			b, err := os.ReadFile(p)
+			all.Write(b)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	all.WriteString(syscall.EADDRINUSE.Error()) // the kernel's error for ipvlan
+	return all.String()
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/bench/table"
+)
+
+// worse is how much worse than the baseline a figure may be. Counts of instructions repeat within three percent.
+const worse = 1.10
+
+// figures are the columns that are compared with the baseline.
+var figures = []string{"ADD p50", "DEL p50", "CPU ADD+DEL"}
+
+// A baseline is the table of an earlier run; nil if there is none.
+type baseline table.Table
+
+func readBaseline(file string) (baseline, error) {
+	if file == "" {
+		return nil, nil
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	t := table.Parse(string(b))
+	if len(t) < 2 {
+		return nil, fmt.Errorf("%s: there is no table", file)
+	}
+	return baseline(t), nil
+}
+
+// compare fails if a figure of our chain is worse than it was.
+func (b baseline) compare(now table.Table) error {
+	if b == nil {
+		return nil
+	}
+	var errs []error
+	for _, row := range now[1:] {
+		if row[0] != ours {
+			continue
+		}
+		for _, figure := range figures {
+			errs = append(errs, b.compareFigure(row[1], figure, now.Number(figure, ours, row[1])))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (b baseline) compareFigure(c, figure string, now float64) error {
+	was := table.Table(b).Number(figure, ours, c)
+	if was == 0 {
+		return fmt.Errorf("%s is not in the baseline (c=%s)", figure, c)
+	}
+	if now <= was*worse {
+		return nil
+	}
+	return fmt.Errorf("%s is %v, and was %v: worse by %.0f %% (c=%s)", figure, now, was, 100*(now/was-1), c)
+}

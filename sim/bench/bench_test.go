@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/bench/table"
+)
+
+func TestBaseline(t *testing.T) {
+	row := func(add, del, cpu string) table.Table {
+		return table.Table{{"chain", "c", "ADD p50", "DEL p50", "CPU ADD+DEL"}, {reference, "1", "999", "999", "999"}, {ours, "1", add, del, cpu}}
+	}
+	file := filepath.Join(t.TempDir(), "baseline")
+	if err := os.WriteFile(file, []byte(row("1000", "2000", "3000").String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := readBaseline(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		now  table.Table
+		want string
+	}{
+		{"better", row("1", "2", "3"), ""},
+		{"10 % worse", row("1100", "2200", "3300"), ""},
+		{"two worse", row("1101", "2000", "4500"), "ADD p50 is 1101, and was 1000: worse by 10 % (c=1)\nCPU ADD+DEL is 4500, and was 3000: worse by 50 % (c=1)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			if err := b.compare(tt.now); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	ten := []time.Duration{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
+	for q, want := range map[float64]time.Duration{0: 0, 0.5: 5, 0.9: 9, 1: 10} {
+		if got := quantile(ten, q); got != want {
+			t.Errorf("quantile %v: got %d, want %d", q, got, want)
+		}
+	}
+}
+
+// TestMedian: the first collection of a node does more than the next ones. It changes neither the elapsed time of the upkeep nor its CPU.
+func TestMedian(t *testing.T) {
+	var runs []sample
+	for _, wall := range []time.Duration{6900, 1200, 1100, 1150, 1170} {
+		runs = append(runs, sample{cost: cost{wall, wall - 200}})
+	}
+	if got, want := median(runs), (cost{1170, 970}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// The benchmark must measure the shipped chains: their plugins are named, and libcni accepts them.
+func TestCandidates(t *testing.T) {
+	own, err := warm("../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chained, err := warm("../../conflist-examples/three-plugins.conflist", 1, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range candidates(own, chained, "/dir") {
+		l, err := libcni.NetworkConfFromBytes([]byte(c.conflist))
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		var types []string
+		for _, p := range l.Plugins {
+			types = append(types, p.Network.Type)
+		}
+		if c.name == ours && !cmp.Equal(types, c.needs[:1]) || c.name == three && !cmp.Equal(types, c.needs) {
+			t.Errorf("the shipped chain is %v, and bench looks for %v", types, c.needs)
+		}
+	}
+	for _, want := range []string{`"reuseIPWait":0`, `"ipBatchSize":0`, `"routeToVpcPeers":true`} {
+		if !strings.Contains(own, want) || !strings.Contains(chained, want) {
+			t.Errorf("%s is not in %s and %s", want, own, chained)
+		}
+	}
+}
+
+// TestBudgets: a packet above its budget fails the benchmark, and the error names it.
+func TestBudgets(t *testing.T) {
+	cost := map[string]time.Duration{bare: 1000, ours: 1015, loopless: 1003, routedVeth: 1400}
+	measured := func() *flows {
+		fs := &flows{budgets: budgets}
+		for name, d := range cost {
+			for _, r := range routes {
+				fs.all = append(fs.all, &flow{pair: &pair{layout: layout{name: name}}, route: r, load: loads[0], took: []time.Duration{2 * d, d / 2, d}})
+			}
+		}
+		return fs
+	}
+	if err := measured().kept(); err != nil {
+		t.Error(err)
+	}
+	cost[loopless] = 1030
+	want := "ours, serviceLoop none, pod, other node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020\n" +
+		"ours, serviceLoop none, pod, same node: a request costs 1.030 times that of ipvlan, bare; the budget is 1.020"
+	if err := measured().kept(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	cost[loopless], cost[routedVeth] = 1000, 1310
+	want = "ours, pod, other node: a request costs 0.775 times that of veth, routed; the budget is 0.769"
+	if err := measured().kept(); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	none := measured()
+	for _, f := range none.all {
+		f.took = nil
+	}
+	if none.kept() == nil {
+		t.Error("where nothing was counted all budgets are kept")
+	}
+}

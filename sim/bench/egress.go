@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// A host outside has two addresses. Pod a reaches the first one by the router b on the other node, and the second one by
+// the router c on its own node. The routers have a Service each, so that kube-proxy has no choice. The host is the
+// subnet's router itself: what is beyond costs all layouts the same, and would only dilute the ratios.
+var (
+	outside  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
+	gateways = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
+)
+
+// tunnelPort is egress.DefaultPort, and the port of Coil.
+const tunnelPort = 5555
+
+// The layouts of pods that reach the host outside.
+const (
+	masqueraded = "no egress: masquerade on the node"
+	tunnelled   = "egress, any number of clients"
+	coilOne     = "as Coil does it, 1 client"
+	coilMany    = "the same, 200 clients"
+	coilOneFlow = "the same, 1 client, its default port"
+)
+
+// All pods are connected by our plugins, and all nodes have kube-proxy and the node's way to the internet. So only the
+// tunnels differ.
+var egressLayouts = []layout{
+	{name: masqueraded, connect: chained(nil), finish: leaveByNode, service: true},
+	{name: tunnelled, connect: chained(wayOut), finish: leaveByNode, service: true, tunnel: func(*pair) error { return nil }},
+	{name: coilOne, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1, sport: "auto"}.add},
+	{name: coilMany, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 200, sport: "auto"}.add},
+	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1, sport: strconv.Itoa(tunnelPort)}.add},
+}
+
+// wayOut makes pod a a client of two egresses, and the others their routers. The Kubernetes namespaces have the names of
+// the pods.
+var wayOut = map[string]any{"egress": map[string]any{
+	"other": map[string]any{"gateways": gateways[:1], "destinations": outside[:1], "namespaces": []string{"a"}, "routers": []string{"b"}},
+	"same":  map[string]any{"gateways": gateways[1:], "destinations": outside[1:], "namespaces": []string{"a"}, "routers": []string{"c"}},
+}}
+
+const byNode = "the node"
+
+func toOutside(i int) func(*pair) netip.AddrPort {
+	return func(*pair) netip.AddrPort { return netip.AddrPortFrom(outside[i], loadPort) }
+}
+
+var (
+	nodeRoutes   = []route{{byNode, false, toOutside(0)}}
+	routerRoutes = []route{{"router, other node", false, toOutside(0)}, {"router, same node", false, toOutside(1)}}
+)
+
+// egress measures the cost of packets to the host outside, by layout, and prints it.
+func egress(ctx context.Context, o options, w io.Writer) error {
+	fs := &flows{reference: masqueraded, referenceRoute: byNode, further: "links of a router"}
+	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
+		for i, l := range egressLayouts {
+			p, err := l.build(f, i, o.bin)
+			if err == nil {
+				err = fs.addOutside(ctx, p)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// addOutside starts the host outside, and lists the flows to it.
+func (fs *flows) addOutside(ctx context.Context, p *pair) error {
+	for _, a := range outside {
+		if err := (nl.Wiring{{NS: p.vpc.NS, Object: nl.Addr{Prefix: single(a), Dev: "lo"}}}).Add(); err != nil {
+			return err
+		}
+	}
+	routes := nodeRoutes
+	if p.tunnel != nil {
+		routes = routerRoutes
+		links, err := p.b.Links()
+		if err != nil {
+			return err
+		}
+		p.note = strconv.Itoa(len(links))
+	}
+	if err := fs.add(ctx, p, routes, p.vpc); err != nil {
+		return err
+	}
+	return p.known(ctx, routes)
+}
+
+// known proves that the host outside sees the source that it should: that of the router, or of the node. The rules that
+// refuse others are gone when packets are counted.
+func (p *pair) known(ctx context.Context, routes []route) error {
+	sources := []netip.Addr{p.b.addr, p.c.addr}
+	if p.tunnel == nil {
+		sources = []netip.Addr{p.hosts[0].boot, {}}
+	}
+	firewall := nl.Table{Family: "ip", Name: "partner", Chains: []nl.Chain{{Name: "input", Type: "filter", Hook: "input"}}}
+	for i, r := range routes {
+		to := r.to(p).Addr()
+		firewall.Chains[0].Rules = append(firewall.Chains[0].Rules, nl.NFRule{nl.DAddr(single(to)), nl.NotSAddr(single(sources[i])), nl.Drop()})
+	}
+	if err := firewall.Add(p.vpc.NS); err != nil {
+		return err
+	}
+	for i, r := range routes {
+		if _, err := p.a.output(ctx, "crr", r.to(p).String(), "1"); err != nil {
+			return fmt.Errorf("%s: the host outside does not see pod a as %s: %w", r.name, sources[i], err)
+		}
+	}
+	return firewall.Del(p.vpc.NS)
+}
+
+// leaveByNode gives the node its way to the internet.
+func leaveByNode(h *host) error {
+	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}}}.Add()
+}

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// A layout is a way to connect pods to an ENI. Each is measured on two hosts of its own.
+type layout struct {
+	name    string
+	connect func(*host, *guest) error // connects a pod of the host
+	finish  func(*host) error         // completes the host after its pods; nil for nothing
+	service bool                      // pods use Services: the host has kube-proxy's translation, so it tracks connections
+	tunnel  func(*pair) error         // completes tunnels between pods a and b, and a and c; nil for no tunnels
+}
+
+// The layouts of the budgets, besides ours.
+const (
+	bare       = "ipvlan, bare"
+	loopless   = "ours, serviceLoop none"
+	routedVeth = "veth, routed"
+)
+
+var layouts = []layout{
+	{name: bare, connect: ipvlan},
+	{name: ours, connect: chained(nil), service: true},
+	{name: loopless, connect: chained(map[string]any{"serviceLoop": "none"}), finish: routeByNode, service: true},
+	{name: "bridge on the ENI", connect: bridged},
+	{name: routedVeth, connect: routed},
+	{name: "veth, routed, conntrack", connect: routed, finish: track, service: true},
+}
+
+// subnet is the subnet of all pods, and of eth1, the ENI. Only the two hosts of a layout use it; hosts of different
+// layouts never communicate. The ENIs are ports of one switch, the cheapest replacement for a VPC.
+var (
+	subnet  = netip.MustParsePrefix("10.0.0.0/24")
+	router  = netip.MustParseAddr("10.0.0.1") // the subnet's first address, as in EC2
+	cluster = netip.MustParseAddr("172.20.0.1")
+)
+
+// clusterPort leads to the pod on the other host, and the next port to the pod on the same host.
+const clusterPort = 80
+
+// A host is an instance, and a guest is a pod on it.
+type host struct {
+	*vpcsim.Namespace
+	name   string
+	eni    netip.Addr
+	boot   netip.Addr // of eth0
+	bin    string     // directory of our plugins
+	guests []*guest
+}
+
+type guest struct {
+	*vpcsim.Namespace
+	name string
+	pod  string // a, b or c
+	addr netip.Addr
+}
+
+// A pair is the two hosts of a layout, with the pods a and c on the first and b on the second.
+type pair struct {
+	layout
+	a, b, c *guest
+	hosts   [2]*host
+	vpc     *guest // the subnet's router
+	note    string // for the table
+}
+
+// build creates the hosts and their pods.
+func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
+	name := func(s string) string { return fmt.Sprintf("l%d-%s", number, s) }
+	vpc, err := f.NewNamespace(name("vpc"))
+	if err != nil {
+		return nil, err
+	}
+	if err := bridge(vpc.NS, "br0", router); err != nil {
+		return nil, err
+	}
+	p := &pair{layout: l, vpc: &guest{Namespace: vpc, name: name("vpc"), addr: router}}
+	for i := range p.hosts {
+		h := &host{name: name(fmt.Sprint("host", i+1)), eni: netip.AddrFrom4([4]byte{10, 0, 0, byte(2 + i)}), boot: netip.AddrFrom4([4]byte{10, 0, 0, byte(200 + i)}), bin: bin}
+		p.hosts[i] = h
+		if h.Namespace, err = f.NewNamespace(h.name); err != nil {
+			return nil, err
+		}
+		if err := h.plug(vpc.NS, i); err != nil {
+			return nil, err
+		}
+	}
+	add := func(h *host, n string, last byte) (g *guest, err error) {
+		g = &guest{name: name(n), pod: n, addr: netip.AddrFrom4([4]byte{10, 0, 0, last})}
+		if g.Namespace, err = f.NewNamespace(g.name); err == nil {
+			h.guests = append(h.guests, g)
+			err = l.connect(h, g)
+		}
+		return g, err
+	}
+	if p.a, err = add(p.hosts[0], "a", 11); err != nil {
+		return nil, err
+	}
+	if p.b, err = add(p.hosts[1], "b", 12); err != nil {
+		return nil, err
+	}
+	if p.c, err = add(p.hosts[0], "c", 13); err != nil {
+		return nil, err
+	}
+	return p, p.finishHosts()
+}
+
+// finishHosts completes both hosts as the layout demands.
+func (p *pair) finishHosts() error {
+	for _, h := range p.hosts {
+		if p.finish != nil {
+			if err := p.finish(h); err != nil {
+				return err
+			}
+		}
+		if !p.service {
+			continue
+		}
+		if err := p.proxy().Add(h.NS); err != nil {
+			return err
+		}
+	}
+	if p.tunnel != nil {
+		return p.tunnel(p)
+	}
+	return nil
+}
+
+// proxy is the effect of kube-proxy's rules for Services with one backend: what the pods serve, and routers.
+func (p *pair) proxy() nl.Table {
+	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
+		return nl.NFRule{nl.DAddr(single(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
+	}
+	var rules []nl.NFRule
+	for i, g := range []*guest{p.b, p.c} {
+		rules = append(rules, rule("tcp", cluster, clusterPort+uint16(i), netip.AddrPortFrom(g.addr, loadPort)))
+		if p.tunnel != nil {
+			rules = append(rules, rule("udp", gateways[i], tunnelPort, netip.AddrPortFrom(g.addr, tunnelPort)))
+		}
+	}
+	return nl.Table{Family: "ip", Name: "kube-proxy", Chains: []nl.Chain{{
+		Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: rules,
+	}}}
+}
+
+// plug gives a host its ENIs, which are ports of the VPC: eth0 of the node, and eth1 of the pods.
+func (h *host) plug(vpc *nl.NS, number int) error {
+	w := nl.Wiring{
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}}, // eth1 must not answer ARP for the address of eth0
+		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number), PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
+		{NS: h.NS, Object: nl.Addr{Prefix: single(h.boot), Dev: "eth0"}},
+		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number), PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
+	}
+	if err := w.Add(); err != nil {
+		return err
+	}
+	return errors.Join(port(vpc, "br0", fmt.Sprint("e0-", number)), port(vpc, "br0", fmt.Sprint("e1-", number)))
+}
+
+func mac(host, link int) string          { return fmt.Sprintf("02:00:00:00:%02x:%02x", host+1, link) }
+func single(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
+func inSubnet(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
+
+// routeByNode makes the node reach the VPC by its own ENI.
+func routeByNode(h *host) error {
+	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
+}
+
+// ipvlan connects a pod by a slave of the ENI, and nothing else.
+func ipvlan(h *host, g *guest) error {
+	return nl.Wiring{
+		{NS: h.NS, Object: nl.IPVlan{Name: "eth0", Master: "eth1", NS: g.NS}},
+		{NS: g.NS, Object: nl.Addr{Prefix: inSubnet(g.addr), Dev: "eth0"}},
+	}.Add()
+}
+
+// bridged connects a pod by a port of a bridge with the ENI.
+func bridged(h *host, g *guest) error {
+	if len(h.guests) == 1 {
+		if err := bridge(h.NS, "cni0", netip.Addr{}); err != nil {
+			return err
+		}
+		if err := port(h.NS, "cni0", "eth1"); err != nil {
+			return err
+		}
+	}
+	err := nl.Wiring{
+		{NS: h.NS, Object: g.veth()},
+		{NS: g.NS, Object: nl.Addr{Prefix: inSubnet(g.addr), Dev: "eth0"}},
+	}.Add()
+	if err != nil {
+		return err
+	}
+	return port(h.NS, "cni0", g.name)
+}
+
+func (g *guest) veth() nl.Veth {
+	last := int(g.addr.As4()[3])
+	return nl.Veth{Name: g.name, MAC: mac(last, 1), Peer: "eth0", PeerMAC: mac(last, 2), PeerNS: g.NS, MTU: 9001}
+}
+
+// routed connects a pod like amazon-vpc-cni-k8s (docs/cni-proposal.md). The main table routes to the pod. The ENI's
+// table routes from the pod, with rules for the pod's address. The pod's gateway is an address that no host has.
+func routed(h *host, g *guest) error {
+	const table, toPod, fromPod = 2, 512, 1536
+	hop := netip.MustParseAddr("169.254.1.1")
+	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	v := g.veth()
+	w := nl.Wiring{
+		{NS: h.NS, Object: v},
+		{NS: h.NS, Object: nl.Neigh{Addr: g.addr, MAC: v.PeerMAC, Dev: v.Name}},
+		{NS: h.NS, Object: nl.Route{Dst: single(g.addr), Dev: v.Name}},
+		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: single(g.addr), Table: unix.RT_TABLE_MAIN}},
+		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: single(g.addr), Table: table}},
+		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}}, // EC2's fabric needs no ARP
+		{NS: g.NS, Object: nl.Addr{Prefix: single(g.addr), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Route{Dst: single(hop), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Route{Dst: all, Via: hop, Dev: "eth0"}},
+	}
+	if len(h.guests) == 1 {
+		w = append(w,
+			nl.Step{NS: h.NS, Object: nl.Addr{Prefix: single(h.eni), Dev: "eth1"}},
+			nl.Step{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth1", Table: table}},
+			nl.Step{NS: h.NS, Object: nl.Route{Dst: all, Via: router, Dev: "eth1", Table: table, OnLink: true}})
+	}
+	return w.Add()
+}
+
+// track adds the rest of amazon-vpc-cni-k8s: a mark for connections that arrive by eth0, and a source for those that
+// leave the VPC. Each of them makes the host track the connections of all pods.
+func track(h *host) error {
+	const mark = 0x80
+	return nl.Table{Family: "ip", Name: "aws", Chains: []nl.Chain{
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{
+			{nl.IIFName("eth0"), nl.SetCTMark(mark)},
+			{nl.CTMark(mark), nl.SetMark(mark)},
+		}},
+		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.CTState("established", "related"), nl.Accept()}}},
+		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100, Rules: []nl.NFRule{
+			{nl.NotDAddr(netip.MustParsePrefix("10.0.0.0/16")), nl.OIFName("eth0"), nl.Masquerade()},
+		}},
+	}}.Add(h.NS)
+}
+
+// bridge creates a bridge with an address. Package nl has no bridges, because nothing else needs them.
+func bridge(n *nl.NS, name string, a netip.Addr) error {
+	err := ioctl(n, func(fd int) error {
+		b := append([]byte(name), 0)
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCBRADDBR, uintptr(unsafe.Pointer(&b[0]))); errno != 0 {
+			return fmt.Errorf("make the bridge %s: %w", name, errno)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: name}}}
+	if a.IsValid() {
+		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: inSubnet(a), Dev: name}})
+	}
+	return w.Add()
+}
+
+// port makes a link a port of a bridge.
+func port(n *nl.NS, bridge, link string) error {
+	l, err := n.LinkByName(link) // a Veth, so it is up
+	if err != nil {
+		return err
+	}
+	return ioctl(n, func(fd int) error {
+		r, err := unix.NewIfreq(bridge)
+		if err != nil {
+			return err
+		}
+		r.SetUint32(uint32(l.Index))
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCBRADDIF, uintptr(unsafe.Pointer(r)))
+		if errno != 0 {
+			return fmt.Errorf("make %s a port of %s: %w", link, bridge, errno)
+		}
+		return nil
+	})
+}
+
+func ioctl(n *nl.NS, f func(fd int) error) error {
+	return n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return f(fd)
+	})
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/bench/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// A report is the result of a run.
+type report struct {
+	icount   bool
+	rounds   int
+	x        string // the reference of the ratios
+	subjects []*subject
+	upkeeps  []upkeep
+	notes    []string
+	asked    int // calls to EC2 and metadata during the measurement
+}
+
+var errAsked = errors.New("warm ADDs and DELs have asked EC2 or the metadata service")
+
+func (r *report) note(format string, args ...any) {
+	if n := fmt.Sprintf(format, args...); !slices.Contains(r.notes, n) {
+		r.notes = append(r.notes, n)
+	}
+}
+
+// calls records the calls to EC2 and the metadata service.
+func (r *report) calls(ec2 []ec2sim.Call, metadata []string) {
+	r.asked += len(ec2) + len(metadata)
+	r.note("Asked meanwhile: EC2 %d times, the metadata service %d times.", len(ec2), len(metadata))
+	for _, c := range ec2 {
+		r.note("- %s", c)
+	}
+	for _, c := range metadata {
+		r.note("- %s", c)
+	}
+}
+
+func (r *report) write(w io.Writer) error {
+	parts := []string{r.title(), r.table().String()}
+	if t := r.floor(); t != nil {
+		parts = append(parts, "the floor; x is the ratio to "+idle+":\n", t.String())
+	}
+	for _, s := range r.subjects {
+		if (s.name == ours || s.name == three) && s.c == 1 {
+			parts = append(parts, s.label+", plugin by plugin:\n", r.plugins(s).String())
+		}
+	}
+	if t := r.kept(); t != nil {
+		parts = append(parts, "the node besides, with this project's pods alone, median of five:\n", t.String())
+	}
+	_, err := fmt.Fprintln(w, strings.Join(append(parts, strings.Join(r.notes, "\n")), "\n"))
+	return err
+}
+
+// title returns the line that says what was measured, and where.
+func (r *report) title() string {
+	unit := "milliseconds"
+	if r.icount {
+		unit = instructions
+	}
+	return title(unit, r.rounds, r.x)
+}
+
+const instructions = "thousand instructions of kernel and processes together"
+
+func title(unit string, rounds int, x string) string {
+	return fmt.Sprintf("%s; %s, %d rounds; x is the ratio to %s\n", machine(), unit, rounds, x)
+}
+
+func machine() string {
+	var u syscall.Utsname
+	_ = syscall.Uname(&u)
+	release := make([]byte, 0, len(u.Release))
+	for _, c := range u.Release {
+		release = append(release, byte(c))
+	}
+	release, _, _ = bytes.Cut(release, []byte{0})
+	model := "unknown CPU"
+	cpuinfo, _ := os.ReadFile("/proc/cpuinfo")
+	for line := range strings.Lines(string(cpuinfo)) {
+		if name, ok := strings.CutPrefix(line, "model name"); ok {
+			model = strings.TrimLeft(strings.TrimSpace(name), ": \t")
+			break
+		}
+	}
+	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possible(), runtime.Version())
+}
+
+// possible says how many CPUs the kernel is prepared for, if that is not the number that there are. What a link costs depends on it.
+func possible() string {
+	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
+	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
+	if n, err := strconv.Atoi(last); err == nil && n+1 != runtime.NumCPU() {
+		return fmt.Sprintf(" of %d possible CPUs", n+1)
+	}
+	return ""
+}
+
+func (r *report) number(d time.Duration) string {
+	if r.icount {
+		return strconv.FormatInt(d.Microseconds(), 10) // an instruction takes a nanosecond of this clock
+	}
+	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
+}
+
+// header has the names of the columns. A ratio is in the column after its figures.
+var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x", "CPU ADD+DEL", "x"}
+
+func (r *report) table() table.Table {
+	t := table.Table{header}
+	for _, s := range r.subjects {
+		row := []string{s.label, strconv.Itoa(s.c)}
+		to := cmp.Or(s.reference, &subject{})
+		for _, verb := range [][2][]sample{{s.add, to.add}, {s.del, to.del}} {
+			w := walls(verb[0])
+			row = append(row, r.number(quantile(w, 0)), r.number(quantile(w, 0.5)), r.number(quantile(w, 0.9)),
+				ratio(quantile(w, 0.5), quantile(walls(verb[1]), 0.5)))
+		}
+		t = append(t, append(row, r.number(s.cpu()), ratio(s.cpu(), to.cpu())))
+	}
+	return t
+}
+
+// plugins returns a table with the cost of each plugin of a chain.
+func (r *report) plugins(s *subject) table.Table {
+	t := table.Table{{"plugin", "ADD p50", "CPU", "DEL p50", "CPU"}}
+	add, del := byPlugin(s.add), byPlugin(s.del)
+	for _, p := range s.list.Plugins {
+		name := p.Network.Type
+		t = append(t, []string{name,
+			r.number(quantile(walls(add[name]), 0.5)), r.number(mean(add[name])),
+			r.number(quantile(walls(del[name]), 0.5)), r.number(mean(del[name]))})
+	}
+	return t
+}

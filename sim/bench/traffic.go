@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/bench/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// A route is a path for traffic from pod a.
+type route struct {
+	name    string
+	service bool
+	to      func(*pair) netip.AddrPort
+}
+
+const (
+	otherNode = "pod, other node"
+	sameNode  = "pod, same node"
+)
+
+var routes = []route{
+	{otherNode, false, func(p *pair) netip.AddrPort { return netip.AddrPortFrom(p.b.addr, loadPort) }},
+	{sameNode, false, func(p *pair) netip.AddrPort { return netip.AddrPortFrom(p.c.addr, loadPort) }},
+	{"Service, other node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(cluster, clusterPort) }},
+	{"Service, same node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(cluster, clusterPort+1) }},
+}
+
+// A flow is one load on one route of one layout, with the cost of an operation in each round.
+type flow struct {
+	pair  *pair
+	route route
+	load  load
+	took  []time.Duration
+}
+
+// traffic measures the cost of the pods' packets, by layout, and prints it.
+func traffic(ctx context.Context, o options, w io.Writer) error {
+	fs := &flows{reference: ours, budgets: budgets}
+	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
+		for i, l := range layouts {
+			p, err := l.build(f, i, o.bin)
+			if err == nil {
+				err = fs.add(ctx, p, routes, p.b, p.c)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", l.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// flows are what one run measures.
+type flows struct {
+	all     []*flow
+	servers []func() // wait for the servers to end
+
+	reference      string // the layout that the ratios refer to
+	referenceRoute string // and its route; empty for the same route
+	budgets        []budget
+	further        string // the name of a column with the pairs' notes; empty for none
+}
+
+// run measures the flows of the layouts that build has made, and prints their cost. With counted instructions it fails if
+// a budget is exceeded. Measured times vary too much for that.
+func (fs *flows) run(ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error) (err error) {
+	f, err := vpcsim.New(ec2sim.Config{
+		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: subnet}},
+	})
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer func() {
+		stop() // stops the servers
+		for _, wait := range fs.servers {
+			wait()
+		}
+		err = errors.Join(err, f.Close())
+	}()
+	if err := build(ctx, f); err != nil {
+		return err
+	}
+	if err := fs.measure(ctx, o.rounds); err != nil {
+		return err
+	}
+	unit := "microseconds"
+	if o.icount {
+		unit = instructions
+	}
+	if _, err := fmt.Fprintf(w, "%s\n%s", title(unit, o.rounds, fs.reference), fs.table()); err != nil || !o.icount {
+		return err
+	}
+	return fs.kept()
+}
+
+// add starts servers of a layout and lists its flows.
+func (fs *flows) add(ctx context.Context, p *pair, routes []route, servers ...*guest) error {
+	for _, g := range servers {
+		wait, err := g.serve(ctx)
+		if err != nil {
+			return fmt.Errorf("%s: %w", g.name, err)
+		}
+		fs.servers = append(fs.servers, wait)
+	}
+	for _, r := range routes {
+		for _, l := range loads {
+			if p.service || !r.service {
+				fs.all = append(fs.all, &flow{pair: p, route: r, load: l})
+			}
+		}
+	}
+	return nil
+}
+
+// measure runs each flow once per round, in an order that changes from round to round.
+func (fs *flows) measure(ctx context.Context, rounds int) error {
+	for round := range rounds + 1 {
+		for i := range fs.all {
+			fl := fs.all[(i+round)%len(fs.all)]
+			took, err := fl.measure(ctx)
+			if err != nil {
+				return fmt.Errorf("%s, %s, %s: %w", fl.pair.name, fl.route.name, fl.load.name, err)
+			}
+			if round > 0 { // the first round fills the caches
+				fl.took = append(fl.took, took)
+			}
+		}
+	}
+	return nil
+}
+
+// measure starts one process in pod a that makes the load, and returns the cost of an operation.
+func (fl *flow) measure(ctx context.Context) (time.Duration, error) {
+	out, err := fl.pair.a.output(ctx, fl.load.name, fl.route.to(fl.pair).String(), strconv.Itoa(fl.load.ops))
+	if err != nil {
+		return 0, err
+	}
+	ns, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
+	return time.Duration(ns) / time.Duration(fl.load.ops), err
+}
+
+// generator is this program with the argument generate.
+func generator(ctx context.Context, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, "/proc/self/exe", append([]string{generateArg}, args...)...)
+	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
+	return c
+}
+
+func (g *guest) output(ctx context.Context, args ...string) (out string, err error) {
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	err = g.Do(func() error {
+		c := generator(ctx, args...)
+		var stdout, stderr bytes.Buffer
+		c.Stdout, c.Stderr = &stdout, &stderr
+		if err := c.Run(); err != nil {
+			return fmt.Errorf("%w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+		}
+		out = stdout.String()
+		return nil
+	})
+	return out, err
+}
+
+// serve starts a server in the pod that ends with ctx. The function wait returns when it has ended.
+func (g *guest) serve(ctx context.Context) (wait func(), err error) {
+	err = g.Do(func() error {
+		c := generator(ctx, "serve")
+		out, err := c.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := c.Start(); err != nil {
+			return err
+		}
+		wait = func() { _ = c.Wait() }
+		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			return fmt.Errorf("the server says %q: %w", line, err)
+		}
+		return nil
+	})
+	return wait, err
+}
+
+// table has a row for each layout and route, with the cost of each load and its ratio to the reference.
+func (fs *flows) table() table.Table {
+	t := table.Table{{"layout", "route"}}
+	if fs.further != "" {
+		t[0] = append(t[0], fs.further)
+	}
+	for _, l := range loads {
+		t[0] = append(t[0], l.name, "spread", "x")
+	}
+	for _, fl := range fs.all {
+		if fl.load.name != loads[0].name {
+			continue // one row has all loads of a route
+		}
+		row := []string{fl.pair.name, fl.route.name}
+		if fs.further != "" {
+			row = append(row, fl.pair.note)
+		}
+		for _, l := range loads {
+			took, than := fs.took(fl.pair.name, fl.route.name, l), fs.took(fs.reference, cmp.Or(fs.referenceRoute, fl.route.name), l)
+			spread := float64(took[len(took)-1]-took[0]) / float64(cmp.Or(quantile(took, 0.5), 1))
+			row = append(row, fine(quantile(took, 0.5)), fmt.Sprintf("%.1f%%", 100*spread), ratio(quantile(took, 0.5), quantile(than, 0.5)))
+		}
+		t = append(t, row)
+	}
+	return t
+}
+
+// took returns the costs of a flow, sorted.
+func (fs *flows) took(layout, route string, l load) []time.Duration {
+	i := slices.IndexFunc(fs.all, func(fl *flow) bool {
+		return fl.pair.name == layout && fl.route.name == route && fl.load.name == l.name
+	})
+	took := slices.Clone(fs.all[i].took)
+	slices.Sort(took)
+	return took
+}
+
+// fine formats a duration in microseconds, or in thousands of instructions: an instruction is a nanosecond of that
+// clock.
+func fine(d time.Duration) string {
+	return strconv.FormatFloat(float64(d)/float64(time.Microsecond), 'f', 1, 64)
+}

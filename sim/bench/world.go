@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// A size is an instance type of a node, and how many pods fit on it by single addresses. On the large ones, the boot ENI
+// serves pods, too (EC2 user guide, "Maximum IP addresses per network interface"). The last one has four network cards.
+type size struct {
+	ec2sim.InstanceType
+	pods  int
+	first int // the key interfaceIndex
+}
+
+var (
+	small = size{ec2sim.InstanceType{Name: "m5.4xlarge", ENIs: 8, IPv4PerENI: 30, IPv6PerENI: 30}, 7 * 30, 1}
+	large = size{ec2sim.InstanceType{Name: "c8i.48xlarge", ENIs: 24, IPv4PerENI: 64, IPv6PerENI: 64}, 24*64 - 1, 0}
+	cards = size{ec2sim.InstanceType{Name: "p4d.24xlarge", ENIs: 60, IPv4PerENI: 50, IPv6PerENI: 50, Cards: []int{15, 15, 15, 15}}, (60-3)*50 - 1, 0}
+)
+
+const maxConcurrency = 64
+
+// size returns the smaller size on which so many pods fit, or the one with network cards.
+func (o options) size() size {
+	switch {
+	case o.cards:
+		return cards
+	case o.pods <= small.pods:
+		return small
+	}
+	return large
+}
+
+// A world is a simulated VPC, and a tmpfs for everything that is in /run and /var/lib on a real node, so that no chain
+// waits for the disk of this machine.
+type world struct {
+	*vpcsim.Fabric
+	size
+	dir   string
+	nodes []*node
+}
+
+func newWorld(nodes size) (*world, error) {
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "mode=700"); err != nil {
+		return nil, errors.Join(fmt.Errorf("mount a tmpfs on %s: %w", dir, err), os.Remove(dir))
+	}
+	w := &world{dir: dir, size: nodes}
+	w.Fabric, err = vpcsim.New(ec2sim.Config{
+		InstanceTypes: []ec2sim.InstanceType{small.InstanceType, large.InstanceType, cards.InstanceType},
+		VPCs:          []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.0.0/20")}, // with room for the prefixes of two boot ENIs
+			{ID: "subnet-pods", VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix("10.0.16.0/20"),
+				Tags: map[string]string{"kubernetes_kubelet": "true"}},
+		},
+	})
+	if err != nil {
+		return nil, errors.Join(err, w.removeDir())
+	}
+	return w, nil
+}
+
+// close removes everything that the world has created.
+func (w *world) close() error { return errors.Join(w.Fabric.Close(), w.removeDir()) }
+
+func (w *world) removeDir() error { return errors.Join(syscall.Unmount(w.dir, 0), os.Remove(w.dir)) }
+
+// A node is an instance on which chains are measured.
+type node struct {
+	*vpcsim.Instance
+	world *world
+	dir   string
+	env   []string // of the plugins
+	pods  int      // created so far
+}
+
+func (w *world) newNode(name string) (*node, error) {
+	i, err := w.RunInstance(name, ec2sim.RunInstance{Type: w.Name, Subnet: "subnet-nodes"})
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(w.dir, name)
+	env := append(i.Env(), "CNI_IPVLAN_VPC_STATE_DIR="+filepath.Join(dir, "run"))
+	n := &node{Instance: i, world: w, dir: dir, env: env}
+	w.nodes = append(w.nodes, n)
+	return n, os.Mkdir(dir, 0o700)
+}
+
+// asked reports the calls since the last reset.
+func (w *world) asked(r *report) {
+	var metadata []string
+	for _, n := range w.nodes {
+		metadata = append(metadata, n.MetadataCalls()...)
+	}
+	r.calls(w.EC2.Calls(), metadata)
+}
+
+// A pod is a namespace that a chain is added to.
+type pod struct {
+	*vpcsim.Namespace
+	id   string
+	args [][2]string
+}
+
+// newPods creates namespaces that no chain has used yet. The world closes them at its end.
+func (n *node) newPods(count int) (pods, error) {
+	var made pods
+	for range count {
+		n.pods++
+		p, err := n.newPod(fmt.Sprintf("%s-pod%d", n.Name, n.pods))
+		if err != nil {
+			return nil, err
+		}
+		made = append(made, p)
+	}
+	return made, nil
+}
+
+// newPod creates the namespace of a pod with this name.
+func (n *node) newPod(name string) (pod, error) {
+	ns, err := n.world.NewNamespace(name)
+	return pod{ns, name, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", name}}}, err
+}
+
+type pods []pod
+
+func (ps pods) close() (err error) {
+	for _, p := range ps {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package cluster runs Kubernetes on the simulated VPC: etcd, the control plane, containerd, kubelet, kube-proxy and CoreDNS,
+// each the program that its project releases. The plugins are installed as on a real node.
+//
+//	master    10.0.1.0/24   etcd, kube-apiserver, kube-controller-manager, kube-scheduler
+//	node1 ... 10.0.0.0/24   containerd, kubelet, kube-proxy; pods from 100.64.0.0/16
+//	peer      10.1.0.0/24   a host in a peered VPC
+//
+// All of it runs on one kernel. Each instance is a machine of package machine. It needs root, cgroup v2 and a kernel with
+// ipvlan and overlayfs: nl/nltest/vm/exec has one.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// Options say what the cluster is made of. Directories and files are those of make.
+type Options struct {
+	Plugins  string // directory of our programs
+	Programs string // directory of Kubernetes, etcd and CoreDNS
+	Runtime  string // directory of containerd, ctr, runc and pause
+	Units    string // directory of our units
+	Peers    string // directory of portmap and other CNI plugins
+	Logs     string // directory for the output of the programs
+	Proxy    string // mode of kube-proxy: nftables or iptables
+}
+
+// Addresses of Services, the API server's port, and the name server of the cluster.
+var (
+	services  = netip.MustParsePrefix("172.20.0.0/16")
+	services6 = netip.MustParsePrefix("fd00:20::/112")
+	apiAddr   = netip.MustParseAddr("172.20.0.1")
+	DNS       = netip.MustParseAddr("172.20.0.10")
+)
+
+const apiPort = 6443
+
+// A Cluster is a control plane, its nodes, and the VPC around them.
+type Cluster struct {
+	Fabric *vpcsim.Fabric
+	Master *machine.Machine
+	Nodes  []*Node
+	Peer   *vpcsim.Instance
+
+	options Options
+	dir     string // certificates and images; temporary
+	certs   certificates
+}
+
+// Start starts the VPC, the control plane, and a node for each configuration. It returns when all nodes are Ready.
+func Start(ctx context.Context, o Options, nodes ...NodeOptions) (*Cluster, error) {
+	c := &Cluster{options: o}
+	if err := c.start(ctx, nodes); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
+	if err := c.options.absolute(); err != nil {
+		return err
+	}
+	if c.dir, err = os.MkdirTemp("/run", "cluster"); err != nil {
+		return err
+	}
+	if c.Fabric, err = vpcsim.New(vpc()); err != nil {
+		return err
+	}
+	if c.Peer, err = c.Fabric.RunInstance("peer", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-peer"}); err != nil {
+		return err
+	}
+	if err := c.startMaster(); err != nil {
+		return err
+	}
+	if err := c.writeImages(); err != nil {
+		return err
+	}
+	for i, n := range nodes {
+		if _, err := c.AddNode(ctx, fmt.Sprintf("node%d", i+1), n); err != nil {
+			return err
+		}
+	}
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	if err := c.startManagers(); err != nil {
+		return err
+	}
+	if err := c.NodesReady(ctx); err != nil {
+		return err
+	}
+	return c.Apply(ctx, render("coredns.yaml", map[string]string{"CoreDNS": CoreDNS, "DNS": DNS.String()}))
+}
+
+// absolute makes all paths absolute, because programs have directories of their own.
+func (o *Options) absolute() (err error) {
+	for _, p := range []*string{&o.Plugins, &o.Programs, &o.Runtime, &o.Units, &o.Peers, &o.Logs} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(o.Logs, 0o755)
+}
+
+func vpc() ec2sim.Config {
+	cidr := netip.MustParsePrefix
+	pods := map[string]string{"kubernetes_kubelet": "true"}
+	return ec2sim.Config{
+		VPCs: []ec2sim.VPC{
+			{ID: "vpc-main", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")}, IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")}},
+			{ID: "vpc-peer", CIDRs: []netip.Prefix{cidr("10.1.0.0/16")}},
+		},
+		Subnets: []ec2sim.Subnet{
+			{ID: "subnet-nodes", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
+			{ID: "subnet-master", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24"), MapPublicIP: true},
+			{ID: "subnet-pods1", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:101::/64"), Tags: pods},
+			{ID: "subnet-pods2", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.16.0/20"), IPv6CIDR: cidr("2001:db8:0:102::/64"), Tags: pods},
+			{ID: "subnet-peer", VPC: "vpc-peer", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
+		},
+		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.nano", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2}},
+		Peerings:      []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}}},
+	}
+}
+
+// startMaster starts etcd and the API server.
+func (c *Cluster) startMaster() error {
+	i, err := c.Fabric.RunInstance("master", ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-master"})
+	if err != nil {
+		return err
+	}
+	if c.certs, err = newCertificates(filepath.Join(c.dir, "pki"), i.Addr(), apiAddr); err != nil {
+		return err
+	}
+	if c.Master, err = machine.Boot(i, "master", c.path(), "/var/lib/etcd"); err != nil {
+		return err
+	}
+	if err := c.giveCertificates(c.Master); err != nil {
+		return err
+	}
+	const etcd = "http://127.0.0.1:2379"
+	return errors.Join(
+		c.keep(c.Master, "etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--listen-client-urls="+etcd, "--advertise-client-urls="+etcd),
+		c.keep(c.Master, "kube-apiserver", "--etcd-servers="+etcd, "--advertise-address="+i.Addr().String(), fmt.Sprint("--secure-port=", apiPort),
+			fmt.Sprintf("--service-cluster-ip-range=%s,%s", services, services6),
+			"--tls-cert-file="+c.certs.file("apiserver.crt"), "--tls-private-key-file="+c.certs.file("apiserver.key"),
+			"--client-ca-file="+c.certs.file("ca.crt"),
+			"--service-account-key-file="+c.certs.file("sa.pub"), "--service-account-signing-key-file="+c.certs.file("sa.key"),
+			"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+			"--kubelet-client-certificate="+c.certs.file("admin.crt"), "--kubelet-client-key="+c.certs.file("admin.key"),
+			"--kubelet-preferred-address-types=InternalIP", "--authorization-mode=Node,RBAC", "--allow-privileged=true", "--profiling=false"))
+}
+
+// startManagers starts what needs an API server that answers.
+func (c *Cluster) startManagers() error {
+	config := "--kubeconfig=" + c.certs.kubeconfig()
+	return errors.Join(
+		c.keep(c.Master, "kube-controller-manager", config, "--service-account-private-key-file="+c.certs.file("sa.key"),
+			"--root-ca-file="+c.certs.file("ca.crt"), "--leader-elect=false", "--profiling=false"),
+		c.keep(c.Master, "kube-scheduler", config, "--leader-elect=false", "--profiling=false"))
+}
+
+// giveCertificates copies the certificates into the /run of a machine.
+func (c *Cluster) giveCertificates(m *machine.Machine) error {
+	return os.CopyFS(m.File(c.certs.dir), os.DirFS(c.certs.dir))
+}
+
+// path is the environment by which machines find programs.
+func (c *Cluster) path() []string {
+	return []string{fmt.Sprintf("PATH=%s:%s:%s:%s", c.options.Plugins, c.options.Programs, c.options.Runtime, os.Getenv("PATH"))}
+}
+
+// keep keeps a program of a machine running. Its log is MACHINE-PROGRAM.log.
+func (c *Cluster) keep(m *machine.Machine, name string, args ...string) error {
+	return m.Keep(filepath.Join(c.options.Logs, m.Name+"-"+name+".log"), name, args...)
+}
+
+// ready waits until the API server is.
+func (c *Cluster) ready(ctx context.Context) error {
+	return Await(ctx, 10*time.Minute, func() error {
+		_, err := c.Kubectl(ctx, "get", "--raw", "/readyz")
+		return err
+	})
+}
+
+// NodesReady waits until all nodes are Ready.
+func (c *Cluster) NodesReady(ctx context.Context) error {
+	return Await(ctx, 10*time.Minute, func() error {
+		out, err := c.Kubectl(ctx, "get", "nodes", "--no-headers")
+		if err == nil && strings.Count(out, " Ready") < len(c.Nodes) {
+			err = fmt.Errorf("want %d nodes Ready:\n%s", len(c.Nodes), out)
+		}
+		return err
+	})
+}
+
+// Kubeconfig returns the path of an administrator's kubeconfig. It is the same on all machines.
+func (c *Cluster) Kubeconfig() string { return c.certs.kubeconfig() }
+
+// Kubectl runs kubectl on the master, as an administrator, and returns its standard output.
+func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
+	return machine.Output("master", c.kubectl(ctx, args...))
+}
+
+func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
+	return c.Master.Command(ctx, "kubectl", append([]string{"--kubeconfig=" + c.certs.kubeconfig()}, args...)...)
+}
+
+// Apply applies objects, which are YAML or JSON.
+func (c *Cluster) Apply(ctx context.Context, objects string) error {
+	k := c.kubectl(ctx, "apply", "-f", "-")
+	k.Stdin = strings.NewReader(objects)
+	_, err := machine.Output("master", k)
+	return err
+}
+
+// Await repeats try until it succeeds, and returns its last error if that takes too long.
+func Await(ctx context.Context, patience time.Duration, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("after %v: %w", patience, err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// Close ends everything, and removes what the cluster has made, but not the logs. A second Close does nothing.
+func (c *Cluster) Close() (err error) {
+	for _, n := range c.Nodes {
+		err = errors.Join(err, n.Close())
+	}
+	if c.Master != nil {
+		err = errors.Join(err, c.Master.Close())
+	}
+	if c.Fabric != nil {
+		err = errors.Join(err, c.Fabric.Close())
+	}
+	if c.dir != "" {
+		err = errors.Join(err, os.RemoveAll(c.dir))
+	}
+	return err
+}

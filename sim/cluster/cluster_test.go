@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
+)
+
+var (
+	proxy = flag.String("proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
+	logs  = flag.String("logs", "", "`directory` for the output of all programs; by default it is lost")
+	file  = flag.String("table", "", "`file` for the table of results")
+)
+
+// A scenario is what a user of a cluster does. The short ones run in each test of the repository, all by make test-cluster.
+type scenario struct {
+	name  string
+	short bool
+	run   func(*world, *testing.T)
+}
+
+var scenarios = []scenario{
+	{"transcript", true, (*world).transcript}, // the first: it shows nodes that have no history
+	{"pods on both nodes", true, (*world).podsOnBothNodes},
+	{"ClusterIP", true, (*world).clusterIP},
+	{"NodePort", true, (*world).nodePort},
+	{"DNS", true, (*world).dns},
+	{"hostPort", true, (*world).hostPort},
+	{"host network", true, (*world).hostNetwork},
+	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
+	{"conformance", true, (*world).conformance},
+	{"scale", false, (*world).scale},
+	{"rolling update", false, (*world).rollingUpdate},
+	{"drain", true, (*world).drain},
+	{"kills", false, (*world).kills},
+	{"churn", false, (*world).churn},
+	{"STATUS while the registry is locked", false, (*world).statusWhileLocked},
+	{"STATUS under load", false, (*world).statusUnderLoad},
+	{"STATUS of a broken node", false, (*world).statusOfBrokenNode},
+	{"exhaustion", false, (*world).exhaustion},
+	{"reboot", false, (*world).reboot},
+	{"joins with provision none", false, (*world).preProvisioned},
+	{"installs itself", false, (*world).installsItself},
+	{"dual stack and prefixes", false, (*world).dualStack},
+	{"upgrade", false, (*world).upgrade},
+	{"NodePort with keepCaller", false, (*world).keepCaller},
+	{"egress", false, (*world).egress},
+	{"pod start", false, (*world).podStart},
+	{"planted faults", false, (*world).plantedFaults},
+	{"as before", true, (*world).theEnd}, // the last: it looks for what all others have left
+}
+
+// TestCluster runs the scenarios in one cluster, one after the other. Each removes what it has made.
+func TestCluster(t *testing.T) {
+	w := start(t)
+	for _, s := range scenarios {
+		if testing.Short() && !s.short {
+			continue
+		}
+		w.run(t, s)
+	}
+	w.table.write(t, *file, w.figures)
+}
+
+func (w *world) run(t *testing.T, s scenario) {
+	began, ran := time.Now(), false
+	ok := t.Run(s.name, func(t *testing.T) {
+		ran = true
+		s.run(w, t)
+	})
+	if ran { // -run may choose
+		w.table.add(s.name, ok, time.Since(began))
+	}
+}
+
+// start starts a cluster of two nodes, and ends it after the test.
+func start(t *testing.T) *world {
+	t.Helper()
+	began := time.Now()
+	node := cluster.NodeOptions{Conflist: conflist(t, "portmap")}
+	o := cluster.Options{
+		Plugins: "../../bin", Programs: "../../.cache/cluster", Runtime: "../../.cache/cri", Peers: "../../.cache/peers", Units: "../../systemd",
+		Logs: *logs, Proxy: *proxy,
+	}
+	if o.Logs == "" {
+		o.Logs = t.TempDir()
+	}
+	c, err := cluster.Start(t.Context(), o, node, node)
+	check(t, err)
+	t.Cleanup(func() { check(t, c.Close()) })
+	w := &world{Cluster: c, logs: o.Logs}
+	version, err := c.Kubectl(t.Context(), "get", "node", "node1", "-o", "jsonpath=Kubernetes {.status.nodeInfo.kubeletVersion}, {.status.nodeInfo.containerRuntimeVersion}")
+	check(t, err)
+	w.table = table{began: began, title: fmt.Sprintf("%s, kube-proxy %s, Linux %s", version, *proxy, release(t))}
+	w.table.add("start", true, time.Since(began))
+	return w.remember(t)
+}
+
+// conflist is one of the shipped conflists.
+func conflist(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile("../../conflist-examples/" + name + ".conflist")
+	check(t, err)
+	return b
+}

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
+)
+
+// gateway is the ClusterIP of the routers' Service, and their namespace, as the conflist names them.
+const (
+	gateway = "172.20.0.77"
+	routing = "egress"
+)
+
+// egress checks clients that reach a host of a peered VPC by routers, while routers are added, drained, killed and deleted. The
+// host sees the router's address. kube-proxy chooses the router.
+func (w *world) egress(t *testing.T) {
+	to := w.partner(t)
+	w.reconfigure(t, object{
+		"egress": object{"partner": object{
+			"gateways": []string{gateway}, "destinations": []string{to.Addr().String()}, "selectable": []string{"default"}, "routers": []string{routing},
+		}},
+		"capabilities": object{"io.kubernetes.cri.pod-annotations": true},
+	})
+	w.apply(t, routers(2)...)
+	e := &egressing{w, to, map[string]netip.Addr{}}
+	e.routersAre(t, 2)
+
+	plain := podOn("plain", "node1", server())
+	w.apply(t, plain)
+	other := w.ready(t, "plain", 1)[0]
+	w.sees(t, other, "http", to, other.addr)
+
+	clients := e.clients(t)
+	e.stay(t, clients)
+	w.kubectl(t, "-n", routing, "scale", "--replicas=4", "deployment", "partner")
+	e.routersAre(t, 4)
+	e.stay(t, clients) // also new ones are used by nobody who has one
+
+	e.lose(t, clients, func(router string) { w.kubectl(t, "-n", routing, "delete", "pod", router) })
+	e.lose(t, clients, func(router string) {
+		w.kubectl(t, "-n", routing, "delete", "pod", "--force", "--grace-period=0", router)
+	})
+	w.kubectl(t, "-n", routing, "scale", "--replicas=2", "deployment", "partner")
+	e.drain(t, clients)
+	w.sees(t, other, "http", to, other.addr)
+}
+
+// routers are the Service and the Deployment of docs/egress.md, with the image that is here.
+func routers(replicas int) []object {
+	labels := object{"egress": "partner"}
+	d := deployment("partner", replicas, object{
+		"containers":                    []object{{"name": "pause", "image": cluster.Pause, "imagePullPolicy": "Never"}},
+		"terminationGracePeriodSeconds": 1,
+	})
+	d["metadata"].(object)["namespace"] = routing
+	template := d["spec"].(object)["template"].(object)
+	d["spec"].(object)["selector"], template["metadata"] = object{"matchLabels": labels}, object{"labels": labels}
+	template["spec"].(object)["topologySpreadConstraints"].([]object)[0]["labelSelector"] = object{"matchLabels": labels}
+	return []object{
+		{"apiVersion": "v1", "kind": "Namespace", "metadata": meta(routing)},
+		{"apiVersion": "v1", "kind": "Service", "metadata": object{"name": "partner", "namespace": routing}, "spec": object{
+			"clusterIP": gateway, "selector": labels, "ports": []object{{"port": 5555, "protocol": "UDP"}},
+			"sessionAffinity": "ClientIP", "sessionAffinityConfig": object{"clientIP": object{"timeoutSeconds": 86400}},
+		}},
+		d,
+	}
+}
+
+// partner lets the host of the peered VPC answer each caller with the address that it sees.
+func (w *world) partner(t *testing.T) netip.AddrPort {
+	t.Helper()
+	var l net.Listener
+	check(t, w.Peer.Do(func() (err error) {
+		l, err = net.Listen("tcp4", fmt.Sprint(":", port))
+		return err
+	}))
+	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { fmt.Fprint(rw, r.RemoteAddr) })}
+	go func() { _ = s.Serve(l) }() // until Close
+	t.Cleanup(func() { check(t, s.Close()) })
+	return netip.AddrPortFrom(w.Peer.Addr(), port)
+}
+
+// reconfigure adds keys to the conflist of the first two nodes until the end of the test.
+func (w *world) reconfigure(t *testing.T, keys object) {
+	t.Helper()
+	for _, n := range w.Nodes[:2] {
+		check(t, n.Configure(t.Context(), edited(t, "portmap", keys)))
+		t.Cleanup(func() { check(t, n.Configure(context.Background(), conflist(t, "portmap"))) })
+	}
+}
+
+// An egressing has the clients of an egress and their routers.
+type egressing struct {
+	*world
+	to  netip.AddrPort
+	via map[string]netip.Addr // the router of a client, by its name
+}
+
+// routersAre waits until there are so many routers, and returns their addresses by their names.
+func (e *egressing) routersAre(t *testing.T, n int) map[string]netip.Addr {
+	t.Helper()
+	all := map[string]netip.Addr{}
+	await(t, func() error {
+		var list struct {
+			Items []struct {
+				Metadata struct {
+					Name              string
+					DeletionTimestamp *string
+				}
+				Status struct {
+					PodIP      string
+					Conditions []struct{ Type, Status string }
+				}
+			}
+		}
+		e.read(t, &list, "pods", "-n", routing)
+		clear(all)
+		for _, p := range list.Items {
+			ready := slices.ContainsFunc(p.Status.Conditions, func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
+			if a, err := netip.ParseAddr(p.Status.PodIP); ready && err == nil && p.Metadata.DeletionTimestamp == nil {
+				all[p.Metadata.Name] = a
+			}
+		}
+		if len(all) != n {
+			return fmt.Errorf("there are the routers %v, want %d", all, n)
+		}
+		return nil
+	})
+	return all
+}
+
+// clients are pods on node1 that ask for the egress: so many that two routers have some. kube-proxy chooses by chance.
+func (e *egressing) clients(t *testing.T) (all []pod) {
+	t.Helper()
+	const most = 12
+	for i := range most {
+		name := fmt.Sprint("client", i)
+		c := podOn(name, "node1", server())
+		c["metadata"].(object)["annotations"] = object{"cni-ipvlan-vpc-k8s/egress": "partner"}
+		e.apply(t, c)
+		p := e.ready(t, name, 1)[0]
+		await(t, func() (err error) { e.via[name], err = e.call(p, "http", e.to); return err })
+		if all = append(all, p); len(e.used()) > 1 {
+			return all
+		}
+	}
+	t.Fatalf("%d clients all use the router %v", most, e.used())
+	return nil
+}
+
+// used are the routers that have clients.
+func (e *egressing) used() []netip.Addr {
+	var all []netip.Addr
+	for _, a := range e.via {
+		if !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+// stay checks that each client's connections are by its router.
+func (e *egressing) stay(t *testing.T, clients []pod) {
+	t.Helper()
+	for range 5 {
+		for _, c := range clients {
+			if seen, err := e.call(c, "http", e.to); err != nil || seen != e.via[c.name] {
+				t.Errorf("%s is seen as %s, want its router %s; %v", c.name, seen, e.via[c.name], err)
+			}
+		}
+	}
+}
+
+// lose ends the router of the first client. Its clients move to others. The other routers' clients lose no call.
+func (e *egressing) lose(t *testing.T, clients []pod, end func(router string)) {
+	t.Helper()
+	gone, of := e.via[clients[0].name], ""
+	for name, a := range e.routersAre(t, 4) {
+		if a == gone {
+			of = name
+		}
+	}
+	if of == "" {
+		t.Fatalf("%s has the router %s, which is none", clients[0].name, gone)
+	}
+	undisturbed := e.callersBut(t, clients, gone)
+	end(of)
+	e.moved(t, clients, func(a netip.Addr) bool { return a == gone })
+	e.routersAre(t, 4)
+	for _, c := range undisturbed {
+		c.report(t)
+	}
+	e.stay(t, clients)
+}
+
+// callersBut are the clients of all routers but one, which call the partner all the time.
+func (e *egressing) callersBut(t *testing.T, clients []pod, router netip.Addr) (all []*caller) {
+	t.Helper()
+	for _, c := range clients {
+		if e.via[c.name] != router {
+			all = append(all, startCaller(t, c.name, e.inside(t, c), fmt.Sprintf("http://%s/", e.to)))
+		}
+	}
+	return all
+}
+
+// moved waits until the clients of routers that are gone have others.
+func (e *egressing) moved(t *testing.T, clients []pod, gone func(netip.Addr) bool) {
+	t.Helper()
+	for _, c := range clients {
+		if !gone(e.via[c.name]) {
+			continue
+		}
+		await(t, func() error {
+			seen, err := e.call(c, "http", e.to)
+			if err == nil && gone(seen) {
+				err = fmt.Errorf("%s still has the router %s", c.name, seen)
+			}
+			if err == nil {
+				e.via[c.name] = seen
+			}
+			return err
+		})
+	}
+}
+
+// drain moves all routers to node1.
+func (e *egressing) drain(t *testing.T, clients []pod) {
+	t.Helper()
+	t.Cleanup(func() { e.uncordon(t) })
+	e.kubectl(t, "drain", "node2", "--ignore-daemonsets", "--delete-emptydir-data", fmt.Sprint("--timeout=", patience))
+	left := slices.Collect(maps.Values(e.routersAre(t, 2)))
+	e.moved(t, clients, func(a netip.Addr) bool { return !slices.Contains(left, a) })
+	e.stay(t, clients)
+}

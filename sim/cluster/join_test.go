@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster_test
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
+)
+
+// preProvisioned checks a node that has its ENIs and addresses from a launch template. Its pods run, and nothing changes in EC2.
+func (w *world) preProvisioned(t *testing.T) {
+	const config = "/run/template.conflist"
+	check(t, w.Nodes[0].WriteFile(config, edited(t, "pre-provisioned", object{"secGroupIds": []string{"sg-1234"}}), 0o644))
+	out, err := w.Nodes[0].Run(t.Context(), tool, "launch-template", "--config="+config, "--instance-type=m5.large", "--subnet=subnet-pods1", "--addresses=1")
+	check(t, err)
+	// The validation of a later file in the folder would find this network twice.
+	check(t, os.Remove(w.Nodes[0].File(config)))
+	o := cluster.NodeOptions{Conflist: edited(t, "pre-provisioned", object{"routeToCidrs": []string{"10.1.0.0/16"}})} // the peer's
+	check(t, json.Unmarshal([]byte(out), &o.Template))
+	before := len(w.changes())
+	n := w.join(t, "provisioned", o)
+	spec := server()
+	spec["nodeName"] = n.Name
+	w.apply(t, deployment("web", 4, spec), podOn("client", n.Name, object{"hostNetwork": true, "containers": server()["containers"]}))
+	client := w.ready(t, "client", 1)[0]
+	for _, p := range w.ready(t, "web", 4) { // two ENIs with two addresses each
+		seesHost(t, w.Peer.NS, serverOf(p), w.Peer.Addr())
+		w.sees(t, client, "http", serverOf(p), client.addr)
+		w.sees(t, p, "http", serverOf(client), p.addr)
+	}
+	if c := w.changes()[before:]; len(c) > 0 {
+		t.Errorf("calls of a node that may change nothing in EC2: %q", c)
+	}
+}
+
+// changes returns the calls of all nodes that change something in EC2.
+func (w *world) changes() (all []string) {
+	for _, c := range w.Fabric.EC2.Calls() {
+		if !strings.HasPrefix(c.Action, "Describe") {
+			all = append(all, c.String())
+		}
+	}
+	return all
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Command cluster is a shell beside a Kubernetes cluster on the simulated VPC, for learning.
+//
+// It starts bash: interactive on a terminal or with -i, otherwise for the script on standard input. With arguments it runs
+// that command. It returns the exit status of the command or script. cluster.Shell says which commands there are.
+//
+// It needs what package cluster needs: make cluster runs it in a VM.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
+)
+
+func main() {
+	var o cluster.Options
+	flag.StringVar(&o.Plugins, "bin", "bin", "`directory` of our programs")
+	flag.StringVar(&o.Programs, "programs", ".cache/cluster", "`directory` of Kubernetes, etcd and CoreDNS")
+	flag.StringVar(&o.Runtime, "runtime", ".cache/cri", "`directory` of containerd and runc")
+	flag.StringVar(&o.Peers, "peers", ".cache/peers", "`directory` of the CNI project's plugins")
+	flag.StringVar(&o.Units, "units", "systemd", "`directory` of our units")
+	flag.StringVar(&o.Logs, "logs", "/tmp/cluster-logs", "`directory` for the output of all programs")
+	flag.StringVar(&o.Proxy, "proxy", "nftables", "`mode` of kube-proxy: nftables or iptables")
+	conflist := flag.String("conflist", "conflist-examples/portmap.conflist", "`file` to install on the nodes")
+	interactive := flag.Bool("i", false, "without arguments, bash is interactive though standard input is no terminal")
+	flag.Parse()
+	status, err := run(o, *conflist, flag.Args(), *interactive || machine.IsTerminal(os.Stdin))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+	os.Exit(status)
+}
+
+func run(o cluster.Options, conflist string, command []string, interactive bool) (status int, err error) {
+	list, err := os.ReadFile(conflist)
+	if err != nil {
+		return 1, err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	began := time.Now()
+	fmt.Fprintln(os.Stderr, "cluster: starting; this takes one or two minutes")
+	node := cluster.NodeOptions{Conflist: list}
+	c, err := cluster.Start(ctx, o, node, node)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	fmt.Fprintf(os.Stderr, "cluster: ready after %.0f s\n", time.Since(began).Seconds())
+	s, err := c.NewShell()
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	switch {
+	case len(command) > 0:
+	case interactive:
+		fmt.Print(cluster.Greeting)
+		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run) // a mistyped last command is no failure of make cluster
+		return 0, err
+	default:
+		command = []string{"bash", "--norc"}
+	}
+	return machine.Attach(s.Command(ctx, command[0], command[1:]...), (*exec.Cmd).Run)
+}

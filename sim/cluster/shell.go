@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
+)
+
+// Greeting explains a Shell, and suggests first commands.
+const Greeting = `
+You are beside a Kubernetes cluster in a simulated VPC. The cloud is simulated; Kubernetes, kernel and packets are real.
+It has master, node1 and node2. peer is a host in a peered VPC.
+
+  kubectl get pods -A -o wide         the name servers of the cluster run already
+  kubectl create deployment web --image=$AGNHOST --replicas=4 -- /agnhost netexec
+  kubectl expose deployment web --port=80 --target-port=8080 --type=NodePort
+  at peer curl -s NODE:PORT/clientip  call the Service from another VPC
+  on node1 cni-tool status            which pod has which address, of which ENI
+  on node1 cni-tool doctor            whether anything is wrong with the node
+  ec2 enis                            what EC2 has
+  exit                                end everything; nothing remains
+
+`
+
+// A Shell has commands for people beside a cluster:
+//
+//   - kubectl is an administrator of the cluster;
+//   - on MACHINE COMMAND runs a command on the master or a node;
+//   - at HOST COMMAND runs a command in the network of peer or internet;
+//   - ec2 enis, ec2 calls and ec2 drops print what the simulated EC2 has, what it was asked, and what the VPC has dropped.
+type Shell struct {
+	dir    string
+	server net.Listener
+}
+
+// NewShell makes the commands for the machines that the cluster has.
+func (c *Cluster) NewShell() (s *Shell, err error) {
+	s = &Shell{}
+	if s.dir, err = os.MkdirTemp("/run", "shell"); err != nil {
+		return nil, err
+	}
+	if s.server, err = net.Listen("unix", s.socket()); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(s.dir))
+	}
+	go http.Serve(s.server, c.answers()) // until Close
+	if err := s.writeCommands(c); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close removes the commands.
+func (s *Shell) Close() error { return errors.Join(s.server.Close(), os.RemoveAll(s.dir)) }
+
+// Command is exec.CommandContext for a program that finds the commands.
+func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, name, args...)
+	c.Dir = "/root"
+	c.Env = append(os.Environ(), "PS1=cluster# ", "HOME=/root", "AGNHOST="+Agnhost, fmt.Sprintf("PATH=%s:%s", s.dir, os.Getenv("PATH")))
+	return c
+}
+
+func (s *Shell) socket() string { return filepath.Join(s.dir, "ec2.sock") }
+
+// writeCommands writes the commands, which are scripts.
+func (s *Shell) writeCommands(c *Cluster) error {
+	var errs []error
+	for name, script := range map[string]string{
+		"on":      c.onScript(),
+		"at":      fmt.Sprintf(atScript, c.Peer.Path, c.Fabric.Internet.Path),
+		"ec2":     fmt.Sprintf("exec curl -sS --unix-socket %s \"http://ec2/${1:-}\"\n", s.socket()),
+		"kubectl": fmt.Sprintf("exec %s master kubectl --kubeconfig=%s \"$@\"\n", filepath.Join(s.dir, "on"), c.Kubeconfig()),
+	} {
+		errs = append(errs, os.WriteFile(filepath.Join(s.dir, name), []byte("#!/bin/sh\n"+script), 0o755))
+	}
+	return errors.Join(errs...)
+}
+
+const atScript = `host=$1; shift
+case $host in
+peer) net=%s ;;
+internet) net=%s ;;
+*) echo "at: there is no host $host: want peer or internet" >&2; exit 2 ;;
+esac
+exec nsenter --net=$net "$@"
+`
+
+func (c *Cluster) onScript() string {
+	script := "machine=$1; shift\ncase $machine in\n"
+	machines := []*machine.Machine{c.Master}
+	for _, n := range c.Nodes {
+		machines = append(machines, n.Machine)
+	}
+	var names []string
+	for _, m := range machines {
+		script += fmt.Sprintf("%s) %s ;;\n", m.Name, line(m.Environ(), m.Command(context.Background(), `"$@"`).Args))
+		names = append(names, m.Name)
+	}
+	return script + fmt.Sprintf("*) echo \"on: there is no machine $machine: want one of %s\" >&2; exit 2 ;;\nesac\n", strings.Join(names, ", "))
+}
+
+// line is a command of a script with an environment.
+func line(env, args []string) string {
+	words := []string{"exec", "env"}
+	for _, e := range env {
+		words = append(words, "'"+e+"'")
+	}
+	return strings.Join(append(words, args...), " ")
+}
+
+// answers answers what the command ec2 asks.
+func (c *Cluster) answers() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/enis", func(w http.ResponseWriter, _ *http.Request) {
+		for _, e := range c.Fabric.EC2.ENIs() {
+			fmt.Fprintf(w, "%s  %s  %s  device %d  %s  %v\n", e.ID, e.Subnet, e.Instance, e.Index, e.Status, e.Addrs)
+		}
+	})
+	mux.HandleFunc("/calls", func(w http.ResponseWriter, _ *http.Request) {
+		calls := map[string]int{}
+		for _, call := range c.Fabric.EC2.Calls() {
+			calls[call.Action]++
+		}
+		for _, action := range slices.Sorted(maps.Keys(calls)) {
+			fmt.Fprintf(w, "%5d  %s\n", calls[action], action)
+		}
+	})
+	mux.HandleFunc("/drops", func(w http.ResponseWriter, _ *http.Request) {
+		if drops, err := c.Fabric.Drops(); err != nil {
+			fmt.Fprintln(w, "ec2:", err)
+		} else {
+			fmt.Fprintln(w, drops)
+		}
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "ec2: there is no %q: want enis, calls or drops\n", r.URL.Path[1:])
+	})
+	return mux
+}

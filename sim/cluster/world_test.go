@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cluster_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
+)
+
+// A world is a cluster, and what the scenarios do in it.
+type world struct {
+	*cluster.Cluster
+	logs    string                // directory
+	before  map[string]*nodeState // after the start, by node
+	table   table
+	figures []string // what is printed at the end
+}
+
+type object = map[string]any
+
+// A pod is a pod that runs.
+type pod struct {
+	name, node string
+	addr       netip.Addr
+	addrs      []netip.Addr // of all families
+}
+
+// patience is how long scenarios wait for the cluster. A machine that has other work takes several times as long as one that
+// has none.
+const patience = 15 * time.Minute
+
+// check ends a test at an error.
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await ends a test if something does not come true.
+func await(t *testing.T, try func() error) {
+	t.Helper()
+	check(t, cluster.Await(t.Context(), patience, try))
+}
+
+// apply applies objects, and deletes them after the test.
+func (w *world) apply(t *testing.T, objects ...object) {
+	t.Helper()
+	list := must(json.Marshal(object{"apiVersion": "v1", "kind": "List", "items": objects}))
+	check(t, w.Apply(t.Context(), string(list)))
+	t.Cleanup(func() {
+		for _, o := range objects {
+			w.remove(t, o["kind"].(string), o["metadata"].(object)["name"].(string))
+		}
+	})
+}
+
+// remove deletes an object and waits until it is gone.
+func (w *world) remove(t *testing.T, kind, name string) {
+	if _, err := w.Kubectl(context.Background(), "delete", "--ignore-not-found", "--cascade=foreground", kind, name); err != nil {
+		t.Error(err)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func meta(name string) object { return object{"name": name} }
+
+func labels(name string) object { return object{"app": name} }
+
+// container is a container of agnhost.
+func container(args ...string) object {
+	return object{
+		"name": "agnhost", "image": cluster.Agnhost, "imagePullPolicy": "Never", "args": args,
+		"ports":          []object{{"containerPort": port}},
+		"readinessProbe": object{"httpGet": object{"path": "/healthz", "port": port}, "periodSeconds": 1, "timeoutSeconds": 5},
+	}
+}
+
+// podSpec is a pod with a container. Its end takes no longer than it must.
+func podSpec(c object) object {
+	return object{"containers": []object{c}, "terminationGracePeriodSeconds": 1}
+}
+
+// server is a pod template's specification that serves netexec.
+func server() object { return podSpec(container("netexec")) }
+
+// podOn is a pod of a name on a node.
+func podOn(name, node string, spec object) object {
+	spec["nodeName"] = node
+	return object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": name, "labels": labels(name)}, "spec": spec}
+}
+
+// deployment is a Deployment whose pods are spread over the nodes.
+func deployment(name string, replicas int, spec object) object {
+	spec["topologySpreadConstraints"] = []object{{
+		"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+		"labelSelector": object{"matchLabels": labels(name)},
+	}}
+	return object{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta(name),
+		"spec": object{
+			"replicas": replicas, "selector": object{"matchLabels": labels(name)},
+			"template": object{"metadata": object{"labels": labels(name)}, "spec": spec},
+		},
+	}
+}
+
+// service is a Service of pods by their name, with ports 80 and UDP 81 for netexec's. Further fields are key, value, ....
+func service(name, app string, fields ...any) object {
+	spec := object{
+		"selector": labels(app),
+		"ports": []object{
+			{"name": "http", "port": 80, "targetPort": port},
+			{"name": "udp", "port": 81, "targetPort": port + 1, "protocol": "UDP"},
+		},
+	}
+	for i := 0; i < len(fields); i += 2 {
+		spec[fields[i].(string)] = fields[i+1]
+	}
+	return object{"apiVersion": "v1", "kind": "Service", "metadata": meta(name), "spec": spec}
+}
+
+// A serviceAddr is where a Service is.
+type serviceAddr struct {
+	addr              netip.Addr // the cluster's
+	http, udp         uint16     // ports there
+	nodeHTTP, nodeUDP uint16     // ports of each node
+}
+
+func (w *world) serviceAddr(t *testing.T, name string) serviceAddr {
+	t.Helper()
+	var s struct {
+		Spec struct {
+			ClusterIP string
+			Ports     []struct{ Port, NodePort uint16 }
+		}
+	}
+	w.read(t, &s, "service", name)
+	a := serviceAddr{http: s.Spec.Ports[0].Port, udp: s.Spec.Ports[1].Port, nodeHTTP: s.Spec.Ports[0].NodePort, nodeUDP: s.Spec.Ports[1].NodePort}
+	a.addr, _ = netip.ParseAddr(s.Spec.ClusterIP) // a headless Service has None
+	return a
+}
+
+// read reads an object of the API.
+func (w *world) read(t *testing.T, into any, what ...string) {
+	t.Helper()
+	out, err := w.Kubectl(t.Context(), append([]string{"get", "-o", "json"}, what...)...)
+	check(t, err)
+	check(t, json.Unmarshal([]byte(out), into))
+}
+
+// pods returns the pods of a name that are ready and not about to end.
+func (w *world) pods(ctx context.Context, app string) ([]pod, error) {
+	out, err := w.Kubectl(ctx, "get", "pods", "-o", "json", "-l", "app="+app)
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct {
+				Name              string
+				DeletionTimestamp *time.Time
+			}
+			Spec   struct{ NodeName string }
+			Status struct {
+				PodIPs     []struct{ IP netip.Addr }
+				Conditions []struct{ Type, Status string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return nil, err
+	}
+	var pods []pod
+	for _, i := range list.Items {
+		ready := false
+		for _, c := range i.Status.Conditions {
+			ready = ready || c.Type == "Ready" && c.Status == "True"
+		}
+		if !ready || i.Metadata.DeletionTimestamp != nil {
+			continue
+		}
+		p := pod{name: i.Metadata.Name, node: i.Spec.NodeName, addr: i.Status.PodIPs[0].IP}
+		for _, a := range i.Status.PodIPs {
+			p.addrs = append(p.addrs, a.IP)
+		}
+		pods = append(pods, p)
+	}
+	return pods, nil
+}
+
+// ready waits until this number of pods of a name is ready, and returns them.
+func (w *world) ready(t *testing.T, app string, n int) (pods []pod) {
+	t.Helper()
+	await(t, func() (err error) {
+		if pods, err = w.pods(t.Context(), app); err == nil && len(pods) != n {
+			err = fmt.Errorf("%s has %d pods that are ready, want %d\n%s", app, len(pods), n, w.describe(app))
+		}
+		return err
+	})
+	return pods
+}
+
+// describe returns what Kubernetes tells of pods that are not ready.
+func (w *world) describe(app string) string {
+	out, err := w.Kubectl(context.Background(), "get", "pods", "-o", "wide", "-l", "app="+app)
+	events, err2 := w.Kubectl(context.Background(), "get", "events", "--field-selector=type=Warning")
+	return strings.Join([]string{out, events, fmt.Sprint(err, err2)}, "\n")
+}
+
+// node returns a node by its name.
+func (w *world) node(name string) *cluster.Node {
+	for _, n := range w.Nodes {
+		if n.Name == name {
+			return n
+		}
+	}
+	panic("there is no " + name)
+}

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cri_test
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Where make puts our programs, and the container runtimes with their programs.
+const (
+	pluginDir  = "../../bin"
+	programDir = "../../.cache/cri"
+)
+
+// A kind is a container runtime, and how the tests configure it.
+type kind struct {
+	program   string
+	configure func(s *server, networks []string) map[string]string // returns files for the server's directory
+	args      func(*server) []string
+	handlers  bool     // a pod chooses its network; otherwise all pods have the network of the last start
+	keeps     bool     // whether it keeps a pod with an unfinished ADD when it starts again
+	crowd     int      // number of pods at once; a pod of containerd has processes, which take seconds in a VM
+	stories   []story  // stories for this runtime only
+	leaves    []string // patterns of the files that it creates for pods, in the server's directory
+}
+
+// A server is the container runtime of the node, with a directory of its own.
+type server struct {
+	kind
+	*vpc
+	dir               string
+	plugins, programs string    // directories
+	network           string    // of the next pods
+	process           *exec.Cmd // nil: it is not running
+}
+
+// shipped is the network with the shipped conflist.
+const shipped = "shipped"
+
+// newServer starts a container runtime with a network for each conflist, one of which is
+// shipped.
+func newServer(t *testing.T, k kind, v *vpc, conflists map[string][]byte) *server {
+	t.Helper()
+	s := &server{kind: k, vpc: v, dir: v.node.StateDir + "." + k.program, network: shipped,
+		plugins: must(filepath.Abs(pluginDir)), programs: must(filepath.Abs(programDir))}
+	pause, err := os.ReadFile(filepath.Join(s.programs, "pause"))
+	if err != nil {
+		t.Fatalf("%v: run make %[2]s/containerd %[2]s/crio", err, s.programs)
+	}
+	for network, list := range conflists {
+		s.write(t, network+"/10.conflist", list)
+	}
+	for name, content := range k.configure(s, slices.Collect(maps.Keys(conflists))) {
+		s.write(t, name, []byte(content))
+	}
+	s.installPlugins(t)
+	s.serveImage(t, pause)
+	t.Cleanup(func() { s.end(t) })
+	s.start(t)
+	s.ready(t)
+	return s
+}
+
+func (s *server) installPlugins(t *testing.T) {
+	t.Helper()
+	err := os.Mkdir(s.path("bin"), 0o755)
+	for _, part := range []string{"", "-ipam", "-ipvlan", "-unnumbered-ptp"} {
+		name := "cni-ipvlan-vpc-k8s" + part
+		err = errors.Join(err, os.Symlink(filepath.Join(s.plugins, name), filepath.Join(s.path("bin"), name)))
+	}
+	if err = errors.Join(err, os.WriteFile(filepath.Join(s.path("bin"), "broken"), []byte(broken), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// broken is a foreign plugin at the end of the chain that fails.
+const broken = `#!/bin/sh
+case $CNI_COMMAND in
+VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["0.4.0", "1.0.0", "1.1.0"]}' ;;
+ADD) echo '{"cniVersion": "1.1.0", "code": 100, "msg": "broken by intent"}' && exit 1 ;;
+esac
+`
+
+// path returns a path in the server's directory.
+func (s *server) path(name string) string { return filepath.Join(s.dir, name) }
+
+func (s *server) write(t *testing.T, name string, content []byte) {
+	t.Helper()
+	file := s.path(name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, content, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// await repeats try until it succeeds.
+func await(t *testing.T, try func() error) {
+	t.Helper()
+	if err := repeated(try); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// repeated repeats try until it succeeds, for five minutes at most, and returns its last error.
+func repeated(try func() error) error {
+	again := time.NewTicker(50 * time.Millisecond)
+	defer again.Stop()
+	for deadline := time.Now().Add(5 * time.Minute); ; <-again.C {
+		if err := try(); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// start starts the process and waits until it has restored its state.
+func (s *server) start(t *testing.T) {
+	t.Helper()
+	log, err := os.OpenFile(s.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	p := exec.Command(filepath.Join(s.programs, s.program), s.args(s)...)
+	p.Env = append(append(os.Environ(), s.node.Env()...), "PATH="+s.programs+":"+os.Getenv("PATH"))
+	p.Stdout, p.Stderr = log, log
+	if err := s.node.Do(p.Start); err != nil {
+		t.Fatal(err)
+	}
+	s.process = p
+	await(t, func() error { return s.call("Version", object{}, nil) })
+}
+
+// ready waits until the runtime accepts pods.
+func (s *server) ready(t *testing.T) {
+	t.Helper()
+	await(t, func() error {
+		if ok, message := s.networkReady(t); !ok {
+			return errors.New(message)
+		}
+		return nil
+	})
+}
+
+// use sets the network of the next pods.
+func (s *server) use(t *testing.T, network string) {
+	t.Helper()
+	if s.network == network {
+		return
+	}
+	s.network = network
+	if !s.handlers {
+		s.stop(t)
+		s.start(t)
+		s.ready(t)
+	}
+}
+
+// kill ends the process like the kernel's OOM killer.
+func (s *server) kill(t *testing.T) {
+	t.Helper()
+	if err := s.process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	s.process.Wait() // it returns an error, because the process was killed
+	s.process = nil
+}
+
+// stop asks the process to end.
+func (s *server) stop(t *testing.T) {
+	t.Helper()
+	p := s.process
+	s.process = nil
+	defer time.AfterFunc(5*time.Minute, func() { p.Process.Kill() }).Stop()
+	if err := errors.Join(p.Process.Signal(os.Interrupt), p.Wait()); err != nil {
+		t.Error(err)
+	}
+}
+
+// end removes the pods that a failed test has left, and stops the runtime.
+func (s *server) end(t *testing.T) {
+	if s.process != nil {
+		for _, id := range s.sandboxes(t) {
+			if err := s.remove(id); err != nil {
+				t.Error(err)
+			}
+		}
+		s.stop(t)
+	}
+	if err := errors.Join(unmount(s.path("namespaces/*/*")), removeCgroups()); err != nil {
+		t.Error(err)
+	}
+	if log, err := os.ReadFile(s.path("log")); t.Failed() {
+		t.Logf("%s: %v\n%s", s.program, err, log)
+	}
+}
+
+// unmount unmounts everything that matches a pattern.
+func unmount(pattern string) (err error) {
+	for _, point := range must(filepath.Glob(pattern)) {
+		err = errors.Join(err, syscall.Unmount(point, 0))
+	}
+	return err
+}
+
+// removeCgroups removes the cgroups of pods, and their parent.
+func removeCgroups() (err error) {
+	for _, procs := range append(must(filepath.Glob(cgroups)), cgroup+"/cgroup.procs") {
+		if e := os.Remove(filepath.Dir(procs)); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// services are the Services, by their ClusterIPs. kube-proxy has one backend for each; the name says where it is.
+var services = map[string]paths.Place{
+	remote:  paths.PodOn(1, 1, 0),
+	sibling: paths.PodOn(0, 1, 1),
+	cousin:  paths.PodOn(0, 2, 0),
+}
+
+const (
+	remote  = "172.20.0.10:80"
+	sibling = "172.20.0.11:80"
+	cousin  = "172.20.0.12:80"
+)
+
+var toServices = []paths.Path{
+	{Name: "pod to a service, another node", From: pod1, To: service(remote), Seen: paths.Itself},
+	{Name: "pod to a service, the same ENI", From: pod1, To: service(sibling), Seen: paths.Itself},
+	{Name: "pod to a service, the other ENI", From: pod1, To: service(cousin), Seen: paths.Itself},
+}
+
+var pod1 = paths.PodOn(0, 1, 0)
+
+// service is a ClusterIP and its port.
+func service(addr string) paths.Place {
+	return func(*paths.Scene, paths.Family) (paths.End, error) {
+		return paths.End{Addr: netip.MustParseAddrPort(addr)}, nil
+	}
+}
+
+// check sends packets on each path, and then checks that the fabric has dropped none.
+func (s *scene) check(ctx context.Context, out *output) (err error) {
+	proxy, err := s.kubeProxy()
+	if err != nil {
+		return err
+	}
+	if err := proxy.Add(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, proxy.Del()) }()
+	for _, p := range slices.Concat(paths.Daily, toServices) {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		out.progress("checking: %s", p.Name)
+		r := p.Try(s.Scene, paths.IPv4, paths.Quick)
+		out.verdict(p.Name, way(r), r.Err)
+	}
+	drops, err := s.Drops()
+	if err == nil && drops != (vpcsim.Drops{}) {
+		err = errors.New(drops.String())
+	}
+	out.verdict("the fabric has dropped nothing", drops.String(), err)
+	return s.Err()
+}
+
+// way describes the two ends of a path.
+func way(r paths.Result) string {
+	to := r.To.Addr.Addr().String()
+	if r.To.Namespace == nil {
+		to = r.To.Addr.String()
+	}
+	return fmt.Sprintf("%-13s > %-14s %s, as %s", r.From.Addr.Addr(), to, strings.Join(r.Passed, ", "), r.Seen)
+}
+
+// kubeProxy is the effect of kube-proxy's rules on the first node: the ClusterIP becomes the address of a backend.
+func (s *scene) kubeProxy() (nl.Wiring, error) {
+	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
+	for service, backend := range services {
+		addr := netip.MustParseAddrPort(service)
+		b, err := backend(s.Scene, paths.IPv4)
+		if err != nil {
+			return nil, err
+		}
+		c.Rules = append(c.Rules, nl.NFRule{
+			nl.DAddr(netip.PrefixFrom(addr.Addr(), 32)), nl.DPort("tcp", addr.Port(), addr.Port()), nl.DNAT(b.Addr)})
+	}
+	return nl.Wiring{{NS: s.Nodes[0].NS, Object: nl.Table{Family: "ip", Name: "kube-proxy", Chains: []nl.Chain{c}}}}, nil
+}

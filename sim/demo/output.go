@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+)
+
+// An output is what the demo prints: lines that stay, and on a terminal one line that shows the progress.
+type output struct {
+	w        io.Writer
+	terminal bool
+	failures int
+}
+
+func newOutput(f *os.File) *output { return &output{w: f, terminal: isTerminal(f)} }
+
+// isTerminal asks as isatty(3) does. A serial port of a VM is a character device, too.
+func isTerminal(f *os.File) bool {
+	var t syscall.Termios
+	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&t)))
+	return errno == 0
+}
+
+// width is the maximum length of a line.
+const width = 100
+
+const (
+	eraseLine = "\r\x1b[K"
+	green     = "\x1b[32m"
+	red       = "\x1b[31m"
+	plain     = "\x1b[m"
+)
+
+// progress replaces the last line on a terminal.
+func (o *output) progress(format string, args ...any) {
+	if o.terminal {
+		fmt.Fprintf(o.w, eraseLine+format+" ...", args...)
+	}
+}
+
+// clear removes the line of progress.
+func (o *output) clear() {
+	if o.terminal {
+		fmt.Fprint(o.w, eraseLine)
+	}
+}
+
+// line prints a line that stays.
+func (o *output) line(format string, args ...any) {
+	o.clear()
+	fmt.Fprintf(o.w, format+"\n", args...)
+}
+
+// verdict prints the outcome of a check.
+func (o *output) verdict(name, detail string, err error) {
+	word, colour := "ok", green
+	if err != nil {
+		o.failures++
+		word, colour, detail = "FAIL", red, strings.ReplaceAll(err.Error(), "\n", "\n"+strings.Repeat(" ", 7))
+	}
+	if o.terminal {
+		word = colour + word + plain + strings.Repeat(" ", 4-len(word))
+	}
+	o.line("%-4s %-34s %s", word, name, detail)
+}
+
+// world prints the nodes, and the pods on each ENI.
+func (o *output) world(s *scene) {
+	for _, n := range s.Nodes {
+		o.line("%s  %s, %s, public address %s, %d pods:", n.Name, n.Type, n.Addr(), n.PublicIP(), len(n.Pods))
+		for _, e := range n.ENIs()[1:] {
+			var addrs []netip.Addr
+			for _, p := range n.On(e.Index) {
+				addrs = append(addrs, p.Addr(paths.IPv4))
+			}
+			slices.SortFunc(addrs, netip.Addr.Compare)
+			o.line("  eth%d  %s in %s:  %s", e.Index, short(e.ID), e.Subnet, compact(addrs))
+		}
+	}
+	o.line("")
+}
+
+// short removes the zeros from an ID of the simulator.
+func short(id string) string {
+	kind, number, _ := strings.Cut(id, "-")
+	return kind + "-" + strings.TrimLeft(number, "0")
+}
+
+// compact prints addresses without their common beginning, such as "100.64.0.4 .5 .6".
+func compact(addrs []netip.Addr) string {
+	var words []string
+	for i, a := range addrs {
+		word := a.String()
+		dot := strings.LastIndexByte(word, '.')
+		if i > 0 && dot >= 0 && strings.HasPrefix(addrs[i-1].String(), word[:dot+1]) {
+			word = word[dot:]
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, " ")
+}
+
+// addTimes prints how long the ADDs took.
+func (o *output) addTimes(a added) {
+	o.times("ADD", "in bursts, asking EC2", a.cold, "")
+	asked := fmt.Sprintf("EC2 calls %d, metadata calls %d", a.warmCalls, a.warmMetadata)
+	o.times("ADD", "with addresses there", a.warm, asked)
+}
+
+// times prints the minimum, the median and the maximum of some times.
+func (o *output) times(verb, how string, took []time.Duration, remark string) {
+	slices.Sort(took)
+	s := func(d time.Duration) float64 { return d.Seconds() }
+	line := fmt.Sprintf("%s  %d pods, %-22s min %.2f  p50 %.2f  max %.2f s  %s", verb, len(took), how+":",
+		s(took[0]), s(took[len(took)/2]), s(took[len(took)-1]), remark)
+	o.line("%s", strings.TrimSpace(line))
+}
+
+// calls prints the calls to EC2 and the metadata service so far.
+func (o *output) calls(s *scene) {
+	var metadata int
+	for _, n := range s.Nodes {
+		metadata += len(n.MetadataCalls())
+	}
+	o.line("EC2  %s", wrap(count(s.EC2.Calls()), width-5))
+	o.line("     and %d requests to the metadata service", metadata)
+	o.line("")
+}
+
+// count returns how often each action was called.
+func count(calls []ec2sim.Call) string {
+	counts := map[string]int{}
+	for _, c := range calls {
+		counts[c.Action]++
+	}
+	var words []string
+	for _, action := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%d %s", counts[action], action))
+	}
+	return strings.Join(words, ", ")
+}
+
+// wrap breaks a list into lines.
+func wrap(list string, width int) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Split(list, ", ") {
+		if i > 0 {
+			b.WriteByte(',')
+			if column += len(word) + 2; column > width {
+				b.WriteString("\n    ")
+				column = len(word)
+			}
+			b.WriteByte(' ')
+		} else {
+			column = len(word)
+		}
+		b.WriteString(word)
+	}
+	return b.String()
+}

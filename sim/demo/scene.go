@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+)
+
+// A scene is the simulated VPC of the demo.
+type scene struct {
+	*paths.Scene
+	bin string // the directory of the programs
+}
+
+func newScene(bin, conflist string) (*scene, error) {
+	list, err := os.ReadFile(conflist)
+	if err != nil {
+		return nil, err
+	}
+	s, err := paths.New(paths.Options{Bin: bin, Conflist: list, Families: []paths.Family{paths.IPv4}})
+	if err != nil {
+		return nil, err
+	}
+	return &scene{s, bin}, nil
+}
+
+// validate checks whether the plugins can run here.
+func (s *scene) validate(ctx context.Context) error {
+	for _, n := range s.Nodes {
+		if err := n.Validate(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tool runs our tool on the node.
+func (s *scene) tool(ctx context.Context, n *paths.Node, args ...string) error {
+	name := "cni-ipvlan-vpc-k8s-tool"
+	c := exec.CommandContext(ctx, filepath.Join(s.bin, name), args...)
+	c.Env = append(os.Environ(), n.Env()...)
+	var out []byte
+	err := n.Do(func() (err error) {
+		out, err = c.CombinedOutput()
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("%s %s on %s: %w\n%s", name, strings.Join(args, " "), n.Name, err, out)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
+)
+
+// How the twelve pods of each node are added.
+const (
+	first = 4 // at once, on a node that has only its boot ENI
+	spare = 6 // addresses that the tool gets in advance, with a pod for each, one after the other
+	last  = 2 // at once again; the first pod ENI is now full
+)
+
+// added is the durations and calls of the ADDs.
+type added struct {
+	cold, warm []time.Duration
+
+	warmCalls, warmMetadata int // to EC2 and metadata, while pods were added to warm nodes
+}
+
+// addPods adds the pods of both nodes.
+func (s *scene) addPods(ctx context.Context, out *output) (added, error) {
+	var a added
+	for _, n := range s.Nodes {
+		out.progress("%s: %d pods at once on an instance with its boot ENI only", n.Name, first)
+		took, err := s.addAtOnce(ctx, n, first)
+		if err != nil {
+			return a, err
+		}
+		a.cold = append(a.cold, took...)
+		if err := s.tool(ctx, n, "allocate-first-available", "--index=1", "--ip_batch_size="+strconv.Itoa(spare)); err != nil {
+			return a, err
+		}
+		if err := s.addWarm(ctx, n, &a, out); err != nil {
+			return a, err
+		}
+		out.progress("%s: %d more pods, for which it needs another ENI", n.Name, last)
+		if took, err = s.addAtOnce(ctx, n, last); err != nil {
+			return a, err
+		}
+		a.cold = append(a.cold, took...)
+	}
+	return a, nil
+}
+
+// addAtOnce adds pods at once, and returns how long each took.
+func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time.Duration, error) {
+	pods, took, errs := make([]*paths.Pod, count), make([]time.Duration, count), make([]error, count)
+	var wg sync.WaitGroup
+	for i := range count {
+		name := fmt.Sprintf("%s-pod%d", n.Name, len(n.Pods)+i+1)
+		wg.Go(func() {
+			start := time.Now()
+			pods[i], errs[i] = n.Add(ctx, "demo", name)
+			took[i] = time.Since(start)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	n.Pods = append(n.Pods, pods...)
+	return took, nil
+}
+
+// addWarm adds pods to nodes with free addresses.
+func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *added, out *output) error {
+	calls, metadata := len(s.EC2.Calls()), len(n.MetadataCalls())
+	for i := range spare {
+		out.progress("%s: pod %d, for which there is an address", n.Name, first+i+1)
+		took, err := s.addAtOnce(ctx, n, 1)
+		if err != nil {
+			return err
+		}
+		a.warm = append(a.warm, took...)
+	}
+	a.warmCalls += len(s.EC2.Calls()) - calls
+	a.warmMetadata += len(n.MetadataCalls()) - metadata
+	return nil
+}
+
+// deletePods deletes all pods.
+func (s *scene) deletePods(ctx context.Context, out *output) error {
+	calls := len(s.EC2.Calls())
+	var took []time.Duration
+	for _, n := range s.Nodes {
+		for _, p := range n.Pods {
+			out.progress("deleting %s", p.Name)
+			start := time.Now()
+			if err := n.Del(ctx, p); err != nil {
+				return err
+			}
+			took = append(took, time.Since(start))
+		}
+	}
+	out.times("DEL", "asking nobody", took, fmt.Sprintf("EC2 calls %d", len(s.EC2.Calls())-calls))
+	return nil
+}
+
+// checkNothingLeft runs registry-gc to release what has been free for a second. Then it looks for leftovers in EC2 and
+// on the nodes.
+func (s *scene) checkNothingLeft(ctx context.Context, out *output, before []state) error {
+	const freeAfter = time.Second
+	out.progress("registry-gc")
+	select {
+	case <-time.After(freeAfter * 12 / 10): // registry-gc adds up to 15 %, so that nodes do not call EC2 together
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	calls := len(s.EC2.Calls())
+	for _, n := range s.Nodes {
+		if err := s.tool(ctx, n, "registry-gc", "--free-after="+freeAfter.String()); err != nil {
+			return err
+		}
+	}
+	out.line("GC   registry-gc --free-after=%s on each node calls EC2:", freeAfter)
+	out.line("     %s", wrap(count(s.EC2.Calls()[calls:]), width-5))
+	out.line("")
+	out.verdict("EC2 is as it was before", "no ENI but those of the launch, with one address each", s.onlyBootENIs())
+	after, err := s.dump()
+	if err != nil {
+		return err
+	}
+	for i, n := range s.Nodes {
+		left, gone := after[i].without(before[i]), before[i].without(after[i])
+		out.verdict(n.Name+" is as it was before", "the same links, addresses, routes, rules, tables", differ(left, gone))
+	}
+	return s.Err()
+}
+
+// onlyBootENIs checks that EC2 has only the ENIs of the launches.
+func (s *scene) onlyBootENIs() error {
+	for _, e := range s.EC2.ENIs() {
+		if e.Index != 0 || e.Instance == "" || len(e.Addrs)+len(e.Prefixes) > 1 {
+			return fmt.Errorf("left: %s of %q, %d addresses", short(e.ID), e.Description, len(e.Addrs))
+		}
+	}
+	return nil
+}

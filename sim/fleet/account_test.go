@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"sync"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// An account is EC2 for models of other plugins: only its buckets.
+type account struct {
+	*ledger
+	mu     sync.Mutex
+	tokens ec2sim.Tokens
+	closed bool // EC2 refuses all
+}
+
+func newAccount() *account { return &account{ledger: newLedger()} }
+
+// call makes a call of the node, and reports whether EC2 has carried it out.
+func (a *account) call(at *place, action string) bool {
+	at.sleep(refusalLatency / 2)
+	a.mu.Lock()
+	ok := !a.closed && a.tokens.Take(action)
+	a.mu.Unlock()
+	a.note(action, !ok)
+	at.sleep(latency(action, !ok) - refusalLatency/2)
+	return ok
+}

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// bound returns when the buckets have let the last node make its last call, if no token is lost. Each node makes the calls
+// of needs, from when it arrives. There is no faster way through the buckets. A node without calls is ready when it arrives.
+func bound(needs map[string]int, arrivals []time.Duration) (most time.Duration) {
+	most = arrivals[len(arrivals)-1]
+	for action, n := range needs {
+		most = max(most, boundOf(ec2sim.BucketOf(action), n, arrivals))
+	}
+	return most
+}
+
+func boundOf(b ec2sim.Bucket, calls int, arrivals []time.Duration) (end time.Duration) {
+	waiting, next, tokens := 0, 0, b.Size
+	for now := time.Duration(0); next < len(arrivals) || waiting > 0; now += time.Second {
+		if now > 0 {
+			tokens = min(b.Size, tokens+b.Refill)
+		}
+		for next < len(arrivals) && arrivals[next] < now+time.Second {
+			waiting += calls
+			next++
+		}
+		if made := min(tokens, waiting); made > 0 {
+			tokens, waiting, end = tokens-made, waiting-made, now
+		}
+	}
+	return end
+}

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// An ours is a node with the real code of package ipam. Each call of a method is a process, but for what the kernel would
+// have it wait for: in a bubble, no time passes while a goroutine waits in the kernel. So processes wait for the lock
+// "grow" in turn.
+type ours struct {
+	*place
+	*region
+	way      way
+	host     *host
+	instance *ec2sim.Instance
+	dir      string // of the registry
+	turn     chan struct{}
+	owners   *owners
+
+	filling sync.Mutex
+}
+
+// An owners knows which pod has which address, and notes what must not be.
+type owners struct {
+	mu    sync.Mutex
+	pods  map[netip.Addr]string
+	addrs map[string][]netip.Addr
+	bad   []string
+}
+
+func newOwners() *owners {
+	return &owners{pods: map[netip.Addr]string{}, addrs: map[string][]netip.Addr{}}
+}
+
+// gets notes what an ADD has answered.
+func (o *owners) gets(pod string, addrs []netip.Addr) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, a := range addrs {
+		if other, taken := o.pods[a]; taken && other != pod {
+			o.bad = append(o.bad, fmt.Sprintf("%s has %s, which %s has", pod, a, other))
+		}
+		o.pods[a] = pod
+	}
+	o.addrs[pod] = addrs
+}
+
+// loses notes that a DEL begins.
+func (o *owners) loses(pod string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, a := range o.addrs[pod] {
+		delete(o.pods, a)
+	}
+	delete(o.addrs, pod)
+}
+
+// launch starts the instance. EC2 attaches what a launch template says, which costs no call.
+func (n *ours) launch() error {
+	i, err := n.sim.RunInstance(ec2sim.RunInstance{Type: instanceType, Subnet: "subnet-nodes"})
+	if err != nil {
+		return err
+	}
+	n.instance, n.host = i, n.hostOf(i.ID)
+	if n.way.launched > 0 {
+		return n.attachLaunched()
+	}
+	return nil
+}
+
+// attachLaunched gives the instance an ENI with prefixes.
+func (n *ours) attachLaunched() error {
+	token := "launch-" + n.instance.ID
+	err := n.sim.Operate("CreateNetworkInterface", map[string]string{"SubnetId": podSubnet(n.index % podSubnets), "Description": token,
+		"Ipv4PrefixCount": fmt.Sprint(n.way.launched)})
+	if err != nil {
+		return err
+	}
+	all := n.sim.ENIs()
+	return n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": all[len(all)-1].ID, "InstanceId": n.instance.ID, "DeviceIndex": "1"})
+}
+
+// process opens the pool as a process does.
+func (n *ours) process() (*ipam.Pool, error) {
+	r, err := registry.Open(n.dir)
+	if err != nil {
+		return nil, err
+	}
+	host, err := nl.Open("node", n.host.path)
+	if err != nil {
+		return nil, err
+	}
+	return &ipam.Pool{Pool: lease.Pool{Registry: r, Host: host, Policy: n.way.policy, Shelves: []lease.Shelf{}}}, nil
+}
+
+// cloud is EC2 as a process with the SDK reaches it.
+func (n *ours) cloud() *aws.Client {
+	return aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &wire{n.region, n.place, n.instance}, Jitter: n.jitter})
+}
+
+// boot is what happens before the kubelet starts: cni-warm.service, if the way has addresses to keep ready.
+func (n *ours) boot(ctx context.Context) error {
+	if n.way.policy.Warm.Min == 0 {
+		return nil
+	}
+	_ = n.fill(ctx) // the kubelet starts in any case
+	return nil
+}
+
+// fill is cni-tool warm.
+func (n *ours) fill(ctx context.Context) error {
+	const filling = 170 * time.Second // as in package tool
+	ctx, cancel := context.WithTimeout(ctx, filling)
+	defer cancel()
+	if err := os.Remove(filepath.Join(n.dir, lease.Refill)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	p, err := n.process()
+	if err != nil {
+		return err
+	}
+	defer p.Host.Close()
+	p.Cloud = n.cloud()
+	if err := n.waitTurn(ctx); err != nil {
+		return err
+	}
+	defer func() { <-n.turn }()
+	_, err = p.Fill(ctx)
+	return err
+}
+
+func (n *ours) waitTurn(ctx context.Context) error {
+	select {
+	case n.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func owner(n *ours, pod string) lease.Owner {
+	return lease.Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: pod, IfName: "eth0"}},
+		Pod: plugin.Pod{Namespace: "default", Name: pod}, NetNS: n.dir}
+}
+
+// add is an ADD.
+func (n *ours) add(ctx context.Context, pod string) error {
+	ctx, cancel := context.WithTimeout(ctx, n.way.policy.Timeout)
+	defer cancel()
+	p, err := n.process()
+	if err != nil {
+		return err
+	}
+	defer func() { p.Host.Close() }()
+	got, _, err := p.Obtain(ctx, owner(n, pod), func(ctx context.Context, o lease.Owner) (lease.Allocation, error) { return n.acquire(ctx, p, o) })
+	if err != nil {
+		return err
+	}
+	n.owners.gets(pod, got.Addrs)
+	if p.Registry.Marked(lease.Refill) && n.filling.TryLock() {
+		go func() { // cni-warm.path
+			defer n.filling.Unlock()
+			_ = n.fill(context.WithoutCancel(ctx))
+		}()
+	}
+	return nil
+}
+
+// acquire is the Acquire of the pool, but for the wait. Meanwhile the node's namespace is closed: tens of thousands of
+// processes wait, and here all are one.
+func (n *ours) acquire(ctx context.Context, p *ipam.Pool, o lease.Owner) (lease.Allocation, error) {
+	a, err := p.Take(ctx, o)
+	if !lease.IsNone(err) {
+		return a, err
+	}
+	if err := p.Host.Close(); err != nil {
+		return a, err
+	}
+	failed := n.waitTurn(ctx)
+	if p.Host, err = nl.Open("node", n.host.path); err != nil {
+		return a, err
+	}
+	if failed != nil {
+		return a, errors.Join(failed, p.GiveUp(ctx, o))
+	}
+	defer func() { <-n.turn }()
+	p.Cloud = n.cloud()
+	return p.Acquire(ctx, o)
+}
+
+// del is a DEL.
+func (n *ours) del(ctx context.Context, pod string) error {
+	p, err := n.process()
+	if err != nil {
+		return err
+	}
+	defer p.Host.Close()
+	n.owners.loses(pod)
+	return p.End(ctx, owner(n, pod).Key)
+}
+
+// collect is cni-tool registry-gc.
+func (n *ours) collect(ctx context.Context) error {
+	const freeAfter = 15 * time.Minute // as in cni-gc.service
+	// Without a deadline it does not wait for EC2, as the program.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer time.AfterFunc(3*time.Minute, cancel).Stop() // TimeoutStartSec=
+	if err := n.waitTurn(ctx); err != nil {
+		return err
+	}
+	defer func() { <-n.turn }()
+	p, err := n.process()
+	if err != nil {
+		return err
+	}
+	defer p.Host.Close()
+	p.Cloud = n.cloud()
+	p.Policy = lease.Policy{Provision: n.way.policy.Provision, Families: n.way.policy.Families}
+	return p.Collect(ctx, &ipam.Collection{FreeAfter: freeAfter + n.jitter(freeAfter*15/100), Max: -1})
+}
+
+// idle counts the addresses of this node's ENIs for pods that no pod has.
+func (n *ours) idle() (idle int, _ error) {
+	s, err := n.state()
+	if err != nil {
+		return 0, err
+	}
+	for _, e := range n.instance.ENIs() {
+		if e.Index > 0 {
+			idle += len(e.Addrs) + 16*len(e.Prefixes)
+		}
+	}
+	return idle - s.Leases.Len(), nil
+}
+
+// state is the registry of the node.
+func (n *ours) state() (*registry.State, error) {
+	r, err := registry.Open(n.dir)
+	if err != nil {
+		return nil, err
+	}
+	return r.View()
+}
+
+// leaks returns where the registry, EC2 and the number of pods differ.
+func (n *ours) leaks(pods int) (bad []string) {
+	s, err := n.state()
+	if err != nil {
+		return []string{err.Error()}
+	}
+	if s.Leases.Len() != pods {
+		bad = append(bad, fmt.Sprintf("%s has %d leases and %d pods", n.instance.ID, s.Leases.Len(), pods))
+	}
+	if len(s.Intents)+len(s.Waiters) > 0 {
+		bad = append(bad, fmt.Sprintf("%s has intents %v and waiters %v", n.instance.ID, s.Intents, s.Waiters))
+	}
+	for _, e := range n.instance.ENIs() {
+		known := s.ENIs[e.ID]
+		for _, a := range e.Addrs {
+			if !slices.Contains(known.Addrs, a) {
+				bad = append(bad, fmt.Sprintf("%s has %s on %s, and the registry does not", n.instance.ID, a, e.ID))
+			}
+		}
+		if len(known.Addrs) != len(e.Addrs) || len(known.Prefixes) != len(e.Prefixes) {
+			bad = append(bad, fmt.Sprintf("%s: the registry has %d addresses and %d prefixes on %s, EC2 has %d and %d", n.instance.ID,
+				len(known.Addrs), len(known.Prefixes), e.ID, len(e.Addrs), len(e.Prefixes)))
+		}
+	}
+	return bad
+}

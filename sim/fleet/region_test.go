@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package fleet
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// How long EC2 takes to answer. AWS publishes no such times. The answer to AttachNetworkInterface comes when the link is
+// on the node. A refusal because of the rate comes at once.
+var latencies = map[string]time.Duration{
+	"AssignPrivateIpAddresses":        300 * time.Millisecond,
+	"UnassignPrivateIpAddresses":      300 * time.Millisecond,
+	"CreateNetworkInterface":          700 * time.Millisecond,
+	"AttachNetworkInterface":          1500 * time.Millisecond,
+	"ModifyNetworkInterfaceAttribute": 300 * time.Millisecond,
+	"DetachNetworkInterface":          500 * time.Millisecond,
+	"DeleteNetworkInterface":          300 * time.Millisecond,
+}
+
+const (
+	describeLatency = 150 * time.Millisecond
+	refusalLatency  = 50 * time.Millisecond
+)
+
+// A ledger counts the calls of an account. It is shared by all nodes.
+type ledger struct {
+	mu      sync.Mutex
+	made    map[string]int // calls that EC2 has carried out or answered, by action
+	refused map[string]int // throttled calls
+}
+
+func newLedger() *ledger { return &ledger{made: map[string]int{}, refused: map[string]int{}} }
+
+func (l *ledger) note(action string, throttled bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if throttled {
+		l.refused[action]++
+	} else {
+		l.made[action]++
+	}
+}
+
+// cut returns the counts since the last cut.
+func (l *ledger) cut() (made, refused map[string]int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	made, refused = l.made, l.refused
+	l.made, l.refused = map[string]int{}, map[string]int{}
+	return made, refused
+}
+
+// A place is where a node is in the fleet. It gives the node times of its own: no two nodes call EC2 at the same
+// nanosecond, so nothing depends on the order in which goroutines run.
+type place struct {
+	index int
+	mu    sync.Mutex
+	rng   *rand.Rand
+}
+
+func newPlace(seed uint64, index int) *place {
+	return &place{index: index, rng: rand.New(rand.NewPCG(seed, uint64(index)))}
+}
+
+// jitter returns a random time of less than d.
+func (p *place) jitter(d time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Duration(p.rng.Int64N(int64(d)))
+}
+
+// about returns d, at most a quarter more or less.
+func (p *place) about(d time.Duration) time.Duration { return d*3/4 + p.jitter(d/2) }
+
+// slots is more than there are nodes.
+const slots = 1 << 13
+
+// sleep sleeps for about d, until a nanosecond that is this node's alone.
+func (p *place) sleep(d time.Duration) {
+	d = p.about(d)
+	late := (time.Now().Add(d).UnixNano() - int64(p.index)) % slots
+	time.Sleep(d + time.Duration(slots-late))
+}
+
+// A region is EC2 for nodes with the real code.
+type region struct {
+	*ledger
+	sim   *ec2sim.Sim
+	mu    sync.Mutex
+	hosts map[string]*host // by instance
+}
+
+// instanceType has 8 CPUs. It can have three ENIs for pods, with 15 addresses each.
+const instanceType = "m5.2xlarge"
+
+// podSubnets is enough for 2000 nodes with 64 addresses each.
+const podSubnets = 3
+
+func newRegion(open func(instance string) *host) (*region, error) {
+	pods := func(i int) netip.Prefix {
+		return netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(64 + i), 0, 0}), 16)
+	}
+	nodes := netip.MustParsePrefix("10.0.0.0/16")
+	c := ec2sim.Config{Throttle: true, VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{nodes}}},
+		Subnets: []ec2sim.Subnet{{ID: "subnet-nodes", VPC: "vpc-1", Zone: "us-east-1a", CIDR: nodes}}}
+	for i := range podSubnets {
+		c.VPCs[0].CIDRs = append(c.VPCs[0].CIDRs, pods(i))
+		c.Subnets = append(c.Subnets, ec2sim.Subnet{ID: podSubnet(i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: pods(i), Tags: subnetTags})
+	}
+	sim, err := ec2sim.New(c)
+	if err != nil {
+		return nil, err
+	}
+	r := &region{ledger: newLedger(), sim: sim, hosts: map[string]*host{}}
+	sim.OnChange(func(c ec2sim.Change) {
+		r.mu.Lock()
+		h := r.hosts[c.Instance]
+		if h == nil {
+			h = open(c.Instance)
+			r.hosts[c.Instance] = h
+		}
+		r.mu.Unlock()
+		h.plug(c)
+	})
+	return r, nil
+}
+
+// hostOf returns the host of an instance that has its boot ENI.
+func (r *region) hostOf(instance string) *host {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.hosts[instance]
+}
+
+// throttle has EC2 refuse all calls, as if others took all tokens.
+func (r *region) throttle(on bool) {
+	n := 0
+	if on {
+		n = -1
+	}
+	for _, action := range []string{
+		"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute",
+		"DetachNetworkInterface", "DeleteNetworkInterface", "DescribeNetworkInterfaces", "DescribeSubnets", "DescribeInstanceTypes", "DescribeVpcs",
+	} {
+		r.sim.Fail(action, "RequestLimitExceeded", n)
+	}
+}
+
+var subnetTags = map[string]string{"kubernetes_kubelet": "true"}
+
+func podSubnet(i int) string { return fmt.Sprintf("subnet-pods%d", i) }
+
+// A wire carries the requests of one node.
+type wire struct {
+	*region
+	*place
+	instance *ec2sim.Instance
+}
+
+// Do answers a request.
+func (w *wire) Do(r *http.Request) (*http.Response, error) {
+	if r.URL.Host == "imds" {
+		return answer(w.instance.Metadata(), r), r.Context().Err()
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	form, err := url.ParseQuery(string(body))
+	if err != nil {
+		return nil, err
+	}
+	action := form.Get("Action")
+	w.sleep(refusalLatency / 2)
+	resp := answer(w.sim, r)
+	throttled := resp.StatusCode == http.StatusServiceUnavailable
+	w.note(action, throttled)
+	w.sleep(latency(action, throttled) - refusalLatency/2)
+	return resp, r.Context().Err()
+}
+
+// latency returns how long EC2 takes.
+func latency(action string, throttled bool) time.Duration {
+	if throttled {
+		return refusalLatency
+	}
+	if d, ok := latencies[action]; ok {
+		return d
+	}
+	return describeLatency
+}
+
+func answer(h http.Handler, r *http.Request) *http.Response {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result()
+}
+
+// sum returns all counts together.
+func sum(counts map[string]int) (n int) {
+	for c := range maps.Values(counts) {
+		n += c
+	}
+	return n
+}

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package kubeproxy gives a namespace that simulates a node the rules of the real kube-proxy for Kubernetes Services.
+// It has them for its iptables and its nftables mode, for IPv4 and IPv6. It is for tests: it executes
+// iptables-restore(8), ip6tables-restore(8) and nft(8).
+//
+// The rules are recorded. kube-proxy v1.36.3 wrote those in testdata, unmodified and with its default flags. It ran in
+// a namespace of its own, with an API server that has only the objects of testdata/scenario.json. It had no
+// --cluster-cidr, as in clusters whose pods have addresses of the VPC. There kube-proxy cannot distinguish a pod by its
+// address, so it does not change a pod's address on the way to a ClusterIP. The recorded addresses are of documentation
+// prefixes. Load replaces them by yours, so that the rules serve your pods:
+//
+//	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
+//		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
+//		kubeproxy.Client:  {V4: pod1},
+//		kubeproxy.Sibling: {V4: pod2},      // on the ENI of the client
+//		kubeproxy.Local:   {V4: pod3},      // on another ENI of the node
+//		kubeproxy.Remote:  {V4: pod4},      // on another node
+//		kubeproxy.VPCHost: {V4: otherAddr}, // no pod at all
+//	})
+//
+// Then pod1 can call each Service of [Services] at its ClusterIP, by TCP and UDP. A second node has the same rules with
+// other hosts in the roles. Names of chains contain hashes of the recorded addresses; they are only names.
+//
+// To record again, as root:
+//
+//	cd sim/kubeproxy/record && go run .
+//
+// That is a separate module, because it builds kube-proxy. It removes two things from the recorded rules: the policies
+// of chains that are not kube-proxy's, and its counters in nfacct, which kube-proxy omits on a kernel without nfacct.
+// kube-proxy is under the Apache License 2.0, as is this project, and none of its source is here.
+package kubeproxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+)
+
+// A Mode is a value of kube-proxy's flag --proxy-mode.
+type Mode string
+
+const (
+	IPTables Mode = "iptables"
+	NFTables Mode = "nftables"
+)
+
+// Modes are all recorded modes.
+var Modes = []Mode{IPTables, NFTables}
+
+// Load gives a namespace the rules of a mode, with the addresses of a scenario. It also sets the sysctls that
+// kube-proxy sets on a node (testdata/*/sysctls). It loads the rules of a family if the scenario's Node has an address
+// of it, and empties the connection tracker. Load does not check for existing rules, so call unload before Load is called for
+// the same namespace again. unload removes everything except the sysctls, which kube-proxy also leaves, and empties the
+// connection tracker.
+func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
+	var on, off []command
+	for _, f := range families {
+		if !f.of(s[Node]).IsValid() {
+			continue
+		}
+		rules, err := s.fill(f, read(m, f.name+".rules"))
+		if err != nil {
+			return nil, fmt.Errorf("rules of kube-proxy: %w", err)
+		}
+		load, unload := m.commands(f, rules)
+		on, off = append(on, load), append(off, unload)
+	}
+	if len(on) == 0 {
+		return nil, fmt.Errorf("rules of kube-proxy: host %q has no address", Node)
+	}
+	if err := run(n, on); err != nil {
+		return nil, fmt.Errorf("load rules of kube-proxy: %w", err)
+	}
+	unload = func() error { return errors.Join(run(n, off), forget(n)) }
+	return unload, errors.Join(forget(n), m.sysctls(n).Add())
+}
+
+// A command is a program and its standard input.
+type command struct {
+	args  []string
+	stdin string
+}
+
+// run executes commands in a namespace.
+func run(n *nl.NS, all []command) error {
+	return n.Do(func() error {
+		for _, c := range all {
+			p := exec.Command(c.args[0], c.args[1:]...)
+			p.Stdin = strings.NewReader(c.stdin)
+			if out, err := p.CombinedOutput(); err != nil {
+				return fmt.Errorf("%s in %s: %w: %s", strings.Join(c.args, " "), n.Name, err, bytes.TrimSpace(out))
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Record runs the real kube-proxy, in its iptables and its nftables mode. It writes kube-proxy's changes to a node into
+// the directory testdata of package kubeproxy.
+//
+//	cd sim/kubeproxy/record && go run .
+//
+// It needs root, ip(8), nft(8) and iptables(8) in its nft variant. It takes minutes to build kube-proxy from the Go
+// module proxy. It changes nothing outside a network namespace of its own, in which kube-proxy finds an API server with
+// the objects of testdata/scenario.json. This is a separate module, so that nothing else depends on Kubernetes. To
+// record a later kube-proxy, change the version of k8s.io/kubernetes in go.mod and those of its staging modules below,
+// and run go mod tidy.
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+const (
+	source   = "k8s.io/kubernetes"
+	testdata = "../testdata"
+)
+
+func main() {
+	log.SetFlags(0)
+	if err := record(os.Args[1:]); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// record builds kube-proxy and starts this program again in a new namespace for each mode.
+func record(args []string) error {
+	if len(args) == 3 {
+		return inNamespace(args[0], args[1], args[2])
+	}
+	dir, err := os.MkdirTemp("", "kube-proxy-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	version, err := output("go", "list", "-m", "-f", "{{.Version}}", source)
+	if err != nil {
+		return err
+	}
+	log.Printf("building kube-proxy %s", version)
+	prog := filepath.Join(dir, "kube-proxy")
+	if _, err := output("go", "build", "-o", prog, source+"/cmd/kube-proxy"); err != nil {
+		return err
+	}
+	for mode := range modes {
+		log.Printf("recording mode %s", mode)
+		c := exec.Command("/proc/self/exe", mode, prog, version)
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+		c.Stderr = os.Stderr
+		if err := c.Run(); err != nil {
+			return fmt.Errorf("mode %s: %w", mode, err)
+		}
+	}
+	return nil
+}
+
+// output runs a command and returns what it prints.
+func output(name string, args ...string) (string, error) {
+	out, err := exec.Command(name, args...).Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

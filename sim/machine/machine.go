@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package machine gives a simulated instance what a real one has beside its network: mounts, processes, a host name and
+// cgroups of its own. Programs that look at the whole machine find this instance alone.
+//
+// It needs root and cgroup v2. /proc, /sys, /run and the directories that the caller names are the machine's own. All
+// other files are those of the real machine. The directories survive a reboot, and /run does not.
+package machine
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// script is process 1.
+//
+//go:embed machine.sh
+var script string
+
+// cgroups is where the machines' cgroups are.
+const cgroups = "/sys/fs/cgroup"
+
+// A Machine is an instance that has been booted.
+type Machine struct {
+	*vpcsim.Instance
+	Name string
+
+	own   []string // directories
+	disk  string   // has their files
+	env   []string
+	init  *exec.Cmd
+	stdin io.Closer // ends process 1
+	group *os.File  // the cgroup of programs
+
+	running sync.WaitGroup // services
+	end     context.CancelFunc
+	ctx     context.Context // of this boot
+}
+
+// Boot boots an instance for the first time: its own directories are empty. The environment is that of all programs of the
+// machine, in addition to this process's and the instance's.
+func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machine, error) {
+	disk, err := os.MkdirTemp("/run", "disk-"+name)
+	if err != nil {
+		return nil, err
+	}
+	m := &Machine{Instance: i, Name: name, env: env, own: own, disk: disk}
+	if err = m.format(); err == nil {
+		err = m.boot()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("boot %s: %w", name, err), m.Close())
+	}
+	return m, nil
+}
+
+// format gives each of the machine's own directories a file system: kubelet finds how full a directory is by the device, and
+// overlayfs writes to a tmpfs.
+func (m *Machine) format() error {
+	for _, dir := range m.own {
+		at := filepath.Join(m.disk, dir)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			return err
+		}
+		if err := syscall.Mount("tmpfs", at, "tmpfs", 0, "mode=755"); err != nil {
+			return &fs.PathError{Op: "mount", Path: at, Err: err}
+		}
+	}
+	return nil
+}
+
+// discard removes the files of the machine's own directories.
+func (m *Machine) discard() error {
+	for _, dir := range m.own {
+		_ = syscall.Unmount(filepath.Join(m.disk, dir), syscall.MNT_DETACH) // it may not be mounted
+	}
+	return os.RemoveAll(m.disk)
+}
+
+// Reboot ends all processes, without a warning, and boots the machine again. Its ENIs stay attached, and its own directories
+// keep their files. Its network is as [vpcsim.Instance.Reboot] says. Nothing that Keep has started runs.
+func (m *Machine) Reboot() error {
+	err := errors.Join(m.off(), m.Instance.Reboot())
+	if err == nil {
+		err = m.boot()
+	}
+	if err != nil {
+		return fmt.Errorf("reboot %s: %w", m.Name, err)
+	}
+	return nil
+}
+
+func (m *Machine) boot() error {
+	if err := delegate(); err != nil {
+		return err
+	}
+	group := filepath.Join(cgroups, m.Name)
+	err := os.MkdirAll(filepath.Join(group, "init"), 0o755)
+	if err != nil {
+		return err
+	}
+	if m.group, err = os.Open(filepath.Join(group, "init")); err != nil {
+		return err
+	}
+	m.ctx, m.end = context.WithCancel(context.Background())
+	return m.start(group)
+}
+
+// start starts process 1 and waits until it is ready. It makes its cgroup namespace itself: the one that the kernel makes
+// with a process begins at the cgroup of the parent.
+func (m *Machine) start(group string) error {
+	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
+	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, script, m.Name, m.disk}, m.own...)...)
+	m.init.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
+	}
+	var stderr strings.Builder
+	m.init.Stderr = &stderr
+	stdin, err := m.init.StdinPipe()
+	if err != nil {
+		return err
+	}
+	m.stdin = stdin
+	stdout, err := m.init.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := m.Do(m.init.Start); err != nil {
+		m.init = nil
+		return err
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
+		m.init.Wait() // it has ended, or the error below is its own
+		m.init = nil
+		return fmt.Errorf("process 1: %s: %s", line, strings.TrimSpace(stderr.String()))
+	}
+	return nil
+}
+
+// delegate lets the root cgroup hand its controllers to the machines' cgroups. The root may have processes nevertheless.
+func delegate() error {
+	all, err := os.ReadFile(filepath.Join(cgroups, "cgroup.controllers"))
+	if err != nil {
+		return err
+	}
+	for _, c := range strings.Fields(string(all)) {
+		if err := os.WriteFile(filepath.Join(cgroups, "cgroup.subtree_control"), []byte("+"+c), 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Command is exec.CommandContext for a program on the machine, in all of its namespaces and its cgroup. A kill of the
+// command does not reach the program: Signal does.
+func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", name}
+	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
+	c.Env = append(os.Environ(), m.Environ()...)
+	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
+	c.WaitDelay = time.Second // the program may still have the pipes
+	return c
+}
+
+// Environ returns the environment of the machine's programs. /run is its own, so the plugins' state is at its usual place.
+func (m *Machine) Environ() []string {
+	env := append([]string{"HOME=/root"}, m.env...)
+	for _, e := range m.Env() {
+		if !strings.HasPrefix(e, "CNI_IPVLAN_VPC_STATE_DIR=") {
+			env = append(env, e)
+		}
+	}
+	return env
+}
+
+// Run runs a program on the machine and returns its standard output. The error has its standard error.
+func (m *Machine) Run(ctx context.Context, name string, args ...string) (string, error) {
+	return Output(m.Name, m.Command(ctx, name, args...))
+}
+
+// Output runs a command and returns its standard output. The error names where, and has what the command printed.
+func Output(where string, c *exec.Cmd) (string, error) {
+	var stdout, stderr strings.Builder
+	c.Stdout, c.Stderr = &stdout, &stderr
+	if err := c.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s: %s: %w: %s%s", where, strings.Join(c.Args, " "), err, stderr.String(), stdout.String())
+	}
+	return stdout.String(), nil
+}
+
+// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. Its output is appended
+// to a file. It ends with this boot.
+func (m *Machine) Keep(log string, name string, args ...string) error {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	ctx := m.ctx
+	m.running.Go(func() {
+		defer f.Close()
+		for ctx.Err() == nil {
+			c := m.Command(context.Background(), name, args...)
+			c.Stdout, c.Stderr = f, f
+			err := c.Run()
+			fmt.Fprintf(f, "machine: %s has ended: %v\n", name, err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(restart):
+			}
+		}
+	})
+	return nil
+}
+
+// restart is how long after its end a program is started again. The default of systemd is 100 ms.
+const restart = 300 * time.Millisecond
+
+// Signal sends a signal to all programs of the machine with this name, and returns an error if there is none.
+func (m *Machine) Signal(signal syscall.Signal, program string) error {
+	_, err := m.Run(context.Background(), "pkill", fmt.Sprintf("-%d", int(signal)), "-x", program)
+	return err
+}
+
+// File returns the path by which this process finds a file of the machine.
+func (m *Machine) File(name string) string {
+	return filepath.Join("/proc", strconv.Itoa(m.init.Process.Pid), "root", name)
+}
+
+// WriteFile writes a file of the machine, and the directories above it.
+func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error {
+	file := m.File(name)
+	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, content, mode))
+}
+
+// Close ends all processes of the machine, and removes its cgroups and files. The instance remains. A second Close does nothing.
+func (m *Machine) Close() error { return errors.Join(m.off(), m.discard()) }
+
+// off ends all processes, and removes the cgroups.
+func (m *Machine) off() error {
+	if m.group == nil {
+		return nil
+	}
+	m.end()
+	var err error
+	if m.init != nil {
+		err = m.halt()
+	}
+	m.running.Wait()
+	err = errors.Join(err, m.group.Close(), removeGroups(filepath.Join(cgroups, m.Name)))
+	m.group, m.init = nil, nil
+	return err
+}
+
+// halt ends process 1, and with it all others: the kernel kills them (pid_namespaces(7)).
+func (m *Machine) halt() error {
+	err := m.stdin.Close()
+	timer := time.AfterFunc(time.Minute, func() { m.init.Process.Kill() })
+	defer timer.Stop()
+	return errors.Join(err, m.init.Wait())
+}
+
+// removeGroups removes a cgroup and all below it. The kernel removes the last process a little after its end.
+func removeGroups(root string) error {
+	var groups []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() {
+			groups = append(groups, path)
+		}
+		return err
+	})
+	for i := len(groups) - 1; i >= 0; i-- {
+		err = errors.Join(err, removeGroup(groups[i]))
+	}
+	return err
+}
+
+func removeGroup(group string) error {
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		err := os.Remove(group)
+		if err == nil || !errors.Is(err, syscall.EBUSY) || time.Now().After(end) {
+			return err
+		}
+	}
+}

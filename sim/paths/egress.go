@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package paths
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// Egress are paths of clients of an egress, whose routers are the backends of the Service egress on the first node: one
+// on the ENI of the first client, and one on the other node.
+var Egress = []Path{
+	{"client to the internet, by a router", pod1, internet, byRouter, ethernet, 0},
+	{"client of the other ENI to the internet, by a router", cousin, internet, byRouter, ethernet, 0},
+}
+
+// WithoutEgress are Daily and Further without the paths that an egress replaces.
+func WithoutEgress() []Path {
+	return slices.DeleteFunc(slices.Concat(Daily, Further), func(p Path) bool {
+		return slices.Contains([]string{"pod to the internet", "pod of the other ENI to the internet"}, p.Name)
+	})
+}
+
+// byRouter is the router that kube-proxy has chosen for a client, as the internet sees it. By IPv4 it sees the NAT gateway of
+// the routers' subnets.
+func byRouter(s *Scene, f Family, from End) (netip.Addr, error) {
+	to, err := internet(s, f)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	seen, err := from.Call("tcp", to.Addr)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if f == IPv4 {
+		return vpcsim.NATAddr, nil
+	}
+	for _, role := range []kubeproxy.Host{kubeproxy.Sibling, kubeproxy.Remote} {
+		router, err := roles(0)[role](s, f)
+		if err != nil {
+			return netip.Addr{}, err
+		}
+		if router.Addr.Addr() == seen.Addr() {
+			return seen.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("the internet sees %s as %s, which is no router", from.Addr.Addr(), seen.Addr())
+}

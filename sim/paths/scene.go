@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package paths
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// region is a VPC with separate CIDRs for nodes, for pods and for a host. It has two peered VPCs.
+var region = ec2sim.Config{
+	VPCs: []ec2sim.VPC{
+		{ID: "vpc-main", CIDRs: cidrs("10.0.0.0/16", "100.64.0.0/16", "100.65.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:100::/56", "2001:db8:0:400::/56")},
+		{ID: "vpc-peer", CIDRs: cidrs("10.1.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:200::/56")},
+		{ID: "vpc-office", CIDRs: cidrs("10.2.0.0/16"), IPv6CIDRs: cidrs("2001:db8:0:300::/56")},
+	},
+	Subnets: []ec2sim.Subnet{
+		{ID: "subnet-nodes", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.0.0/24"), IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
+		{ID: "subnet-host", VPC: "vpc-main", Zone: zone, CIDR: cidr("10.0.1.0/24"), IPv6CIDR: cidr("2001:db8:0:101::/64")},
+		{ID: "subnet-second", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.65.0.0/24"), IPv6CIDR: cidr("2001:db8:0:400::/64")},
+		{ID: "subnet-pods1", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.0.0/20"), IPv6CIDR: cidr("2001:db8:0:111::/64"), Tags: kubelet},
+		{ID: "subnet-pods2", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.16.0/20"), IPv6CIDR: cidr("2001:db8:0:112::/64"), Tags: kubelet},
+		{ID: "subnet-pods3", VPC: "vpc-main", Zone: zone, CIDR: cidr("100.64.32.0/20"), IPv6CIDR: cidr("2001:db8:0:113::/64"), Tags: kubelet},
+		{ID: "subnet-only6", VPC: "vpc-main", Zone: zone, IPv6CIDR: cidr("2001:db8:0:114::/64"), Tags: map[string]string{"family": "IPv6"}},
+		{ID: "subnet-peer", VPC: "vpc-peer", Zone: zone, CIDR: cidr("10.1.0.0/24"), IPv6CIDR: cidr("2001:db8:0:200::/64")},
+		{ID: "subnet-office", VPC: "vpc-office", Zone: zone, CIDR: cidr("10.2.1.0/24"), IPv6CIDR: cidr("2001:db8:0:301::/64")},
+	},
+	Peerings: []ec2sim.Peering{
+		{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}},
+		// EC2 reports a CIDR without hosts. The office stands for a network behind a transit gateway, which
+		// DescribeVpcPeeringConnections does not report.
+		{ID: "pcx-2", Requester: ec2sim.PeerVPC{ID: "vpc-main"}, Accepter: ec2sim.PeerVPC{ID: "vpc-office", CIDRs: cidrs("10.2.0.0/24")}},
+	},
+}
+
+// OfficeCIDRs contain the host behind the transit gateway. No peering reports them, so pods need routeToCidrs to reach
+// it.
+var OfficeCIDRs = cidrs("10.2.1.0/24", "2001:db8:0:301::/64")
+
+const (
+	zone         = "us-east-1a"
+	instanceType = "m5.large" // 3 ENIs of 10 addresses
+)
+
+var kubelet = map[string]string{"kubernetes_kubelet": "true"}
+
+func cidr(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+
+func cidrs(all ...string) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, s := range all {
+		ps = append(ps, cidr(s))
+	}
+	return ps
+}
+
+// Port is where all ends answer.
+const Port = 8080
+
+// Options describe a Scene.
+type Options struct {
+	Bin      string   // the directory of the plugins
+	Conflist []byte   // the network configuration
+	Families []Family // families of the pods' addresses; with IPv6, all instances have it
+	Further  bool     // the scene also has the ends of the further paths
+	NAT      bool     // pods reach the internet by their ENIs, whose subnets have a NAT gateway, and not through the node
+	Kept     bool     // a pod sees the caller's own address at a NodePort where the Service says so: keepCaller
+	Tracking bool     // pods track their connections: their serviceLoop is masquerade
+	Loopless bool     // pods have no service loop, so Services see the node: their serviceLoop is none
+
+	// Annotations are those of the pods, by their Kubernetes namespace. The configuration must have the capability for them.
+	Annotations map[string]map[string]string
+}
+
+// A Scene has the ends of the paths.
+type Scene struct {
+	*vpcsim.Fabric
+	Nodes []*Node // two
+
+	options Options
+	list    *libcni.NetworkConfigList
+	others  map[string]*vpcsim.Instance // hosts that are not nodes, by name
+}
+
+// New launches the instances, each with its boot ENI only.
+func New(o Options) (*Scene, error) {
+	list, err := libcni.NetworkConfFromBytes(o.Conflist)
+	if err != nil {
+		return nil, err
+	}
+	f, err := vpcsim.New(region)
+	if err != nil {
+		return nil, err
+	}
+	s := &Scene{Fabric: f, options: o, list: list, others: map[string]*vpcsim.Instance{}}
+	if err := s.populate(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Scene) populate() error {
+	for _, subnet := range region.Subnets {
+		if s.options.NAT && subnet.Tags != nil && subnet.CIDR.IsValid() {
+			if err := s.AddNATGateway(subnet.CIDR); err != nil {
+				return err
+			}
+		}
+	}
+	for _, name := range []string{"node1", "node2"} {
+		i, err := s.launch(name, "subnet-nodes")
+		if err != nil {
+			return err
+		}
+		s.Nodes = append(s.Nodes, s.newNode(i))
+	}
+	others := []string{"host", "peer"}
+	if s.options.Further {
+		others = append(others, "second", "office")
+	}
+	for _, name := range others {
+		i, err := s.launch(name, "subnet-"+name)
+		if err != nil {
+			return err
+		}
+		s.others[name] = i
+	}
+	return errors.Join(s.OpenPorts(nodePorts()...), s.Internet.Answer(Port))
+}
+
+// launch starts an instance that answers calls.
+func (s *Scene) launch(name, subnet string) (*vpcsim.Instance, error) {
+	r := ec2sim.RunInstance{Type: instanceType, Subnet: subnet}
+	if slices.Contains(s.options.Families, IPv6) {
+		r.IPv6 = 1
+	}
+	i, err := s.RunInstance(name, r)
+	if err != nil {
+		return nil, err
+	}
+	return i, i.Answer(Port)
+}

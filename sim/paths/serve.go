@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package paths
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
+)
+
+// DNS is the port of the Service dns, on which all pods must answer.
+const DNS = 53
+
+// Serve gives both nodes the rules of kube-proxy in one of its modes, and those of a proxy of the metadata service. On
+// each node, its own pods have the roles of package kubeproxy: two are on its first ENI and one on its second. The
+// function stop removes the rules.
+func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
+	var undo []func() error
+	stop = func() (err error) {
+		for _, f := range slices.Backward(undo) {
+			err = errors.Join(err, f())
+		}
+		return err
+	}
+	for i, n := range s.Nodes {
+		scenario, err := s.scenario(i)
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		unload, err := kubeproxy.Load(n.NS, m, scenario)
+		if err != nil {
+			return nil, errors.Join(err, stop())
+		}
+		undo = append(undo, unload, func() error { return n.proxyMetadata("-D") })
+		if err := n.proxyMetadata("-A"); err != nil {
+			return nil, errors.Join(err, stop())
+		}
+	}
+	return stop, nil
+}
+
+// scenario returns the hosts with roles on a node.
+func (s *Scene) scenario(node int) (kubeproxy.Scenario, error) {
+	all := kubeproxy.Scenario{}
+	for role, place := range roles(node) {
+		var a kubeproxy.Addrs
+		for _, f := range s.options.Families {
+			e, err := place(s, f)
+			if err != nil {
+				return nil, fmt.Errorf("who is %s to node %d: %w", role, node+1, err)
+			}
+			if f == IPv6 {
+				a.V6 = e.Addr.Addr()
+			} else {
+				a.V4 = e.Addr.Addr()
+			}
+		}
+		all[role] = a
+	}
+	return all, nil
+}
+
+// metadataAddr is the address of the metadata service (EC2 user guide, "Instance metadata and user data").
+var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
+
+// metadata is the proxy of the metadata service on the first node.
+func metadata(s *Scene, f Family) (End, error) {
+	e, err := node1(s, f)
+	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answering()
+	return e, err
+}
+
+// proxyMetadata adds or deletes the rule of proxies such as kube2iam: packets of pods to the metadata service go to a
+// program on the node, which identifies the pod by its address.
+func (n *Node) proxyMetadata(verb string) error {
+	rule := fmt.Sprintf("iptables -w -t nat %s PREROUTING -i veth+ -p tcp -d %s --dport %d -j DNAT --to-destination %s:%d",
+		verb, metadataAddr.Addr(), metadataAddr.Port(), n.Addr(), Port)
+	if !n.Addr().IsValid() {
+		return nil
+	}
+	return n.Do(func() error {
+		args := strings.Fields(rule)
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %s: %w: %s", n.Name, rule, err, bytes.TrimSpace(out))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package paths
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// A Service is a path to a Service of Kubernetes, with its probes.
+type Service struct {
+	Path
+	Probes []Probe
+}
+
+// Services exist between [Scene.Serve] and its stop. They are those of package kubeproxy. They have the same names on
+// both nodes, but separate backends.
+//
+// Backends see the pod's own address if pods have a service loop, or else the node's. Backends of a NodePort see the
+// node for callers from outside. With externalTrafficPolicy Local they see the caller, if they answer it through the
+// node or if the Options say so.
+var Services = []Service{
+	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service on another ENI of the node", pod1, clusterIP(0, "local"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service that it is itself", pod1, clusterIP(0, "hairpin"), as(node1), jumbo, 0}, calls},
+	{Path{"pod to the DNS", pod1, clusterIP(0, "dns"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service of its node's network", pod1, clusterIP(0, "node"), Itself, jumbo, 0}, calls},
+	{Path{"pod to a Service of a host in the VPC", pod1, clusterIP(0, "vpc-host"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service, all backends in turn", pod1, clusterIP(0, "spread"), looped(node1), jumbo, 0}, spread},
+	{Path{"pod to a Service with session affinity", pod1, clusterIP(0, "sticky"), looped(node1), jumbo, 0}, sticky},
+	{Path{"pod to a Service without backends", pod1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
+	{Path{"pod of the other ENI to a Service on another node", cousin, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod of the other ENI to a Service of another ENI", cousin, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod of the second node to a Service on the first", remote, clusterIP(1, "remote"), looped(node2), jumbo, 0}, calls},
+	{Path{"node to a Service on another node", node1, clusterIP(0, "remote"), Itself, jumbo, 0}, calls},
+	{Path{"node to a Service of its pod", node1, clusterIP(0, "local"), Itself, jumbo, 0}, calls},
+	{Path{"node to the DNS", node1, clusterIP(0, "dns"), Itself, jumbo, 0}, calls},
+	{Path{"node to a Service of a host in the VPC", node1, clusterIP(0, "vpc-host"), Itself, jumbo, 0}, calls},
+	{Path{"node to a Service without backends", node1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
+
+	{Path{"host in the VPC to a NodePort, pod on another node", host, nodePort(0, "nodeport-remote"), as(node1), jumbo, 0}, calls},
+	{Path{"host in the VPC to a NodePort, pod of the node", host, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
+	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), caller(node1), jumbo, 0}, connections},
+	{Path{"host in the VPC to a NodePort, Local, by UDP", host, nodePort(0, "nodeport-local"), datagrams(node1), jumbo, 0}, calls[1:2]},
+	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), as(node1), ethernet, 0}, calls},
+	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), as(node1), ethernet, 0}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), looped(node1), ethernet, IPv4}, calls},
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), caller(node1), ethernet, IPv6}, connections},
+	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), datagrams(node1), ethernet, IPv6}, calls[1:2]},
+	// Without a service loop, Cluster replaces the pod's address by the node's. With the loop, it is the pod's own.
+	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of another node", pod1, nodePort(1, "nodeport-cluster"), as(node2), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), caller(node2), jumbo, 0}, connections},
+	{Path{"pod to a NodePort of another node, Local, by UDP", pod1, nodePort(1, "nodeport-local"), datagrams(node2), jumbo, 0}, calls[1:2]},
+	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), as(node1), jumbo, 0}, calls},
+
+	{Path{"pod to a proxy of the metadata service", pod1, metadata, Itself, jumbo, IPv4}, calls[:1]},
+}
+
+// looped returns the caller where pods have a service loop, or else the node.
+func looped(node Place) Sight {
+	return func(s *Scene, f Family, from End) (netip.Addr, error) {
+		if s.options.Loopless {
+			return as(node)(s, f, from)
+		}
+		return Itself(s, f, from)
+	}
+}
+
+// caller returns the caller of a node's NodePort if its address is kept, or else the node.
+func caller(node Place) Sight {
+	return func(s *Scene, f Family, from End) (netip.Addr, error) {
+		if s.options.Kept {
+			return Itself(s, f, from)
+		}
+		return as(node)(s, f, from)
+	}
+}
+
+// datagrams is caller for UDP, where keeping the address needs connection tracking in the pod.
+func datagrams(node Place) Sight {
+	return func(s *Scene, f Family, from End) (netip.Addr, error) {
+		if s.options.Tracking {
+			return caller(node)(s, f, from)
+		}
+		return as(node)(s, f, from)
+	}
+}
+
+// roles returns the host of each role on a node.
+func roles(node int) map[kubeproxy.Host]Place {
+	return map[kubeproxy.Host]Place{
+		kubeproxy.Node:    []Place{node1, node2}[node],
+		kubeproxy.Client:  PodOn(node, eth1, 0),
+		kubeproxy.Sibling: PodOn(node, eth1, 1),
+		kubeproxy.Local:   PodOn(node, eth2, 0),
+		kubeproxy.Remote:  PodOn(1-node, eth1, 0),
+		kubeproxy.VPCHost: host,
+	}
+}
+
+// clusterIP is a Service as the pods of a node reach it.
+func clusterIP(node int, name string) Place {
+	return func(s *Scene, f Family) (End, error) {
+		svc, backends, err := s.service(node, name, f)
+		return End{Addr: netip.AddrPortFrom(in(svc.ClusterIP, f), svc.Port), backends: backends}, err
+	}
+}
+
+// nodePort is a Service as the VPC reaches it on a node.
+func nodePort(node int, name string) Place {
+	return func(s *Scene, f Family) (End, error) {
+		svc, backends, err := s.service(node, name, f)
+		if err != nil {
+			return End{}, err
+		}
+		e, err := roles(node)[kubeproxy.Node](s, f)
+		return End{Addr: netip.AddrPortFrom(e.Addr.Addr(), svc.NodePort), Outside: e.Outside, backends: backends}, err
+	}
+}
+
+// nodePortOutside is a Service as the internet reaches it on a node.
+func nodePortOutside(node int, name string) Place {
+	return func(s *Scene, f Family) (End, error) {
+		e, err := nodePort(node, name)(s, f)
+		e.Addr = netip.AddrPortFrom(e.Outside, e.Addr.Port())
+		return e, err
+	}
+}
+
+// service returns a Service and its backends on a node.
+func (s *Scene) service(node int, name string, f Family) (svc kubeproxy.Service, backends []*vpcsim.Namespace, err error) {
+	i := slices.IndexFunc(kubeproxy.Services(), func(svc kubeproxy.Service) bool { return svc.Name == name })
+	if i < 0 {
+		return svc, nil, fmt.Errorf("kube-proxy has no rules for a Service %s", name)
+	}
+	svc = kubeproxy.Services()[i]
+	for _, host := range svc.Backends {
+		e, err := roles(node)[host](s, f)
+		if err != nil {
+			return svc, nil, err
+		}
+		backends = append(backends, e.Namespace)
+	}
+	return svc, backends, nil
+}
+
+// nodePorts returns the node ports of all Services.
+func nodePorts() (all []uint16) {
+	for _, svc := range kubeproxy.Services() {
+		if svc.NodePort != 0 {
+			all = append(all, svc.NodePort)
+		}
+	}
+	return all
+}
+
+func in(a kubeproxy.Addrs, f Family) netip.Addr {
+	if f == IPv6 {
+		return a.V6
+	}
+	return a.V4
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// jumbo is the MTU of a VPC; the internet's is 1500 (EC2 user guide: "Network MTU for your EC2 instance").
+const (
+	jumbo    = 9001
+	ethernet = 1500
+)
+
+// The rules of an ENI, in the order of their evaluation.
+const (
+	prefInternet = 100 // from an address with a public address or a NAT gateway, to anywhere outside
+	prefOwn      = 200 // from an address that the ENI has
+	prefAny      = 250 // from any address, if EC2 does not check this ENI
+	prefSpoofed  = 300 // from any other address
+)
+
+// follow changes the fabric as EC2 reports.
+func (f *Fabric) follow(c ec2sim.Change) {
+	adopted, err := f.adopt(c)
+	err = errors.Join(err, f.applyLocked(c))
+	if err == nil && adopted != nil {
+		err = f.ready(adopted)
+	}
+	if err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.failed = errors.Join(f.failed, fmt.Errorf("%s %s: %w", c.ENI.ID, c.Kind, err))
+	}
+}
+
+// applyLocked is apply, unless the fabric is closed.
+func (f *Fabric) applyLocked(c ec2sim.Change) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.run == nil {
+		return nil
+	}
+	return f.apply(c)
+}
+
+func (f *Fabric) apply(c ec2sim.Change) error {
+	i := f.instances[c.Instance]
+	if i == nil && f.booting != nil && c.Kind == ec2sim.Attached {
+		i, f.booting = f.booting, nil
+		f.instances[c.Instance] = i
+	}
+	if i == nil {
+		return nil // an ENI that is not attached
+	}
+	if c.Kind == ec2sim.Detached {
+		delete(f.mapped, c.ENI.ID)
+		return errors.Join(f.unplug(c.ENI.ID), f.translate())
+	}
+	if err := f.plug(c.ENI, i); err != nil {
+		return err
+	}
+	if c.ENI.PublicIP.IsValid() {
+		f.mapped[c.ENI.ID] = mapping{c.ENI.Addrs[0], c.ENI.PublicIP}
+	}
+	if c.Kind == ec2sim.Attached && c.ENI.Boot {
+		return errors.Join(f.translate(), dhcp(c.ENI, i.NS).Add())
+	}
+	return nil
+}
+
+// A plugged ENI is one that is attached to an instance.
+type plugged struct {
+	wiring   nl.Wiring // its link is the first step
+	instance *Instance
+	seen     nl.Link // the instance's end, as it was when the fabric last looked; the namespace may be a pod's
+	lost     bool    // its link cannot be restored, which is in Err
+}
+
+// plug replaces the wiring of an ENI. It does not touch objects that stay the same.
+func (f *Fabric) plug(e ec2sim.ENI, i *Instance) error {
+	p := f.plugged[e.ID]
+	was, now := p.wiring, f.wiring(e, i)
+	f.plugged[e.ID] = plugged{wiring: now, instance: i, seen: p.seen}
+	err := without(was, now).Del()
+	if failed := without(now, was).Add(); failed != nil && (len(was) == 0 || !f.gone(linkName(e))) {
+		return errors.Join(err, failed)
+	}
+	return errors.Join(err, f.look(e.ID)) // which restores a link that is gone, with all of the wiring
+}
+
+// unplug removes the wiring of an ENI. Its link vanishes from the namespace in which it is.
+func (f *Fabric) unplug(id string) error {
+	was := f.plugged[id].wiring
+	delete(f.plugged, id)
+	return was.Del()
+}
+
+// without returns the steps of a wiring that another does not have.
+func without(w, other nl.Wiring) nl.Wiring {
+	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
+}
+
+// The VPC's router, as an ENI sees it. Its IPv6 address is the same in every subnet (VPC user guide, "Subnet route
+// tables": fe80:ec2::1). The kernel answers neighbour solicitations for this address.
+const routerMAC = "02:00:00:00:0e:c2"
+
+var router6 = netip.MustParsePrefix("fe80:ec2::1/64")
+
+// wiring returns the objects of an attached ENI: its link, its allowed addresses, and the routes to them.
+func (f *Fabric) wiring(e ec2sim.ENI, i *Instance) nl.Wiring {
+	dev, network := linkName(e), f.networks[e.VPC]
+	var w nl.Wiring
+	add := func(objects ...nl.Object) {
+		for _, o := range objects {
+			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
+		}
+	}
+	add(nl.Veth{Name: dev, MAC: routerMAC, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: jumbo},
+		nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"}, // arp(7): otherwise it answers after up to 0.8 s
+		nl.Addr{Prefix: router6, Dev: dev, NoDAD: true})
+	add(farEnds(dev, e.MAC)...)
+	if e.PublicIP.IsValid() && !f.hasNAT(e) {
+		add(nl.Rule{Pref: prefInternet, From: prefix(e.Addrs[0]), IIF: dev, Table: network.internet})
+	}
+	for _, family := range nl.Families {
+		if !e.SourceDestCheck {
+			add(nl.Rule{Pref: prefAny, Family: family, IIF: dev, Table: network.table})
+		}
+		add(nl.Rule{Pref: prefSpoofed, Family: family, IIF: dev, Table: tableSpoofed})
+	}
+	for _, p := range prefixes(e) {
+		for _, table := range network.tables() {
+			add(toFarEnd(dev, p, table))
+		}
+		add(nl.Rule{Pref: prefOwn, From: p, IIF: dev, Table: network.table})
+		if p.Addr().Is4() && f.hasNAT(e) {
+			add(nl.Rule{Pref: prefInternet, From: p, IIF: dev, Table: network.internet})
+		}
+	}
+	return w
+}
+
+// prefixes returns the addresses of an ENI and the prefixes delegated to it.
+func prefixes(e ec2sim.ENI) []netip.Prefix {
+	var ps []netip.Prefix
+	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
+		ps = append(ps, prefix(a))
+	}
+	return slices.Concat(ps, e.Prefixes, e.IPv6Prefixes)
+}
+
+// linkName returns the name of the fabric's end of an ENI: as much of its ID as fits.
+func linkName(e ec2sim.ENI) string { return "eni-" + e.ID[max(0, len(e.ID)-8):] }
+
+// deviceName returns the name of the instance's end.
+func deviceName(e ec2sim.ENI) string {
+	if e.Card == 0 {
+		return fmt.Sprintf("eth%d", e.Index)
+	}
+	return fmt.Sprintf("eth%dc%d", e.Index, e.Card)
+}
+
+// The protocols of routes (rt_protos of iproute2).
+const (
+	protoRA   = 9
+	protoDHCP = 16
+)
+
+// dhcp returns what a boot ENI gets for each of its families. For IPv4, the DHCP server of a VPC gives it the primary
+// address and a default route by the router. The router's address is the one after the subnet's (VPC user guide:
+// "Subnet CIDR blocks"). For IPv6, the DHCP server gives only the address; the router advertises itself and the subnet.
+// The routes are as systemd-networkd sets them, which handles advertisements instead of the kernel.
+func dhcp(e ec2sim.ENI, n *nl.NS) nl.Wiring {
+	var w nl.Wiring
+	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }
+	dev := deviceName(e)
+	if len(e.Addrs) > 0 {
+		primary := e.Addrs[0]
+		add(nl.Addr{Prefix: netip.PrefixFrom(primary, e.CIDR.Bits()), Dev: dev})
+		add(nl.Route{Dst: everything, Via: e.CIDR.Addr().Next(), Dev: dev, Src: primary, Protocol: protoDHCP})
+	}
+	if len(e.IPv6Addrs) > 0 {
+		add(nl.Addr{Prefix: prefix(e.IPv6Addrs[0]), Dev: dev, NoDAD: true})
+		add(nl.Route{Dst: e.IPv6CIDR, Dev: dev, Protocol: protoRA})
+		add(nl.Route{Dst: everything6, Via: router6.Addr(), Dev: dev, Protocol: protoRA})
+	}
+	return w
+}

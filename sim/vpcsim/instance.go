@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// An Instance is an EC2 instance and its namespace, which has the same name. In the namespace, EC2's API is at a
+// loopback address, and the metadata service at its usual address.
+type Instance struct {
+	*ec2sim.Instance
+	*Namespace
+	StateDir string // a directory of its own, instead of /run
+
+	region string
+	fabric *Fabric
+}
+
+// RunInstance launches an instance, with its boot ENI attached and configured. A host that is not a Kubernetes node is
+// an instance, too.
+func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, error) {
+	f.launch.Lock()
+	defer f.launch.Unlock()
+	i, err := f.newInstance(name)
+	if err != nil {
+		return nil, err
+	}
+	f.boot(i)
+	i.Instance, err = f.EC2.RunInstance(r)
+	f.boot(nil)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), i.Close())
+	}
+	if err := i.serve(ec2Addr, 0, f.EC2); err != nil {
+		return nil, err
+	}
+	return i, errors.Join(f.Err(), i.settle())
+}
+
+// settle waits until the instance is reachable by IPv6. The kernel adds the local route of an address later than the
+// address, from a work queue, even without duplicate address detection. Until then it reports that there is no route.
+func (i *Instance) settle() error {
+	a := i.Addr6()
+	if !a.IsValid() {
+		return nil
+	}
+	local := nl.Route{Dst: prefix(a), Dev: deviceName(i.ENIs()[0]), Table: unix.RT_TABLE_LOCAL, Type: "local"}
+	try := time.NewTicker(time.Millisecond)
+	defer try.Stop()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); <-try.C {
+		if err = local.Check(i.NS); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: %s: %w", i.Name, local, err)
+}
+
+// newInstance creates the namespace of an instance. It sets the sysctls of systemd (50-default.conf), but not those of
+// kubelet and kube-proxy.
+func (f *Fabric) newInstance(name string) (*Instance, error) {
+	n, err := f.NewNamespace(name)
+	if err != nil {
+		return nil, err
+	}
+	i := &Instance{Namespace: n, StateDir: filepath.Join(f.run.dir, name), region: cmp.Or(f.region, "us-east-1"), fabric: f}
+	if err := sysctls(n.NS).Add(); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return i, nil
+}
+
+func sysctls(n *nl.NS) nl.Wiring {
+	return nl.Wiring{
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "2"}},
+	}
+}
+
+// boot announces the instance whose boot ENI EC2 will attach next. Its ID is not yet known.
+func (f *Fabric) boot(i *Instance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.booting = i
+}
+
+// Env returns the environment in which programs on the instance find EC2 and their state directory. The metadata service
+// is at its usual address.
+func (i *Instance) Env() []string {
+	return []string{
+		"AWS_ENDPOINT_URL_EC2=http://" + ec2Addr,
+		"AWS_REGION=" + i.region,
+		"AWS_METADATA_SERVICE_TIMEOUT=60", // the machine has all instances to run, and may be busy
+		"AWS_ACCESS_KEY_ID=AKIAVPCSIM",
+		"AWS_SECRET_ACCESS_KEY=secret",
+		"CNI_IPVLAN_VPC_STATE_DIR=" + i.StateDir,
+	}
+}
+
+// Addr returns the primary address of the boot ENI; zero if its subnet has no IPv4.
+func (i *Instance) Addr() netip.Addr { return first(i.ENIs()[0].Addrs) }
+
+// Addr6 returns the first IPv6 address of the boot ENI; zero if it has none.
+func (i *Instance) Addr6() netip.Addr { return first(i.ENIs()[0].IPv6Addrs) }
+
+func first(addrs []netip.Addr) netip.Addr {
+	if len(addrs) == 0 {
+		return netip.Addr{}
+	}
+	return addrs[0]
+}
+
+// PublicIP returns the public address of the boot ENI; zero if it has none.
+func (i *Instance) PublicIP() netip.Addr { return i.ENIs()[0].PublicIP }

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// The addresses of the internet's host (RFC 5737, TEST-NET-3; RFC 9637).
+var (
+	InternetAddr  = netip.MustParseAddr("203.0.113.1")
+	InternetAddr6 = netip.MustParseAddr("3fff::1")
+)
+
+var (
+	// between the fabric and the internet gateway (RFC 5737, TEST-NET-1; RFC 9637)
+	routerAddr   = netip.MustParsePrefix("192.0.2.1/30")
+	gatewayAddr  = netip.MustParsePrefix("192.0.2.2/30")
+	routerAddr6  = netip.MustParsePrefix("3fff:0:1::1/64")
+	gatewayAddr6 = netip.MustParsePrefix("3fff:0:1::2/64")
+
+	uplink  = netip.MustParsePrefix("203.0.113.254/24")
+	uplink6 = netip.MustParsePrefix("3fff::254/64")
+
+	// A router needs link-local addresses for neighbour solicitations.
+	routerLocal  = netip.MustParsePrefix("fe80::1/64")
+	gatewayLocal = netip.MustParsePrefix("fe80::2/64")
+	publicIPs    = netip.MustParsePrefix("198.18.0.0/15") // those that ec2sim assigns
+)
+
+// NATAddr is the public address of the NAT gateway: the last of the range that ec2sim uses.
+var NATAddr = netip.MustParseAddr("198.19.255.255")
+
+// A mapping is a public address and its primary address.
+type mapping struct{ private, public netip.Addr }
+
+// AddNATGateway adds a NAT gateway as the subnet's route to the internet by IPv4, for all addresses of ENIs that are
+// attached later (VPC user guide: "NAT gateways"). Without one, only boot ENIs with a public address reach the
+// internet.
+func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.natted = append(f.natted, subnet)
+	return f.translate()
+}
+
+// OpenPorts allows calls from the internet to ports of public addresses by IPv4, TCP and UDP, as a security group does (VPC
+// user guide: "Security groups"). By default no port is open.
+func (f *Fabric) OpenPorts(ports ...uint16) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.open = append(f.open, ports...)
+	return f.translate()
+}
+
+// hasNAT reports whether the subnet of an ENI has a NAT gateway.
+func (f *Fabric) hasNAT(e ec2sim.ENI) bool { return slices.Contains(f.natted, e.CIDR) }
+
+// outside returns the wiring of the internet gateway and the internet.
+func (f *Fabric) outside() nl.Wiring {
+	vpc, igw, internet := f.vpc.NS, f.igw.NS, f.Internet.NS
+	return slices.Concat(router(igw), nl.Wiring{
+		{NS: vpc, Object: nl.Veth{Name: "igw", Peer: "vpc", PeerNS: igw, MTU: ethernet}},
+		{NS: vpc, Object: nl.Addr{Prefix: routerAddr, Dev: "igw"}},
+		{NS: igw, Object: nl.Addr{Prefix: gatewayAddr, Dev: "vpc"}},
+		{NS: igw, Object: nl.Veth{Name: "internet", Peer: "eth0", PeerNS: internet, MTU: ethernet}},
+		{NS: igw, Object: nl.Addr{Prefix: uplink, Dev: "internet"}},
+		{NS: igw, Object: nl.Route{Dst: everything, Via: InternetAddr, Dev: "internet"}},
+		{NS: igw, Object: nl.Route{Dst: publicIPs, Type: "blackhole"}}, // unused public addresses
+		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr, uplink.Bits()), Dev: "eth0"}},
+		{NS: internet, Object: nl.Route{Dst: publicIPs, Via: uplink.Addr(), Dev: "eth0"}},
+	}, nl.Wiring{ // IPv6 addresses are public without translation (VPC user guide: "Internet gateways")
+		{NS: vpc, Object: nl.Addr{Prefix: routerLocal, Dev: "igw", NoDAD: true}},
+		{NS: vpc, Object: nl.Addr{Prefix: routerAddr6, Dev: "igw", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "vpc", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: gatewayAddr6, Dev: "vpc", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "internet", NoDAD: true}},
+		{NS: igw, Object: nl.Addr{Prefix: uplink6, Dev: "internet", NoDAD: true}},
+		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr6, uplink6.Bits()), Dev: "eth0", NoDAD: true}},
+		{NS: internet, Object: nl.Route{Dst: everything6, Via: uplink6.Addr(), Dev: "eth0"}},
+	})
+}
+
+// translate updates the gateway's translation between private and public addresses (VPC user guide: "Internet
+// gateways": "a one-to-one NAT"). It includes the NAT gateway.
+func (f *Fabric) translate() error {
+	in := nl.Chain{Name: "in", Type: "nat", Hook: "prerouting", Priority: -100}
+	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}
+	var w nl.Wiring
+	add := func(private netip.Prefix, public netip.Addr) {
+		w = append(w, nl.Step{NS: f.igw.NS, Object: nl.Route{Dst: private, Via: routerAddr.Addr(), Dev: "vpc"}})
+		out.Rules = append(out.Rules, nl.NFRule{nl.OIFName("internet"), nl.SAddr(private), nl.SNAT(public)})
+	}
+	for _, id := range slices.Sorted(maps.Keys(f.mapped)) {
+		m := f.mapped[id]
+		add(prefix(m.private), m.public)
+		for _, port := range f.open {
+			for _, proto := range []string{"tcp", "udp"} {
+				in.Rules = append(in.Rules, nl.NFRule{nl.DAddr(prefix(m.public)), nl.DPort(proto, port, port), nl.DNAT(netip.AddrPortFrom(m.private, port))})
+			}
+		}
+	}
+	for _, subnet := range f.natted {
+		add(subnet, NATAddr)
+	}
+	t := nl.Table{Family: "ip", Name: "igw", Chains: []nl.Chain{in, out}}
+	if len(w) == 0 {
+		return nl.Wiring{{NS: f.igw.NS, Object: t}}.Del()
+	}
+	return append(w, nl.Step{NS: f.igw.NS, Object: t}).Add()
+}

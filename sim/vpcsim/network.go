@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// A network is a VPC in the fabric: the routes for its ENIs.
+type network struct {
+	table    uint32         // to the ENIs of the VPC and of its peers, to drains, and by IPv6 to the internet
+	internet uint32         // to the internet by IPv4, for the addresses that may use it
+	within   []netip.Prefix // the CIDRs of the VPC and of its peers
+	public   []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
+	peers    []*network     // those that are in the fabric
+}
+
+const (
+	tableVPC      = 1000 // and up
+	tableInternet = 2000 // and up
+	tableSpoofed  = 3000
+)
+
+// newNetworks lays out the VPCs and their active peerings.
+func newNetworks(c ec2sim.Config) (map[string]*network, error) {
+	networks := map[string]*network{}
+	for i, v := range c.VPCs {
+		for _, other := range c.VPCs[:i] {
+			if overlap(blocks(v), blocks(other)) {
+				return nil, fmt.Errorf("%s and %s overlap: one fabric cannot tell them apart", other.ID, v.ID)
+			}
+		}
+		n := uint32(i)
+		networks[v.ID] = &network{table: tableVPC + n, internet: tableInternet + n, within: blocks(v), public: v.IPv6CIDRs}
+	}
+	cidrs := func(p ec2sim.PeerVPC) []netip.Prefix {
+		i := slices.IndexFunc(c.VPCs, func(v ec2sim.VPC) bool { return v.ID == p.ID })
+		if i >= 0 {
+			return blocks(c.VPCs[i])
+		}
+		return slices.Concat(p.CIDRs, p.IPv6CIDRs)
+	}
+	for _, p := range c.Peerings {
+		if cmp.Or(p.Status, "active") != "active" {
+			continue
+		}
+		networks[p.Requester.ID].peer(networks[p.Accepter.ID], cidrs(p.Accepter))
+		networks[p.Accepter.ID].peer(networks[p.Requester.ID], cidrs(p.Requester))
+	}
+	return networks, nil
+}
+
+// blocks returns the CIDRs of a VPC, of both families.
+func blocks(v ec2sim.VPC) []netip.Prefix { return slices.Concat(v.CIDRs, v.IPv6CIDRs) }
+
+func overlap(as, bs []netip.Prefix) bool {
+	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
+}
+
+// peer adds routes from n to another network. Either may be nil: a VPC outside the fabric.
+func (n *network) peer(other *network, cidrs []netip.Prefix) {
+	if n == nil {
+		return
+	}
+	n.within = append(n.within, cidrs...)
+	if other != nil {
+		n.peers = append(n.peers, other)
+	}
+}
+
+// tables returns the tables with a route to each address of the network: its own, those of its peers, and main. The
+// fabric itself uses main, for "packet too big" messages, and so do packets from the internet.
+func (n *network) tables() []uint32 {
+	tables := []uint32{0, n.table}
+	for _, p := range n.peers {
+		tables = append(tables, p.table)
+	}
+	return tables
+}
+
+// wiring returns the routes that do not depend on ENIs.
+func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
+	var w nl.Wiring
+	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }
+	for _, cidr := range n.within {
+		add(toDrain(drainNobody, cidr, n.table))
+		// A packet within the VPC must not go to the internet: continue with the next rule.
+		add(nl.Route{Dst: cidr, Type: "throw", Table: n.internet})
+	}
+	add(toDrain(drainNoRoute, everything, n.table))
+	add(nl.Route{Dst: everything, Via: gatewayAddr.Addr(), Dev: "igw", Table: n.internet})
+	add(nl.Route{Dst: everything6, Via: gatewayAddr6.Addr(), Dev: "igw", Table: n.table})
+	for _, cidr := range n.public {
+		add(toDrain(drainNobody, cidr, nl.MainTable))
+		w = append(w, nl.Step{NS: igw, Object: nl.Route{Dst: cidr, Via: routerAddr6.Addr(), Dev: "vpc"}})
+	}
+	return w
+}

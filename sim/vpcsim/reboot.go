@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os/exec"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// empty empties the namespace of an instance.
+//
+//go:embed empty.sh
+var empty string
+
+// Reboot restarts the instance: its namespace is as after a boot. The attached ENIs have new links there, also those
+// whose links were in the namespaces of pods. Only the boot ENI is
+// configured. The metadata begins again with these lies. The caller has ended all processes of the instance.
+func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
+	i.Instance.Reboot(lies...)
+	if err := i.fabric.reboot(i, i.ENIs()); err != nil {
+		return fmt.Errorf("%s: reboot: %w", i.Name, err)
+	}
+	return i.settle()
+}
+
+func (f *Fabric) reboot(i *Instance, enis []ec2sim.ENI) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, e := range enis {
+		if err := f.unplug(e.ID); err != nil {
+			return err
+		}
+	}
+	if err := i.Do(func() error {
+		out, err := exec.Command("sh", "-c", empty).CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	err := sysctls(i.NS).Add()
+	for _, e := range enis {
+		err = errors.Join(err, f.plug(e, i))
+	}
+	return errors.Join(err, dhcp(enis[0], i.NS).Add())
+}

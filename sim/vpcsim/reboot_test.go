@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package vpcsim_test
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
+)
+
+// TestReboot changes all that plugins change on an instance. After a reboot all of it is as before, and the instance can be called.
+func TestReboot(t *testing.T) {
+	nltest.Need(t, "nftables")
+	f := newFabric(t)
+	node, host := run(t, f, "node", "subnet-dual"), run(t, f, "host", "subnet-dual")
+	plug(t, node, 1)
+	const look = `ip -br link | awk '{sub("@.*", "", $1); print $1, $3, $4}'; ip addr show scope global | grep -w inet6*
+		for family in -4 -6; do ip $family rule; ip $family route show table all | grep -v fe80:: | sort; done
+		nft list ruleset; cat /proc/sys/net/ipv4/ip_forward /proc/sys/net/ipv4/conf/all/rp_filter`
+	before := shell(t, node, look)
+	shell(t, node, `ip link set eth1 up; ip addr add 192.0.2.1/24 dev eth1; ip link add v type veth peer w; ip link set v up
+		for family in -4 -6; do
+			ip $family rule add pref 600 iif v table 300; ip $family route add default dev v table 300
+			ip $family route add unreachable default metric 9 table 301
+		done
+		nft add table inet t; sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=1`)
+	if err := node.Reboot(); err != nil {
+		t.Fatal(err)
+	}
+	if after := shell(t, node, look); after != before {
+		t.Errorf("after a reboot:\n%s\nwant\n%s", after, before)
+	}
+	meet(t, host.Namespace, node.Namespace, node.Addr(), host.Addr(), "tcp", "udp")
+	meet(t, host.Namespace, node.Namespace, node.Addr6(), host.Addr6(), "tcp", "udp")
+}
+
+// shell runs a script on an instance, and returns its output.
+func shell(t *testing.T, i *vpcsim.Instance, script string) string {
+	t.Helper()
+	var out []byte
+	err := i.Do(func() (err error) {
+		out, err = exec.Command("sh", "-ec", script).CombinedOutput()
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return string(out)
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package vpcsim moves the packets of the VPCs of package ec2sim. Namespaces of this kernel are the instances, veth
+// pairs are their ENIs, and a namespace between them is the fabric, which delivers and drops packets as EC2 does.
+//
+//	vpc-1: 10.0.0.0/16, 100.64.0.0/16            vpc-2: 10.1.0.0/16
+//
+//	node1                    node2               db
+//	  eth0 10.0.0.10           eth0 10.0.0.11      eth0 10.1.0.10     instances: eth0 as DHCP leaves it,
+//	   |     eth1               |                   |                 eth1 ... appears when EC2 attaches it
+//	...|......|.................|...................|........................................................
+//	 eni-01  eni-04           eni-02              eni-03              vpc: the fabric
+//	   |      |                 |                   |
+//	   +------+-----------------+--- peering -------+---> spoofed   \
+//	                            |                   +---> nobody     > drains: they count what is dropped
+//	                           igw                  +---> no-route  /
+//	............................|............................................................................
+//	                           vpc                                    igw: the internet gateway
+//	                            | 10.0.0.10 is 198.18.0.1             1:1 NAT, for boot ENIs with a public address,
+//	                            |                                     a NAT gateway for subnets, IPv6 as it is
+//	............................|............................................................................
+//	                           eth0 203.0.113.1                       internet: one host
+//
+// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address except those of
+// the ENI that asks. For IPv6 it is fe80:ec2::1, the router of all subnets. It follows EC2 alone: a call such as
+// AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The fabric is also the metadata
+// service, and recognises an instance by the source address of its request.
+//
+// The fabric consists of routing. A rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to the table
+// of its VPC. The table has a route for each address that is reachable from there. A packet without such a rule or
+// route goes to a drain, whose counter shows the reason ([Fabric.Drops]).
+//
+// It needs root, and changes nothing outside the namespaces that it creates. They are named vpcsim0-node1 and so on. If
+// a process is killed, its namespaces stay, and the next process removes them.
+package vpcsim
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// A Fabric is what is between the instances of a simulated EC2, and between them and the internet.
+type Fabric struct {
+	EC2      *ec2sim.Sim
+	Internet *Namespace // the only host of the internet, with the address InternetAddr
+
+	run      *run
+	region   string
+	networks map[string]*network // by VPC
+	vpc, igw *Namespace
+
+	launch sync.Mutex // held while an instance boots
+
+	mu        sync.Mutex           // guards all fields below
+	booting   *Instance            // the instance of launch, until its ID is known
+	instances map[string]*Instance // by ID
+	made      []*Namespace
+	plugged   map[string]plugged // by ENI
+	mapped    map[string]mapping // by ENI
+	natted    []netip.Prefix     // the subnets that have a NAT gateway
+	open      []uint16           // the ports that calls from the internet may use
+	onLaunch  func(*Instance)    // nil: instances of the action RunInstances have no namespace
+	failed    error
+}
+
+// New starts EC2 and its fabric. The VPCs must not overlap, peered or not, because there is only one fabric.
+func New(c ec2sim.Config) (*Fabric, error) {
+	sim, err := ec2sim.New(c)
+	if err != nil {
+		return nil, err
+	}
+	networks, err := newNetworks(c)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRun()
+	if err != nil {
+		return nil, err
+	}
+	f := &Fabric{
+		EC2: sim, run: r, region: c.Region, networks: networks,
+		instances: map[string]*Instance{}, plugged: map[string]plugged{}, mapped: map[string]mapping{},
+	}
+	if err := f.build(); err != nil {
+		return nil, errors.Join(fmt.Errorf("build the fabric: %w", err), f.Close())
+	}
+	sim.OnChange(f.follow)
+	return f, nil
+}
+
+// build creates the namespaces that do not depend on instances.
+func (f *Fabric) build() (err error) {
+	if f.vpc, err = f.NewNamespace("vpc"); err != nil {
+		return err
+	}
+	if f.igw, err = f.NewNamespace("igw"); err != nil {
+		return err
+	}
+	if f.Internet, err = f.NewNamespace("internet"); err != nil {
+		return err
+	}
+	w := router(f.vpc.NS)
+	w = append(w, f.drains()...)
+	w = append(w, f.outside()...)
+	for _, n := range f.networks {
+		w = append(w, n.wiring(f.vpc.NS, f.igw.NS)...)
+	}
+	if err := w.Add(); err != nil {
+		return err
+	}
+	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks())
+}
+
+// router makes a namespace forward packets unchanged, and answer ARP for all addresses that it can forward to.
+func router(n *nl.NS) nl.Wiring {
+	return nl.Wiring{
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first, because it resets other sysctls
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/proxy_arp", Value: "1"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/send_redirects", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}},
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
+		// No automatic link-local addresses: the kernel would check for duplicates, also in the drains.
+		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"}},
+	}
+}
+
+// Err returns the errors in following EC2 so far. A test calls it at its end, and Close returns them, too.
+func (f *Fabric) Err() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}
+
+// Close removes everything that was created: files and namespaces, including those of pods and everything in them. It
+// does not end processes in the namespaces; their owners must do that. A second Close does nothing.
+func (f *Fabric) Close() error {
+	err := f.Err()
+	f.mu.Lock()
+	made, run := f.made, f.run
+	f.made, f.run = nil, nil
+	f.mu.Unlock()
+	if run == nil {
+		return nil
+	}
+	for _, n := range made {
+		err = errors.Join(err, n.Close())
+	}
+	return errors.Join(err, run.end())
+}
+
+// prefix returns the address as a prefix.
+func prefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
