@@ -25,7 +25,7 @@
 //
 // They use four packages. The first three of these do not import each other:
 //
-//	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK
+//	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK; aws/api/ is the table of EC2's actions
 //	nl/             links, addresses, routes, rules and nftables of two namespaces; the only package that knows netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
@@ -67,11 +67,11 @@
 //	unnumbered-ptp/legacy -> nl
 //	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl nl/ifname internal/codec internal/excerpt
 //	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> internal/atomicfile internal/codec
-//	aws, tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> nl/ifname internal/codec internal/excerpt   tool/install -> tool/cli tool/conf nl registry
+//	aws -> aws/api internal/release   tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> nl/ifname internal/codec internal/excerpt   tool/install -> tool/cli tool/conf nl registry
 //	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim
-//	acceptance -> acceptance/compare acceptance/ends aws sim/ec2sim ipam/lease tool/iam
+//	acceptance -> acceptance/compare acceptance/ends aws aws/api sim/ec2sim ipam/lease tool/iam
 //	acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl
-//	sim/vpcsim -> sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
+//	sim/vpcsim -> sim/ec2sim nl   sim/ec2sim -> aws/api   nl/nltest -> nl           nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 //

@@ -28,7 +28,8 @@ const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 // them.
 var arrows = map[string]string{
 	"":                         "",
-	"aws":                      "internal/release",
+	"aws":                      "aws/api internal/release",
+	"aws/api":                  "",
 	"nl":                       "nl/bpf nl/ifname",
 	"nl/ifname":                "",
 	"nl/bpf":                   "",
@@ -57,8 +58,8 @@ var arrows = map[string]string{
 	"tool/iam":                 "ipam ipam/lease",
 	"tool/history":             "registry",
 	"tool/repair":              "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
-	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws nl registry",
-	"sim/ec2sim":               "",
+	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl registry",
+	"sim/ec2sim":               "aws/api",
 	"sim/vpcsim":               "sim/ec2sim nl",
 	"nl/nltest":                "nl",
 	"nl/nltest/trace":          "",
@@ -88,7 +89,7 @@ var arrows = map[string]string{
 	"sim/fleet":                                        "",
 	"sim/kubeproxy":                                    "nl",
 	"sim/cri":                                          "",
-	"acceptance":                                       "aws acceptance/compare acceptance/ends sim/ec2sim ipam/lease tool/iam",
+	"acceptance":                                       "aws aws/api acceptance/compare acceptance/ends sim/ec2sim ipam/lease tool/iam",
 	"acceptance/compare":                               "aws",
 	"acceptance/ends":                                  "sim/vpcsim nl",
 	"acceptance/ends/cni-acceptance-ends":              "acceptance/ends",

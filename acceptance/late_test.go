@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
 // A late is an EC2 that interrupts the program at one of its calls. EC2 carries this call out late, when the program has already
@@ -55,7 +57,7 @@ func (l *late) ServeHTTP(a http.ResponseWriter, q *http.Request) {
 func (l *late) hold(action string, q *http.Request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if strings.HasPrefix(action, "Describe") || l.action != "" {
+	if !api.Changes(action) || l.action != "" {
 		return false
 	}
 	if l.calls++; l.calls != l.at {

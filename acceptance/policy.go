@@ -3,7 +3,12 @@
 
 package main
 
-import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
+import (
+	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
+)
 
 // callerPolicy is what the caller must be allowed, and by the caller's session the instances. What deletes or changes things is
 // allowed only for what has the tag of a run, and the tag can be given at a creation only. Elements of IAM: "Grammar of the IAM JSON
@@ -17,13 +22,13 @@ func callerPolicy() iam.Policy {
 		}
 		return p
 	}
+	others := slices.DeleteFunc(api.Names(0), func(a string) bool {
+		return !api.Changes(a) || api.Is(a, api.Makes) || a == "CreateTags"
+	})
 	return iam.Policy{Version: "2012-10-17", Statement: []iam.Permission{
-		allow("Look", nil, "DescribeImages", "DescribeInstanceTypeOfferings", "DescribeInstanceTypes", "DescribeInstances", "DescribeKeyPairs",
-			"DescribeNetworkInterfaces", "DescribeSecurityGroups", "DescribeSubnets", "DescribeVpcPeeringConnections", "DescribeVpcs"),
-		allow("Make", nil, "CreateNetworkInterface", "CreateSecurityGroup", "ImportKeyPair", "RunInstances"),
+		allow("Look", nil, api.Names(api.Describes)...),
+		allow("Make", nil, api.Names(api.Makes)...),
 		allow("TagWhatIsMade", map[string]map[string]string{"Null": {"ec2:CreateAction": "false"}}, "CreateTags"),
-		allow("ChangeAndDeleteIt", ours, "AssignIpv6Addresses", "AssignPrivateIpAddresses", "AttachNetworkInterface", "AuthorizeSecurityGroupIngress",
-			"DeleteKeyPair", "DeleteNetworkInterface", "DeleteSecurityGroup", "DetachNetworkInterface", "ModifyNetworkInterfaceAttribute",
-			"TerminateInstances", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses"),
+		allow("ChangeAndDeleteIt", ours, others...),
 	}}
 }

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
@@ -21,6 +20,8 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
 // callTimeout limits one call with all its attempts. EC2 answers within a second or two; an
@@ -28,10 +29,6 @@ import (
 const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
-
-// untokened are the actions without a client token whose repetition has another effect (API
-// reference: AssignPrivateIpAddresses, AssignIpv6Addresses, AttachNetworkInterface).
-var untokened = []string{"AssignPrivateIpAddresses", "AssignIpv6Addresses", "AttachNetworkInterface"}
 
 // A method is a method value of *ec2.Client, so that the linker keeps this method and not
 // the other 700. Therefore *ec2.Client must never be in an interface, nor in a type that
@@ -50,7 +47,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	if err != nil {
 		return nil, &Error{Action: action, Err: err}
 	}
-	made := attempts{changes: !strings.HasPrefix(action, "Describe")}
+	made := attempts{changes: api.Changes(action)}
 	out, err := f(ctx, in, func(o *ec2.Options) {
 		o.Region, o.Retryer = region, c.retryer(ctx, action)
 		made.watch(o)
@@ -68,7 +65,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
-// An untokened action is repeated only if EC2 has refused it. A request with a lost answer
+// An action that must not be repeated is repeated only if EC2 has refused it. A request with a lost answer
 // may have been carried out, and its repetition would assign a second batch of addresses
 // that nobody knows of.
 //
@@ -81,7 +78,7 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
 		o.RateLimiter = ratelimit.None // its budget is meant for long-lived processes
-		if slices.Contains(untokened, action) {
+		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
 				retry.RetryableError{}, // by the SDK, a refusal because of the clock is one

@@ -11,17 +11,13 @@ import (
 	"testing/synctest"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // TestDryRun tries every action, allowed and denied, and checks that nothing is done.
 func TestDryRun(t *testing.T) {
-	actions := []string{
-		"AssignPrivateIpAddresses", "UnassignPrivateIpAddresses", "AssignIpv6Addresses", "UnassignIpv6Addresses",
-		"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute", "DetachNetworkInterface", "DeleteNetworkInterface",
-		"DescribeNetworkInterfaces", "DescribeSubnets", "DescribeVpcs", "DescribeVpcPeeringConnections", "DescribeInstanceTypes",
-	}
-	for _, action := range actions {
+	for _, action := range api.Names(api.Node) {
 		inBubble(t, action, func(t *testing.T) {
 			sim, node, c := world(t, "m5.large")
 			e := node.ENIs()[0]

@@ -28,6 +28,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
@@ -330,7 +331,7 @@ func (w *world) run(ts *testscript.TestScript, args []string) error {
 func (w *world) ec2(want string) error {
 	counts := map[string]int{}
 	for _, c := range w.fabric.EC2.Calls() {
-		if !strings.HasPrefix(c.Action, "Describe") && c.Code == "" {
+		if api.Changes(c.Action) && c.Code == "" {
 			counts[c.Action]++
 		}
 	}

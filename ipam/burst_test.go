@@ -19,6 +19,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -73,7 +74,7 @@ func (n *node) burst(first, pods int) (took time.Duration, failed []types.Error)
 func (n *node) writes() (total int, by string) {
 	counts := map[string]int{}
 	for _, c := range n.sim.Calls() {
-		if !strings.HasPrefix(c.Action, "Describe") && c.Code == "" {
+		if api.Changes(c.Action) && c.Code == "" {
 			counts[c.Action]++
 			total++
 		}

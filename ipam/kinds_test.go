@@ -19,6 +19,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
@@ -173,7 +174,7 @@ func (h hostility) meets(t *testing.T, k kind) (got heard) {
 		got.Code, got.Message, got.Hint = e.Code, anonymous(e.Msg), e.Details
 	}
 	for _, c := range n.sim.Calls() {
-		if !strings.HasPrefix(c.Action, "Describe") {
+		if api.Changes(c.Action) {
 			got.Calls = append(got.Calls, c.Action+" "+c.Code)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
@@ -114,7 +115,7 @@ func (m *model) verifyCalls() {
 		if slices.Contains(m.denied, c.Action) {
 			m.wrong("the role may not call it: %v", c)
 		}
-		if !strings.HasPrefix(c.Action, "Describe") || c.Code != "" || c.Lost {
+		if api.Changes(c.Action) || c.Code != "" || c.Lost {
 			m.logf("  EC2: %v", c)
 		}
 		if c.Code != "" || c.Lost {

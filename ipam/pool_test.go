@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -203,7 +204,7 @@ func (w *world) age(d time.Duration) {
 func (w *world) writes() map[string]int {
 	n := map[string]int{}
 	for _, c := range w.sim.Calls() {
-		if !strings.HasPrefix(c.Action, "Describe") && c.Code == "" {
+		if api.Changes(c.Action) && c.Code == "" {
 			n[c.Action]++
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -65,6 +66,11 @@ func TestPolicyIsWhatIsCalled(t *testing.T) {
 				l.collectLeaks()
 			} else {
 				l.live()
+			}
+			for _, action := range may {
+				if !api.Is(action, api.Node) && action != "CreateTags" {
+					t.Errorf("the policy allows %s, which no program of a node calls", action)
+				}
 			}
 			if diff := cmp.Diff(may, l.called()); diff != "" {
 				t.Errorf("-allowed +called\n%s", diff)

@@ -6,9 +6,9 @@ package cluster_test
 import (
 	"encoding/json"
 	"os"
-	"strings"
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
@@ -41,7 +41,7 @@ func (w *world) preProvisioned(t *testing.T) {
 // changes returns the calls of all nodes that change something in EC2.
 func (w *world) changes() (all []string) {
 	for _, c := range w.Fabric.EC2.Calls() {
-		if !strings.HasPrefix(c.Action, "Describe") {
+		if api.Changes(c.Action) {
 			all = append(all, c.String())
 		}
 	}

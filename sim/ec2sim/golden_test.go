@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
 var update = flag.Bool("update", false, "write the files of testdata again")
@@ -153,6 +155,13 @@ func newToken(t testing.TB, i *Instance) string {
 	return w.Body.String()
 }
 
+// TestTable: the simulator answers the actions of the table, and no others.
+func TestTable(t *testing.T) {
+	if d := cmp.Diff(api.Names(0), slices.Sorted(maps.Keys(actions))); d != "" {
+		t.Errorf("-table +simulator\n%s", d)
+	}
+}
+
 // TestDryRun: a dry run is refused if the Config denies the action. Otherwise it answers DryRunOperation, unless a
 // named thing does not exist.
 func TestDryRun(t *testing.T) {
@@ -160,7 +169,7 @@ func TestDryRun(t *testing.T) {
 		call := action + " DryRun=true " + strings.Join(strings.Fields(required[action]), " ")
 		sim, _ := start(t, world)
 		want := "412 DryRunOperation"
-		if slices.Contains(noDryRun, action) {
+		if api.Is(action, api.NoDryRun) {
 			want = "400 UnknownParameter"
 		}
 		if got, message := refused(t, sim, call); got != want {

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
 // The version of the API, and the namespace of its answers.
@@ -52,10 +54,6 @@ var actions = map[string]action{
 	"UnassignIpv6Addresses":           answer((*Sim).unassignIPv6Addresses),
 	"UnassignPrivateIpAddresses":      answer((*Sim).unassignPrivateIPAddresses),
 }
-
-// noDryRun are the actions without the parameter DryRun. "Most" have it (API: "Common query parameters"); these do not
-// have it in the API model of the SDKs. EC2's answer to such a DryRun is a guess.
-var noDryRun = []string{"AssignIpv6Addresses", "AssignPrivateIpAddresses", "UnassignIpv6Addresses", "UnassignPrivateIpAddresses"}
 
 // An action answers a form with an output structure. It is called with the lock held.
 type action func(*Sim, form) (output, error)
@@ -170,7 +168,7 @@ func (s *Sim) dispatch(f form) (output, error) {
 			return nil, err
 		}
 	}
-	if f["DryRun"] != "" && slices.Contains(noDryRun, name) {
+	if f["DryRun"] != "" && api.Is(name, api.NoDryRun) { // what EC2 answers is a guess
 		return nil, refuse("UnknownParameter", "The parameter DryRun is not recognized")
 	}
 	return act(s, f)

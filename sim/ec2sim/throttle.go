@@ -4,36 +4,20 @@
 package ec2sim
 
 import (
-	"strings"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A Bucket limits how often an action may be called. Each request takes a token, even if it fails, and each second adds
-// some.
-type Bucket struct {
-	Size   int // maximum and initial number of tokens
-	Refill int // tokens per second
-}
+// A Bucket limits how often an action may be called.
+type Bucket = api.Bucket
 
 // Unfiltered is the name, in Config.Buckets, of the second bucket of DescribeNetworkInterfaces. Requests with neither a
 // filter nor a page size use it.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
-// The buckets of EC2: one for each action, per account and region, shared by all callers (API: "Request throttling for
-// the Amazon EC2 API", the tables of "Request token limits").
-var (
-	reading  = Bucket{100, 20} // actions not in named that begin with Describe
-	changing = Bucket{50, 5}   // all other actions
-	named    = map[string]Bucket{
-		"AssignIpv6Addresses":             {100, 5},
-		"AssignPrivateIpAddresses":        {100, 5},
-		"CreateNetworkInterface":          {100, 5},
-		"CreateTags":                      {100, 10},
-		"DeleteNetworkInterface":          {100, 5},
-		"ModifyNetworkInterfaceAttribute": {100, 5},
-		Unfiltered:                        {50, 10},
-	}
-)
+// unfiltered is EC2's limit of [Unfiltered] (API: "Request throttling for the Amazon EC2 API").
+var unfiltered = Bucket{Size: 50, Refill: 10}
 
 // A bucket is the state of a Bucket.
 type bucket struct {
@@ -47,25 +31,14 @@ func newBuckets(c Config) map[string]*bucket {
 	if !c.Throttle {
 		return nil
 	}
-	buckets := map[string]*bucket{Unfiltered: full(named[Unfiltered])}
+	buckets := map[string]*bucket{Unfiltered: full(unfiltered)}
 	for action := range actions {
-		buckets[action] = full(BucketOf(action))
+		buckets[action] = full(api.BucketOf(action))
 	}
 	for name, b := range c.Buckets {
 		buckets[name] = full(b)
 	}
 	return buckets
-}
-
-// BucketOf returns EC2's default bucket of an action.
-func BucketOf(action string) Bucket {
-	if b, ok := named[action]; ok {
-		return b
-	}
-	if strings.HasPrefix(action, "Describe") {
-		return reading
-	}
-	return changing
 }
 
 func full(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
@@ -80,7 +53,7 @@ func (t *Tokens) Take(action string) bool {
 		t.buckets = map[string]*bucket{}
 	}
 	if t.buckets[action] == nil {
-		t.buckets[action] = full(BucketOf(action))
+		t.buckets[action] = full(api.BucketOf(action))
 	}
 	return t.buckets[action].take(time.Now())
 }

@@ -36,7 +36,7 @@ func TestBuckets(t *testing.T) {
 		t.Run(c.call, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				with := world
-				with.Throttle, with.Buckets = true, map[string]Bucket{"DescribeVpcs": {3, 1}}
+				with.Throttle, with.Buckets = true, map[string]Bucket{"DescribeVpcs": {Size: 3, Refill: 1}}
 				sim, _ := start(t, with)
 				answered := func() (n int) {
 					for code, _ := refused(t, sim, c.call); code != tooMany; code, _ = refused(t, sim, c.call) {
@@ -65,7 +65,7 @@ func TestBuckets(t *testing.T) {
 // TestNoBuckets: without Throttle there is no limit.
 func TestNoBuckets(t *testing.T) {
 	with := world
-	with.Buckets = map[string]Bucket{"DescribeVpcs": {1, 0}}
+	with.Buckets = map[string]Bucket{"DescribeVpcs": {Size: 1, Refill: 0}}
 	sim, _ := start(t, with)
 	for range 200 {
 		must(t, sim, "DescribeVpcs")
@@ -76,7 +76,7 @@ func TestNoBuckets(t *testing.T) {
 // effect.
 func TestThrottledDoesNothing(t *testing.T) {
 	with := world
-	with.Throttle, with.Buckets = true, map[string]Bucket{"CreateNetworkInterface": {1, 0}}
+	with.Throttle, with.Buckets = true, map[string]Bucket{"CreateNetworkInterface": {Size: 1, Refill: 0}}
 	sim, _ := start(t, with)
 	must(t, sim, create)
 	if code, _ := refused(t, sim, create); code != "503 RequestLimitExceeded" {

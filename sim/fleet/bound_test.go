@@ -6,6 +6,7 @@ package fleet
 import (
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -14,7 +15,7 @@ import (
 func bound(needs map[string]int, arrivals []time.Duration) (most time.Duration) {
 	most = arrivals[len(arrivals)-1]
 	for action, n := range needs {
-		most = max(most, boundOf(ec2sim.BucketOf(action), n, arrivals))
+		most = max(most, boundOf(api.BucketOf(action), n, arrivals))
 	}
 	return most
 }

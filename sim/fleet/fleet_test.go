@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
 var (
@@ -125,7 +127,7 @@ func with1(calls map[string]int, action string, n int) map[string]int {
 func atMost(t *testing.T, what string, made, most map[string]int, nodes int) {
 	t.Helper()
 	for action, n := range made {
-		if !strings.HasPrefix(action, "Describe") && n > most[action]*nodes {
+		if api.Changes(action) && n > most[action]*nodes {
 			t.Errorf("%s: %d calls of %s, want at most %d for each of %d nodes", what, n, action, most[action], nodes)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -41,7 +42,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	skipped := false
 	for _, action := range n.Actions() {
 		for _, at := range on.of(action) {
-			if bound(action) && (at.ENI == "" || at.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
+			if api.Is(action, api.OnENI) && (at.ENI == "" || at.Attachment == "" && !strings.HasSuffix(action, "Addresses")) {
 				skipped = true
 				continue
 			}
@@ -75,12 +76,6 @@ func policyCommand(region string, untagged bool) string {
 		command += " --partition " + name
 	}
 	return command
-}
-
-// bound reports whether an action applies to an existing ENI, so that EC2's answer depends on
-// the tags of the ENI.
-func bound(action string) bool {
-	return !strings.HasPrefix(action, "Describe") && action != "CreateNetworkInterface"
 }
 
 // targets are what the actions are tried on for an instance.
