@@ -12,9 +12,7 @@
 # Comments of tables and chains are gone, and so are the values of a ct timeout's policy. A chain of the family netdev is written
 # without its device, and cannot be read at all.
 # By 1.1.3, all of these stay. But in both, counters of elements of a set begin at zero again: they are in the JSON, and are not
-# read from there. Counters of rules and named counters keep their values.
-#
-# It takes root, Debian 12 or later, and a kernel with nftables.
+# read from there. Counters of rules keep their values. It takes root, Debian 12 or later, and a kernel with nftables.
 set -euo pipefail
 
 dir=$(mktemp -d)
