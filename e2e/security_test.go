@@ -19,23 +19,26 @@ import (
 // held has for each statement of docs/security.md, by its first words, the tests that hold it. An advice, and a limit of what is
 // protected, need none.
 var held = map[string]string{
+	"No program listens on a port":           "TestListensNowhere",
+	"State is in `/run":                      "TestPermissions TestRebuilt",
+	"The plugins never pass":                 "TestNeverAsked",
 	"Authenticate workloads by TLS":          "advice",
 	"Give the role only the permissions":     "TestPolicyIsWhatIsCalled TestPermissions",
-	"The DaemonSet that installs":            "limit",
-	"`provision: none` needs no permission":  "TestExamples",
-	"Keep pods from the role.":               "TestForbidPackets TestMetadataHopLimit TestAdversaryWays",
+	"The DaemonSet that installs":            "TestInstallerHasNoAccount",
+	"`provision: none` needs no permission":  "TestExamples TestTagsUnknownNotAllowed TestPeersUnknown",
+	"Keep pods from the role.":               "TestForbidPackets TestMetadata TestMetadataHopLimit TestAdversaryWays",
 	"It cannot send to its node":             "TestAdversaries TestGuard TestRepairGuard",
 	"It can use only its own addresses":      "TestSourceCheck TestForgedSender TestForgedAnswer TestAdversaryWays",
 	"With `serviceLoop` `none`":              "TestByVeth",
-	"It cannot call the VPC as the node":     "TestClosed TestClosedBesideLoopless",
+	"It cannot call the VPC as the node":     "TestClosed TestClosedBesideLoopless TestCollectsSoon",
 	"It can send false neighbour messages.":  "limit",
 	"It cannot take addresses from the node": "TestStranger TestStrangerLeases TestStrangerChanges",
 	"It can do more with `CAP_NET_ADMIN`.":   "TestPodTakesMore",
-	"It can fill the memory":                 "limit",
+	"It can fill the memory":                 "TestCrowd",
 	"It reaches the pods of its ENI":         "limit",
 	"NetworkPolicy does not restrict it.":    "limit",
 	"It cannot choose our names.":            "TestPranks TestFurtherPranks TestPodCannotReachAnother",
-	"It cannot act as a router.":             "TestAdvertisement TestNoRA TestAdversaries",
+	"It cannot act as a router.":             "TestAdvertisement TestNoRA TestBelievingNode TestAdversaries",
 	"It can ask for a pool":                  "TestChoosePool TestRequestsRefused",
 	"A whole ENI in a pod":                   "TestExclusiveSettings TestExclusiveAbove TestMovedLinkTCX TestSettings TestSettingsCard",
 	"It cannot change the lease log.":        "TestLeaseLogProcesses TestNamesOfPods",
@@ -43,13 +46,15 @@ var held = map[string]string{
 	"A router serves each host":              "TestRouterTakesClients TestAdversaryWays",
 	"A router forwards only":                 "TestRouterForwards TestAdversaryWays TestEgress",
 	"A client accepts from the tunnel":       "TestEgress TestClientKnowsRouters",
-	"Packets in packets without UDP":         "TestDocs TestEgress",
+	"Packets in packets without UDP":         "TestAdversaryWays",
 	"The plugin has the kernel load `fou`":   "TestNoFOU",
-	"A client's packets leave by the tunnel": "TestEgressEnds TestKillEgress",
-	"Who may use an egress":                  "TestEgressRefused TestEgressOfPod",
-	"A pod's text costs its node little.":    "TestSteps TestNamesOfPods TestQuote TestForeignText",
+	"A client's packets to a destination":    "TestEgressEnds TestKillEgress TestEgressLost",
+	"The node's configuration says which":    "TestEgressRefused TestEgressOfPod",
+	"A pod's text costs its node little.":    "TestSteps TestLimits TestNamesOfPods TestQuote TestJoin TestForeignText",
 	"If EC2 answers with an address":         "TestStrangeAnswers",
-	"They are reproducible":                  "TestReproducible",
+	"The binaries are static Go":             "TestStatic",
+	"They are reproducible":                  "TestPackage TestReproducible",
+	"The plugins execute two other":          "TestListensNowhere",
 }
 
 // TestSecurityHeld checks that each statement of docs/security.md that begins a point names its tests above, and that there are such tests.
@@ -168,6 +173,17 @@ func TestListensNowhere(t *testing.T) {
 	for f, does := range executing {
 		if !does {
 			t.Errorf("%s executes no program", f)
+		}
+	}
+}
+
+// TestNeverAsked: no program asks EC2 to take an address from another ENI, or to let an ENI send with foreign sources.
+func TestNeverAsked(t *testing.T) {
+	set := regexp.MustCompile(`\b(AllowReassignment|SourceDestCheck)"?\s*[:=]`)
+	for _, f := range onNodes(t) {
+		text, err := os.ReadFile(f)
+		if found := set.Find(text); found != nil || err != nil {
+			t.Errorf("%s: %s; %v", f, found, err)
 		}
 	}
 }
