@@ -33,7 +33,7 @@ var held = map[string]string{
 	"It cannot call the VPC as the node":     "TestClosed TestClosedBesideLoopless TestCollectsSoon",
 	"It can send false neighbour messages.":  "limit",
 	"It cannot take addresses from the node": "TestStranger TestStrangerLeases TestStrangerChanges",
-	"It can do more with `CAP_NET_ADMIN`.":   "TestPodTakesMore",
+	"It can do more with `CAP_NET_ADMIN`.":   "TestPodTakesMore TestAddOrNothing TestBootPods",
 	"It can fill the memory":                 "TestCrowd",
 	"It reaches the pods of its ENI":         "limit",
 	"NetworkPolicy does not restrict it.":    "limit",
