@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -37,6 +38,7 @@ type shot struct {
 	From    netip.Addr // the source in a header that the program has made, which takes CAP_NET_RAW; invalid: the kernel makes the header
 	To      netip.AddrPort
 	Payload []byte
+	Bare    bool // the payload is a packet, which follows that header without UDP
 }
 
 var update = flag.Bool("update", false, "write the tables of docs")
@@ -67,6 +69,9 @@ func (s shot) fire() error {
 	typ, protocol, b := unix.SOCK_DGRAM, 0, s.Payload
 	if s.From.IsValid() {
 		typ, protocol, b = unix.SOCK_RAW, unix.IPPROTO_RAW, datagram(s.From, s.To, s.Payload)
+		if s.Bare {
+			b = packet(s.From, s.To.Addr(), inIP[s.From.Is4()], s.Payload)
+		}
 		if family == unix.AF_INET6 {
 			to = &unix.SockaddrInet6{Addr: s.To.Addr().As16()} // a raw socket has no port
 		}
@@ -84,26 +89,37 @@ func (s shot) fire() error {
 	return unix.Sendto(fd, b, 0, to)
 }
 
+// inIP is the protocol of a packet in a packet: RFC 2003 for IPv4, else RFC 2473.
+var inIP = map[bool]byte{true: unix.IPPROTO_IPIP, false: unix.IPPROTO_IPV6}
+
 // datagram is a packet of IP with a datagram of UDP.
 func datagram(from netip.Addr, to netip.AddrPort, payload []byte) []byte {
 	size := uint16(8 + len(payload))
 	u := binary.BigEndian.AppendUint16([]byte{0x9c, 0x40}, to.Port()) // from port 40000
-	u = append(binary.BigEndian.AppendUint16(u, size), 0, 0)
+	u = append(binary.BigEndian.AppendUint16(u, size), 0, 0)          // RFC 768: no checksum
 	u = append(u, payload...)
-	if from.Is4() {
-		b := binary.BigEndian.AppendUint16([]byte{0x45, 0}, 20+size)
-		b = append(b, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0)
-		b = slices.Concat(b, from.AsSlice(), to.Addr().AsSlice())
-		binary.BigEndian.PutUint16(b[10:], sum(b))
-		return append(b, u...) // RFC 768: no checksum
+	if from.Is6() {
+		pseudo := slices.Concat(from.AsSlice(), to.Addr().AsSlice(), []byte{0, unix.IPPROTO_UDP}, binary.BigEndian.AppendUint16(nil, size), u)
+		if len(pseudo)%2 == 1 {
+			pseudo = append(pseudo, 0)
+		}
+		binary.BigEndian.PutUint16(u[6:], sum(pseudo))
 	}
-	pseudo := slices.Concat(from.AsSlice(), to.Addr().AsSlice(), []byte{0, unix.IPPROTO_UDP}, binary.BigEndian.AppendUint16(nil, size), u)
-	if len(pseudo)%2 == 1 {
-		pseudo = append(pseudo, 0)
+	return packet(from, to.Addr(), unix.IPPROTO_UDP, u)
+}
+
+// packet is a header of IP with a payload.
+func packet(from, to netip.Addr, protocol byte, payload []byte) []byte {
+	size := uint16(len(payload))
+	if from.Is6() {
+		b := binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, size)
+		return slices.Concat(b, []byte{protocol, 64}, from.AsSlice(), to.AsSlice(), payload)
 	}
-	binary.BigEndian.PutUint16(u[6:], sum(pseudo))
-	b := binary.BigEndian.AppendUint16([]byte{0x60, 0, 0, 0}, size)
-	return slices.Concat(b, []byte{unix.IPPROTO_UDP, 64}, from.AsSlice(), to.Addr().AsSlice(), u)
+	b := binary.BigEndian.AppendUint16([]byte{0x45, 0}, 20+size)
+	b = append(b, 0, 0, 0, 0, 64, protocol, 0, 0)
+	b = slices.Concat(b, from.AsSlice(), to.AsSlice())
+	binary.BigEndian.PutUint16(b[10:], sum(b))
+	return append(b, payload...)
 }
 
 // A way is one by which a pod may reach what it must not, or be another.
@@ -150,6 +166,13 @@ func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string
 func (r *gallery) routed(box string, f paths.Family, from netip.Addr) []shot {
 	inside := datagram(from, r.target(box, f), []byte(mark))
 	return []shot{{To: netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort), Payload: inside}}
+}
+
+// bare fires at a box through an egress router, by a packet in a packet without UDP.
+func (r *gallery) bare(box string, f paths.Family) []shot {
+	s := r.routed(box, f, r.other.Addr(f))
+	s[0].From, s[0].Bare = r.other.Addr(f), true
+	return s
 }
 
 // mark is the payload by which a box knows a shot.
@@ -205,6 +228,9 @@ var ways = []way{
 	{name: "send to a pod of its node by the veth, as another", raw: true, shots: func(r *gallery, f paths.Family) []shot {
 		return append(r.by(podBox, f, r.client.Addr(f), "eth1"), r.by(podBox, f, r.node(f), "eth1")...)
 	}},
+	{name: "send to its node by the veth, as another", raw: true, may: 1, guard: nodeGuard, shots: func(r *gallery, f paths.Family) []shot {
+		return append(r.by(nodeBox, f, r.client.Addr(f), "eth1"), r.by(nodeBox, f, r.cousin().Addr(f), "eth1")...)
+	}},
 	{name: "send to the internet by the veth, as another", raw: true, guard: nodeGuard, shots: func(r *gallery, f paths.Family) []shot {
 		return append(r.by(internetBox, f, r.cousin().Addr(f), "eth1"), r.by(internetBox, f, r.node(f), "eth1")...)
 	}},
@@ -213,6 +239,9 @@ var ways = []way{
 		return append(r.routed(nodeBox, f, r.other.Addr(f)), r.routed(hostBox, f, r.other.Addr(f))...)
 	}},
 	{name: "reach a pod by an egress router", guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot { return r.routed(podBox, f, r.other.Addr(f)) }},
+	{name: "reach a pod by an egress router, without UDP", raw: true, guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot {
+		return r.bare(podBox, f)
+	}},
 	{name: "leave by an egress router, and not as a pod of it", shots: func(r *gallery, f paths.Family) []shot {
 		outside := map[paths.Family]netip.Addr{paths.IPv4: netip.MustParseAddr("203.0.113.77"), paths.IPv6: netip.MustParseAddr("2600:1f00::77")}
 		return r.routed(internetBox, f, outside[f])
@@ -246,6 +275,7 @@ func TestAdversaryWays(t *testing.T) {
 			counts.Set(w.name, a.name, fmt.Sprintf("%d of 2", succeeded))
 		}
 	}
+	r.answers(t)
 	mighty := shooters()[2]
 	fire := r.shooter(t, mighty)
 	for _, guard := range []string{podGuard, nodeGuard, routerGuard} {
@@ -257,7 +287,44 @@ func TestAdversaryWays(t *testing.T) {
 		}
 	}
 	if !t.Failed() {
-		nltest.Section(t, "docs/security.md", "go test . -run TestAdversaryWays -update", counts.Markdown("the pod"), *update)
+		nltest.Section(t, "docs/security.md", "go test ./e2e -run TestAdversaryWays -update", counts.Markdown("the pod"), *update)
+	}
+}
+
+// answers has a pod that is no client call the internet by a router, by a socket that has the tunnel's port. The answer comes to that
+// socket. If the pod names a client as the source, the answer goes to that client, which refuses it.
+func (r *gallery) answers(t *testing.T) {
+	t.Helper()
+	far := map[paths.Family]netip.Addr{paths.IPv4: vpcsim.InternetAddr, paths.IPv6: vpcsim.InternetAddr6}
+	without := func(_, _ string, c syscall.RawConn) (failed error) { // packets of the tunnel have no checksum, which UDP in IPv6 refuses
+		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) })
+		return errors.Join(failed, err)
+	}
+	var c net.PacketConn
+	if err := r.other.Do(func() (err error) {
+		c, err = (&net.ListenConfig{Control: without}).ListenPacket(t.Context(), "udp", fmt.Sprint(":", egress.DefaultPort))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, f := range dual.Families {
+		call := func(from netip.Addr) {
+			inside := datagram(from, netip.AddrPortFrom(far[f], paths.Port), []byte(mark))
+			if _, err := c.WriteTo(inside, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort))); err != nil {
+				t.Fatal(err)
+			}
+		}
+		call(r.other.Addr(f))
+		b := make([]byte, 2000)
+		err := c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		n, from, err2 := c.ReadFrom(b)
+		if err := errors.Join(err, err2); err != nil || !bytes.Contains(b[:n], slices.Concat(far[f].AsSlice(), r.other.Addr(f).AsSlice())) {
+			t.Errorf("%v: no answer to the pod comes out of the tunnel: %x by %v; %v", f, b[:n], from, err)
+		}
+		before := r.state(t, r.client).Refused
+		call(r.client.Addr(f))
+		await(t, "a client refuses the answer to another pod", func() bool { return r.state(t, r.client).Refused > before })
 	}
 }
 

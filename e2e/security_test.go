@@ -4,10 +4,14 @@
 package e2e
 
 import (
+	"debug/buildinfo"
+	"debug/elf"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,23 +19,26 @@ import (
 // held has for each statement of docs/security.md, by its first words, the tests that hold it. An advice, and a limit of what is
 // protected, need none.
 var held = map[string]string{
+	"No program listens on a port":           "TestListensNowhere",
+	"State is in `/run":                      "TestPermissions TestRebuilt",
+	"The plugins never pass":                 "TestNeverAsked",
 	"Authenticate workloads by TLS":          "advice",
 	"Give the role only the permissions":     "TestPolicyIsWhatIsCalled TestPermissions",
-	"The DaemonSet that installs":            "limit",
-	"`provision: none` needs no permission":  "TestExamples",
-	"Keep pods from the role.":               "TestForbidPackets TestMetadataHopLimit TestAdversaryWays",
+	"The DaemonSet that installs":            "TestInstallerHasNoAccount",
+	"`provision: none` needs no permission":  "TestExamples TestTagsUnknownNotAllowed TestPeersUnknown",
+	"Keep pods from the role.":               "TestForbidPackets TestMetadata TestMetadataHopLimit TestAdversaryWays",
 	"It cannot send to its node":             "TestAdversaries TestGuard TestRepairGuard",
 	"It can use only its own addresses":      "TestSourceCheck TestForgedSender TestForgedAnswer TestAdversaryWays",
 	"With `serviceLoop` `none`":              "TestByVeth",
-	"It cannot call the VPC as the node":     "TestClosed TestClosedBesideLoopless",
+	"It cannot call the VPC as the node":     "TestClosed TestClosedBesideLoopless TestCollectsSoon",
 	"It can send false neighbour messages.":  "limit",
 	"It cannot take addresses from the node": "TestStranger TestStrangerLeases TestStrangerChanges",
-	"It can do more with `CAP_NET_ADMIN`.":   "TestPodTakesMore",
-	"It can fill the memory":                 "limit",
+	"It can do more with `CAP_NET_ADMIN`.":   "TestPodTakesMore TestAddOrNothing TestBootPods",
+	"It can fill the memory":                 "TestCrowd",
 	"It reaches the pods of its ENI":         "limit",
 	"NetworkPolicy does not restrict it.":    "limit",
 	"It cannot choose our names.":            "TestPranks TestFurtherPranks TestPodCannotReachAnother",
-	"It cannot act as a router.":             "TestAdvertisement TestNoRA TestAdversaries",
+	"It cannot act as a router.":             "TestAdvertisement TestNoRA TestBelievingNode TestAdversaries",
 	"It can ask for a pool":                  "TestChoosePool TestRequestsRefused",
 	"A whole ENI in a pod":                   "TestExclusiveSettings TestExclusiveAbove TestMovedLinkTCX TestSettings TestSettingsCard",
 	"It cannot change the lease log.":        "TestLeaseLogProcesses TestNamesOfPods",
@@ -39,13 +46,15 @@ var held = map[string]string{
 	"A router serves each host":              "TestRouterTakesClients TestAdversaryWays",
 	"A router forwards only":                 "TestRouterForwards TestAdversaryWays TestEgress",
 	"A client accepts from the tunnel":       "TestEgress TestClientKnowsRouters",
-	"Packets in packets without UDP":         "TestDocs TestEgress",
+	"Packets in packets without UDP":         "TestAdversaryWays",
 	"The plugin has the kernel load `fou`":   "TestNoFOU",
-	"A client's packets leave by the tunnel": "TestEgressEnds TestKillEgress",
-	"Who may use an egress":                  "TestEgressRefused TestEgressOfPod",
-	"A pod's text costs its node little.":    "TestSteps TestNamesOfPods TestQuote TestForeignText",
+	"A client's packets to a destination":    "TestEgressEnds TestKillEgress TestEgressLost",
+	"The node's configuration says which":    "TestEgressRefused TestEgressOfPod",
+	"A pod's text costs its node little.":    "TestSteps TestLimits TestNamesOfPods TestQuote TestJoin TestForeignText",
 	"If EC2 answers with an address":         "TestStrangeAnswers",
-	"They are reproducible":                  "TestReproducible",
+	"The binaries are static Go":             "TestStatic",
+	"They are reproducible":                  "TestPackage TestReproducible",
+	"The plugins execute two other":          "TestListensNowhere",
 }
 
 // TestSecurityHeld checks that each statement of docs/security.md that begins a point names its tests above, and that there are such tests.
@@ -101,4 +110,140 @@ func testNames(t *testing.T) map[string]bool {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// onNodes are the source files of what runs on nodes: of the programs, and of all packages of this repository that they import.
+func onNodes(t *testing.T) (files []string) {
+	t.Helper()
+	const programs = "./plugin/... ./ipam/... ./unnumbered-ptp/... ./tool/..."
+	var mains []string
+	for _, pattern := range strings.Fields(programs) {
+		mains = append(mains, list(t, `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`, pattern)...)
+	}
+	mains = slices.DeleteFunc(mains, func(p string) bool { return !strings.HasPrefix(filepath.Base(p), "cni-ipvlan-vpc-k8s") })
+	if len(mains) != 6 {
+		t.Fatalf("the programs are %q", mains)
+	}
+	const sources = `{{if and .Module .Module.Main}}{{$d := .Dir}}{{range .GoFiles}}{{$d}}/{{.}}{{"\n"}}{{end}}{{end}}`
+	root, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range list(t, sources, append([]string{"-deps"}, mains...)...) {
+		files = append(files, strings.TrimPrefix(f, root+"/"))
+	}
+	return files
+}
+
+// list is the output of go list, by its fields.
+func list(t *testing.T, format string, args ...string) []string {
+	t.Helper()
+	out, err := exec.Command("go", append([]string{"list", "-f", format}, args...)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(out))
+}
+
+// TestListensNowhere: nothing that runs on a node opens a socket to which others connect, and only these files execute programs. The
+// plugins are the first two.
+func TestListensNowhere(t *testing.T) {
+	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
+	listens := regexp.MustCompile(`\b(net|http|unix|syscall)\.(ListenConfig|Listen\w*|Serve\w*|Accept4?)\(|\.ListenAndServe`)
+	files := onNodes(t)
+	if len(files) < 200 {
+		t.Fatalf("there are only %d files: %q", len(files), files)
+	}
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := listens.Find(text); found != nil {
+			t.Errorf("%s: %s", f, found)
+		}
+		if !strings.Contains(string(text), `"os/exec"`) || strings.HasPrefix(f, "tool/") {
+			continue
+		}
+		if _, known := executing[f]; !known {
+			t.Errorf("%s executes programs", f)
+		}
+		executing[f] = true
+	}
+	for f, does := range executing {
+		if !does {
+			t.Errorf("%s executes no program", f)
+		}
+	}
+}
+
+// TestNeverAsked: no program asks EC2 to take an address from another ENI, or to let an ENI send with foreign sources.
+func TestNeverAsked(t *testing.T) {
+	set := regexp.MustCompile(`\b(AllowReassignment|SourceDestCheck)"?\s*[:=]`)
+	for _, f := range onNodes(t) {
+		text, err := os.ReadFile(f)
+		if found := set.Find(text); found != nil || err != nil {
+			t.Errorf("%s: %s; %v", f, found, err)
+		}
+	}
+}
+
+// TestStatic: the programs in bin, which make builds first, need no library of the node, and name no path of the machine that has built them.
+func TestStatic(t *testing.T) {
+	files, err := filepath.Glob("bin/cni-ipvlan-vpc-k8s*")
+	if err != nil || len(files) != 6 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		f, err := elf.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if libraries, err := f.ImportedLibraries(); len(libraries) > 0 || err != nil || f.Section(".interp") != nil {
+			t.Errorf("%s needs %q; %v", file, libraries, err)
+		}
+		info, err := buildinfo.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		settings := map[string]string{}
+		for _, s := range info.Settings {
+			settings[s.Key] = s.Value
+		}
+		if settings["-trimpath"] != "true" || settings["CGO_ENABLED"] != "0" {
+			t.Errorf("%s was built with %v", file, info.Settings)
+		}
+	}
+}
+
+// TestInstallerHasNoAccount: the DaemonSets that install have no account at the API server, and no role there.
+func TestInstallerHasNoAccount(t *testing.T) {
+	for _, file := range []string{"packaging/kubernetes/systemd.yaml", "packaging/kubernetes/maintain.yaml", "packaging/chart/templates/daemonset.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "\n      automountServiceAccountToken: false\n") {
+			t.Errorf("%s: its pods have an account", file)
+		}
+	}
+	if kinds, err := exec.Command("grep", "-rliE", "kind: *(cluster)?role|kind: *serviceaccount", "packaging/kubernetes", "packaging/chart").Output(); len(kinds) > 0 {
+		t.Errorf("a role or an account is in %s; %v", kinds, err)
+	}
+}
+
+// TestCollectsSoon: cni-gc.timer has repair run within seven minutes, and systemd adds no more than some seconds.
+func TestCollectsSoon(t *testing.T) {
+	for file, lines := range map[string][]string{
+		"systemd/system/cni-gc.timer":   {"OnUnitActiveSec=5min", "RandomizedDelaySec=2min", "AccuracySec=10s"},
+		"systemd/system/cni-gc.service": {"repair"},
+	} {
+		text, err := os.ReadFile(file)
+		for _, line := range lines {
+			if err != nil || !strings.Contains(string(text), line) {
+				t.Errorf("%s has not %q; %v", file, line, err)
+			}
+		}
+	}
 }

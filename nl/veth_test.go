@@ -15,9 +15,23 @@ import (
 )
 
 // TestNoRA makes two pairs, and has the pod send router advertisements. It waits until the end
-// that accepts them has an address. The other must have none.
+// that accepts them has an address. The other must have none. The same is so where the host forwards, and each of its links believes
+// routers nevertheless.
 func TestNoRA(t *testing.T) {
+	t.Run("a host", func(t *testing.T) { noRA(t, false) })
+	t.Run("a router", func(t *testing.T) { noRA(t, true) })
+}
+
+func noRA(t *testing.T, forwards bool) {
 	host, pod := two(t)
+	if forwards {
+		if err := (nl.Wiring{
+			{NS: host, Object: nl.Sysctl{Key: "net/ipv6/conf/default/accept_ra", Value: "2"}},
+			{NS: host, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
+		}).Add(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	deaf := nl.Veth{Name: "deaf", Peer: "eth1", PeerNS: pod, NoLinkLocal: true, NoRA: true}
 	other := nl.Veth{Name: "other", Peer: "eth2", PeerNS: pod}
 	if err := (nl.Wiring{

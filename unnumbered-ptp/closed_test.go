@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -16,12 +17,18 @@ import (
 // dnsVIP is a Service over UDP, whose backend is a host of the VPC.
 const dnsVIP, dnsBackend = "172.20.0.99", otherAddr + ":9999"
 
-// dns are the rules of the Service.
+// nearVIP is another one, whose backend is a pod of the node.
+const nearVIP, nearBackend = "172.20.0.98", pod2Addr + ":9999"
+
+// dns are the rules of both Services.
 func dns() (tables []nl.Object) {
 	for network, family := range map[string]string{"udp4": "ip", "udp6": "ip6"} {
-		vip := netip.MustParseAddr(seenAs(network, dnsVIP))
-		tables = append(tables, nl.Table{Family: family, Name: "dns", Chains: []nl.Chain{{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100,
-			Rules: []nl.NFRule{{nl.DAddr(netip.PrefixFrom(vip, vip.BitLen())), nl.DPort("udp", 53, 53), nl.DNAT(netip.MustParseAddrPort(dialled(network, dnsBackend)))}}}}})
+		var rules []nl.NFRule
+		for vip, backend := range map[string]string{dnsVIP: dnsBackend, nearVIP: nearBackend} {
+			to := netip.MustParseAddr(seenAs(network, vip))
+			rules = append(rules, nl.NFRule{nl.DAddr(netip.PrefixFrom(to, to.BitLen())), nl.DPort("udp", 53, 53), nl.DNAT(netip.MustParseAddrPort(dialled(network, backend)))})
+		}
+		tables = append(tables, nl.Table{Family: family, Name: "dns", Chains: []nl.Chain{{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: rules}}})
 	}
 	return tables
 }
@@ -48,6 +55,21 @@ func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string)
 		}
 		arrived = append(arrived, fmt.Sprintf("%s by %s", text[:n], from.Addr().Unmap()))
 	}
+}
+
+// nearby sends a datagram to a Service of another pod of the node. It arrives, with the node's address. By IPv4 it would not where rp_filter
+// checks sources: the way back begins in that pod's table.
+func (s scene) nearby(t *testing.T, p *pod, network string) {
+	t.Helper()
+	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
+	server := bind(t, s.pods[1].NS, network, ":9999")
+	bind(t, p.NS, network, ":0").send("Service", nearVIP+":53")
+	must(t, server.SetReadDeadline(time.Now().Add(20*time.Second)))
+	_, from, err := server.ReadFromUDPAddrPort(make([]byte, 100))
+	if seen := from.Addr().Unmap().String(); err != nil || seen != seenAs(network, nodeAddr) {
+		t.Errorf("%s: a pod of the node sees a call of its Service by %s, want the node; %v", network, seen, err)
+	}
+	must(t, server.Close())
 }
 
 // TestClosed: another program removes a pod's rules from the node, or the routes of its table. No packet to the VPC then gets the node's
@@ -79,6 +101,7 @@ func TestClosed(t *testing.T) {
 				if got := s.attempts(t, p, network); len(got) > 0 {
 					t.Errorf("%s, %s, without the pod's %s: %q", loop, network, what, got)
 				}
+				s.nearby(t, p, network)
 			}
 			_, err := s.restore(s.missing(p))
 			must(t, err)
@@ -109,18 +132,43 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestClosedBesideLoopless: a pod without a loop, which has come before pods with one, reaches the VPC as the node. It goes on.
+// TestClosedBesideLoopless: a pod without a loop reaches the VPC as the node, and goes on when pods with a loop come. Beside it, and after
+// its end, a pod with a loop whose rules are missing does so, too. This ends when the node has had no pod.
 func TestClosedBesideLoopless(t *testing.T) {
 	s := newScene(t, [2]string{"none", "redirect"})
 	s.add(s.node, dns()...)
-	wayByNode(s, s.pods[0])
-	for _, network := range []string{"udp4", "udp6"} {
-		want := "Service by " + seenAs(network, nodeAddr)
-		if got := s.attempts(t, s.pods[0], network); len(got) == 0 || got[0] != want {
-			t.Errorf("%s: %q, want %q", network, got, want)
+	asNode := func(what string, p *pod, want bool) {
+		t.Helper()
+		for _, network := range []string{"udp4", "udp6"} {
+			got, by := s.attempts(t, p, network), "Service by "+seenAs(network, nodeAddr)
+			if want != (len(got) > 0 && got[0] == by) || !want && len(got) > 0 {
+				t.Errorf("%s, %s: %q, want %q: %v", what, network, got, by, want)
+			}
 		}
 	}
+	loopless, looped := s.pods[0], s.pods[1]
+	wayByNode(s, loopless)
+	wayByNode(s, looped)
+	asNode("a pod without a loop", loopless, true)
 	for _, p := range s.pods {
 		must(t, s.CHECK(p))
 	}
+	without := "ip rule del iif %s; ip -6 rule del iif %[1]s"
+	run(t, s.node, fmt.Sprintf(without, looped.result.Interfaces[1].Name))
+	asNode("a pod with a loop, without its rules", looped, true)
+	must(t, s.DEL(loopless))
+	asNode("the same, alone", looped, true)
+
+	must(t, s.DEL(looped))
+	must(t, s.DEL(s.pods[2]))
+	_, err := s.node.RemoveShared()
+	must(t, err)
+	again := s.pod("again", "10.0.1.52", dual)
+	again.request.Config.ServiceLoop = "redirect"
+	must(t, s.ADD(again))
+	wayByNode(s, again)
+	s.add(again.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+	s.pods[1] = again // which sends the sentinel
+	run(t, s.node, fmt.Sprintf(without, again.result.Interfaces[1].Name))
+	asNode("a pod with a loop, after the node had no pod", again, false)
 }

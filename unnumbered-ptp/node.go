@@ -21,6 +21,7 @@ type node struct {
 	mtu      int          // of hostInterface
 	addrs    []netip.Addr // of hostInterface without link-local ones, the primary address of each family first
 	acceptRA bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
+	believes bool         // a new link accepts router advertisements, even while the node forwards IPv6
 	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
 }
 
@@ -49,6 +50,8 @@ func readNode(ns *nl.NS, c *Config) (node, error) {
 	if n.has(nl.IPv6) {
 		v, _ := ns.Sysctl(conf6(c.HostInterface) + "accept_ra")
 		n.acceptRA = v == "1"
+		v, _ = ns.Sysctl(conf6("default") + "accept_ra")
+		n.believes = v == "2"
 		v, _ = ns.Sysctl(ration6)
 		ms, _ := strconv.Atoi(v)
 		n.rationed = ms > refusals6

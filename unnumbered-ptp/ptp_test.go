@@ -396,6 +396,23 @@ func TestHostInterfaceMissing(t *testing.T) {
 	}
 }
 
+// TestBelievingNode: on a node that forwards IPv6, and whose new links accept router advertisements nevertheless, a pod is no router.
+func TestBelievingNode(t *testing.T) {
+	for _, value := range []string{"1", "2"} {
+		f, _ := prepared(t)
+		f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/default/accept_ra", Value: value})
+		p := f.pod("pod2", pod2Addr, dual)
+		must(t, f.ADD(p))
+		veth := p.result.Interfaces[1].Name
+		forwards, err := f.node.Sysctl("net/ipv6/conf/" + veth + "/forwarding")
+		must(t, err)
+		accepts, err := f.node.Sysctl("net/ipv6/conf/" + veth + "/accept_ra")
+		if err != nil || accepts == "2" || accepts == "1" && forwards != "1" {
+			t.Errorf("with %s: %s accepts router advertisements: %s, forwarding is %s; %v", value, veth, accepts, forwards, err)
+		}
+	}
+}
+
 // TestUnchained calls the plugin as the first of a chain. It refuses.
 func TestUnchained(t *testing.T) {
 	f, p := prepared(t)

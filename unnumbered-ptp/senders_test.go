@@ -69,6 +69,17 @@ func TestForgedSender(t *testing.T) {
 			t.Errorf("%s: the internet got a message in the name of %s", network, got)
 		}
 	}
+	counted, err := nl.Table{Family: "inet", Name: nl.OwnTableOf(p.request.Network)}.Counters(s.node)
+	must(t, err)
+	dropped := 0
+	for _, c := range counted {
+		if c.Chain == "senders" {
+			dropped += int(c.Packets)
+		}
+	}
+	if dropped < 6 { // three foreign sources of each family; the kernel itself drops what has the node's
+		t.Errorf("the chain senders has counted %d packets", dropped)
+	}
 }
 
 // TestNodeOfManyRules has a node with a routing table for packets from its own address, as

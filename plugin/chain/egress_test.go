@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/netip"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -134,6 +137,12 @@ func TestEgressLost(t *testing.T) {
 					unknown := lost == "the routes to a destination, both" && what != "CHECK" // the pod may have had another destination only
 					if seen != (lose != nil) && !unknown {
 						t.Errorf("%s reports %v", what, err)
+					}
+				}
+				if role == "namespaces" && slices.Contains([]string{"the tunnel", "the tunnel is up", "a route by the tunnel", "all routes by the tunnel"}, lost) {
+					err := pod.Do(func() error { _, err := net.Dial("udp", partner.String()); return err })
+					if !errors.Is(err, syscall.EHOSTUNREACH) {
+						t.Errorf("a program that calls the partner gets %v, want no route to host", err)
 					}
 				}
 				n.must(n.DEL(r))

@@ -468,3 +468,14 @@ func TestRepairGuard(t *testing.T) {
 		}
 	}
 }
+
+// TestBootPods: doctor notes pods on the boot ENI, and not on another.
+func TestBootPods(t *testing.T) {
+	p := &Node{state: &registry.State{ENIs: map[string]registry.ENI{"eni-boot": {Boot: true, Index: 0}, "eni-pods": {Index: 1}}}}
+	if found := p.checkBoot(map[string]bool{"eni-boot": true, "eni-pods": true}); len(found) != 1 || found[0].About != "eni-boot" || found[0].Severity != note {
+		t.Errorf("doctor finds %+v", found)
+	}
+	if found := p.checkBoot(map[string]bool{"eni-pods": true}); len(found) > 0 {
+		t.Errorf("without pods there, doctor finds %+v", found)
+	}
+}
