@@ -41,7 +41,7 @@ RUNTIME := $(CURDIR)/.cache/cri
 SEIZERS := $(CURDIR)/.cache/seizers
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
-PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop bin/replay .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
+PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags '-s -w' $(GOBUILD_FLAGS)
 # Where files goes takes prefix=/usr for what a package owns, and OUT for where the programs are.
 NAME    := cni-ipvlan-vpc-k8s
