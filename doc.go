@@ -50,7 +50,7 @@
 //	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
 //	  compare/      the same calls to two EC2s, and their answers field by field
 //	  ends/         what makes pods and sends packets on an instance
-//	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM; internal/kernels/ has the kernels that were tried
+//	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM; internal/kernels/ has the kernels that were tried, internal/table/ the tables that commands write into docs
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //
