@@ -215,11 +215,11 @@ bench-traffic: build
 	$(MAKE) -s plot
 	$(MAKE) -s bench-egress
 
-# The way outside: by the node, by our tunnels, and by tunnels as others lay them, which take ip(8).
+# The way outside: by the node, by our tunnels, and by tunnels as others lay them.
 EGRESS   = bench-egress$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
 bench-egress: build
-	VM=always $(VM)/setup iproute2 nftables
-	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*) /sbin/ip" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
+	VM=always $(VM)/setup nftables
+	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*)" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
 
 # A large cluster against EC2's rate limits, on one core, with 8 GB. FLEET has other nodes, ways or seeds: see sim/fleet. Its
 # namespaces are in a /run of their own: all tests of this machine that look into namespaces would see them.
