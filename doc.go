@@ -26,7 +26,7 @@
 // They use four packages. The first three of these do not import each other:
 //
 //	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK
-//	nl/             links, addresses, routes, rules and nftables of two namespaces; the only package that knows netlink
+//	nl/             links, addresses, routes, rules and nftables of two namespaces; of the programs, only nl knows netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock

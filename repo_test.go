@@ -94,7 +94,7 @@ var arrows = map[string]string{
 
 // owners are the only importers of a dependency, by the beginning of its path.
 var owners = map[string][]string{
-	"github.com/vishvananda/":                   {"nl", "nl/nltest", "sim/vpcsim", "sim/bench"},
+	"github.com/vishvananda/":                   {"nl", "nl/nltest", "sim/vpcsim", "sim/kubeproxy", "sim/bench"},
 	"github.com/containernetworking/plugins":    {"nl"},
 	"github.com/gofrs/flock":                    {"registry"},
 	"github.com/google/nftables":                nil, // its initialisation costs every ADD a fiftieth; see testOwners

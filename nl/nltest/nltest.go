@@ -81,7 +81,7 @@ func Remove(t testing.TB, path string) {
 }
 
 // create makes a new namespace, as "ip netns add" does. The name has the process ID for mounted. So testutils.NewNS of
-// containernetworking/plugins does not serve here: it chooses the name itself.
+// containernetworking/plugins does not serve here: it chooses the name itself. It also mounts the directory over itself.
 func create(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)
