@@ -41,7 +41,7 @@ RUNTIME := $(CURDIR)/.cache/cri
 SEIZERS := $(CURDIR)/.cache/seizers
 ROUNDS  := 20
 BENCH   := bin/bench -bin $(CURDIR)/bin -peers $(PEERS) -conflist $(CURDIR)/conflist-examples/10-cni-ipvlan-vpc-k8s.conflist
-PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop bin/replay .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
+PACKED   = ICOUNT_FILES="$(wildcard $(addprefix $(CURDIR)/,bin/cni-* bin/noop .cache/peers/* conflist-examples/10-* conflist-examples/three-* docs/bench-icount.txt)) /usr/sbin/nft"
 GOBUILD  = CGO_ENABLED=0 go build -trimpath -tags urfave_cli_no_docs -ldflags '-s -w' $(GOBUILD_FLAGS)
 # Where files goes takes prefix=/usr for what a package owns, and OUT for where the programs are.
 NAME    := cni-ipvlan-vpc-k8s
@@ -215,11 +215,11 @@ bench-traffic: build
 	$(MAKE) -s plot
 	$(MAKE) -s bench-egress
 
-# The way outside: by the node, by our tunnels, and by tunnels as others lay them, which take ip(8).
+# The way outside: by the node, by our tunnels, and by tunnels as others lay them.
 EGRESS   = bench-egress$(if $(VM_KERNEL),-$(VM_KERNEL)).txt
 bench-egress: build
-	VM=always $(VM)/setup iproute2 nftables
-	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*) /sbin/ip" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
+	VM=always $(VM)/setup nftables
+	@mkdir -p .cache && ICOUNT_FILES="$(wildcard $(CURDIR)/bin/cni-*)" $(VM)/icount $(BENCH) -egress -icount -rounds 5 >.cache/$(EGRESS) && mv .cache/$(EGRESS) docs/ && cat docs/$(EGRESS)
 
 # A large cluster against EC2's rate limits, on one core, with 8 GB. FLEET has other nodes, ways or seeds: see sim/fleet. Its
 # namespaces are in a /run of their own: all tests of this machine that look into namespaces would see them.

@@ -26,7 +26,7 @@
 // They use four packages. The first three of these do not import each other:
 //
 //	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK; aws/api/ is the table of EC2's actions
-//	nl/             links, addresses, routes, rules and nftables of two namespaces; the only package that knows netlink
+//	nl/             links, addresses, routes, rules and nftables of two namespaces; of the programs, only nl knows netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
@@ -50,7 +50,7 @@
 //	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
 //	  compare/      the same calls to two EC2s, and their answers field by field
 //	  ends/         what makes pods and sends packets on an instance
-//	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM; internal/kernels/ has the kernels that were tried
+//	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM; internal/kernels/ has the kernels that were tried, internal/table/ the tables that commands write into docs
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //

@@ -38,7 +38,8 @@ var arrows = map[string]string{
 	"internal/release":         "",
 	"internal/stack":           "",
 	"internal/excerpt":         "",
-	"internal/kernels":         "",
+	"internal/kernels":         "internal/table",
+	"internal/table":           "",
 	"internal/codec/codectest": "internal/codec",
 	"registry":                 "internal/atomicfile internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/excerpt internal/release internal/stack", // and not nl, of which it needs no more
@@ -76,12 +77,9 @@ var arrows = map[string]string{
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
 	"sim/demo":                                         "sim/vpcsim sim/paths sim/ec2sim nl",
 	"sim/paths":                                        "sim/vpcsim sim/kubeproxy sim/ec2sim nl",
-	"sim/bench":                                        "sim/vpcsim sim/ec2sim nl registry nl/nltest/trace sim/bench/table sim/bench/image",
-	"sim/bench/plot":                                   "sim/bench/table",
-	"sim/bench/table":                                  "",
+	"sim/bench":                                        "sim/vpcsim sim/ec2sim nl registry internal/table",
+	"sim/bench/plot":                                   "internal/table",
 	"sim/bench/noop":                                   "",
-	"sim/bench/image":                                  "",
-	"sim/bench/replay":                                 "sim/bench/image",
 	"sim/machine":                                      "sim/vpcsim",
 	"sim/cluster":                                      "sim/machine sim/vpcsim sim/ec2sim",
 	"sim/cluster/play":                                 "sim/cluster sim/machine",
@@ -97,7 +95,7 @@ var arrows = map[string]string{
 
 // owners are the only importers of a dependency, by the beginning of its path.
 var owners = map[string][]string{
-	"github.com/vishvananda/":                   {"nl"},
+	"github.com/vishvananda/":                   {"nl", "nl/nltest", "sim/vpcsim", "sim/kubeproxy", "sim/bench"},
 	"github.com/containernetworking/plugins":    {"nl"},
 	"github.com/gofrs/flock":                    {"registry"},
 	"github.com/google/nftables":                nil, // its initialisation costs every ADD a fiftieth; see testOwners

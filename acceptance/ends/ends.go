@@ -120,7 +120,7 @@ func (n *Node) Start(s Setup, done *bool) error {
 
 // Add makes a pod, which answers calls.
 func (n *Node) Add(name string, p *Pod) error {
-	ns, err := vpcsim.MakeNamespace(name, n.path(name))
+	ns, err := vpcsim.MakeNamespace(name, filepath.Base(n.path(name)))
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
@@ -36,17 +38,17 @@ const (
 )
 
 func main() {
-	table := flag.String("table", "docs/kernels.md", "`document` with the table")
+	page := flag.String("table", "docs/kernels.md", "`document` with the table")
 	kernel := flag.String("kernel", "", "`VM_KERNEL` of the run, the first cell of its row")
 	version := flag.String("version", "", "`release` of the kernel, as uname prints it")
 	flag.Parse()
-	if err := run(*table, *kernel, *version, time.Now().UTC()); err != nil {
+	if err := run(*page, *kernel, *version, time.Now().UTC()); err != nil {
 		fmt.Fprintln(os.Stderr, "kernels:", err)
 		os.Exit(1)
 	}
 }
 
-func run(table, kernel, version string, now time.Time) error {
+func run(page, kernel, version string, now time.Time) error {
 	if kernel == "" || version == "" {
 		return errors.New("want -kernel and -version")
 	}
@@ -54,15 +56,15 @@ func run(table, kernel, version string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	text, err := os.ReadFile(table)
+	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
 	}
 	changed, failures := rewrite(string(text), []string{kernel, "", version, now.Format(time.DateOnly)}, results)
 	if changed == "" {
-		return errors.Join(failures, fmt.Errorf("%s has no table of kernels", table))
+		return errors.Join(failures, fmt.Errorf("%s has no table of kernels", page))
 	}
-	return errors.Join(failures, os.WriteFile(table, []byte(changed), 0o644))
+	return errors.Join(failures, os.WriteFile(page, []byte(changed), 0o644))
 }
 
 // An event is a line of go test -json.
@@ -154,67 +156,52 @@ func (r *result) failed() bool {
 // rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. A package that the
 // table does not have gets a column. The text is empty if there is no table.
 func rewrite(text string, fixed []string, results map[string]*result) (string, error) {
-	lines := strings.Split(text, "\n")
-	first := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "| `VM_KERNEL` |") })
-	if first < 0 {
+	before, rows, after := table.Cut(text)
+	if rows == nil {
 		return "", nil
 	}
-	last := first
-	for last < len(lines) && strings.HasPrefix(lines[last], "|") {
-		last++
-	}
-	rows := make([][]string, last-first)
-	for i, line := range lines[first:last] {
-		rows[i] = strings.Split(strings.Trim(line, "| "), "|")
-		for j, cell := range rows[i] {
-			rows[i][j] = strings.TrimSpace(cell)
-		}
-	}
-	heads := rows[0]
 	for _, name := range slices.Sorted(maps.Keys(results)) {
-		if !slices.Contains(heads[columnsFixed:], head(name)) {
-			heads = append(heads, head(name))
+		if !slices.Contains(rows[0][columnsFixed:], head(name)) {
+			rows[0] = append(rows[0], head(name))
 		}
 	}
-	rows[0] = heads
-
 	fixed[columnKernel] = "`" + fixed[columnKernel] + "`"
 	at := slices.IndexFunc(rows, func(row []string) bool { return row[columnKernel] == fixed[columnKernel] })
 	if at < 0 {
 		at = len(rows)
 		rows = append(rows, fixed)
 	}
-	if old := rows[at]; len(old) > columnNodes {
-		fixed[columnNodes] = old[columnNodes]
-	}
-	row := slices.Clone(fixed)
-	var failures []error
-	for _, h := range heads[columnsFixed:] {
-		cell := "–"
-		for name, r := range results {
-			if head(name) != h {
-				continue
-			}
-			cell = r.cell()
-			if r.failed() {
-				failures = append(failures, fmt.Errorf("%s: %s: %s", fixed[columnKernel], h, cell))
-			}
-		}
-		if cell == "–" {
-			failures = append(failures, fmt.Errorf("%s: %s did not run", fixed[columnKernel], h))
-		}
-		row = append(row, cell)
-	}
-	rows[at] = row
-
-	var table []string
+	fixed[columnNodes] = rows[at][columnNodes]
+	cells, failures := rowOf(rows[0][columnsFixed:], results)
+	rows[at] = slices.Concat(fixed, cells)
 	for i, row := range rows {
-		for len(row) < len(heads) {
-			row = append(row, map[bool]string{true: "---", false: "–"}[i == 1])
-		}
-		table = append(table, "| "+strings.Join(row, " | ")+" |")
+		rows[i] = slices.Concat(row, slices.Repeat([]string{none}, len(rows[0])-len(row)))
 	}
-	return strings.Join(slices.Concat(lines[:first], table, lines[last:]), "\n"), errors.Join(failures...)
+	for i, err := range failures {
+		failures[i] = fmt.Errorf("%s: %w", fixed[columnKernel], err)
+	}
+	return before + rows.String() + after, errors.Join(failures...)
+}
+
+// none is the cell of a package that did not run.
+const none = "–"
+
+// rowOf returns the cells of the packages, and the failures.
+func rowOf(heads []string, results map[string]*result) (cells []string, failures []error) {
+	byHead := map[string]*result{}
+	for name, r := range results {
+		byHead[head(name)] = r
+	}
+	for _, h := range heads {
+		cell := none
+		if r := byHead[h]; r == nil {
+			failures = append(failures, fmt.Errorf("%s did not run", h))
+		} else if cell = r.cell(); r.failed() {
+			failures = append(failures, fmt.Errorf("%s: %s", h, cell))
+		}
+		cells = append(cells, cell)
+	}
+	return cells, failures
 }
 
 // head returns the column of a package.

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -27,6 +28,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/vishvananda/netns"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -77,34 +80,20 @@ func Remove(t testing.TB, path string) {
 	}
 }
 
-// create mounts a new namespace on a file of its own, as "ip netns add" does. The name has the process ID for mounted.
+// create makes a new namespace, as "ip netns add" does. The name has the process ID for mounted. So testutils.NewNS of
+// containernetworking/plugins does not serve here: it chooses the name itself. It also mounts the directory over itself.
 func create(name string) (path string, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	f, err := os.CreateTemp(dir, fmt.Sprintf("%s-%d-*", strings.ReplaceAll(name, "/", "-"), os.Getpid()))
-	if err != nil {
-		return "", err
-	}
-	f.Close()
+	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		done <- mount(f.Name())
+		runtime.LockOSThread() // and never unlocked: the thread is in the new namespace, and ends with the goroutine
+		ns, err := netns.NewNamed(name)
+		if err == nil {
+			err = ns.Close()
+		}
+		done <- err
 	}()
-	if err := <-done; err != nil {
-		os.Remove(f.Name())
-		return "", err
-	}
-	return f.Name(), nil
-}
-
-// mount moves this thread into a new namespace and mounts that.
-func mount(path string) error {
-	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
-		return os.NewSyscallError("unshare", err)
-	}
-	return os.NewSyscallError("mount", syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, ""))
+	return filepath.Join(dir, name), <-done
 }
 
 // mounted lists the names under which namespaces are to be found, but not those that create has made in other processes:

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/bench/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
 // worse is how much worse than the baseline a figure may be. Counts of instructions repeat within three percent.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,10 +22,6 @@ type chain struct {
 	node *node
 	list *libcni.NetworkConfigList
 	path []string // directories of its plugins
-	env  []string // of its plugins, besides the node's
-	pod  string   // the only pod that it can be added to; "" for any
-
-	before map[string]files // what files must have before a call, by the verb
 }
 
 // The compared chains, and the reference chain.
@@ -54,7 +49,7 @@ func candidates(own, chained, dir string) []candidate {
 		{reference, ptp(""), []string{"ptp", "host-local"}},
 		{"the same, ipMasq iptables", ptp(`"ipMasq": true, "ipMasqBackend": "iptables",`), []string{"ptp", "host-local", "iptables"}},
 		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`), []string{"ptp", "host-local", "nft"}},
-		{idle, `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
+		{"noop", `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
 		{"noop + noop + noop", `{"cniVersion": "1.0.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, {"type": "noop"}]}`, []string{"noop"}},
 	}
 }
@@ -108,10 +103,7 @@ const timeout = time.Minute
 func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := c.before[verb].restore(); err != nil {
-		return sample{}, err
-	}
-	e := &executor{env: slices.Concat(c.node.env, c.env), verb: verb}
+	e := &executor{env: c.node.env}
 	wall, err := c.exec(ctx, verb, p, e)
 	if err != nil {
 		return sample{}, err
@@ -120,17 +112,14 @@ func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 }
 
 // exec executes the chain for a pod by an executor, and returns how long that took.
-func (c *chain) exec(ctx context.Context, verb string, p pod, e programs) (wall time.Duration, err error) {
+func (c *chain) exec(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, NetNS: p.Path, IfName: "eth0", Args: p.args}
 	err = c.node.Do(func() error {
 		start := time.Now()
 		defer func() { wall = time.Since(start) }()
-		switch verb {
-		case "DEL":
+		if verb == "DEL" {
 			return cni.DelNetworkList(ctx, c.list, rt)
-		case "CHECK":
-			return cni.CheckNetworkList(ctx, c.list, rt)
 		}
 		_, err := cni.AddNetworkList(ctx, c.list, rt)
 		return err

@@ -4,11 +4,12 @@
 package main
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
@@ -21,7 +22,7 @@ import (
 // that computes checksums of the tunnels' packets.
 type coil struct {
 	clients int    // of each router
-	sport   string // the UDP source port of encap-sport; Coil's default is the port of the tunnels, and not auto
+	sport   uint16 // the UDP source port; Coil's default is the port of the tunnels, and not 0: one for each connection
 }
 
 func (c coil) add(p *pair) error {
@@ -36,81 +37,85 @@ func (c coil) add(p *pair) error {
 	return nil
 }
 
+// tunnelTable is the table of routes into the tunnels.
+const tunnelTable = 118
+
 // client makes the far ends ClusterIPs. Its rules keep private networks out of the tunnels.
 func (c coil) client(g *guest) error {
-	var b batch
-	b.receive()
+	err := c.receive(g)
+	var w nl.Wiring
+	add := func(o nl.Object) { w = append(w, nl.Step{NS: g.NS, Object: o}) }
 	for i, gw := range gateways {
-		b.link(i, g.addr, gw, c.sport)
-		b.add("route add %s dev fou%d table 118", outside[i], i)
+		err = errors.Join(err, c.link(g, i, gw))
+		add(nl.Route{Dst: single(outside[i]), Dev: tunnelName(i), Table: tunnelTable})
 	}
-	b.add("rule add pref 1800 to 169.254.0.0/16 lookup main")
-	b.add("rule add pref 1900 lookup 117")
-	b.add("rule add pref 2000 to 10.0.0.0/8 lookup main")
-	b.add("rule add pref 2001 to 172.16.0.0/12 lookup main")
-	b.add("rule add pref 2002 to 192.168.0.0/16 lookup main")
-	b.add("rule add pref 2100 lookup 118")
-	return b.run(g)
+	toMain := func(pref int, to string) {
+		add(nl.Rule{Pref: pref, To: netip.MustParsePrefix(to), Table: unix.RT_TABLE_MAIN})
+	}
+	toMain(1800, "169.254.0.0/16")
+	add(nl.Rule{Pref: 1900, Family: unix.AF_INET, Table: 117})
+	toMain(2000, "10.0.0.0/8")
+	toMain(2001, "172.16.0.0/12")
+	toMain(2002, "192.168.0.0/16")
+	add(nl.Rule{Pref: 2100, Family: unix.AF_INET, Table: tunnelTable})
+	return errors.Join(err, w.Add())
 }
 
 // router serves pod a, and clients of which nothing comes.
 func (c coil) router(g *guest, client netip.Addr) error {
-	var b batch
-	b.receive()
-	idle := netip.MustParseAddr("10.0.1.1")
-	for i := range c.clients {
-		b.link(i, g.addr, client, c.sport)
-		b.add("route add %s dev fou%d table 118", client, i)
-		client, idle = idle, idle.Next()
-	}
-	b.add("rule add pref 2000 iif eth0 lookup 118")
-	for _, a := range outside {
-		b.add("route add %s via %s dev eth0", a, router)
-	}
-	if err := b.run(g); err != nil {
-		return err
-	}
-	return nl.Wiring{
+	err := c.receive(g)
+	w := nl.Wiring{
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
+		{NS: g.NS, Object: nl.Rule{Pref: 2000, Family: unix.AF_INET, IIF: "eth0", Table: tunnelTable}},
 		{NS: g.NS, Object: nl.Table{Family: "ip", Name: "egress", Chains: []nl.Chain{{
 			Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
 			Rules: []nl.NFRule{{nl.NotSAddr(single(g.addr)), nl.OIFName("eth0"), nl.Masquerade()}},
 		}}}},
-	}.Add()
+	}
+	idle := netip.MustParseAddr("10.0.1.1")
+	for i := range c.clients {
+		err = errors.Join(err, c.link(g, i, client))
+		w = append(w, nl.Step{NS: g.NS, Object: nl.Route{Dst: single(client), Dev: tunnelName(i), Table: tunnelTable}})
+		client, idle = idle, idle.Next()
+	}
+	for _, a := range outside {
+		w = append(w, nl.Step{NS: g.NS, Object: nl.Route{Dst: single(a), Via: router, Dev: "eth0"}})
+	}
+	return errors.Join(err, w.Add())
 }
 
-// A batch is commands of ip(8), which know tunnels with far ends. Package nl has none, because nothing else needs them.
-type batch struct{ bytes.Buffer }
-
-func (b *batch) add(format string, args ...any) { fmt.Fprintf(b, format+"\n", args...) }
-
-// receive takes packets out of UDP.
-func (b *batch) receive() {
-	b.add("fou add port %d ipproto 4", tunnelPort)
-	b.add("link add coil_ipip4 type ipip external")
-	b.add("link set coil_ipip4 up")
-}
-
-func (b *batch) link(number int, local, remote netip.Addr, sport string) {
-	b.add("link add fou%d type ipip local %s remote %s ttl 225 encap fou encap-sport %s encap-dport %d", number, local, remote, sport, tunnelPort)
-	b.add("link set fou%d up", number)
-}
-
-// run executes the commands in a pod, whose links take packets from any source.
-func (b *batch) run(g *guest) error {
-	w := nl.Wiring{
+// receive takes packets out of UDP in a pod, whose links take packets from any source.
+func (c coil) receive(g *guest) error {
+	err := nl.Wiring{
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
-	}
-	if err := w.Add(); err != nil {
+	}.Add()
+	if err != nil {
 		return err
 	}
-	return g.Do(func() error {
-		c := exec.Command("ip", "-batch", "-")
-		c.Stdin = b
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: ip: %w: %s", g.name, err, strings.TrimSpace(string(out)))
-		}
-		return nil
+	port := netlink.Fou{Family: unix.AF_INET, Port: tunnelPort, Protocol: unix.IPPROTO_IPIP, EncapType: netlink.FOU_ENCAP_DIRECT}
+	if err := g.Do(func() error { return netlink.FouAdd(port) }); err != nil {
+		return fmt.Errorf("%s: fou at port %d: %w", g.name, tunnelPort, err)
+	}
+	return g.tunnel(&netlink.Iptun{LinkAttrs: named("coil_ipip4"), FlowBased: true})
+}
+
+func tunnelName(number int) string { return fmt.Sprint("fou", number) }
+
+// link makes a tunnel to a far end. Package nl has none, because nothing else needs them.
+func (c coil) link(g *guest, number int, remote netip.Addr) error {
+	const discoverMTU, encapFOU = 1, 1 // IPTUNNEL_PMTUDISC as ip(8) sets it, and TUNNEL_ENCAP_FOU
+	return g.tunnel(&netlink.Iptun{
+		LinkAttrs: named(tunnelName(number)), Local: g.addr.AsSlice(), Remote: remote.AsSlice(), Ttl: 225, PMtuDisc: discoverMTU,
+		Proto: unix.IPPROTO_IPIP, EncapType: encapFOU, EncapSport: c.sport, EncapDport: tunnelPort,
 	})
+}
+
+// tunnel adds a link to a pod.
+func (g *guest) tunnel(l *netlink.Iptun) error {
+	err := g.Do(func() error { return errors.Join(netlink.LinkAdd(l), netlink.LinkSetUp(l)) })
+	if err != nil {
+		return fmt.Errorf("%s: tunnel %s: %w", g.name, l.Name, err)
+	}
+	return nil
 }

@@ -39,9 +39,9 @@ const (
 var egressLayouts = []layout{
 	{name: masqueraded, connect: chained(nil), finish: leaveByNode, service: true},
 	{name: tunnelled, connect: chained(wayOut), finish: leaveByNode, service: true, tunnel: func(*pair) error { return nil }},
-	{name: coilOne, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1, sport: "auto"}.add},
-	{name: coilMany, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 200, sport: "auto"}.add},
-	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1, sport: strconv.Itoa(tunnelPort)}.add},
+	{name: coilOne, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1}.add},
+	{name: coilMany, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 200}.add},
+	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1, sport: tunnelPort}.add},
 }
 
 // wayOut makes pod a a client of two egresses, and the others their routers. The Kubernetes namespaces have the names of

@@ -25,17 +25,9 @@ type step struct {
 	cost
 }
 
-// programs are how libcni finds and executes plugins: an executor measures them, and a recorder records them.
-type programs interface {
-	ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error)
-	FindInPath(plugin string, dirs []string) (string, error)
-	Decode(b []byte) (version.PluginInfo, error)
-}
-
 // An executor executes plugins as libcni itself does, and measures the cost.
 type executor struct {
 	env   []string
-	verb  string
 	steps []step
 }
 
@@ -60,13 +52,12 @@ func (e *executor) exec(c *exec.Cmd, stdin []byte, environ []string) ([]byte, er
 	return stdout.Bytes(), nil
 }
 
-// FindInPath finds a plugin in one of the directories. A plugin may have a program for each command.
+// FindInPath finds a plugin in one of the directories.
 func (e *executor) FindInPath(plugin string, dirs []string) (string, error) {
 	for _, dir := range dirs {
-		for _, path := range []string{filepath.Join(dir, plugin), filepath.Join(dir, plugin+"-"+e.verb)} {
-			if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
-				return path, nil
-			}
+		path := filepath.Join(dir, plugin)
+		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
+			return path, nil
 		}
 	}
 	return "", fmt.Errorf("no plugin %s in %v", plugin, dirs)

@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"unsafe"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -261,15 +261,9 @@ func track(h *host) error {
 
 // bridge creates a bridge with an address. Package nl has no bridges, because nothing else needs them.
 func bridge(n *nl.NS, name string, a netip.Addr) error {
-	err := ioctl(n, func(fd int) error {
-		b := append([]byte(name), 0)
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCBRADDBR, uintptr(unsafe.Pointer(&b[0]))); errno != 0 {
-			return fmt.Errorf("make the bridge %s: %w", name, errno)
-		}
-		return nil
-	})
+	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: named(name)}) })
 	if err != nil {
-		return err
+		return fmt.Errorf("make the bridge %s: %w", name, err)
 	}
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: name}}}
 	if a.IsValid() {
@@ -278,33 +272,25 @@ func bridge(n *nl.NS, name string, a netip.Addr) error {
 	return w.Add()
 }
 
-// port makes a link a port of a bridge.
-func port(n *nl.NS, bridge, link string) error {
-	l, err := n.LinkByName(link) // a Veth, so it is up
-	if err != nil {
-		return err
-	}
-	return ioctl(n, func(fd int) error {
-		r, err := unix.NewIfreq(bridge)
-		if err != nil {
-			return err
-		}
-		r.SetUint32(uint32(l.Index))
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCBRADDIF, uintptr(unsafe.Pointer(r)))
-		if errno != 0 {
-			return fmt.Errorf("make %s a port of %s: %w", link, bridge, errno)
-		}
-		return nil
-	})
+// named returns the attributes of a new link, with the kernel's defaults.
+func named(name string) netlink.LinkAttrs {
+	a := netlink.NewLinkAttrs()
+	a.Name = name
+	return a
 }
 
-func ioctl(n *nl.NS, f func(fd int) error) error {
+// port makes a link a port of a bridge. The link is a Veth, so it is up.
+func port(n *nl.NS, bridge, link string) error {
 	return n.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
+		b, err1 := netlink.LinkByName(bridge)
+		l, err2 := netlink.LinkByName(link)
+		err := errors.Join(err1, err2)
+		if err == nil {
+			err = netlink.LinkSetMaster(l, b)
 		}
-		defer unix.Close(fd)
-		return f(fd)
+		if err != nil {
+			return fmt.Errorf("make %s a port of %s: %w", link, bridge, err)
+		}
+		return nil
 	})
 }

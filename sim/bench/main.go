@@ -10,8 +10,6 @@
 // ipBatchSize: it is measured warm, with free addresses in the registry. The calls that reach the simulated EC2 and its
 // metadata service meanwhile are counted.
 //
-// It also records the system calls of our plugin, and has other programs make them again: that is the floor (floor.go).
-//
 // With -icount it runs under a clock that counts instructions (nl/nltest/vm/icount). Its figures then repeat within
 // three percent, and can be compared with those of earlier runs: see -baseline.
 package main

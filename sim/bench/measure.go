@@ -51,19 +51,10 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 	if err := n.fill(ctx, chains, slices.Max(o.c)); err != nil {
 		return err
 	}
-	again, err := n.recordOurs(ctx, chains, o)
-	if err != nil {
-		return err
-	}
-	chains = append(chains, again...)
-	n.world.EC2.ResetCalls()
 	r.x = reference
 	for _, c := range o.c {
 		var subjects []*subject
 		for _, ch := range chains {
-			if c > 1 && ch.pod != "" {
-				continue
-			}
 			subjects = append(subjects, &subject{chain: ch, label: ch.name, c: c})
 		}
 		for _, s := range subjects {
@@ -143,7 +134,7 @@ func rounds(ctx context.Context, subjects []*subject, n int) error {
 
 // batch adds the chain to c pods at once, and then deletes it from them.
 func (s *subject) batch(ctx context.Context, keep bool) error {
-	ps, err := s.newPods(s.c)
+	ps, err := s.node.newPods(s.c)
 	if err != nil {
 		return err
 	}

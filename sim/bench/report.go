@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/bench/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -54,9 +54,6 @@ func (r *report) calls(ec2 []ec2sim.Call, metadata []string) {
 
 func (r *report) write(w io.Writer) error {
 	parts := []string{r.title(), r.table().String()}
-	if t := r.floor(); t != nil {
-		parts = append(parts, "the floor; x is the ratio to "+idle+":\n", t.String())
-	}
 	for _, s := range r.subjects {
 		if (s.name == ours || s.name == three) && s.c == 1 {
 			parts = append(parts, s.label+", plugin by plugin:\n", r.plugins(s).String())

@@ -122,19 +122,14 @@ func (n *node) newPods(count int) (pods, error) {
 	var made pods
 	for range count {
 		n.pods++
-		p, err := n.newPod(fmt.Sprintf("%s-pod%d", n.Name, n.pods))
+		name := fmt.Sprintf("%s-pod%d", n.Name, n.pods)
+		ns, err := n.world.NewNamespace(name)
 		if err != nil {
 			return nil, err
 		}
-		made = append(made, p)
+		made = append(made, pod{ns, name, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", name}}})
 	}
 	return made, nil
-}
-
-// newPod creates the namespace of a pod with this name.
-func (n *node) newPod(name string) (pod, error) {
-	ns, err := n.world.NewNamespace(name)
-	return pod{ns, name, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", name}}}, err
 }
 
 type pods []pod

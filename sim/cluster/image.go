@@ -5,13 +5,12 @@ package cluster
 
 import (
 	"archive/tar"
+	"bytes"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -78,7 +77,7 @@ func images(runtimeDir, programs string) []image {
 	}
 }
 
-// write writes an OCI archive, which ctr imports (OCI image specification, "Image Layout").
+// write writes an archive like that of "docker save", which ctr imports.
 func (i image) write(w io.Writer) error {
 	layer, err := os.CreateTemp("", "layer")
 	if err != nil {
@@ -90,65 +89,32 @@ func (i image) write(w io.Writer) error {
 	if err := i.layer(io.MultiWriter(layer, sum)); err != nil {
 		return fmt.Errorf("image %s: %w", i.names[0], err)
 	}
-	size, err := layer.Seek(0, io.SeekCurrent)
-	if err != nil {
+	size, err1 := layer.Seek(0, io.SeekCurrent)
+	_, err2 := layer.Seek(0, io.SeekStart)
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	if _, err := layer.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	a := tar.NewWriter(w)
-	first, err := addBlob(a, "layer.v1.tar", hex.EncodeToString(sum.Sum(nil)), size, layer)
-	if err != nil {
-		return err
-	}
-	return errors.Join(i.describe(a, first), a.Close())
-}
-
-type object = map[string]any
-
-// describe adds the configuration, the manifest, and the index of the image.
-func (i image) describe(a *tar.Writer, layer object) error {
-	config, err1 := addJSON(a, "config.v1+json", object{
+	config := object{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": object{
 			"Entrypoint": []string{i.entrypoint}, "Cmd": i.args,
 			"Env": []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		},
-		"rootfs": object{"type": "layers", "diff_ids": []any{layer["digest"]}},
-	})
-	manifest, err2 := addJSON(a, "manifest.v1+json", object{
-		"schemaVersion": 2, "mediaType": mediaType + "manifest.v1+json", "config": config, "layers": []any{layer},
-	})
-	var manifests []object
-	for _, name := range i.names {
-		named := maps.Clone(manifest)
-		named["annotations"] = object{"io.containerd.image.name": name}
-		manifests = append(manifests, named)
+		"rootfs": object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sum.Sum(nil))}},
 	}
-	index, err3 := json.Marshal(object{"schemaVersion": 2, "mediaType": mediaType + "index.v1+json", "manifests": manifests})
-	return errors.Join(err1, err2, err3,
-		addFile(a, "oci-layout", 0o644, int64(len(layout)), strings.NewReader(layout)),
-		addFile(a, "index.json", 0o644, int64(len(index)), strings.NewReader(string(index))))
+	manifest := []object{{"Config": "config.json", "RepoTags": i.names, "Layers": []string{"layer.tar"}}}
+	a := tar.NewWriter(w)
+	return errors.Join(addFile(a, "layer.tar", 0o644, size, layer), addJSON(a, "config.json", config), addJSON(a, "manifest.json", manifest), a.Close())
 }
 
-const (
-	mediaType = "application/vnd.oci.image."
-	layout    = `{"imageLayoutVersion": "1.0.0"}`
-)
+type object = map[string]any
 
-func addJSON(a *tar.Writer, kind string, content object) (object, error) {
+func addJSON(a *tar.Writer, name string, content any) error {
 	b, err := json.Marshal(content)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	sum := sha256.Sum256(b)
-	return addBlob(a, kind, hex.EncodeToString(sum[:]), int64(len(b)), strings.NewReader(string(b)))
-}
-
-// addBlob adds content under its digest, and returns its descriptor (OCI image specification, "Content Descriptors").
-func addBlob(a *tar.Writer, kind, sum string, size int64, content io.Reader) (object, error) {
-	return object{"mediaType": mediaType + kind, "digest": "sha256:" + sum, "size": size}, addFile(a, "blobs/sha256/"+sum, 0o644, size, content)
+	return addFile(a, name, 0o644, int64(len(b)), bytes.NewReader(b))
 }
 
 func addFile(a *tar.Writer, name string, mode, size int64, content io.Reader) error {

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/bench/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
 // A record is a phase in figures, as it is kept until all ways have been played.

@@ -7,11 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"os"
 	"strconv"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
+	rtnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -28,84 +28,55 @@ import (
 //
 // When the link is gone, nobody can ask for its name any more. So the fabric looks at it whenever something changes.
 
-// watchLinks follows the links of all ENIs until the fabric is closed.
+// watchLinks follows the links of all ENIs until the fabric is closed. The socket gets all changes of links in the fabric's
+// namespace, and in those for which it has an ID: those of instances, and of pods that have an ENI's link (netlink(7),
+// NETLINK_LISTEN_ALL_NSID). netlink.LinkSubscribe does not have that option.
 func (f *Fabric) watchLinks() error {
-	var fd int
-	err := f.vpc.Do(func() (err error) { fd, err = listenLinks(); return err })
+	var s *rtnl.NetlinkSocket
+	err := f.vpc.Do(func() (err error) {
+		if s, err = rtnl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK); err == nil {
+			err = unix.SetsockoptInt(s.GetFd(), unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("watch the links of ENIs: %w", err)
 	}
-	socket := os.NewFile(uintptr(fd), "links of ENIs")
-	f.vpc.open = append(f.vpc.open, socket)
-	c, err := socket.SyscallConn()
-	if err != nil {
-		return err
-	}
-	go func() {
-		// Read ends when the socket is closed. Close waits until readLinks has returned.
-		_ = c.Read(func(fd uintptr) bool { return f.readLinks(int(fd)) })
-	}()
+	f.vpc.open = append(f.vpc.open, closer(s.Close))
+	go f.followLinks(s)
 	return nil
 }
 
-// listenLinks opens a socket that gets all changes of links in this thread's namespace, and in those for which it has an
-// ID: those of instances, and of pods that have an ENI's link (netlink(7), NETLINK_LISTEN_ALL_NSID).
-func listenLinks() (int, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
-		return 0, os.NewSyscallError("socket", err)
-	}
-	err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_LISTEN_ALL_NSID, 1)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.RTNLGRP_LINK - 1)})
-	}
-	if err != nil {
-		unix.Close(fd)
-		return 0, os.NewSyscallError("subscribe", err)
-	}
-	return fd, nil
-}
+// A closer is a Close that cannot fail.
+type closer func()
 
-// readLinks reads all pending changes and looks at the ENIs that they are about. It returns false, which means "call me
-// again".
-func (f *Fabric) readLinks(fd int) bool {
-	changed, all := map[string]bool{}, false // by the fabric's name of the link, or by the MAC address of the ENI
-	for b := make([]byte, 1<<16); ; {
-		size, _, err := unix.Recvfrom(fd, b, 0)
+func (c closer) Close() error { c(); return nil }
+
+// followLinks looks at the ENIs whose links change, until the socket is closed.
+func (f *Fabric) followLinks(s *rtnl.NetlinkSocket) {
+	for {
+		messages, _, err := s.Receive()
 		switch {
-		case err == unix.ENOBUFS: // more changes than the socket holds
-			all = true
-		case err == unix.EAGAIN:
-			f.lookAt(func(link nl.Veth) bool { return all || changed[link.Name] || changed[link.PeerMAC] })
-			return false
-		case err != nil && err != unix.EINTR:
-			return true
 		case err == nil:
-			noteLinks(b[:size], changed)
+			changed := changedLinks(messages)
+			f.lookAt(func(link nl.Veth) bool { return changed[link.Name] || changed[link.PeerMAC] })
+		case err == unix.ENOBUFS: // more changes than the socket holds
+			f.lookAt(func(nl.Veth) bool { return true })
+		case err != unix.EINTR:
+			return
 		}
 	}
 }
 
-// noteLinks notes the name and the MAC address of each link in a datagram.
-func noteLinks(datagram []byte, changed map[string]bool) {
-	messages, err := syscall.ParseNetlinkMessage(datagram)
-	if err != nil {
-		return
-	}
+// changedLinks returns the name and the MAC address of each link.
+func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
+	changed := map[string]bool{}
 	for _, m := range messages {
-		attrs, err := syscall.ParseNetlinkRouteAttr(&m)
-		if err != nil {
-			continue
-		}
-		for _, a := range attrs {
-			switch a.Attr.Type {
-			case unix.IFLA_IFNAME:
-				changed[unix.ByteSliceToString(a.Value)] = true
-			case unix.IFLA_ADDRESS:
-				changed[net.HardwareAddr(a.Value).String()] = true
-			}
+		if l, err := netlink.LinkDeserialize(nil, m.Data); err == nil {
+			changed[l.Attrs().Name], changed[l.Attrs().HardwareAddr.String()] = true, true
 		}
 	}
+	return changed
 }
 
 // lookAt looks at the links of the ENIs that which reports.

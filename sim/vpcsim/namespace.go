@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"syscall"
 
+	"github.com/vishvananda/netns"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
@@ -28,7 +30,7 @@ type Namespace struct {
 
 // NewNamespace creates an empty namespace, as a container runtime does for a pod. The Fabric's Close also closes it.
 func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
-	n, err := MakeNamespace(name, f.run.netns(name))
+	n, err := MakeNamespace(name, filepath.Base(f.run.netns(name)))
 	if err != nil {
 		return nil, err
 	}
@@ -38,11 +40,12 @@ func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	return n, nil
 }
 
-// MakeNamespace creates an empty namespace that belongs to no Fabric, and mounts it on path.
-func MakeNamespace(name, path string) (*Namespace, error) {
-	if err := addNetNS(path); err != nil {
+// MakeNamespace creates an empty namespace that belongs to no Fabric. Its path is that of file in the directory of ip-netns(8).
+func MakeNamespace(name, file string) (*Namespace, error) {
+	if err := addNetNS(file); err != nil {
 		return nil, fmt.Errorf("make namespace %s: %w", name, err)
 	}
+	path := filepath.Join(namespaces, file)
 	ns, err := nl.Open(name, path)
 	if err != nil {
 		return nil, errors.Join(err, removeNetNS(path))
@@ -68,35 +71,21 @@ func (n *Namespace) Close() error {
 	return errors.Join(err, n.NS.Close(), removeNetNS(n.Path))
 }
 
-// addNetNS creates a namespace and mounts it on path, where ip-netns(8) finds it.
-func addNetNS(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
-	if err != nil {
-		return err
-	}
-	f.Close()
+// addNetNS creates a namespace where ip-netns(8) finds it.
+func addNetNS(name string) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		done <- mountNetNS(path)
+		runtime.LockOSThread() // and never unlocked: the thread is in the new namespace, and ends with the goroutine
+		ns, err := netns.NewNamed(name)
+		if err == nil {
+			err = ns.Close()
+		}
+		done <- err
 	}()
-	if err := <-done; err != nil {
-		return errors.Join(err, os.Remove(path))
-	}
-	return nil
+	return <-done
 }
 
-// mountNetNS moves this thread into a new namespace and mounts it.
-func mountNetNS(path string) error {
-	if err := syscall.Unshare(syscall.CLONE_NEWNET); err != nil {
-		return os.NewSyscallError("unshare", err)
-	}
-	return os.NewSyscallError("mount", syscall.Mount("/proc/thread-self/ns/net", path, "", syscall.MS_BIND, ""))
-}
-
+// removeNetNS removes a namespace that may be there only in part: the process that made it was killed.
 func removeNetNS(path string) error {
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
 	// EINVAL: nothing is mounted there, because the process was killed before the mount.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -178,17 +179,11 @@ func ask(to netip.Addr) error {
 	return err
 }
 
-// setDown sets a link of this thread's namespace down: netdevice(7).
+// setDown sets a link of this thread's namespace down.
 func setDown(link string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	l, err := netlink.LinkByName(link)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(fd)
-	r, err := unix.NewIfreq(link)
-	if err != nil {
-		return err
-	}
-	r.SetUint16(0) // not IFF_UP
-	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, r)
+	return netlink.LinkSetDown(l)
 }

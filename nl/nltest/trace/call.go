@@ -19,8 +19,7 @@ type Call struct {
 	Nr   uint64 // its number, see unix.SYS_WRITE and others
 	Args [6]uint64
 
-	tid    int
-	result int64 // at its end
+	tid int
 }
 
 // File is the name of the open file whose descriptor is the n-th argument.
@@ -65,7 +64,7 @@ func read(tid int) (c Call, op uint8) {
 		_      [3]uint8
 		arch   uint32
 		ip, sp uint64
-		nr     uint64 // at the end of a call: what it returned
+		nr     uint64 // at the beginning of a call
 		args   [6]uint64
 	}
 	_, _, errno := syscall.Syscall6(syscall.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),
@@ -73,5 +72,5 @@ func read(tid int) (c Call, op uint8) {
 	if errno != 0 {
 		return Call{}, 0
 	}
-	return Call{Nr: info.nr, Args: info.args, tid: tid, result: int64(info.nr)}, info.op
+	return Call{Nr: info.nr, Args: info.args, tid: tid}, info.op
 }

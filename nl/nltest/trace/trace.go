@@ -34,10 +34,6 @@ type Trace struct {
 	Meets  func()            // if it is not nil, the program is not killed: it waits at the call until this has ended, and goes on
 	Errno  syscall.Errno     // if it is not 0, the program goes on, but the call is not carried out, and fails so
 
-	// Ended is called at the end of each call that counts, if Every is set: with its number in Seen, from 0, and what it
-	// returned, an error as a negative number.
-	Ended func(n int, result int64)
-
 	Seen []string // the calls that count and were begun, in order
 
 	pid    int
@@ -173,9 +169,6 @@ func (t *Trace) call(tid int) {
 			t.Seen = append(t.Seen, what)
 			t.at[tid] = len(t.Seen)
 		}
-	}
-	if n := t.at[tid]; op == exit && n > 0 && t.Ended != nil {
-		t.Ended(n-1, c.result)
 	}
 	switch {
 	case op == 0 || t.Kill == 0 || t.at[tid] != t.Kill:

@@ -17,6 +17,9 @@ func TestTable(t *testing.T) {
 	if diff := cmp.Diff(want, Parse(text)); diff != "" {
 		t.Errorf("read back (-want +got):\n%s", diff)
 	}
+	if before, got, after := Cut(text); before+got.String()+after != text {
+		t.Errorf("cut into %q, %v and %q", before, got, after)
+	}
 	for line := range strings.Lines(want.String()) {
 		if first, _, _ := strings.Cut(want.String(), "\n"); len(line) != len(first)+1 {
 			t.Errorf("%q is not aligned with %q", line, first)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package table has the tables that the benchmark prints. Later runs and plots read them back.
+// Package table has the Markdown tables that benchmarks and matrices of tests print. Later runs and plots read them back.
 package table
 
 import (
@@ -49,22 +49,34 @@ func (t Table) String() string {
 }
 
 // Parse reads the first table of a text.
-func Parse(text string) (t Table) {
+func Parse(text string) Table {
+	_, t, _ := Cut(text)
+	return t
+}
+
+// Cut reads the first table of a text, and returns the text before it and after it.
+func Cut(text string) (before string, t Table, after string) {
+	at := 0
 	for line := range strings.Lines(text) {
-		line, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
+		row, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
 		if !isRow && t != nil {
-			return t
+			break
 		}
-		if !isRow || strings.HasPrefix(line, "-") {
+		at += len(line)
+		if !isRow {
+			before = text[:at]
 			continue
 		}
-		var row []string
-		for cell := range strings.SplitSeq(strings.TrimSuffix(line, "|"), "|") {
-			row = append(row, strings.TrimSpace(cell))
+		if strings.Trim(row, "-:| ") == "" { // below the header
+			continue
 		}
-		t = append(t, row)
+		var cells []string
+		for cell := range strings.SplitSeq(strings.TrimSuffix(row, "|"), "|") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		t = append(t, cells)
 	}
-	return t
+	return before, t, text[at:]
 }
 
 // Number returns the figure in a column of the first row that begins with these cells; 0 if there is none.
