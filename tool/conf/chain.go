@@ -372,21 +372,16 @@ func (r *review) program(i int, path string) {
 // neighbours compares the file with the others in its directory. Two networks of one name
 // share their leases, the node masquerades for the pods of all networks, and it has one lease log. It does not
 // compare the file with the one that it will replace.
-func (r *review) neighbours(dir string) error {
-	files, err := Files(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, f := range files {
-		if filepath.Base(f) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f)) {
+func (r *review) neighbours() {
+	r.decode()
+	for _, f := range r.beside.Files {
+		if filepath.Base(f.Path) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f.Path)) {
 			continue
 		}
-		others, _ := Lists(f) // its own review says what is wrong with it
-		for _, other := range others {
-			r.neighbour(f, other)
+		for _, other := range f.Lists { // its own review says what is wrong with it
+			r.neighbour(f.Path, other)
 		}
 	}
-	return nil
 }
 
 // neighbour compares the list with another. Multus has copies of lists: only the copies must be of the same text.
@@ -423,15 +418,10 @@ func replaces(fresh, old string) bool {
 
 // logOf returns the lease log that a list wants, with its defaults. It is empty if there is none, or if ipam's configuration has a mistake.
 func logOf(c List) registry.LeaseLog {
-	raw := c.Plugin(TypeIPAM)
-	if raw == nil {
+	if c.IPAM == nil {
 		return registry.LeaseLog{}
 	}
-	config, err := Decode("", raw)
-	if err != nil {
-		return registry.LeaseLog{}
-	}
-	return config.Policies()[0].Log
+	return c.IPAM.Policies()[0].Log
 }
 
 // pairOf returns the configuration of the veth pair in a list, if it has one.

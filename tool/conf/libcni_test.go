@@ -175,7 +175,11 @@ func TestSiblings(t *testing.T) {
 		}
 	}
 	for alone, want := range map[bool]int{true: 0, false: 1} {
-		got, err := Mistakes(filepath.Join(dir, "10-a.conflist"), "", alone)
+		c, beside := Load(filepath.Join(dir, "10-a.conflist")), Load(dir)
+		if alone {
+			beside = nil
+		}
+		got, err := c.Files[0].Mistakes("", beside)
 		if err != nil || len(got) != want {
 			t.Errorf("alone %v: %v, %v, want %d", alone, got, err, want)
 		}
