@@ -152,7 +152,7 @@ func (c *Conflists) none() error {
 	case c.Unlisted != nil:
 		return c.Unlisted
 	case unread != nil: // it may be ours
-		return errors.Join(fmt.Errorf("%s: %v", c.Path, ErrNone), unread)
+		return errors.Join(unread, fmt.Errorf("%s: %v", c.Path, ErrNone))
 	}
 	return fmt.Errorf("%s: %w", c.Path, ErrNone)
 }
