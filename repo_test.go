@@ -43,9 +43,9 @@ var arrows = map[string]string{
 	"plugin":                   "nl/ifname internal/codec internal/excerpt internal/release internal/stack", // and not nl, of which it needs no more
 	"plugin/values":            "nl/ifname",
 	"plugin/nic":               "plugin/values nl/ifname internal/codec internal/excerpt",
-	"plugin/ipvlan":            "plugin plugin/nic plugin/values nl nl/ifname internal/codec",
+	"plugin/ipvlan":            "plugin plugin/nic plugin/values nl internal/codec",
 	"plugin/egress":            "plugin plugin/values nl nl/ifname internal/codec internal/excerpt",
-	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin plugin/values nl nl/ifname internal/codec",
+	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin plugin/values nl internal/codec",
 	"unnumbered-ptp/legacy":    "nl",
 	"ipam/lease":               "plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt", // and not aws: it is the warm path
 	"ipam":                     "ipam/lease plugin aws nl registry",
