@@ -16,7 +16,7 @@
 //	plugin/chain/   all of them in one process; it executes the first to ask EC2
 //	tool/           what people, cloud-init and systemd timers run: a file per command
 //	tool/cli/       what all commands share: output, messages, progress, exit codes
-//	tool/conf/      conflists: read and validate them
+//	tool/conf/      conflists: load them, once for a command, and validate them
 //	tool/view/      registry, kernel, metadata and EC2 side by side
 //	tool/repair/    put back what a node has lost
 //	tool/doctor/    what breaks the pods' network: a file per check

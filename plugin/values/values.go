@@ -46,8 +46,9 @@ func (m *Mistakes) Prefixes(key string, texts []string) (all []netip.Prefix) {
 }
 
 func prefix(text string) (netip.Prefix, bool) {
-	if a, ok := address(text); ok {
-		return netip.PrefixFrom(a, a.BitLen()), true
+	if !strings.Contains(text, "/") {
+		a, ok := address(text)
+		return netip.PrefixFrom(a, a.BitLen()), ok
 	}
 	p, err := netip.ParsePrefix(text)
 	const mapped = 96 // bits of an IPv6 address before the IPv4 address in it
