@@ -6,7 +6,7 @@
 // Three CNI plugins, in one process or chained, give a Kubernetes pod a native address of an AWS VPC:
 //
 //	plugin/         what all plugins share: decode, dispatch, encode, errors
-//	plugin/nic/     what a pod asks of its interfaces: address, subnet, security groups, ENI
+//	plugin/nic/     what a pod asks of its interfaces; plugin/values/ has the rules for what operators configure
 //	ipam/lease/     leases the addresses that the node has; all of the warm path
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
@@ -16,7 +16,7 @@
 //	plugin/chain/   all of them in one process; it executes the first to ask EC2
 //	tool/           what people, cloud-init and systemd timers run: a file per command
 //	tool/cli/       what all commands share: output, messages, progress, exit codes
-//	tool/conf/      conflists: read and validate them
+//	tool/conf/      conflists: load them, once for a command, and validate them
 //	tool/view/      registry, kernel, metadata and EC2 side by side
 //	tool/repair/    put back what a node has lost
 //	tool/doctor/    what breaks the pods' network: a file per check
@@ -58,16 +58,16 @@
 //	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
 //	tool/repair -> tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry
 //	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
-//	tool/conf -> tool/cli ipam ipam/lease registry, and the plugins for their configurations
+//	tool/conf -> tool/cli ipam ipam/lease registry, and the plugins for their configurations   tool/install -> tool/cli tool/conf nl registry
 //	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease   tool/history -> registry
 //	ipam -> ipam/lease plugin aws nl registry
-//	ipam/lease -> plugin plugin/nic nl registry internal/codec internal/excerpt   not aws: it is the warm path
-//	plugin/ipvlan -> plugin plugin/nic nl nl/ifname internal/codec   (its program: ipam/lease, too)
-//	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
-//	unnumbered-ptp/legacy -> nl
-//	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl nl/ifname internal/codec internal/excerpt
+//	ipam/lease -> plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt   not aws: it is the warm path
+//	plugin/ipvlan -> plugin plugin/nic plugin/values nl internal/codec   (its program: ipam/lease, too)
+//	unnumbered-ptp -> unnumbered-ptp/legacy plugin plugin/values nl internal/codec   unnumbered-ptp/legacy -> nl
+//	plugin/chain -> plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec
+//	plugin/egress -> plugin plugin/values nl nl/ifname internal/codec internal/excerpt   plugin/values -> nl/ifname
 //	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> internal/atomicfile internal/codec
-//	aws -> aws/api internal/release   tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> nl/ifname internal/codec internal/excerpt   tool/install -> tool/cli tool/conf nl registry
+//	aws -> aws/api internal/release   tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> plugin/values nl/ifname internal/codec internal/excerpt
 //	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim
 //	acceptance -> acceptance/compare acceptance/ends aws aws/api sim/ec2sim ipam/lease tool/iam
 //	acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl

@@ -43,18 +43,19 @@ var arrows = map[string]string{
 	"internal/codec/codectest": "internal/codec",
 	"registry":                 "internal/atomicfile internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/excerpt internal/release internal/stack", // and not nl, of which it needs no more
-	"plugin/nic":               "nl/ifname internal/codec internal/excerpt",
-	"plugin/ipvlan":            "plugin plugin/nic nl nl/ifname internal/codec",
-	"plugin/egress":            "plugin nl nl/ifname internal/codec internal/excerpt",
-	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin nl nl/ifname internal/codec",
+	"plugin/values":            "nl/ifname",
+	"plugin/nic":               "plugin/values nl/ifname internal/codec internal/excerpt",
+	"plugin/ipvlan":            "plugin plugin/nic plugin/values nl internal/codec",
+	"plugin/egress":            "plugin plugin/values nl nl/ifname internal/codec internal/excerpt",
+	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin plugin/values nl internal/codec",
 	"unnumbered-ptp/legacy":    "nl",
-	"ipam/lease":               "plugin plugin/nic nl registry internal/codec internal/excerpt", // and not aws: it is the warm path
+	"ipam/lease":               "plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt", // and not aws: it is the warm path
 	"ipam":                     "ipam/lease plugin aws nl registry",
-	"plugin/chain":             "plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
+	"plugin/chain":             "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
 	"tool":                     "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/lease plugin/egress aws nl registry",
 	"tool/install":             "tool/cli tool/conf nl registry",
 	"tool/cli":                 "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
-	"tool/conf":                "tool/cli ipam ipam/lease registry plugin plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate
+	"tool/conf":                "tool/cli ipam ipam/lease registry plugin plugin/values plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate
 	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/lease plugin/egress aws nl registry",
 	"tool/iam":                 "ipam ipam/lease",
 	"tool/history":             "registry",

@@ -28,13 +28,3 @@ func (all Namespaces) Narrowest(namespace string) int {
 
 // Has reports whether an entry matches a namespace.
 func (all Namespaces) Has(namespace string) bool { return all.Narrowest(namespace) >= 0 }
-
-// Invalid returns the entries that are neither a name nor the beginning of names and a *.
-func (all Namespaces) Invalid() (bad []string) {
-	for _, g := range all {
-		if i := strings.IndexByte(g, '*'); g == "" || i >= 0 && i != len(g)-1 {
-			bad = append(bad, g)
-		}
-	}
-	return bad
-}

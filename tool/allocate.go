@@ -35,7 +35,7 @@ next pods find them. It passes over ENIs for which pods have asked, and, unless
 			}
 			first := c.Int("index")
 			if !c.IsSet("index") {
-				first = conf.LowestIndex(c.String("config"))
+				first = conf.Load(c.String("config")).LowestIndex()
 			}
 			p, err := cli.OpenPool(lease.Policy{MinIndex: first})
 			if err != nil {

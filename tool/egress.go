@@ -30,7 +30,8 @@ packets. Only root sees the pods.` + cli.JSON(`egresses[] {network port name gat
     pods[] (of this node: role pod ip sent received refused forwarded answered)`),
 		Flags: []cli.Flag{conf.Flag()},
 		Action: func(c *cli.Context) error {
-			networks, failed := conf.Egress(c.String("config"))
+			conflists := conf.Load(c.String("config"))
+			networks, failed := conflists.Egress()
 			if len(networks) == 0 && failed != nil {
 				return failed
 			}
@@ -40,7 +41,7 @@ packets. Only root sees the pods.` + cli.JSON(`egresses[] {network port name gat
 				if err != nil {
 					return err
 				}
-				pods, unread := egressPods(c.String("config"), s)
+				pods, unread := egressPods(conflists, s)
 				a.Pods, failed = cli.List(pods), errors.Join(failed, unread)
 			}
 			return errors.Join(cli.Answer(c, a, a.print), failed)
@@ -48,10 +49,10 @@ packets. Only root sees the pods.` + cli.JSON(`egresses[] {network port name gat
 	}
 }
 
-// egressPods are the clients and routers of this node. They are nil if the configuration at a path
-// has no egress: then nobody looks into the namespaces.
-func egressPods(config string, s *registry.State) ([]view.EgressPod, error) {
-	networks, _ := conf.Egress(config) // validate and doctor report what is wrong with it
+// egressPods are the clients and routers of this node. They are nil if the configuration has no
+// egress: then nobody looks into the namespaces.
+func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
+	networks, _ := conflists.Egress() // validate and doctor report what is wrong with it
 	if len(networks) == 0 {
 		return nil, nil
 	}

@@ -73,11 +73,11 @@ func needsOf(c *cli.Context) (iam.Needs, error) {
 	if all := aws.Partitions(); !slices.Contains(all, n.Partition) {
 		return n, cli.Misuse(c, "--partition: %q: want one of %s", n.Partition, strings.Join(all, ", "))
 	}
-	configs, err := conf.All(c.String("config"))
+	networks, err := conf.Load(c.String("config")).All()
 	switch {
 	case err == nil:
-		for _, config := range configs {
-			n.Networks = append(n.Networks, iam.Network{Pools: config.Policies(), Requests: config.Permissions})
+		for _, l := range networks {
+			n.Networks = append(n.Networks, iam.Network{Pools: l.IPAM.Policies(), Requests: l.IPAM.Permissions})
 		}
 		return n, nil
 	case c.IsSet("config") || n.Mode == "" || !conf.Absent(err):

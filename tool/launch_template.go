@@ -166,18 +166,18 @@ func templateFor(c *cli.Context) (launchData, error) {
 // planOf reads the command line and the configuration, and asks EC2 for the rest.
 func planOf(c *cli.Context) (plan, error) {
 	p := plan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
-	configs, err := conf.All(c.String("config"))
+	networks, err := conf.Load(c.String("config")).All()
 	if err != nil {
 		return p, err
 	}
 	var sharing []lease.Policy
 	takes := false
-	for _, config := range configs {
-		pools := config.Policies()
+	for _, l := range networks {
+		pools := l.IPAM.Policies()
 		if i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == c.String("pool") }); i >= 0 {
 			sharing = append(sharing, pools[i])
 		}
-		takes = takes || slices.ContainsFunc(config.Permissions, func(r lease.Permission) bool { return r.TakesENIs(pools[0].Provision) })
+		takes = takes || slices.ContainsFunc(l.IPAM.Permissions, func(r lease.Permission) bool { return r.TakesENIs(pools[0].Provision) })
 	}
 	if len(sharing) == 0 {
 		return p, cli.Misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))

@@ -36,9 +36,9 @@ their pods. All are gauges; what is not known is left out.` + cli.JSON("[] name 
 			if err != nil {
 				return err
 			}
-			config := c.String("config")
-			all := view.Metrics(s, conf.MostENIs(config, s), conf.ReuseWaits(config), conf.Wanted(config, s), time.Now())
-			pods, failed := egressPods(config, s)
+			conflists := conf.Load(c.String("config"))
+			all := view.Metrics(s, conflists.MostENIs(s), conflists.ReuseWait, conflists.Wanted(s), time.Now())
+			pods, failed := egressPods(conflists, s)
 			if pods != nil {
 				all = append(all, view.EgressMetrics(pods)...)
 			}

@@ -52,7 +52,8 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 				return cli.Misuse(c, "invalid duration %v: --free-after must be more than 0", after)
 			}
 			want := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
-			policy, unread := conf.Common(c.String("config"))
+			conflists := conf.Load(c.String("config"))
+			policy, unread := conflists.Common()
 			if unread != nil { // it may forbid all changes in EC2
 				policy.Provision, want.Max = lease.ProvisionNone, 0
 				unread = fmt.Errorf("this collection has released nothing, because nobody can read the configuration: %w", unread)
@@ -63,7 +64,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			}
 			defer p.Close()
 			stop := cli.Working("collect")
-			done, rules, failed := collect(c, p, want)
+			done, rules, failed := collect(c, p, conflists, want)
 			failed = errors.Join(failed, unread)
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
@@ -79,13 +80,15 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 }
 
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
-func collect(c *cli.Context, p *ipam.Pool, done ipam.Collection) (ipam.Collection, []nl.Rule, error) {
-	done.Conflists = conf.Policies(c.String("config"))
+func collect(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, done ipam.Collection) (ipam.Collection, []nl.Rule, error) {
+	if conflists.IsDir { // of one file, nobody knows which pools others have
+		done.Conflists = conflists.Whole()
+	}
 	failed := p.Collect(c.Context, &done)
 	if done.Tidied {
 		// Collect has removed what serves all pods, because there was no pod. A pod may have come at that moment, and
 		// needs what was removed. Put it back here: the pod must not wait for a later run.
-		_, err := repair.Node(c.Context, c.String("config"))
+		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}
 	rules, err := repair.RemoveDetached(p.Host)

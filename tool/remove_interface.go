@@ -30,10 +30,11 @@ nobody can read the configuration.` + cli.JSON("removed"),
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
 			// It says for which ENIs pods may ask: others have created these, and nobody brings one back.
-			if _, err := conf.Find(c.String("config")); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
+			conflists := conf.Load(c.String("config"))
+			if _, err := conflists.All(); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
 				return err
 			}
-			policy, err := conf.Common(c.String("config"))
+			policy, err := conflists.Common()
 			if err != nil {
 				return err
 			}

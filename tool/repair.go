@@ -35,7 +35,7 @@ service. If something could not be put back, the exit status is 1.` + cli.JSON("
 			if err := cli.NeedRoot(); err != nil {
 				return err
 			}
-			repaired, err := repair.Node(c.Context, c.String("config"))
+			repaired, err := repair.Node(c.Context, conf.Load(c.String("config")))
 			return errors.Join(err, cli.Answer(c, map[string]any{"repaired": repaired}, func(io.Writer) {}))
 		},
 	}

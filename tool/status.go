@@ -46,13 +46,13 @@ without metadata, if these do not answer, and says so.` + cli.JSON(`instance {id
 			if err != nil {
 				return err
 			}
-			now, config := time.Now(), c.String("config")
+			now, conflists := time.Now(), conf.Load(c.String("config"))
 			links, err := view.LinkNames()
 			if err != nil {
 				return err
 			}
-			n := view.StatusOf(s, conf.MostENIs(config, s), conf.ReuseWaits(config), conf.Misfits(config), links, now)
-			pods, unread := egressPods(config, s)
+			n := view.StatusOf(s, conflists.MostENIs(s), conflists.ReuseWait, conflists.Misfit, links, now)
+			pods, unread := egressPods(conflists, s)
 			n.Egress = view.EgressStatusOf(pods)
 			return errors.Join(cli.Answer(c, n, func(w io.Writer) { n.Print(w, now) }), unread)
 		},
@@ -67,7 +67,7 @@ func diff(c *cli.Context) error {
 	}
 	defer p.Close()
 	stop := cli.Working("ask the metadata service and EC2")
-	k, err := view.Compare(c.Context, p, c.String("config"))
+	k, err := view.Compare(c.Context, p, conf.Load(c.String("config")))
 	stop()
 	if err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -38,18 +37,14 @@ are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 				return cli.Misuse(c, "Insufficient Arguments: please specify a conflist")
 			}
 			var all []conf.Mistake
-			files, err := filesIn(c.Args().Slice())
-			if err != nil {
-				return err
-			}
-			for _, file := range files {
-				found, err := conf.Mistakes(file, c.String("bin-dir"), !c.Bool("together") && !forRuntimes(file))
+			for _, path := range c.Args().Slice() {
+				found, err := mistakesAt(conf.Load(path), c.String("bin-dir"), c.Bool("together"))
 				if err != nil {
 					return err
 				}
 				all = append(all, found...)
 			}
-			err = cli.Answer(c, cli.List(all), func(w io.Writer) {
+			err := cli.Answer(c, cli.List(all), func(w io.Writer) {
 				for _, m := range all {
 					fmt.Fprintln(w, m)
 				}
@@ -62,27 +57,33 @@ are mistakes, the exit status is 1.` + cli.JSON("[] file where mistake"),
 	}
 }
 
-// filesIn returns the files, and of each directory those that a runtime would read.
-func filesIn(paths []string) (files []string, err error) {
-	for _, path := range paths {
-		if fi, err := os.Stat(path); err != nil || !fi.IsDir() {
-			files = append(files, path)
-			continue
-		}
-		found, err := conf.Files(path)
-		if err == nil && len(found) == 0 {
-			err = fmt.Errorf("%s: no file ends in .conflist, .conf or .json", path)
-		}
+// mistakesAt lists the mistakes in a file, or in all files of a directory that a runtime would read.
+func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []conf.Mistake, err error) {
+	switch {
+	case conflists.Unlisted != nil:
+		return nil, conflists.Unlisted
+	case len(conflists.Files) == 0:
+		return nil, fmt.Errorf("%s: no file ends in .conflist, .conf or .json", conflists.Path)
+	}
+	var beside *conf.Conflists
+	if together || forRuntimes(conflists) {
+		beside = conflists.Beside()
+	}
+	for _, f := range conflists.Files {
+		found, err := f.Mistakes(binDir, beside)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, found...)
+		all = append(all, found...)
 	}
-	return files, nil
+	return all, nil
 }
 
-// forRuntimes reports whether a runtime reads the directory of a file. Runtimes have their files in directories of this name.
-func forRuntimes(file string) bool {
-	path, err := filepath.Abs(file)
-	return err != nil || filepath.Base(filepath.Dir(path)) == "net.d"
+// forRuntimes reports whether a runtime reads the directory. Runtimes have their files in directories of this name.
+func forRuntimes(conflists *conf.Conflists) bool {
+	dir, err := filepath.Abs(conflists.Path)
+	if !conflists.IsDir {
+		dir = filepath.Dir(dir)
+	}
+	return err != nil || filepath.Base(dir) == "net.d"
 }

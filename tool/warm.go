@@ -34,8 +34,9 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 			if err := cli.NeedRoot(); err != nil {
 				return err
 			}
-			pools, err := conf.Pools(c.String("config"))
-			if err != nil {
+			conflists := conf.Load(c.String("config"))
+			pools := conflists.Pools()
+			if _, err := conflists.All(); len(pools) == 0 {
 				return err
 			}
 			// Remove the mark before the work: an ADD may leave it again meanwhile. If the
@@ -49,7 +50,7 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 			ctx, cancel := context.WithTimeout(c.Context, filling)
 			defer cancel()
 			// First, because a pod on another node may wait for such an ENI. To fill may take minutes.
-			common, failed := conf.Common(c.String("config"))
+			common, failed := conflists.Common()
 			if failed == nil {
 				failed = detachUnused(ctx, common)
 			}

@@ -127,9 +127,9 @@ func nodesLogs(config string) ([]string, error) {
 		return nil, err
 	}
 	file := s.Log.File
-	configs, _ := conf.All(config) // the others count if one has a mistake
-	for _, c := range configs {
-		file = cmp.Or(file, c.Policies()[0].Log.File)
+	networks, _ := conf.Load(config).All() // the others count if one has a mistake
+	for _, l := range networks {
+		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
 	}
 	if file == "" {
 		return nil, cli.Hint(fmt.Errorf("this node writes no lease log"), "name the logs, or set the key leaseLog of the network configuration: the log begins with the next pod")

@@ -5,15 +5,13 @@ package ptp
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // A Config is the plugin's part of a network configuration. The original plugin has the keys
@@ -93,79 +91,55 @@ const maxTable = 1 << 30
 
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
-	var mistakes []error
-	mistake := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
+	var m values.Mistakes
 	if c.HostInterface == "" {
-		mistake("hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5")
+		m.Wrong("hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5")
 	}
 	if c.ContainerInterface == "" {
-		mistake("containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example")
+		m.Wrong("containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example")
 	}
-	c.validateNames(mistake)
-	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		mistake("mtu: %d: the value must be 0, for the MTU of hostInterface, or 68 to 65535", c.MTU)
+	m.Link("hostInterface", c.HostInterface)
+	if c.HostInterface == "lo" {
+		m.Wrong("hostInterface: \"lo\": this is the loopback link, which each namespace has")
 	}
+	m.NewLink("containerInterface", c.ContainerInterface)
+	m.MTU(c.MTU, 68, "that of hostInterface")
 	c.start = *cmp.Or(c.RouteTableStart, new(uint32(256)))
 	if c.start == 0 || c.start > maxTable {
-		mistake("routeTableStart: %d: the value must be 1 to %d", c.start, maxTable)
+		m.Wrong("routeTableStart: %d: want 1 to %d", c.start, maxTable)
 	}
 	c.mark = *cmp.Or(c.NodePortMark, new(uint32(DefaultNodePortMark)))
 	if c.mark == 0 {
-		mistake("nodePortMark: 0: the value must have at least one bit to mark a connection; 8192 is 0x2000")
+		m.Wrong("nodePortMark: 0: want at least one bit to mark a connection; 8192 is 0x2000")
 	}
 	var err error
 	if c.ports, err = parsePorts(*cmp.Or(c.NodePorts, new("30000:32767"))); err != nil {
-		mistake("nodePorts: %w", err)
+		m.Wrong("nodePorts: %w", err)
 	}
 	if c.KeepCaller && err == nil && c.ports.last == 0 {
-		mistake(`keepCaller: true: it needs NodePorts, but nodePorts is ""`)
+		m.Wrong(`keepCaller: true: it needs NodePorts, but nodePorts is ""`)
 	}
-	if !slices.Contains([]string{"", redirect, masquerade, none}, c.ServiceLoop) {
-		mistake(`serviceLoop: %q: the value must be "redirect", "masquerade", "none", or "" for the first of these that the kernel can do`, c.ServiceLoop)
+	if c.ServiceLoop != "" {
+		m.OneOf("serviceLoop", c.ServiceLoop, redirect, masquerade, none)
 	}
 	if c.KeepCaller && c.ServiceLoop == none {
-		mistake(`keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`)
+		m.Wrong(`keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`)
 	}
-	c.validateRoutes(mistake)
-	return errors.Join(mistakes...)
-}
-
-// validateNames refuses names that the links cannot have.
-func (c *Config) validateNames(mistake func(format string, args ...any)) {
-	if fault := ifname.Fault(c.HostInterface); fault != "" && c.HostInterface != "" {
-		mistake("hostInterface: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.HostInterface, fault)
-	}
-	if c.HostInterface == "lo" {
-		mistake("hostInterface: \"lo\": this is the loopback link, which each namespace has")
-	}
-	if fault := ifname.Refused(c.ContainerInterface); fault != "" && c.ContainerInterface != "" {
-		mistake("containerInterface: %q: the name %s: want %s", c.ContainerInterface, fault, ifname.Wanted)
-	}
+	c.validateRoutes(&m)
+	return m.Err()
 }
 
 // validateRoutes reads the keys about routes.
-func (c *Config) validateRoutes(mistake func(format string, args ...any)) {
-	if !slices.Contains([]string{"", byNode, byVPC}, c.DefaultRoute) {
-		mistake(`defaultRoute: %q: the value must be "host" or "", by the node, or "vpc", by the pod's ENI`, c.DefaultRoute)
-	}
+func (c *Config) validateRoutes(m *values.Mistakes) {
+	m.OneOf("defaultRoute", cmp.Or(c.DefaultRoute, byNode), byNode, byVPC)
 	if c.DefaultRoute == byVPC && len(c.HostCIDRs) == 0 {
-		mistake(`hostCidrs must be specified with defaultRoute "vpc": list the CIDRs of the cluster's services, ` +
+		m.Wrong(`hostCidrs must be specified with defaultRoute "vpc": list the CIDRs of the cluster's services, ` +
 			`"172.20.0.0/16" for example; otherwise calls to services leave by the ENI and get no answer`)
 	}
-	c.hostCIDRs = nil
-	for _, text := range c.HostCIDRs {
-		p, err := netip.ParsePrefix(text)
-		if a, e := netip.ParseAddr(text); e == nil {
-			p, err = netip.PrefixFrom(a, a.BitLen()), nil
-		}
-		if err != nil || p.Addr().Is4In6() || p.Addr().Zone() != "" {
-			mistake("hostCidrs: %q: the value must be a CIDR or an address, such as 172.20.0.0/16 or 169.254.20.10", text)
-			continue
-		}
-		if p = p.Masked(); p.Bits() == 0 {
-			mistake(`hostCidrs: %q: this is the default route: use the key defaultRoute`, text)
-		} else if !slices.Contains(c.hostCIDRs, p) {
-			c.hostCIDRs = append(c.hostCIDRs, p)
+	c.hostCIDRs = m.Prefixes("hostCidrs", c.HostCIDRs)
+	for _, p := range c.hostCIDRs {
+		if p.Bits() == 0 {
+			m.Wrong("hostCidrs: %q: this is the default route: use the key defaultRoute", p)
 		}
 	}
 }
@@ -183,7 +157,7 @@ func parsePorts(s string) (ports, error) {
 	first, err := strconv.ParseUint(from, 10, 16)
 	last, err2 := strconv.ParseUint(to, 10, 16)
 	if err != nil || err2 != nil || first == 0 || first > last {
-		return ports{}, fmt.Errorf(`%q: the value must be a range such as "30000:32767", or "" for no NodePorts`, s)
+		return ports{}, fmt.Errorf(`%q: want a range such as "30000:32767", or "" for no NodePorts`, s)
 	}
 	return ports{uint16(first), uint16(last)}, nil
 }

@@ -187,18 +187,18 @@ func TestValidate(t *testing.T) {
 	for config, want := range map[string]string{
 		`{}`: "hostInterface must be specified: it is the name of the boot ENI's link, eth0 or ens5\n" +
 			"containerInterface must be specified: it is the name of the pod's end of the veth pair, eth1 for example",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: the value must be 0, for the MTU of hostInterface, or 68 to 65535\n" +
-			"routeTableStart: 0: the value must be 1 to 1073741824\n" +
-			"nodePortMark: 0: the value must have at least one bit to mark a connection; 8192 is 0x2000\n" +
-			"nodePorts: \"9:8\": the value must be a range such as \"30000:32767\", or \"\" for no NodePorts\n" +
-			"serviceLoop: \"ports\": the value must be \"redirect\", \"masquerade\", \"none\", or \"\" for the first of these that the kernel can do",
-		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": the value must be \"host\" or \"\", by the node, or \"vpc\", by the pod's ENI\n" +
-			"hostCidrs: \"10.0.0.0/33\": the value must be a CIDR or an address, such as 172.20.0.0/16 or 169.254.20.10\n" +
-			"hostCidrs: \"0.0.0.0/0\": this is the default route: use the key defaultRoute\n" +
-			"hostCidrs: \"dns\": the value must be a CIDR or an address, such as 172.20.0.0/16 or 169.254.20.10",
-		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": the name is too long: a link name has 1 to 15 bytes without white space, / and :\n" +
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "mtu": -1, "routeTableStart": 0, "nodePortMark": 0, "nodePorts": "9:8", "serviceLoop": "ports"}`: "mtu: -1: want 0, for that of hostInterface, or 68 to 65535\n" +
+			"routeTableStart: 0: want 1 to 1073741824\n" +
+			"nodePortMark: 0: want at least one bit to mark a connection; 8192 is 0x2000\n" +
+			"nodePorts: \"9:8\": want a range such as \"30000:32767\", or \"\" for no NodePorts\n" +
+			"serviceLoop: \"ports\": want redirect, masquerade or none",
+		`{"hostInterface": "ens5", "containerInterface": "eth1", "defaultRoute": "eni", "hostCidrs": ["10.0.0.0", "10.0.0.0/33", "0.0.0.0/0", "dns"]}`: "defaultRoute: \"eni\": want host or vpc\n" +
+			"hostCidrs: \"10.0.0.0/33\": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example\n" +
+			"hostCidrs: \"dns\": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example\n" +
+			"hostCidrs: \"0.0.0.0/0\": this is the default route: use the key defaultRoute",
+		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": the name is too long: want 1 to 15 bytes without white space, / and :\n" +
 			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %",
-		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: a link name has 1 to 15 bytes without white space, / and :\n" +
+		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: want 1 to 15 bytes without white space, / and :\n" +
 			"containerInterface: \"lo\": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: it needs NodePorts, but nodePorts is ""`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`,

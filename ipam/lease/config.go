@@ -5,7 +5,6 @@ package lease
 
 import (
 	"cmp"
-	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -168,15 +167,15 @@ const maxTimeout = int(registry.MostWait / time.Second)
 func (c *Config) Validate() error {
 	v := validation{}
 	base := Policy{
-		MinIndex:  v.atLeast("interfaceIndex", &c.InterfaceIndex, 0, 0),
+		MinIndex:  v.AtLeast("interfaceIndex", &c.InterfaceIndex, 0, 0),
 		Families:  v.families(c.IPFamilies),
 		Pools:     len(c.Pools)+len(c.Permissions) > 0,
 		Peers:     c.RouteToVPCPeers,
-		Routes:    v.prefixes("routeToCidrs", c.RouteToCIDRs),
+		Routes:    v.Prefixes("routeToCidrs", c.RouteToCIDRs),
 		Provision: v.provision(c.Provision),
-		MaxENIs:   v.atLeast("maxENIs", &c.MaxENIs, 0, 0),
-		MaxPods:   v.atLeast("maxPods", &c.MaxPods, 0, 0),
-		Timeout:   time.Duration(v.between("addTimeout", c.AddTimeout, 60, 1, maxTimeout)) * time.Second,
+		MaxENIs:   v.AtLeast("maxENIs", &c.MaxENIs, 0, 0),
+		MaxPods:   v.AtLeast("maxPods", &c.MaxPods, 0, 0),
+		Timeout:   time.Duration(v.Between("addTimeout", c.AddTimeout, 60, 1, maxTimeout)) * time.Second,
 		Log:       v.leaseLog(c.LeaseLog),
 	}
 	for _, p := range c.Permissions {
@@ -185,7 +184,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if len(c.Namespaces)+len(c.Selectable) > 0 {
-		v.wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, which serves all others")
+		v.Wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, which serves all others")
 	}
 	c.pools = []Policy{v.pool("", base, c.PoolConfig)}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
@@ -193,29 +192,31 @@ func (c *Config) Validate() error {
 	}
 	v.claims(c.pools)
 	v.permissions(c.Permissions)
-	return errors.Join(v.mistakes...)
+	return v.Err()
 }
 
 // pool is the policy of a pool.
 func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
-	v.within = ""
+	v.Within = ""
 	if name != "" {
-		v.within = "pools: " + name + ": "
+		v.Within = "pools: " + name + ": "
 	}
 	p.Pool = name
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
 	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // nobody could get them again
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
-	p.ReuseWait = time.Duration(v.atLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second
-	p.Batch = v.atLeast("ipBatchSize", c.IPBatchSize, 1, 0)
+	p.ReuseWait = time.Duration(v.AtLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second
+	p.Batch = v.AtLeast("ipBatchSize", c.IPBatchSize, 1, 0)
 	p.Warm = v.warm(c.Warm)
 	p.Tracking = v.tracking(c.ConnectionTracking)
-	p.namespaces, p.selectable = v.globs("namespaces", c.Namespaces), v.globs("selectable", c.Selectable)
+	p.namespaces, p.selectable = c.Namespaces, c.Selectable
+	v.Namespaces("namespaces", p.namespaces)
+	v.Namespaces("selectable", p.selectable)
 	if p.Provision == ProvisionFull && c.SecGroupIDs == nil {
-		v.wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's default group; or \"provision\": \"assign\", for none)")
+		v.Wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's default group; or \"provision\": \"assign\", for none)")
 	}
 	if name == DefaultPool {
-		v.wrong("%s is the pool of the top-level keys", DefaultPool)
+		v.Wrong("%s is the pool of the top-level keys", DefaultPool)
 	}
 	return p
 }

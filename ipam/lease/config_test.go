@@ -50,12 +50,11 @@ func TestConfig(t *testing.T) {
 		},
 		{
 			name: "all mistakes at once",
-			config: `{"interfaceIndex":-1,"secGroupIds":[],"routeToCidrs":["10.8.0.0","x"],"reuseIPWait":-5,"ipBatchSize":-1,"provision":"some","maxENIs":-1,"addTimeout":600,
+			config: `{"interfaceIndex":-1,"secGroupIds":[],"routeToCidrs":["10.8.0.5","x"],"reuseIPWait":-5,"ipBatchSize":-1,"provision":"some","maxENIs":-1,"addTimeout":600,
 				"connectionTracking":{"tcpEstablishedTimeout":59,"udpStreamTimeout":181,"udpTimeout":-1}}`,
 			mistakes: []string{
 				"interfaceIndex: -1: want 0 or more",
-				`routeToCidrs: "10.8.0.0": want a CIDR block, for example 10.8.0.0/16`,
-				`routeToCidrs: "x": want a CIDR block`,
+				`routeToCidrs: "x": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example`,
 				"reuseIPWait: -5: want 0 or more",
 				"ipBatchSize: -1: want 0 or more",
 				`provision: "some": want full, assign or none`,

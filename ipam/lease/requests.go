@@ -57,28 +57,20 @@ func (p Permission) TakesENIs(provision Provision) bool {
 // permissions checks the key requests.
 func (v *validation) permissions(all []Permission) {
 	for i, p := range all {
-		v.within = fmt.Sprintf("requests: %d: ", i+1)
-		if v.globs("namespaces", p.Namespaces); len(p.Namespaces) == 0 {
-			v.wrong(`namespaces must be specified: the Kubernetes namespaces whose pods may ask, ["*"] for all`)
+		v.Within = fmt.Sprintf("requests: %d: ", i+1)
+		if v.Namespaces("namespaces", p.Namespaces); len(p.Namespaces) == 0 {
+			v.Wrong(`namespaces must be specified: the Kubernetes namespaces whose pods may ask, ["*"] for all`)
 		}
-		v.ids("subnets", "subnet-", p.Subnets)
-		v.ids("securityGroups", "sg-", p.SecurityGroups)
+		v.IDs("subnets", "subnet", p.Subnets)
+		v.IDs("securityGroups", "sg", p.SecurityGroups)
 		if p.ENIs != nil && len(p.ENIs) == 0 {
-			v.wrong(`enis: {}: want the tags of the ENIs for which pods may ask: otherwise they could ask for any ENI of the account`)
+			v.Wrong(`enis: {}: want the tags of the ENIs for which pods may ask: otherwise they could ask for any ENI of the account`)
 		}
 		if p.Max < 0 {
-			v.wrong("max: %d: want 1 or more, or 0 for 1", p.Max)
+			v.Wrong("max: %d: want 1 or more, or 0 for 1", p.Max)
 		}
 	}
-	v.within = ""
-}
-
-func (v *validation) ids(key, prefix string, ids []string) {
-	for _, id := range ids {
-		if !strings.HasPrefix(id, prefix) {
-			v.wrong("%s: %q: want IDs, %s0123456789abcdef0 for example", key, id, prefix)
-		}
-	}
+	v.Within = ""
 }
 
 // A Choice is what a pod has chosen for one of its interfaces. The zero Choice leaves all to the

@@ -17,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/ipvlan"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -59,14 +60,14 @@ func (c *Config) Validate() error {
 
 // Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod see nothing of what arrives from the VPC.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
-	var mistakes []error
+	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {
-		mistakes = append(mistakes, errors.New(`mode: "l3s": a service loop sees no packets that arrive from the VPC: use mode "l2", or serviceLoop "none"`))
+		m.Wrong(`mode: "l3s": a service loop sees no packets that arrive from the VPC: use mode "l2", or serviceLoop "none"`)
 	}
 	if mode == "l3s" && egresses > 0 {
-		mistakes = append(mistakes, errors.New(`mode: "l3s": the filters of an egress see no packets that arrive from the VPC: use mode "l2"`))
+		m.Wrong(`mode: "l3s": the filters of an egress see no packets that arrive from the VPC: use mode "l2"`)
 	}
-	return errors.Join(mistakes...)
+	return m.Err()
 }
 
 // part is the request with the configuration of one of the plugins.

@@ -6,6 +6,7 @@ package chain
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -98,7 +99,7 @@ func TestConfigMistakes(t *testing.T) {
 		{"right", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","mtu":1400}`, nil},
 		{"empty", `{}`, []string{"secGroupIds must be specified", "hostInterface must be specified", "containerInterface must be specified"}},
 		{"one of each", `{"provision":"some","mode":"l4","mtu":9,"hostInterface":"eth0","containerInterface":"eth1","nodePorts":"x","egressPort":0}`,
-			[]string{`provision: "some"`, `unknown ipvlan mode: "l4"`, "mtu: 9: the value must be 0, ", `nodePorts: "x"`, "egressPort: 0"}},
+			[]string{`provision: "some"`, `mode: "l4": want l2`, "mtu: 9: want 0, ", `nodePorts: "x"`, "egressPort: 0"}},
 		{"a loop in l3s", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"mode":"l3s"}`,
 			[]string{`mode: "l3s": a service loop sees no packets that arrive from the VPC`}},
 		{"an egress in l3s", `{"secGroupIds":[],"hostInterface":"eth0","containerInterface":"eth1","ipMasq":true,"serviceLoop":"none","mode":"l3s","egress":{"x":{"gateways":["172.20.0.9"],"destinations":["203.0.113.0/24"],"namespaces":["a"],"routers":["b"]}}}`,
@@ -177,5 +178,50 @@ func TestConfigAllTypes(t *testing.T) {
 	}
 	if err := plugin.Decode([]byte(`{"mtu": `), new(Config)); err == nil {
 		t.Error("no JSON: no error")
+	}
+}
+
+// TestSameRule: a value of a kind is right or wrong by one rule, whichever key has it, and a wrong one has one message.
+func TestSameRule(t *testing.T) {
+	const cidr, address, link = "want a CIDR or an address, ", "want an address, ", "the name "
+	const namespace = "want a namespace, or the beginning of one and a *"
+	const id = "want an ID and no name, "
+	prefixes := []string{`"routeToCidrs": [%q]`, `"hostCidrs": [%q]`, `"egress": {"x": {"destinations": [%q]}}`, `"egress": {"x": {"except": [%q]}}`,
+		`"egress": {"x": {"clients": [%q]}}`, `"egress": {"x": {"routerCidrs": [%q]}}`}
+	gateways := []string{`"egress": {"x": {"gateways": [%q]}}`}
+	links, newLinks := []string{`"master": %q`, `"hostInterface": %q`}, []string{`"containerInterface": %q`}
+	namespaces := []string{`"pools": {"a": {"namespaces": [%q]}}`, `"pools": {"a": {"selectable": [%q]}}`, `"requests": [{"namespaces": [%q]}]`,
+		`"egress": {"x": {"namespaces": [%q]}}`, `"egress": {"x": {"selectable": [%q]}}`, `"egress": {"x": {"routers": [%q]}}`}
+	for _, tt := range []struct {
+		keys        []string
+		value, want string // want is empty if it is right
+	}{
+		{prefixes, "10.8.0.0/16", ""}, {prefixes, "10.8.0.5", ""}, {prefixes, "10.8.0.5/16", ""}, {prefixes, "2001:db8::5/48", ""},
+		{prefixes, "::ffff:10.8.0.0/112", ""}, {prefixes, "::ffff:10.8.0.5", ""}, {prefixes, "", cidr}, {prefixes, "x", cidr},
+		{prefixes, "10.8.0.0/33", cidr}, {prefixes, "10.8.0/16", cidr}, {prefixes, "010.8.0.0/16", cidr}, {prefixes, "fe80::1%eth0", cidr},
+		{prefixes, " 10.8.0.0/16", cidr}, {gateways, "10.8.0.5", ""}, {gateways, "::ffff:10.8.0.5", ""}, {gateways, "", address},
+		{gateways, "10.8.0.5/16", address}, {gateways, "x", address}, {gateways, "fe80::1%eth0", address},
+		{links, "eth0", ""}, {links, "eth 0", link}, {links, "sixteen-bytes-up", link}, {links, "..", link}, {newLinks, "eth1", ""},
+		{newLinks, "eth 0", link}, {newLinks, "lo", link}, {namespaces, "shop", ""}, {namespaces, "pay*", ""}, {namespaces, "", namespace},
+		{namespaces, "a*b", namespace}, {[]string{`"requests": [{"subnets": [%q]}]`}, "subnet-1", ""},
+		{[]string{`"requests": [{"subnets": [%q]}]`}, "web", id + "subnet-"}, {[]string{`"requests": [{"securityGroups": [%q]}]`}, "sg-1", ""},
+		{[]string{`"requests": [{"securityGroups": [%q]}]`}, "sg-", id + "sg-"}, {[]string{`"requests": [{"securityGroups": [%q]}]`}, "web", id + "sg-"},
+	} {
+		for _, key := range tt.keys {
+			text := fmt.Sprintf("{"+key+"}", tt.value)
+			var c Config
+			if err := json.Unmarshal([]byte(text), &c); err != nil {
+				t.Fatal(err)
+			}
+			said, about := "", fmt.Sprintf(": %q: ", tt.value)
+			for line := range strings.Lines(fmt.Sprintln(c.Validate())) {
+				if _, rest, is := strings.Cut(line, about); is {
+					said = rest
+				}
+			}
+			if !strings.HasPrefix(said, tt.want) || tt.want == "" && said != "" {
+				t.Errorf("%s: %q, want %q", text, said, tt.want)
+			}
+		}
 	}
 }

@@ -5,7 +5,6 @@ package egress
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -15,6 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // A Config is the plugin's part of a network configuration.
@@ -83,55 +83,41 @@ func (c *Config) Validate() error {
 	var v validation
 	port := *cmp.Or(c.Port, new(DefaultPort))
 	if port < 1 || port >= nl.SpliceFirst {
-		v.wrong("egressPort: %d: want a port from 1 to %d: pods use higher ports for their calls to Services", port, nl.SpliceFirst-1)
+		v.Wrong("egressPort: %d: want a port from 1 to %d: pods use higher ports for their calls to Services", port, nl.SpliceFirst-1)
 	}
 	c.port = uint16(port)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
-		v.within = "egress: " + name + ": "
+		v.Within = "egress: " + name + ": "
 		c.Egresses[name] = v.egress(c.Egresses[name])
 		if name == "" || strings.ContainsAny(name, ", ") {
-			v.wrong("want a name without commas and spaces, because pods choose by a list of names")
+			v.Wrong("want a name without commas and spaces, because pods choose by a list of names")
 		}
 	}
-	v.within = ""
+	v.Within = ""
 	v.conflicts(c.Egresses)
-	return errors.Join(v.mistakes...)
+	return v.Err()
 }
 
 // UDPPort is the UDP port of the tunnels. The Config has been validated.
 func (c *Config) UDPPort() int { return int(c.port) }
 
 // A validation collects mistakes.
-type validation struct {
-	mistakes []error
-	within   string // the part of the configuration that is looked at
-}
-
-func (v *validation) wrong(format string, args ...any) {
-	v.mistakes = append(v.mistakes, fmt.Errorf("%s%w", v.within, fmt.Errorf(format, args...)))
-}
+type validation struct{ values.Mistakes }
 
 // egress returns e with its values parsed.
 func (v *validation) egress(e Egress) Egress {
 	e.gateways = v.gateways(e.Gateways)
-	e.destinations = v.prefixes("destinations", e.Destinations)
-	e.except = v.prefixes("except", e.Except)
-	e.clients = v.prefixes("clients", e.Clients)
-	e.routerCIDRs = v.prefixes("routerCidrs", e.RouterCIDRs)
+	e.destinations = v.Prefixes("destinations", e.Destinations)
+	e.except = v.Prefixes("except", e.Except)
+	e.clients = v.Prefixes("clients", e.Clients)
+	e.routerCIDRs = v.Prefixes("routerCidrs", e.RouterCIDRs)
 	if len(e.Destinations) == 0 {
-		v.wrong(`destinations must be specified: ["203.0.113.0/24"] for example, ["0.0.0.0/0"] for the whole internet`)
+		v.Wrong(`destinations must be specified: ["203.0.113.0/24"] for example, ["0.0.0.0/0"] for the whole internet`)
 	}
-	if e.MTU != 0 && (e.MTU < 1280 || e.MTU > 65535) {
-		v.wrong("mtu: %d: want 0, for what the links allow, or 1280 to 65535", e.MTU) // RFC 8200, section 5
-	}
-	for _, k := range []struct {
-		key string
-		all plugin.Namespaces
-	}{{"namespaces", e.Namespaces}, {"selectable", e.Selectable}, {"routers", e.Routers}} {
-		for _, g := range k.all.Invalid() {
-			v.wrong("%s: %q: want a namespace, or the beginning of one and a *", k.key, g)
-		}
-	}
+	v.MTU(e.MTU, 1280, "what the links allow") // RFC 8200, section 5
+	v.Namespaces("namespaces", e.Namespaces)
+	v.Namespaces("selectable", e.Selectable)
+	v.Namespaces("routers", e.Routers)
 	v.reachable(e)
 	return e
 }
@@ -139,38 +125,19 @@ func (v *validation) egress(e Egress) Egress {
 // gateways parses addresses of which at most one is of each family.
 func (v *validation) gateways(texts []string) (all []netip.Addr) {
 	for _, text := range texts {
-		a, err := netip.ParseAddr(text)
+		a, ok := v.Address("gateways", text)
 		switch {
-		case err != nil, a.Is4In6(), a.Zone() != "", a.IsUnspecified(), a.IsMulticast(), a.IsLoopback():
-			v.wrong("gateways: %q: want the ClusterIP of the routers' Service, 172.20.0.77 for example", text)
+		case !ok:
+		case a.IsUnspecified(), a.IsMulticast(), a.IsLoopback():
+			v.Wrong("gateways: %q: want the ClusterIP of the routers' Service, 172.20.0.77 for example", text)
 		case slices.ContainsFunc(all, func(o netip.Addr) bool { return o.Is4() == a.Is4() }):
-			v.wrong("gateways: %s: want at most one address of IPv4 and one of IPv6: a Service has no more", a)
+			v.Wrong("gateways: %s: want at most one address of IPv4 and one of IPv6: a Service has no more", a)
 		default:
 			all = append(all, a)
 		}
 	}
 	if len(texts) == 0 {
-		v.wrong("gateways must be specified: the ClusterIP of the routers' Service, which the Service should name itself so that it never changes")
-	}
-	return all
-}
-
-func (v *validation) prefixes(key string, texts []string) (all []netip.Prefix) {
-	for _, text := range texts {
-		p, err := netip.ParsePrefix(text)
-		if a, e := netip.ParseAddr(text); e == nil {
-			p, err = netip.PrefixFrom(a, a.BitLen()), nil
-		}
-		switch {
-		case err != nil, p.Addr().Is4In6(), p.Addr().Zone() != "":
-			v.wrong("%s: %q: want a CIDR or an address, 203.0.113.0/24 for example", key, text)
-		case p != p.Masked():
-			v.wrong("%s: %q: the address has bits that the mask does not cover: want %s or %s/%d", key, text, p.Masked(), p.Addr(), p.Addr().BitLen())
-		case slices.Contains(all, p):
-			v.wrong("%s: %s: it is there twice", key, p)
-		default:
-			all = append(all, p)
-		}
+		v.Wrong("gateways must be specified: the ClusterIP of the routers' Service, which the Service should name itself so that it never changes")
 	}
 	return all
 }
@@ -184,26 +151,26 @@ func (v *validation) reachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
 		if gw := e.gateway(f); !gw.IsValid() && len(e.gateways) > 0 {
-			v.wrong("destinations: %s: gateways has no address of %v, so no router can be reached for it", d, f)
+			v.Wrong("destinations: %s: gateways has no address of %v, so no router can be reached for it", d, f)
 		}
 		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except, func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
-			v.wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: name its IPv6 CIDR in except", d)
+			v.Wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: name its IPv6 CIDR in except", d)
 		}
 	}
 	for _, d := range e.destinations {
 		if n, is := longest(never(), d.Addr()); is && n.Bits() <= d.Bits() {
-			v.wrong("destinations: %s: no router forwards to %s: these addresses have another meaning on each node", d, n)
+			v.Wrong("destinations: %s: no router forwards to %s: these addresses have another meaning on each node", d, n)
 		}
 	}
 	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
-		v.wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' subnets: otherwise routers would serve anybody")
+		v.Wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' subnets: otherwise routers would serve anybody")
 	}
 	if len(e.Namespaces)+len(e.Selectable) == 0 {
-		v.wrong("namespaces or selectable must be specified: otherwise no pod is a client")
+		v.Wrong("namespaces or selectable must be specified: otherwise no pod is a client")
 	}
 	for _, gw := range e.gateways {
 		if d, tunnelled := e.Tunnels(gw); tunnelled {
-			v.wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not enter the tunnel: "+
+			v.Wrong("destinations: %s: the gateway %s is in it, and the tunnel's own packets must not enter the tunnel: "+
 				"name a smaller destination, or the CIDR of the Services in except", d, gw)
 		}
 	}
@@ -216,7 +183,7 @@ func (v *validation) conflicts(all map[string]Egress) {
 		for _, other := range names[i+1:] {
 			a, b := all[one], all[other]
 			if d, same := common(a, b); same && overlap(a.Namespaces, b.Namespaces) {
-				v.wrong("egress: %s and %s: both have the destination %s, and both have clients in the same namespaces: want one of them to differ", one, other, d)
+				v.Wrong("egress: %s and %s: both have the destination %s, and both have clients in the same namespaces: want one of them to differ", one, other, d)
 			}
 		}
 	}

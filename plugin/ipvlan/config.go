@@ -5,16 +5,13 @@ package ipvlan
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // A Config is the plugin's part of a network configuration. The original plugin and the
@@ -52,31 +49,21 @@ func (c *Config) Describe(j *codec.Codec) {
 	})
 }
 
-var modes = []string{"l2", "l3", "l3s"}
-
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {
-	var mistakes []error
-	mistake := func(format string, args ...any) { mistakes = append(mistakes, fmt.Errorf(format, args...)) }
-	if c.Mode = cmp.Or(c.Mode, "l2"); !slices.Contains(modes, c.Mode) {
-		mistake("unknown ipvlan mode: %q: the modes are l2, l3 and l3s", c.Mode)
-	}
-	if fault := ifname.Fault(c.Master); fault != "" && c.Master != "" {
-		mistake("master: %q: the name %s: a link name has 1 to 15 bytes without white space, / and :", c.Master, fault)
-	}
-	if fault := ifname.Refused(c.ContainerInterface); fault != "" && c.ContainerInterface != "" {
-		mistake("containerInterface: %q: the name %s: want %s", c.ContainerInterface, fault, ifname.Wanted)
-	}
+	var m values.Mistakes
+	c.Mode = cmp.Or(c.Mode, "l2")
+	m.OneOf("mode", c.Mode, "l2", "l3", "l3s")
+	m.Link("master", c.Master)
+	m.NewLink("containerInterface", c.ContainerInterface)
 	c.ContainerInterface = cmp.Or(c.ContainerInterface, "eth1")
-	if c.MTU != 0 && (c.MTU < 68 || c.MTU > 65535) {
-		mistake("mtu: %d: the value must be 0, for the MTU of the master, or 68 to 65535", c.MTU)
-	}
+	m.MTU(c.MTU, 68, "that of the master")
 	if c.IPAM.Type != "" {
-		mistake("ipam: %q: this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
+		m.Wrong("ipam: %q: this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, "+
 			"or use the reference plugin, type ipvlan, with its own ipam", c.IPAM.Type)
 	}
 	if c.LinkInContainer {
-		mistake("linkInContainer: true: the master is an ENI, which is a link of the node")
+		m.Wrong("linkInContainer: true: the master is an ENI, which is a link of the node")
 	}
-	return errors.Join(mistakes...)
+	return m.Err()
 }

@@ -130,10 +130,10 @@ func TestResult(t *testing.T) {
 func TestValidate(t *testing.T) {
 	c := Config{Mode: "bridge", Master: "eth 1", ContainerInterface: "a/b", MTU: 20, LinkInContainer: true}
 	c.IPAM.Type = "host-local"
-	const want = `unknown ipvlan mode: "bridge": the modes are l2, l3 and l3s
-master: "eth 1": the name contains / or : or whitespace characters: a link name has 1 to 15 bytes without white space, / and :
+	const want = `mode: "bridge": want l2, l3 or l3s
+master: "eth 1": the name contains / or : or whitespace characters: want 1 to 15 bytes without white space, / and :
 containerInterface: "a/b": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %
-mtu: 20: the value must be 0, for the MTU of the master, or 68 to 65535
+mtu: 20: want 0, for that of the master, or 68 to 65535
 ipam: "host-local": this plugin calls no other plugin: put cni-ipvlan-vpc-k8s-ipam before it in the chain, or use the reference plugin, type ipvlan, with its own ipam
 linkInContainer: true: the master is an ENI, which is a link of the node`
 	if err := c.Validate(); err == nil || err.Error() != want {

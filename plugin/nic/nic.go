@@ -21,6 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // Annotation is the annotation by which a pod asks for its interfaces. Its value is a JSON
@@ -215,7 +216,7 @@ func (a *Asked) one() (Request, error) {
 		if r.ENI != "" && r.ENI != c.DeviceID {
 			return r, fmt.Errorf("runtimeConfig: deviceID: %s: args.cni asks for the ENI %s: want one of them", excerpt.Quote(c.DeviceID), r.ENI)
 		}
-		if r.ENI = c.DeviceID; !isID(r.ENI, "eni") {
+		if r.ENI = c.DeviceID; !values.IsID(r.ENI, "eni") {
 			return r, fmt.Errorf("runtimeConfig: deviceID: %s: want the ID of an ENI, eni-0123456789abcdef0 for example", excerpt.Quote(r.ENI))
 		}
 	}
@@ -269,16 +270,6 @@ func (a *Asked) args() (r Request, err error) {
 	return r, nil
 }
 
-// isID reports whether text has the form of an ID of EC2 with the prefix, such as eni
-// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular
-// expression: to compile one costs each command of a plugin more than to decode its input.
-func isID(text, prefix string) bool {
-	rest, ok := strings.CutPrefix(text, prefix+"-")
-	const long = 64 // an ID has 17 digits
-	strange := func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') }
-	return ok && rest != "" && len(rest) <= long && !strings.ContainsFunc(rest, strange)
-}
-
 // read reads one request, and returns all mistakes together.
 func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	var wrong []error
@@ -296,17 +287,17 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	if fault := ifname.Refused(o.Name); o.Name != "" && fault != "" {
 		mistake("name: %s: the name %s: want %s", excerpt.Quote(o.Name), fault, ifname.Wanted)
 	}
-	if o.Subnet != "" && !isID(o.Subnet, "subnet") {
+	if o.Subnet != "" && !values.IsID(o.Subnet, "subnet") {
 		mistake("subnet: %s: want the ID of a subnet, subnet-0123456789abcdef0 for example", excerpt.Quote(o.Subnet))
 	}
 	for _, g := range o.SecurityGroups {
-		if !isID(g, "sg") {
+		if !values.IsID(g, "sg") {
 			mistake("securityGroups: %s: want IDs of security groups, sg-0123456789abcdef0 for example", excerpt.Quote(g))
 		}
 	}
 	switch {
 	case o.ENI == "":
-	case !isID(o.ENI, "eni"):
+	case !values.IsID(o.ENI, "eni"):
 		mistake("eni: %s: want the ID of an ENI, eni-0123456789abcdef0 for example", excerpt.Quote(o.ENI))
 	case o.Subnet != "" || len(o.SecurityGroups) > 0:
 		mistake("eni: %s: the ENI has its subnet and security groups already: want no subnet and no securityGroups beside it", o.ENI)

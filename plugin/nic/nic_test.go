@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 var sameAddr = cmpopts.EquateComparable(netip.Addr{})
@@ -189,7 +190,7 @@ func FuzzAnnotation(f *testing.F) {
 				t.Errorf("%q: the name %q", text, r.Name)
 			}
 			names[r.Name] = true
-			if len(r.Addrs) > 2 || r.ENI != "" && (!isID(r.ENI, "eni") || r.Subnet != "") {
+			if len(r.Addrs) > 2 || r.ENI != "" && (!values.IsID(r.ENI, "eni") || r.Subnet != "") {
 				t.Errorf("%q: %+v", text, r)
 			}
 		}

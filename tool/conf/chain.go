@@ -21,6 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
@@ -274,10 +275,12 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 		RouteToCIDRs []string `json:"routeToCidrs"`
 	}
 	_ = json.Unmarshal(r.Plugin(TypeIPAM), &ipam)
+	var wrong values.Mistakes // which member reports
+	routed, byNode := wrong.Prefixes("routeToCidrs", ipam.RouteToCIDRs), wrong.Prefixes("hostCidrs", p.HostCIDRs)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		for _, text := range c.Egresses[name].Gateways {
-			gw, err := netip.ParseAddr(text)
-			if why := byENI(gw, p, ipam.RouteToCIDRs); err == nil && why != "" && !slices.ContainsFunc(p.HostCIDRs, func(cidr string) bool { return contains(cidr, gw) }) {
+			gw, ok := wrong.Address("gateways", text)
+			if why := byENI(gw, p, routed); ok && why != "" && holder(byNode, gw) < 0 {
 				r.wrong(where, "egress: %s: gateways: %s: no hostCidrs has it: name the CIDR of the Services there, because %s", name, gw, why)
 			}
 		}
@@ -285,11 +288,11 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 }
 
 // byENI says why pods reach the address of a Service by their ENI, unless hostCidrs has it. It returns "" if they reach it by the node.
-func byENI(a netip.Addr, p ptp.Config, routed []string) string {
-	i := slices.IndexFunc(routed, func(cidr string) bool { return contains(cidr, a) })
+func byENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
+	i := holder(routed, a)
 	switch {
 	case i >= 0:
-		return "routeToCidrs has " + routed[i]
+		return "routeToCidrs has " + routed[i].String()
 	case a.Is6():
 		return "the default route of IPv6 is by the ENI"
 	case p.DefaultRoute == "vpc":
@@ -298,10 +301,9 @@ func byENI(a netip.Addr, p ptp.Config, routed []string) string {
 	return ""
 }
 
-// contains reports whether a text is a CIDR, or the address, with an address in it.
-func contains(cidr string, a netip.Addr) bool {
-	p, err := netip.ParsePrefix(cidr)
-	return err == nil && p.Contains(a) || cidr == a.String()
+// holder returns the index of the first prefix that has an address, or -1.
+func holder(all []netip.Prefix, a netip.Addr) int {
+	return slices.IndexFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // pools reviews whether the pools work with the other plugins and keys.
@@ -372,21 +374,16 @@ func (r *review) program(i int, path string) {
 // neighbours compares the file with the others in its directory. Two networks of one name
 // share their leases, the node masquerades for the pods of all networks, and it has one lease log. It does not
 // compare the file with the one that it will replace.
-func (r *review) neighbours(dir string) error {
-	files, err := Files(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, f := range files {
-		if filepath.Base(f) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f)) {
+func (r *review) neighbours() {
+	r.decode()
+	for _, f := range r.beside.Files {
+		if filepath.Base(f.Path) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f.Path)) {
 			continue
 		}
-		others, _ := Lists(f) // its own review says what is wrong with it
-		for _, other := range others {
-			r.neighbour(f, other)
+		for _, other := range f.Lists { // its own review says what is wrong with it
+			r.neighbour(f.Path, other)
 		}
 	}
-	return nil
 }
 
 // neighbour compares the list with another. Multus has copies of lists: only the copies must be of the same text.
@@ -423,15 +420,10 @@ func replaces(fresh, old string) bool {
 
 // logOf returns the lease log that a list wants, with its defaults. It is empty if there is none, or if ipam's configuration has a mistake.
 func logOf(c List) registry.LeaseLog {
-	raw := c.Plugin(TypeIPAM)
-	if raw == nil {
+	if c.IPAM == nil {
 		return registry.LeaseLog{}
 	}
-	config, err := Decode("", raw)
-	if err != nil {
-		return registry.LeaseLog{}
-	}
-	return config.Policies()[0].Log
+	return c.IPAM.Policies()[0].Log
 }
 
 // pairOf returns the configuration of the veth pair in a list, if it has one.

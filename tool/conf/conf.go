@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package conf reads network configuration lists. It finds them, our plugins in them, and all
-// their mistakes. The types of the plugins define the keys and the allowed values.
+// Package conf reads network configuration lists. [Load] reads those at a path once, and finds our plugins in them. All
+// questions are methods of its result. The types of the plugins define the keys and the allowed values.
+//
+// One rule holds for mistakes. A network with a mistake is left out, the others count, and the error beside the answer
+// has all mistakes. A file that nobody can parse may be another program's. So it is a mistake of ours only if no other
+// file is ours; [Conflists.Unread] always names it. Where the missing one could change the answer to all others, there
+// is none: see [Conflists.Whole].
 package conf
 
 import (
 	"cmp"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
@@ -56,7 +58,7 @@ const (
 )
 
 // onK3s reports whether our conflist is where k3s looks for it, and not where others do.
-var onK3s = sync.OnceValue(func() bool { return First(Dir) == "" && First(K3sDir) != "" })
+var onK3s = sync.OnceValue(func() bool { return len(Load(Dir).OurFiles()) == 0 && len(Load(K3sDir).OurFiles()) > 0 })
 
 // UsualBinDir is where the runtime of this node looks for plugins.
 func UsualBinDir() string {
@@ -89,6 +91,9 @@ type List struct {
 
 	File     string `json:"-"` // that it is in
 	Delegate bool   `json:"-"` // the file is of Multus
+
+	IPAM    *lease.Config `json:"-"` // ipam's configuration; nil: another plugin gives the addresses, or it has a mistake
+	Mistake error         `json:"-"` // in ipam's configuration
 }
 
 // A Member is a plugin's configuration in its chain.
@@ -133,171 +138,17 @@ func (c List) Chains(typ string) bool {
 	return slices.ContainsFunc(c.Plugins, func(m Member) bool { return m.Type == typ })
 }
 
-// Files lists the configurations in a directory in the order in which runtimes try them
-// (libcni, ConfFiles; the first file by name wins).
-func Files(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir) // sorted by name
-	if err != nil {
-		return nil, err
-	}
-	var files []string
-	for _, e := range entries {
-		if !e.IsDir() && isRead(e.Name()) {
-			files = append(files, filepath.Join(dir, e.Name()))
-		}
-	}
-	return files, nil
-}
-
 // isRead reports whether runtimes read a file of this name (libcni, ConfFiles).
 func isRead(name string) bool {
 	return slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(name))
 }
 
-// conflistsAt returns the conflists of a directory, or the one file.
-func conflistsAt(path string) ([]string, error) {
-	fi, err := os.Stat(path)
-	if err == nil && fi.IsDir() {
-		return Files(path)
-	}
-	return []string{path}, err
-}
-
 // ErrNone means that no conflist has one of our plugins that gives addresses.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
-// Find reads ipam's configuration from a file, or from the first file of a directory
-// that has one.
-func Find(path string) (*lease.Config, error) {
-	n := load(path)
-	if n.missing != nil {
-		return nil, n.missing
-	}
-	if ours := n.ours(); len(ours) > 0 {
-		return Decode(ours[0].File, ours[0].Plugin(TypeIPAM))
-	}
-	if n.unread != nil { // it may be ours
-		return nil, errors.Join(fmt.Errorf("%s: %v", path, ErrNone), n.unread)
-	}
-	return nil, fmt.Errorf("%s: %w", path, ErrNone)
-}
-
-// A Source is a list with ipam's configuration.
-type Source struct {
-	List
-	*lease.Config
-}
-
-// All reads ipam's configuration from a file, or from all files of a directory that have one. It leaves out those with a mistake,
-// and its error has all mistakes. Where nobody can parse a file, it may be somebody else's: that counts only if none is ours.
-func All(path string) (all []Source, mistakes error) {
-	for _, l := range load(path).ours() {
-		config, err := Decode(l.File, l.Plugin(TypeIPAM))
-		if err == nil {
-			all = append(all, Source{l, config})
-		}
-		mistakes = errors.Join(mistakes, err)
-	}
-	if len(all) == 0 && mistakes == nil {
-		_, mistakes = Find(path)
-	}
-	return all, mistakes
-}
-
-// Absent reports whether an error of Find or All means that there is no configuration, and not that nobody can read it.
+// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that nobody can read it.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
-
-// Decode decodes the configuration of ipam, which the file has.
-func Decode(file string, raw json.RawMessage) (*lease.Config, error) {
-	c := &lease.Config{}
-	err := json.Unmarshal(raw, c)
-	if err == nil {
-		err = c.Validate()
-	}
-	if err != nil {
-		return nil, cli.Hint(fmt.Errorf("%s: %w", file, err), "see "+cli.Name+" validate "+file)
-	}
-	return c, nil
-}
-
-// Misfits returns a function. It returns why pods get no addresses of an ENI that others have
-// attached, according to the conflists at the path. It returns "" if pods of a network get them, or if
-// there is no configuration.
-func Misfits(path string) func(registry.ENI) string {
-	all := readable(path)
-	return func(e registry.ENI) (why string) {
-		for _, p := range all {
-			if p.Pool != e.Pool {
-				continue
-			}
-			misfit := p.Misfit(e)
-			if misfit == "" {
-				return ""
-			}
-			why = cmp.Or(why, misfit)
-		}
-		return why
-	}
-}
-
-// ReuseWaits returns a function. It returns how long the addresses of a pool cool, according
-// to the conflists at the path: the longest, if networks share the pool. If no configuration has
-// the pool, it returns the default.
-func ReuseWaits(path string) func(pool string) time.Duration {
-	waits := map[string]time.Duration{}
-	for _, p := range readable(path) {
-		wait := max(waits[p.Pool], p.ReuseWait)
-		waits[p.Pool], waits[PoolName(p.Pool)] = wait, wait // pools that are derived from it have its name
-	}
-	return func(pool string) time.Duration {
-		if from, ok := lease.Derived(pool); ok {
-			pool = from
-		}
-		if w, ok := waits[pool]; ok {
-			return w
-		}
-		return defaultReuse
-	}
-}
-
-// First returns the first of [Ours], or "".
-func First(path string) string { return slices.Concat(Ours(path), []string{""})[0] }
-
-// Ours returns the files in a directory that have one of our plugins that gives addresses, or the file itself.
-func Ours(path string) (ours []string) {
-	n := load(path)
-	if n.missing != nil {
-		return nil
-	}
-	for _, l := range n.ours() {
-		ours = append(ours, l.File)
-	}
-	if fi, err := os.Stat(path); len(ours) == 0 && err == nil && !fi.IsDir() {
-		return []string{path} // it was named, and its mistakes are to be shown
-	}
-	return slices.Compact(ours)
-}
-
-// Networked returns the lists in a directory that have one of our plugins that gives addresses, or those of the file itself.
-func Networked(path string) []List {
-	n := load(path)
-	if ours := n.ours(); len(ours) > 0 {
-		return ours
-	}
-	if fi, err := os.Stat(path); err != nil || fi.IsDir() {
-		return nil
-	}
-	return n.lists
-}
 
 // PoolName returns the name of a pool for people. In the registry, the default pool has an
 // empty name.
 func PoolName(pool string) string { return cmp.Or(pool, lease.DefaultPool) }
-
-// Delegates reports whether a file is of Multus. Multus hands the first network of a pod to the next conflist of the
-// directory, or to the one that the file names.
-func Delegates(path string) bool {
-	var c struct{ Type string }
-	b, err := os.ReadFile(path)
-	return err == nil && json.Unmarshal(b, &c) == nil && isMultus(c.Type)
-}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // EC2's limits for the tags of a resource (API reference, Tag, and user guide, "Tag restrictions").
@@ -36,9 +37,10 @@ func (r *review) ec2(where string, c *lease.Config) {
 
 // newENI reviews what a pool wants of its ENIs.
 func (r *review) newENI(where, at string, p lease.PoolConfig) {
-	for _, id := range p.SecGroupIDs {
-		if !strings.HasPrefix(id, "sg-") {
-			r.wrong(where, "%ssecGroupIds: %q: want the ID of a security group and not its name, sg-0123456789abcdef0 for example", at, id)
+	m := values.Mistakes{Within: at}
+	if m.IDs("secGroupIds", "sg", p.SecGroupIDs); m.Err() != nil {
+		for line := range strings.SplitSeq(m.Err().Error(), "\n") {
+			r.wrong(where, "%s", line)
 		}
 	}
 	if most := mostTags - len(ourTags); len(p.ENITags) > most {

@@ -17,17 +17,15 @@ type NetworkEgress struct {
 	egress.Config
 }
 
-// Egress reads the egresses of the networks of a conflist, or of all conflists in a directory. A network without an egress is not
-// among them. For those with a mistake, it returns an error together with the others.
-func Egress(path string) (all []NetworkEgress, failed error) {
-	nodes := load(path)
-	if nodes.missing != nil {
-		return nil, nodes.missing
+// Egress returns the egresses of our networks. A network without an egress is not among them.
+func (c *Conflists) Egress() ([]NetworkEgress, error) {
+	if len(c.Ours()) == 0 {
+		return nil, c.none()
 	}
-	ours := nodes.ours()
-	if len(ours) == 0 {
-		return nil, errors.Join(fmt.Errorf("%s: %w", path, ErrNone), nodes.unread) // one of these may be ours
-	}
+	return c.egresses, c.egressesFailed
+}
+
+func egressesOf(ours []List) (all []NetworkEgress, failed error) {
 	for _, l := range ours {
 		n := NetworkEgress{Network: l.Name}
 		var err error

@@ -20,8 +20,8 @@ const lists = 10000
 // A generator writes lists that are mostly right: each key may have another value, or be left out.
 type generator struct{ *rand.Rand }
 
-// values are of all types, and of the values that keys of a list have.
-var values = []string{
+// anything has values of all types, and values that keys of a list have.
+var anything = []string{
 	`null`, `true`, `false`, `"true"`, `"FALSE"`, `"yes"`, `0`, `1`, `-1`, `1.5`, `1e400`, `""`, `"x"`, `"1.0.0"`, `"0.4.0"`, `"1"`, `"1.a.0"`, `"9.9.9"`,
 	`[]`, `[null]`, `[1]`, `["1.0.0"]`, `["1.0.0", 1]`, `["x"]`, `[{}]`, `[[]]`, `{}`, `{"a": 1}`, `{"a": true}`, `{"type": 1}`, `{"type": "host-local"}`,
 	`{"nameservers": "x"}`, `{"nameservers": ["10.0.0.2"], "search": [1]}`, `[{"containerID": 1}]`, `[{"containerID": "a", "ifname": "eth0"}]`,
@@ -32,7 +32,7 @@ func (g generator) pick(from []string) string { return from[g.IntN(len(from))] }
 // value returns the right value of a key, or with a chance of one in n another.
 func (g generator) value(right string, n int) string {
 	if g.IntN(n) == 0 {
-		return g.pick(values)
+		return g.pick(anything)
 	}
 	return right
 }
@@ -134,7 +134,7 @@ func TestRefusedByRuntime(t *testing.T) {
 		list(``, `, "eniTags": {"`+strings.Repeat("k", 128)+`": ""}`, ""):               `: the key of a tag has 127 characters at most`,
 		list(``, `, "eniTags": {"k": "`+strings.Repeat("v", 257)+`"}`, ""):              `: the value of a tag has 256 characters at most`,
 		list(``, `, "eniTags": {`+tags(47)+`}`, ""):                                     `plugins[0] cni-ipvlan-vpc-k8s: eniTags: 47 tags: EC2 allows 50 for an ENI, and the plugin sets 4 itself: want at most 46`,
-		list(``, `, "pools": {"a": {"secGroupIds": ["web"], "namespaces": ["x"]}}`, ""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: secGroupIds: "web": want the ID of a security group and not its name, sg-0123456789abcdef0 for example`,
+		list(``, `, "pools": {"a": {"secGroupIds": ["web"], "namespaces": ["x"]}}`, ""): `plugins[0] cni-ipvlan-vpc-k8s: pools: a: secGroupIds: "web": want an ID and no name, sg-0123456789abcdef0 for example`,
 	} {
 		got := mistakesOf(t, []byte(text))
 		if len(got) != 1 || !strings.HasSuffix(got[0].String(), want) {
@@ -175,7 +175,11 @@ func TestSiblings(t *testing.T) {
 		}
 	}
 	for alone, want := range map[bool]int{true: 0, false: 1} {
-		got, err := Mistakes(filepath.Join(dir, "10-a.conflist"), "", alone)
+		c, beside := Load(filepath.Join(dir, "10-a.conflist")), Load(dir)
+		if alone {
+			beside = nil
+		}
+		got, err := c.Files[0].Mistakes("", beside)
 		if err != nil || len(got) != want {
 			t.Errorf("alone %v: %v, %v, want %d", alone, got, err, want)
 		}

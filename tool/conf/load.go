@@ -11,6 +11,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // This file reads what runtimes and Multus read. All other files of the package work with its result:
@@ -19,60 +22,169 @@ import (
 //   - NAME.conf and NAME.json are one plugin, which libcni makes a list of.
 //   - A file of Multus may have whole networks in it, its delegates: lists, or one plugin each.
 
-// A node is what the configurations at a path say.
-type node struct {
-	lists   []List // in the order in which runtimes try their files
-	missing error  // the path cannot be listed
-	unread  error  // of the files that nobody can parse
+// Conflists are what the network configurations at a path say: in one file, or in all files of a directory.
+type Conflists struct {
+	Path     string
+	IsDir    bool
+	Files    []File // in the order in which runtimes try them (libcni, ConfFiles; the first file by name wins)
+	Unlisted error  // why nobody can list the path
+
+	policies []lease.Policy // of all pools of the networks without a mistake
+	networks []Network
+	egresses []NetworkEgress
+
+	networksFailed, egressesFailed error
 }
 
-// load reads a file, or all files of a directory.
-func load(path string) (n node) {
-	files, err := conflistsAt(path)
-	if err != nil {
-		return node{missing: err}
-	}
-	for _, f := range files {
-		lists, err := Lists(f)
-		n.lists, n.unread = append(n.lists, lists...), errors.Join(n.unread, err)
-	}
-	return n
+// A File has the text of a network configuration, and the networks in it.
+type File struct {
+	Path   string
+	Lists  []List // those that can be parsed
+	Failed error  // why nobody can parse it, or a network in it
+	Multus bool   // Multus hands a pod's first network to the next conflist of the directory, or to the one that the file names
+
+	text   []byte
+	unread error // why nobody can read its text
 }
 
-// ours returns the lists with one of our plugins that gives addresses.
-func (n node) ours() (ours []List) {
-	for _, l := range n.lists {
-		if l.Plugin(TypeIPAM) != nil {
-			ours = append(ours, l)
+// Load reads a file, or all files of a directory.
+func Load(path string) *Conflists {
+	c := &Conflists{Path: path}
+	paths, err := c.paths()
+	c.Unlisted = err
+	for _, p := range paths {
+		c.Files = append(c.Files, loadFile(p))
+	}
+	for _, l := range c.Ours() {
+		if l.IPAM != nil {
+			c.policies = append(c.policies, l.IPAM.Policies()...)
 		}
 	}
-	return ours
+	c.policies = lease.Together(c.policies)
+	c.networks, c.networksFailed = networksOf(c.lists())
+	c.egresses, c.egressesFailed = egressesOf(c.Ours())
+	return c
 }
 
-// failed is why not all could be read, or nil.
-func (n node) failed() error { return errors.Join(n.missing, n.unread) }
-
-// Lists reads the networks of a file.
-func Lists(path string) ([]List, error) {
-	b, err := os.ReadFile(path)
+// paths returns the files of a directory that a runtime reads, or the one file.
+func (c *Conflists) paths() (paths []string, err error) {
+	fi, err := os.Stat(c.Path)
 	if err != nil {
 		return nil, err
 	}
-	delegates := delegatesOf(b)
-	if delegates == nil {
-		list, err := parse(path, b)
-		return []List{list}, err
+	if c.IsDir = fi.IsDir(); !c.IsDir {
+		return []string{c.Path}, nil
 	}
-	var all []List
+	entries, err := os.ReadDir(c.Path) // sorted by name
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() && isRead(e.Name()) {
+			paths = append(paths, filepath.Join(c.Path, e.Name()))
+		}
+	}
+	return paths, nil
+}
+
+// Beside returns the conflists among which a runtime would find these: those of the directory of the one file.
+func (c *Conflists) Beside() *Conflists {
+	if c.IsDir {
+		return c
+	}
+	return Load(filepath.Dir(c.Path))
+}
+
+// lists returns all networks.
+func (c *Conflists) lists() (all []List) {
+	for _, f := range c.Files {
+		all = append(all, f.Lists...)
+	}
+	return all
+}
+
+// Ours returns the networks with one of our plugins that gives addresses, also those with a mistake.
+func (c *Conflists) Ours() []List {
+	return slices.DeleteFunc(c.lists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
+}
+
+// Networked returns our networks, or, of one file without any, all.
+func (c *Conflists) Networked() []List {
+	if ours := c.Ours(); len(ours) > 0 || c.IsDir {
+		return ours
+	}
+	return c.lists()
+}
+
+// OurFiles returns the files with a network of ours. A file that was named is one: its mistakes are to be shown.
+func (c *Conflists) OurFiles() []File {
+	return slices.DeleteFunc(slices.Clone(c.Files), func(f File) bool {
+		return c.IsDir && !slices.ContainsFunc(f.Lists, func(l List) bool { return l.Plugin(TypeIPAM) != nil })
+	})
+}
+
+// All returns our networks without a mistake.
+func (c *Conflists) All() (all []List, failed error) {
+	ours := c.Ours()
+	for _, l := range ours {
+		if failed = errors.Join(failed, l.Mistake); l.IPAM != nil {
+			all = append(all, l)
+		}
+	}
+	if len(ours) == 0 {
+		failed = c.none()
+	}
+	return all, failed
+}
+
+// Unread is why nobody can parse some of the files, or nil.
+func (c *Conflists) Unread() (failed error) {
+	for _, f := range c.Files {
+		failed = errors.Join(failed, f.Failed)
+	}
+	return failed
+}
+
+// none is why there is no network of ours.
+func (c *Conflists) none() error {
+	unread := c.Unread()
+	switch {
+	case c.Unlisted != nil:
+		return c.Unlisted
+	case unread != nil: // it may be ours
+		return errors.Join(unread, fmt.Errorf("%s: %v", c.Path, ErrNone))
+	}
+	return fmt.Errorf("%s: %w", c.Path, ErrNone)
+}
+
+// loadFile reads the networks of a file.
+func loadFile(path string) File {
+	f := File{Path: path}
+	if f.text, f.unread = os.ReadFile(path); f.unread != nil {
+		f.Failed = f.unread
+		return f
+	}
+	var head struct{ Type string }
+	f.Multus = json.Unmarshal(f.text, &head) == nil && isMultus(head.Type)
+	delegates := delegatesOf(f.text)
+	if delegates == nil {
+		f.add(parse(path, f.text))
+	}
 	for i, d := range delegates {
-		list, e := parse(path, d)
-		if e != nil {
-			e = fmt.Errorf("%w (delegates[%d])", e, i)
+		list, err := parse(path, d)
+		if err != nil {
+			err = fmt.Errorf("%w (delegates[%d])", err, i)
 		}
 		list.Delegate = true
-		all, err = append(all, list), errors.Join(err, e)
+		f.add(list, err)
 	}
-	return all, err
+	return f
+}
+
+func (f *File) add(list List, err error) {
+	if f.Failed = errors.Join(f.Failed, err); err == nil {
+		f.Lists = append(f.Lists, list)
+	}
 }
 
 // delegatesOf returns the networks that a file of Multus has. It returns nil if the file is another one.
@@ -102,7 +214,34 @@ func parse(path string, b []byte) (List, error) {
 	if err != nil {
 		return List{File: path}, fmt.Errorf("%s: %w", path, err)
 	}
+	c.decode()
 	return c, nil
+}
+
+// Cached returns the network that a runtime keeps of an ADD: a list with its drop-ins, which was read from a file.
+func Cached(file string, text []byte) (List, error) {
+	c := List{File: file}
+	err := json.Unmarshal(text, &c)
+	c.decode()
+	return c, err
+}
+
+// decode decodes ipam's configuration, if the list has it.
+func (c *List) decode() {
+	raw := c.Plugin(TypeIPAM)
+	if raw == nil {
+		return
+	}
+	config := &lease.Config{}
+	err := json.Unmarshal(raw, config)
+	if err == nil {
+		err = config.Validate()
+	}
+	if err != nil {
+		c.Mistake = cli.Hint(fmt.Errorf("%s: %w", c.File, err), "see "+cli.Name+" validate "+c.File)
+		return
+	}
+	c.IPAM = config
 }
 
 // single returns the plugin if the text is the configuration of one plugin and no list.

@@ -4,6 +4,7 @@
 package conf
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,36 +48,31 @@ func TestWherever(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := written(t, files)
-			networks, err := Networks(dir)
+			c := Load(dir)
+			networks, err := c.Networks()
 			if err != nil || len(networks) != 1 || networks[0].Name != "pods" || networks[0].IPAM == nil || !networks[0].Pair.IPMasq {
 				t.Errorf("Networks: %+v, %v", networks, err)
 			}
-			if c, err := Find(dir); err != nil || c.InterfaceIndex != 1 {
-				t.Errorf("Find: %+v, %v", c, err)
-			}
-			if all, err := All(dir); err != nil || len(all) != 1 || all[0].Name != "pods" {
+			if all, err := c.All(); err != nil || len(all) != 1 || all[0].Name != "pods" || all[0].IPAM.InterfaceIndex != 1 {
 				t.Errorf("All: %v, %v", all, err)
 			}
-			if c, err := Common(dir); err != nil || c.Provision != lease.ProvisionFull {
-				t.Errorf("Common: %+v, %v", c, err)
+			if p, err := c.Common(); err != nil || p.Provision != lease.ProvisionFull {
+				t.Errorf("Common: %+v, %v", p, err)
 			}
-			if pools, err := Pools(dir); err != nil || len(pools) != 1 {
-				t.Errorf("Pools: %v, %v", pools, err)
-			}
-			if e, err := Egress(dir); err != nil || len(e) != 1 {
+			if e, err := c.Egress(); err != nil || len(e) != 1 {
 				t.Errorf("Egress: %v, %v", e, err)
 			}
-			if n, m := len(Policies(dir)), len(PoliciesOf(dir, "pods")); n != 1 || m != 1 {
-				t.Errorf("Policies: %d, of the network %d", n, m)
+			if n, m, all := len(c.Pools()), len(c.PoliciesOf("pods")), len(c.Whole()); n != 1 || m != 1 || all != 1 {
+				t.Errorf("policies: %d, of the network %d, of all %d", n, m, all)
 			}
-			ours := Ours(dir)
-			if len(ours) != 1 || len(Networked(dir)) != 1 {
-				t.Fatalf("Ours: %v, Networked: %v", ours, Networked(dir))
+			ours := c.OurFiles()
+			if len(ours) != 1 || len(c.Networked()) != 1 {
+				t.Fatalf("files: %v, networks: %v", ours, c.Networked())
 			}
-			if found, err := Mistakes(ours[0], "", false); err != nil || len(found) > 0 {
+			if found, err := ours[0].Mistakes("", c); err != nil || len(found) > 0 {
 				t.Errorf("mistakes: %v, %v", found, err)
 			}
-			if lacking := Networked(dir)[0].Missing(t.TempDir()); len(lacking) != 2 {
+			if lacking := c.Networked()[0].Missing(t.TempDir()); len(lacking) != 2 {
 				t.Errorf("programs that are missing: %v", lacking)
 			}
 		})
@@ -87,17 +83,19 @@ func TestWherever(t *testing.T) {
 func TestMultusCopies(t *testing.T) {
 	list := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [` + onePlugin + `]}`
 	dir := written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [` + list + `]}`, "10-pods.conflist": list})
-	if networks, err := Networks(dir); err != nil || len(networks) != 1 {
+	c := Load(dir)
+	if networks, err := c.Networks(); err != nil || len(networks) != 1 {
 		t.Errorf("%v, %v", networks, err)
 	}
-	for _, file := range Ours(dir) {
-		if found, err := Mistakes(file, "", false); err != nil || len(found) > 0 {
-			t.Errorf("%s: %v, %v", file, found, err)
+	for _, file := range c.OurFiles() {
+		if found, err := file.Mistakes("", c); err != nil || len(found) > 0 {
+			t.Errorf("%s: %v, %v", file.Path, found, err)
 		}
 	}
 	bad := strings.Replace(list, `"interfaceIndex": 1`, `"interfaceIndex": -1`, 1)
 	dir = written(t, map[string]string{"00-multus.conf": `{"name": "m", "type": "multus", "delegates": [{"type": "bridge"}, ` + bad + `]}`})
-	found, err := Mistakes(filepath.Join(dir, "00-multus.conf"), "", false)
+	c = Load(dir)
+	found, err := c.Files[0].Mistakes("", c)
 	if err != nil || len(found) != 1 || !strings.HasSuffix(found[0].String(), "00-multus.conf: delegates[1] plugins[0] cni-ipvlan-vpc-k8s: interfaceIndex: -1: want 0 or more") {
 		t.Errorf("%v, %v", found, err)
 	}
@@ -124,7 +122,8 @@ func TestDropIns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := written(t, tt.files)
 			file := filepath.Join(dir, "10-pods.conflist")
-			found, err := Mistakes(file, "", false)
+			c := Load(file)
+			found, err := c.Files[0].Mistakes("", c.Beside())
 			if err != nil || tt.mistake == "" && len(found) > 0 || tt.mistake != "" && (len(found) != 1 || !strings.Contains(found[0].String(), tt.mistake)) {
 				t.Errorf("%v, %v, want %q", found, err, tt.mistake)
 			}
@@ -132,12 +131,11 @@ func TestDropIns(t *testing.T) {
 			if err != nil && len(found) == 0 {
 				t.Errorf("no mistake, but libcni says %v", err)
 			}
-			lists, e := Lists(file)
-			if err != nil || e != nil {
+			if err != nil || c.Files[0].Failed != nil {
 				return
 			}
 			var got, want []string
-			for _, m := range lists[0].Plugins {
+			for _, m := range c.Files[0].Lists[0].Plugins {
 				got = append(got, m.Type)
 			}
 			for _, p := range theirs.Plugins {
@@ -147,5 +145,40 @@ func TestDropIns(t *testing.T) {
 				t.Errorf("the chain is %v, that of libcni %v", got, want)
 			}
 		})
+	}
+}
+
+// TestMistake: a network with a mistake is left out, the others count, and the error names it. What nobody can parse counts only if
+// no network is ours. What the missing one could change is not answered.
+func TestMistake(t *testing.T) {
+	list := func(name string) string {
+		plugin := strings.Replace(onePlugin, `"name": "pods"`, `"name": "`+name+`"`, 1)
+		return `{"cniVersion": "1.0.0", "name": "` + name + `", "plugins": [` + plugin + `]}`
+	}
+	bad := strings.Replace(list("bad"), `"interfaceIndex": 1`, `"interfaceIndex": -1`, 1)
+	for name, tt := range map[string]struct {
+		files               map[string]string
+		good, whole, common int
+		failed, unread      string
+	}{
+		"all right":    {map[string]string{"10.conflist": list("a"), "20.conflist": list("b")}, 2, 2, 1, "", ""},
+		"one mistaken": {map[string]string{"10.conflist": bad, "20.conflist": list("b")}, 1, 0, 0, "10.conflist: interfaceIndex: -1", ""},
+		"all mistaken": {map[string]string{"10.conflist": bad, "20.conflist": bad}, 0, 0, 0, "20.conflist: interfaceIndex: -1", ""},
+		"one unread":   {map[string]string{"10.conflist": "{", "20.conflist": list("b")}, 1, 0, 1, "", "10.conflist: unexpected end"},
+		"only unread":  {map[string]string{"10.conflist": "{"}, 0, 0, 0, "10.conflist: unexpected end", "10.conflist: unexpected end"},
+		"none is ours": {map[string]string{"10.conflist": `{"name": "x", "plugins": [{"type": "bridge"}]}`}, 0, 0, 1, ErrNone.Error(), ""},
+		"no file":      {nil, 0, 0, 1, ErrNone.Error(), ""},
+	} {
+		c := Load(written(t, tt.files))
+		all, failed := c.All()
+		_, uncommon := c.Common()
+		if len(all) != tt.good || len(c.Pools()) != min(tt.good, 1) || len(c.Whole()) != tt.whole || (uncommon == nil) != (tt.common == 1) {
+			t.Errorf("%s: %d networks, %d pools, %d of all, common: %v", name, len(all), len(c.Pools()), len(c.Whole()), uncommon)
+		}
+		for said, want := range map[string]string{fmt.Sprint(failed): tt.failed, fmt.Sprint(c.Unread()): tt.unread} {
+			if !strings.Contains(said, want) || want == "" && said != "<nil>" {
+				t.Errorf("%s: %s, want %q", name, said, want)
+			}
+		}
 	}
 }

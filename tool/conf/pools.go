@@ -5,55 +5,48 @@ package conf
 
 import (
 	"cmp"
-	"errors"
-	"io/fs"
 	"net/netip"
-	"os"
 	"slices"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Policies returns those of the pools of all conflists in a directory. It returns nil if there is none, or if not all can be read, or if dir is
-// a file: then nobody knows which pools there are.
-func Policies(dir string) []lease.Policy {
-	if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+// Whole returns the policies of the pools of all networks. It returns nil if there is none, if a network has a mistake,
+// or if nobody can parse a file: then nobody knows which pools there are.
+func (c *Conflists) Whole() []lease.Policy {
+	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil
 	}
-	return load(dir).policies()
+	return c.policies
 }
 
-// Common is what a collection needs of all conflists in a directory, or of one. It is empty if none is ours. Its error means that
-// nobody can read what a collection may do: one of ours has a mistake, or nobody can parse the only ones.
-func Common(path string) (lease.Policy, error) {
-	n := load(path)
-	if errors.Is(n.missing, fs.ErrNotExist) {
+// Common is what a collection needs of all networks. It is empty if none is ours. With a mistake there is none, because
+// nobody knows what a collection may do.
+func (c *Conflists) Common() (lease.Policy, error) {
+	all, err := c.All()
+	if Absent(err) {
 		return lease.Policy{}, nil
 	}
-	var all []lease.Policy
-	unread := n.failed()
-	for _, l := range n.ours() {
-		config, err := Decode(l.File, l.Plugin(TypeIPAM))
-		if err != nil {
-			return lease.Policy{}, err
-		}
-		all = append(all, config.Policies()[0])
+	if err != nil {
+		return lease.Policy{}, err
 	}
-	if len(all) > 0 {
-		unread = nil
+	var first []lease.Policy
+	for _, l := range all {
+		first = append(first, l.IPAM.Policies()[0])
 	}
-	return lease.Common(all...), unread
+	return lease.Common(first...), nil
 }
 
 // Wanted returns how many free IPv4 addresses the pools want, as growth reckons them. A pool that no configuration has
 // any more wants none. Without a configuration, it is the warm.min that the last ADD has read.
-func Wanted(path string, s *registry.State) map[string]int {
+func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	noted, wanted := map[string]int{}, map[string]int{}
 	for pool, w := range s.Warm {
 		noted[pool] = w.Min
 	}
-	all := load(path).policies()
+	all := c.Whole()
 	if len(all) == 0 {
 		return noted
 	}
@@ -65,10 +58,10 @@ func Wanted(path string, s *registry.State) map[string]int {
 	return wanted
 }
 
-// Pools returns a policy for each pool of all conflists, to fill the pool. Networks may share a pool. Then it is the policy of the first one,
-// with the largest numbers of free addresses, as collections keep them. It skips a conflist that cannot be read, but one must be there.
-func Pools(path string) (pools []lease.Policy, err error) {
-	for _, p := range readable(path) {
+// Pools returns a policy for each pool, to fill the pool. Networks may share a pool. Then it is the policy of the first one,
+// with the largest numbers of free addresses, as collections keep them.
+func (c *Conflists) Pools() (pools []lease.Policy) {
+	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
 		if i < 0 {
 			pools = append(pools, p)
@@ -77,79 +70,75 @@ func Pools(path string) (pools []lease.Policy, err error) {
 		w := &pools[i].Warm
 		w.Min, w.Max = max(w.Min, p.Warm.Min), max(w.Max, p.Warm.Max)
 	}
-	if len(pools) == 0 {
-		_, err = Find(path)
-	}
-	return pools, err
-}
-
-// readable returns the policies of all pools of those conflists that can be read.
-func readable(path string) (all []lease.Policy) {
-	for _, l := range load(path).ours() {
-		all = append(all, l.policies()...)
-	}
-	return lease.Together(all)
+	return pools
 }
 
 // Routed returns the CIDRs to which pods of some network have routes by their ENI, whatever metadata shows.
-func Routed(path string) (all []netip.Prefix) {
-	for _, p := range readable(path) {
+func (c *Conflists) Routed() (all []netip.Prefix) {
+	for _, p := range c.policies {
 		all = append(all, p.Routes...)
 	}
 	return all
 }
 
 // PoliciesOf returns the policies of the pools of one network.
-func PoliciesOf(path, network string) []lease.Policy {
-	for _, l := range load(path).ours() {
-		if l.Name == network {
-			return l.policies()
-		}
+func (c *Conflists) PoliciesOf(network string) []lease.Policy {
+	ours := c.Ours()
+	i := slices.IndexFunc(ours, func(l List) bool { return l.Name == network })
+	if i < 0 || ours[i].IPAM == nil {
+		return nil
 	}
-	return nil
+	return ours[i].IPAM.Policies()
 }
 
-// LowestIndex returns the lowest interfaceIndex of the conflists, and 0 without any. No pod of the node gets an address of an ENI below.
-func LowestIndex(path string) int {
-	var indices []int
-	for _, p := range load(path).policies() {
-		indices = append(indices, p.MinIndex)
-	}
-	if len(indices) == 0 {
+// LowestIndex returns the lowest interfaceIndex, and 0 without any. No pod of the node gets an address of an ENI below.
+func (c *Conflists) LowestIndex() int {
+	all := c.Whole()
+	if len(all) == 0 {
 		return 0
 	}
-	return slices.Min(indices)
+	return slices.MinFunc(all, func(a, b lease.Policy) int { return cmp.Compare(a.MinIndex, b.MinIndex) }).MinIndex
 }
 
 // MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0: nobody knows yet.
-func MostENIs(path string, s *registry.State) int {
+func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
-	for _, p := range load(path).policies() {
+	for _, p := range c.Whole() {
 		most = max(most, cmp.Or(p.MaxENIs, s.Instance.ENIs))
 	}
 	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
 }
 
-// policies returns those of all pools of all lists. If nobody can read one of these, it returns none.
-func (n node) policies() (all []lease.Policy) {
-	for _, l := range n.ours() {
-		pools := l.policies()
-		if pools == nil {
-			return nil
+// Misfit returns why pods get no addresses of an ENI that others have attached. It returns "" if pods of a network get
+// them, or if there is no configuration.
+func (c *Conflists) Misfit(e registry.ENI) (why string) {
+	for _, p := range c.policies {
+		if p.Pool != e.Pool {
+			continue
 		}
-		all = append(all, pools...)
+		misfit := p.Misfit(e)
+		if misfit == "" {
+			return ""
+		}
+		why = cmp.Or(why, misfit)
 	}
-	if n.failed() != nil {
-		return nil
-	}
-	return all
+	return why
 }
 
-// policies returns those of the list's pools, or nil if ipam's configuration has a mistake.
-func (c List) policies() []lease.Policy {
-	config, err := Decode(c.File, c.Plugin(TypeIPAM))
-	if err != nil {
-		return nil
+// ReuseWait returns how long the addresses of a pool cool: the longest, if networks share the pool. A pool that is
+// derived from another has its time. If no configuration has the pool, it is the default.
+func (c *Conflists) ReuseWait(pool string) time.Duration {
+	if from, ok := lease.Derived(pool); ok {
+		pool = from
 	}
-	return config.Policies()
+	wait, known := time.Duration(0), false
+	for _, p := range c.policies {
+		if p.Pool == pool || PoolName(p.Pool) == pool { // pools that are derived from it have this name
+			wait, known = max(wait, p.ReuseWait), true
+		}
+	}
+	if !known {
+		return defaultReuse
+	}
+	return wait
 }

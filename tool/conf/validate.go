@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -48,9 +48,9 @@ func (m Mistake) position() int {
 type review struct {
 	List
 	file     string
-	delegate bool     // it is in a file of Multus
-	apart    bool     // no runtime reads its directory
-	coming   []string // programs that will be installed before the file
+	delegate bool       // it is in a file of Multus
+	beside   *Conflists // in its directory; nil: no runtime reads that
+	coming   []string   // programs that will be installed before the file
 	mistakes []Mistake
 	text     []byte
 }
@@ -62,37 +62,41 @@ func (r *review) wrong(where, format string, args ...any) {
 	}
 }
 
-// Mistakes lists the mistakes in a file. If it is not alone, runtimes read its directory, and other files there may fight with it.
-// It returns an error if the file cannot be read.
-func Mistakes(file, binDir string, alone bool) ([]Mistake, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	r := &review{file: file, apart: alone}
-	return r.all(b, binDir)
+// Mistakes lists the mistakes in a file. If runtimes read its directory, the others there may fight with it. It returns
+// an error if nobody can read the file, or that directory.
+func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
+	return (&review{file: f.Path, beside: beside}).read(f.text, binDir, f.unread)
 }
 
 // MistakesIn is Mistakes for the text of a file that is not there yet. Programs that are coming will be in binDir before it.
 func MistakesIn(file string, b []byte, binDir string, coming ...string) ([]Mistake, error) {
-	r := &review{file: file, coming: coming}
-	return r.all(b, binDir)
+	return (&review{file: file, coming: coming, beside: Load(filepath.Dir(file))}).read(b, binDir, nil)
+}
+
+func (r *review) read(b []byte, binDir string, unread error) ([]Mistake, error) {
+	if r.beside != nil && !errors.Is(r.beside.Unlisted, fs.ErrNotExist) {
+		unread = cmp.Or(unread, r.beside.Unlisted)
+	}
+	if unread != nil {
+		return nil, unread
+	}
+	return r.all(b, binDir), nil
 }
 
 // all reviews everything.
-func (r *review) all(b []byte, binDir string) ([]Mistake, error) {
+func (r *review) all(b []byte, binDir string) []Mistake {
 	r.text = b
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(b, &object); err != nil || object == nil {
 		r.wrong("", "%s", place(b, err))
-		return r.mistakes, nil
+		return r.mistakes
 	}
 	if delegates := delegatesOf(b); delegates != nil {
-		err := r.delegates(delegates, binDir)
-		return r.mistakes, err
+		r.delegates(delegates, binDir)
+		return r.mistakes
 	}
 	if !r.list(b, object) {
-		return r.mistakes, nil
+		return r.mistakes
 	}
 	if object["plugins"] != nil {
 		r.keys("", b, reflect.TypeFor[listKeys]())
@@ -105,31 +109,24 @@ func (r *review) all(b []byte, binDir string) ([]Mistake, error) {
 		r.member(i)
 	}
 	r.programs(binDir)
-	if !r.apart {
-		if err := r.neighbours(filepath.Dir(r.file)); err != nil {
-			return nil, err
-		}
+	if r.beside != nil {
+		r.neighbours()
 	}
 	slices.SortStableFunc(r.mistakes, func(a, b Mistake) int { return cmp.Compare(a.position(), b.position()) })
-	return r.mistakes, nil
+	return r.mistakes
 }
 
 // delegates reviews the networks of a file of Multus that have plugins of ours.
-func (r *review) delegates(all []json.RawMessage, binDir string) error {
+func (r *review) delegates(all []json.RawMessage, binDir string) {
 	for i, text := range all {
 		if list, err := parse(r.file, text); err == nil && !slices.ContainsFunc(Types, list.Chains) {
 			continue
 		}
-		d := &review{file: r.file, apart: true, delegate: true, coming: r.coming}
-		found, err := d.all(text, binDir)
-		if err != nil {
-			return err
-		}
-		for _, m := range found {
+		d := &review{file: r.file, delegate: true, coming: r.coming}
+		for _, m := range d.all(text, binDir) {
 			r.wrong(strings.TrimSpace(fmt.Sprintf("delegates[%d] %s", i, m.Where)), "%s", m.Text)
 		}
 	}
-	return nil
 }
 
 // place describes a mistake of syntax with its line, or a file that has no object.

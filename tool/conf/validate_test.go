@@ -71,14 +71,14 @@ func said(found []Mistake) (all []string) {
 // TestFindConfig wants what ipam is told in the examples, in whichever plugin it stands.
 func TestFindConfig(t *testing.T) {
 	for _, file := range []string{"10-cni-ipvlan-vpc-k8s", "three-plugins", "original", "pools"} {
-		c, err := Find("../../conflist-examples/" + file + ".conflist")
-		if err != nil || c.InterfaceIndex != 1 || len(c.SecGroupIDs) != 2 {
-			t.Errorf("%s: %+v, %v", file, c, err)
+		all, err := Load("../../conflist-examples/" + file + ".conflist").All()
+		if err != nil || all[0].IPAM.InterfaceIndex != 1 || len(all[0].IPAM.SecGroupIDs) != 2 {
+			t.Errorf("%s: %+v, %v", file, all, err)
 		}
 	}
-	c, err := Find("../../conflist-examples")
-	if err != nil || !c.RouteToVPCPeers || len(c.Pools) > 0 {
-		t.Errorf("the first of the directory: %+v, %v", c, err)
+	all, err := Load("../../conflist-examples").All()
+	if err != nil || !all[0].IPAM.RouteToVPCPeers || len(all[0].IPAM.Pools) > 0 {
+		t.Errorf("the first of the directory: %+v, %v", all, err)
 	}
 }
 
@@ -124,7 +124,8 @@ func mistakesOf(t *testing.T, b []byte) []Mistake {
 	if err := os.WriteFile(file, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	found, err := Mistakes(file, "", false)
+	c := Load(file)
+	found, err := c.Files[0].Mistakes("", c.Beside())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // checkAnswers asks the kernel by which link the node answers its pods, for each of the
@@ -29,7 +28,7 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	if err != nil || len(found) > 0 { // then that is the cause of all else
 		return found, err
 	}
-	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	var hosts []string
 	for _, n := range networks {
 		host := n.Pair.HostInterface

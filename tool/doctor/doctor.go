@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
@@ -99,16 +98,15 @@ func Checks(image bool) (all []Check) {
 // A Node is what the checks look at: this node, or the image of one.
 type Node struct {
 	root   string // "": this node
-	given  string // the directory of conflists, or one
 	file   string // the first conflist; "" if there is none
 	binDir string
 
-	lists    []conf.List   // that have ipam's configuration
-	networks []conf.Source // those that can be read
+	conflists *conf.Conflists
+	lists     []conf.List // that have ipam's configuration
+	ours      []conf.List // those without a mistake
 
 	pool  *ipam.Pool // nil for an image, like all that follows
 	state *registry.State
-	waits func(string) time.Duration
 
 	unreached bool // a finding says that this node does not reach EC2
 }
@@ -117,11 +115,13 @@ type Node struct {
 // empty. If there is no conflist, or the registry cannot be read, that is no error: the
 // checks find it.
 func Open(root, config, binDir string) (*Node, error) {
-	n := &Node{root: root, waits: conf.ReuseWaits(config)}
-	n.binDir, n.given = n.path(binDir), n.path(config)
-	n.networks, _ = conf.All(n.given) // checkConfig finds what is wrong with one
-	n.lists = conf.Networked(n.given)
-	n.file = conf.First(n.given)
+	n := &Node{root: root}
+	n.binDir, n.conflists = n.path(binDir), conf.Load(n.path(config))
+	n.ours, _ = n.conflists.All() // checkConfig finds what is wrong with one
+	n.lists = n.conflists.Networked()
+	if files := n.conflists.OurFiles(); len(files) > 0 {
+		n.file = files[0].Path
+	}
 	if n.root != "" {
 		return n, nil
 	}
@@ -143,9 +143,9 @@ type pool struct {
 
 // policies are those of the pools of all networks.
 func (n *Node) policies() (all []pool) {
-	for _, config := range n.networks {
-		for _, policy := range config.Policies() {
-			all = append(all, pool{policy, config.Name})
+	for _, l := range n.ours {
+		for _, policy := range l.IPAM.Policies() {
+			all = append(all, pool{policy, l.Name})
 		}
 	}
 	return all

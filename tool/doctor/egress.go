@@ -28,7 +28,7 @@ import (
 
 // checkEgress looks for what keeps clients from their routers, and routers from the destinations.
 func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
-	networks, _ := conf.Egress(p.given) // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Egress() // checkConfig finds what is wrong with one
 	if len(networks) == 0 {
 		return nil, nil
 	}

@@ -18,7 +18,7 @@ import (
 // Docker, firewalld and hardened images have such chains. It does not evaluate their rules,
 // because their effect depends on more than the links.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
-	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
 	if len(networks) == 0 {
 		return nil, nil // the node forwards for no pod
@@ -49,7 +49,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 // accepted reports whether each of the networks has the plugin firewall in its chain. That
 // plugin adds rules for each pod's address to this nft chain.
 func accepted(chain string, networks []conf.Network) bool {
-	return strings.HasSuffix(chain, " filter FORWARD") && !slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Firewall })
+	return strings.HasSuffix(chain, " filter FORWARD") && !slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
 }
 
 // dropping returns the finding about a chain.

@@ -24,8 +24,8 @@ import (
 // checkIAM tries each action that the networks need, as a dry run.
 func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	n := iam.Needs{}
-	for _, config := range p.networks { // if there is none, checkConfig says so
-		n.Networks = append(n.Networks, iam.Network{Pools: config.Policies(), Requests: config.Permissions})
+	for _, l := range p.ours { // if there is none, checkConfig says so
+		n.Networks = append(n.Networks, iam.Network{Pools: l.IPAM.Policies(), Requests: l.IPAM.Permissions})
 	}
 	if len(n.Networks) == 0 {
 		return nil, nil

@@ -123,9 +123,9 @@ func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 // mtus returns the largest MTU that pods of a pool are to have, by the name of the pool.
 func (p *Node) mtus() map[string]int {
 	all := map[string]int{}
-	for _, config := range p.networks {
-		ours := slaveConfig(config)
-		for _, pool := range config.Policies() {
+	for _, l := range p.ours {
+		ours := slaveConfig(l)
+		for _, pool := range l.IPAM.Policies() {
 			name := conf.PoolName(pool.Pool)
 			all[name] = max(all[name], ours.MTU)
 		}
@@ -136,18 +136,17 @@ func (p *Node) mtus() map[string]int {
 // checkFamilies finds what every ADD would find: pods are to have a family of addresses that the link of the boot ENI
 // has not. STATUS asks only for an address of any family.
 func (p *Node) checkFamilies() ([]Finding, error) {
-	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	var found []Finding
 	for _, n := range networks {
-		config, err := conf.Decode(n.File, n.IPAM)
-		if n.IPAM == nil || err != nil {
+		if n.IPAM == nil {
 			continue
 		}
 		own, err := p.pool.Host.Addrs(n.Pair.HostInterface)
 		if err != nil || len(own) == 0 {
 			continue // STATUS of the plugin says so
 		}
-		for _, f := range config.Policies()[0].Families {
+		for _, f := range n.IPAM.Policies()[0].Families {
 			if !slices.ContainsFunc(own, func(a nl.Addr) bool {
 				return nl.FamilyOf(a.Prefix.Addr()) == f && !a.Prefix.Addr().IsLinkLocalUnicast()
 			}) {

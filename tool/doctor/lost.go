@@ -22,7 +22,7 @@ import (
 // lost looks for what the node has lost of what all pods share, and for what each running pod has lost. It leaves out the
 // sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
 func (p *Node) lost() ([]Finding, error) {
-	networks, _ := conf.Networks(p.given)
+	networks, _ := p.conflists.Networks()
 	var found []Finding
 	var failed error
 	for _, n := range networks {

@@ -30,8 +30,8 @@ const neighborsPerPod = 32
 // namespace shows them.
 func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	pods := 0
-	for _, config := range p.networks {
-		pods = max(pods, config.MaxPods)
+	for _, l := range p.ours {
+		pods = max(pods, l.IPAM.MaxPods)
 	}
 	if pods == 0 {
 		pods = conf.KubeletPods

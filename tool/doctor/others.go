@@ -10,16 +10,14 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // checkOthers names the ENIs that others have attached and whose addresses no pod gets. That
 // is right if they are not for pods.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
-	misfit := conf.Misfits(p.given)
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
-		if why := misfit(p.state.ENIs[id]); why != "" {
+		if why := p.conflists.Misfit(p.state.ENIs[id]); why != "" {
 			found = append(found, Finding{Severity: note, About: id, Means: "others have attached this ENI, and no new pod gets its addresses: " + why,
 				Do: "if it is for pods, set these groups (aws ec2 modify-network-interface-attribute --groups), then run " + cli.Name +
 					" registry-gc --free-after=15m. Or add the tag " + ipam.TagPool + "=default, which the node reads when it boots"})

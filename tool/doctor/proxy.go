@@ -23,7 +23,7 @@ import (
 // clients of an egress past their tunnels.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.ipvs()
-	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	for _, n := range networks {
 		if n.Pair.IPMasq {
 			lost, err := p.servicesByENI(n)
@@ -49,11 +49,10 @@ func (p *Node) ipvs() ([]Finding, error) {
 
 // servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so nobody answers.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
-	config, err := conf.Decode(n.File, n.IPAM)
-	if n.IPAM == nil || err != nil {
+	if n.IPAM == nil {
 		return nil, nil // another plugin gives the addresses, or checkConfig finds the mistake
 	}
-	policy := config.Policies()[0]
+	policy := n.IPAM.Policies()[0]
 	lost := map[netip.Prefix][]netip.Addr{} // by the destination that has the address
 	for _, family := range policy.Families {
 		services, err := p.pool.Host.ClusterIPs(family)
@@ -79,7 +78,7 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 // pastTunnels looks for Services with an endpoint among the destinations of an egress. A packet to a ClusterIP goes to the node,
 // which translates the address: there is no tunnel behind that.
 func (p *Node) pastTunnels() (found []Finding, err error) {
-	networks, _ := conf.Egress(p.given) // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Egress() // checkConfig finds what is wrong with one
 	if len(networks) == 0 {
 		return nil, nil
 	}
@@ -112,13 +111,12 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 
 // ownRoutes are the destinations for which pods of a network have routes, except the default routes.
 func (p *Node) ownRoutes(network string) (all []netip.Prefix) {
-	networks, _ := conf.Networks(p.given)
+	networks, _ := p.conflists.Networks()
 	for _, n := range networks {
-		config, err := conf.Decode(n.File, n.IPAM)
-		if n.Name != network || n.IPAM == nil || err != nil {
+		if n.Name != network || n.IPAM == nil {
 			continue // another plugin gives the addresses, or checkConfig finds the mistake
 		}
-		all = append(p.byENI(config.Policies()[0], n.Pair), n.Pair.ByNode()...)
+		all = append(p.byENI(n.IPAM.Policies()[0], n.Pair), n.Pair.ByNode()...)
 	}
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }

@@ -70,7 +70,7 @@ func (p *Node) failed(concern string, now time.Time) Finding {
 
 // free reports whether an ADD of the network would find addresses in the pool.
 func (p *Node) free(network, pool string, now time.Time) bool {
-	for _, policy := range conf.PoliciesOf(p.given, network) {
+	for _, policy := range p.conflists.PoliciesOf(network) {
 		if eni, _ := lease.Candidates(p.state, policy, now); policy.Pool == pool && eni != "" {
 			return true
 		}

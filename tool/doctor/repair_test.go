@@ -100,13 +100,11 @@ func (d *dual) lease(s *registry.State) error {
 
 // result is what ipam answers to the pod's ADD.
 func (d *dual) result() (n conf.Network, added *types100.Result) {
-	networks, err := conf.Networks(d.conflist)
+	networks, err := conf.Load(d.conflist).Networks()
 	want(d.t, err)
 	state, err := d.registry.View()
 	want(d.t, err)
-	config, err := conf.Decode(d.conflist, networks[0].IPAM)
-	want(d.t, err)
-	added, err = lease.Recall(state, d.owner, state.HeldBy(d.owner.Key, 0), config)
+	added, err = lease.Recall(state, d.owner, state.HeldBy(d.owner.Key, 0), networks[0].IPAM)
 	want(d.t, err)
 	return networks[0], added
 }
@@ -149,7 +147,7 @@ func (d *dual) offAndOn() {
 }
 
 func (d *dual) repair() (did []string, err error) {
-	want(d.t, d.node.Do(func() error { did, err = repair.Node(d.t.Context(), d.conflist); return nil }))
+	want(d.t, d.node.Do(func() error { did, err = repair.Node(d.t.Context(), conf.Load(d.conflist)); return nil }))
 	return did, err
 }
 
@@ -234,7 +232,7 @@ func (d *dual) repairs(lost, before, script, means string) {
 
 // doctor is a node for its checks.
 func (d *dual) doctor() *Node {
-	p := &Node{given: d.conflist, pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}}
+	p := &Node{conflists: conf.Load(d.conflist), pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}}
 	var err error
 	if p.state, err = d.registry.View(); err != nil {
 		p.state = &registry.State{}
@@ -315,10 +313,10 @@ func TestRepairOthers(t *testing.T) {
 	d.owner.ContainerID = "c2"
 	want(t, d.registry.Update(t.Context(), d.lease))
 	want(t, d.node.Do(func() error { return exec.Command("ip", "route", "del", "10.0.1.5").Run() }))
-	if did, err := repair.Node(t.Context(), filepath.Join(d.cache, "none.conflist")); len(did) > 0 || err == nil {
+	if did, err := repair.Node(t.Context(), conf.Load(filepath.Join(d.cache, "none.conflist"))); len(did) > 0 || err == nil {
 		t.Errorf("without a conflist: %v, %v", did, err)
 	}
-	lost, _, err := repair.LostBy(d.node, must1(conf.Networks(d.conflist))[0], d.doctor().state)
+	lost, _, err := repair.LostBy(d.node, must1(conf.Load(d.conflist).Networks())[0], d.doctor().state)
 	if err != nil || len(lost) > 0 {
 		t.Errorf("lost: %v, %v", lost, err)
 	}

@@ -47,7 +47,7 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 // podAddrs returns the addresses of pods, and the others of their ENIs.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
-	for _, h := range view.Tally(p.state, p.waits, time.Now()) {
+	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, time.Now()) {
 		if h.State != view.StateNode && (h.Leased() || p.forPods(h.ENI)) {
 			pods[h.Addr] = h
 		}
@@ -89,9 +89,9 @@ func (p *Node) drop(r nl.Rule) func(context.Context) (string, error) {
 // forPods reports whether pods get addresses of an ENI. Others serve the node, or somebody else.
 func (p *Node) forPods(id string) bool {
 	e := p.state.ENIs[id]
-	serves := func(config conf.Source) bool {
-		first := config.Policies()[0]
-		return first.Serves(e) && (first.Requestable(e.Tags) || conf.Misfits(p.given)(e) == "")
+	serves := func(l conf.List) bool {
+		first := l.IPAM.Policies()[0]
+		return first.Serves(e) && (first.Requestable(e.Tags) || p.conflists.Misfit(e) == "")
 	}
-	return !e.Foreign && (len(p.networks) == 0 || slices.ContainsFunc(p.networks, serves))
+	return !e.Foreign && (len(p.ours) == 0 || slices.ContainsFunc(p.ours, serves))
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // slaveConfig is what a network's conflist says about the links of pods. The check config finds what is wrong with it.
-func slaveConfig(n conf.Source) (c ipvlan.Config) {
+func slaveConfig(n conf.List) (c ipvlan.Config) {
 	_ = json.Unmarshal(n.Plugin(conf.TypeIPVlan), &c)
 	return c
 }
@@ -28,8 +28,8 @@ func slaveConfig(n conf.Source) (c ipvlan.Config) {
 // and with the mode of the newest slave.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
-	for _, n := range p.networks {
-		configs[n.List.Name] = slaveConfig(n)
+	for _, n := range p.ours {
+		configs[n.Name] = slaveConfig(n)
 	}
 	seen := map[registry.Key]bool{}
 	for _, l := range p.state.Leases.All() {

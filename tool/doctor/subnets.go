@@ -27,7 +27,7 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 		}
 		seen[key] = true
 		about := "pool " + conf.PoolName(pool.Pool)
-		if len(p.networks) > 1 {
+		if len(p.ours) > 1 {
 			about += " of " + pool.network
 		}
 		fit, zone, err := view.PodSubnets(ctx, p.pool.Cloud, pool.Policy)

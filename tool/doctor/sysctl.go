@@ -12,7 +12,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -28,7 +27,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	if p.state.Leases.Len() == 0 {
 		return nil, nil
 	}
-	networks, _ := conf.Networks(p.given) // checkConfig finds what is wrong with one
+	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
 	var all []parameter
 	for _, n := range networks {
 		all = append(all, slices.DeleteFunc(p.parameters(n.Pair), func(k parameter) bool { return slices.Contains(all, k) })...)

@@ -16,15 +16,13 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
 // checkTimers checks that collections run, and that pools are refilled.
 func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	why := map[string]string{"cni-gc.timer": "leases of pods that ended without a DEL stay, and addresses and ENIs are never released"}
-	pools, _ := conf.Pools(p.given) // checkConfig finds what is wrong with the conflists
-	if slices.ContainsFunc(pools, func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
+	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		why["cni-warm.path"] = "nobody refills the pools to warm.min: ADDs wait for EC2"
 	}
 	if p.root == "" && view.CollectedLately() {

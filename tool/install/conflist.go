@@ -74,27 +74,27 @@ func (i *Installation) putConflist() error {
 	if err := i.put(file{path: target, text: text, mode: 0o644}); err != nil {
 		return err
 	}
-	files, err := conf.Files(i.ConfDir)
-	if first := slices.DeleteFunc(files, func(f string) bool { return f >= target || conf.Delegates(f) }); err == nil && len(first) > 0 {
+	before := func(f conf.File) bool { return f.Path < target && !f.Multus }
+	files := conf.Load(i.ConfDir).Files
+	if first := slices.IndexFunc(files, before); first >= 0 {
 		slog.Warn("the runtime uses another configuration, because its name comes before ours: remove it, or give ours an earlier name",
-			"used", first[0], "ours", target)
+			"used", files[first].Path, "ours", target)
 	}
 	return nil
 }
 
 // conflists returns the conflists that have a plugin of ours.
 func (i *Installation) conflists() (ours []string, err error) {
-	files, err := conf.Files(i.ConfDir)
-	if errors.Is(err, fs.ErrNotExist) {
+	all := conf.Load(i.ConfDir)
+	if errors.Is(all.Unlisted, fs.ErrNotExist) {
 		return nil, nil
 	}
-	for _, f := range files {
-		lists, _ := conf.Lists(f) // what nobody can read is not ours
-		if slices.ContainsFunc(lists, installable) {
-			ours = append(ours, f)
+	for _, f := range all.Files { // what nobody can read is not ours
+		if slices.ContainsFunc(f.Lists, installable) {
+			ours = append(ours, f.Path)
 		}
 	}
-	return ours, err
+	return ours, all.Unlisted
 }
 
 // installable reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus is not.

@@ -78,10 +78,11 @@ func TestKeep(t *testing.T) {
 					t.Fatalf("step %d: a second run changes %v, %v", n, i.changes[before:], err)
 				}
 			}
-			lists, err := conf.Lists(target)
-			if err != nil {
-				t.Fatal(err)
+			file := conf.Load(target).Files[0]
+			if file.Failed != nil {
+				t.Fatal(file.Failed)
 			}
+			lists := file.Lists
 			if got := names(lists[0].Plugins); !slices.Equal(got, tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}

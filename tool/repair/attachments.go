@@ -150,14 +150,13 @@ func othersAt(s *registry.State, a netip.Addr, key registry.Key) bool {
 // fromLease is the attachment of a lease with some addresses. The VPC may have got CIDRs since its ADD, so the plugin that makes the
 // link to the VPC is not asked for its routes.
 func fromLease(n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State) (Attachment, error) {
+	if n.Mistake != nil {
+		return Attachment{}, n.Mistake
+	}
 	if n.IPAM == nil {
 		return Attachment{}, fmt.Errorf("%s has no %s, which knows the pods' routes", n.File, conf.TypeIPAM)
 	}
-	config, err := conf.Decode(n.File, n.IPAM)
-	if err != nil {
-		return Attachment{}, err
-	}
-	added, err := lease.Recall(s, l, addrs, config)
+	added, err := lease.Recall(s, l, addrs, n.IPAM)
 	if err != nil {
 		return Attachment{}, err
 	}

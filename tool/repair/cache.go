@@ -60,11 +60,11 @@ func (t told) result() *types100.Result {
 
 // network is the network as the ADD had it, or as it is now if the runtime does not keep that.
 func (t told) network(now conf.Network) conf.Network {
-	var list conf.List
-	if json.Unmarshal(t.Config, &list) != nil {
+	list, err := conf.Cached(now.File, t.Config)
+	if err != nil {
 		return now
 	}
-	was, err := conf.NetworkOf(list, now.File)
+	was, err := conf.NetworkOf(list)
 	if err != nil {
 		return now
 	}

@@ -19,14 +19,15 @@ import (
 
 // Node puts back what this node has lost, for each network of the configuration that has pods here, and
 // returns what that was. It waits for no other process.
-func Node(ctx context.Context, config string) ([]string, error) {
+func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	did := []string{}
 	host, err := nl.Node()
 	if err != nil {
 		return did, err
 	}
 	defer host.Close()
-	networks, failed := conf.Networks(config)
+	networks, failed := conflists.Networks()
+	failed = errors.Join(failed, conflists.Unread())
 	for _, n := range networks {
 		for _, part := range []func(context.Context, *nl.NS, conf.Network) ([]string, error){Pods, shared} {
 			repaired, err := part(ctx, host, n)

@@ -64,7 +64,7 @@ type Comparison struct {
 
 // Compare asks all four. It reads the registry first and last, because other processes work
 // meanwhile. Differences in what has changed in between are not findings.
-func Compare(ctx context.Context, p *ipam.Pool, config string) (*Comparison, error) {
+func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Comparison, error) {
 	before, err := p.Registry.View()
 	if err != nil {
 		return nil, err
@@ -87,8 +87,8 @@ func Compare(ctx context.Context, p *ipam.Pool, config string) (*Comparison, err
 	if k.state, err = p.Registry.View(); err != nil {
 		return nil, err
 	}
-	k.lacking = lackingOf(ctx, p.Cloud, k.Metadata, conf.Routed(config))
-	k.settle(before, conf.ReuseWaits(config))
+	k.lacking = lackingOf(ctx, p.Cloud, k.Metadata, conflists.Routed())
+	k.settle(before, conflists.ReuseWait)
 	return k, nil
 }
 
