@@ -30,6 +30,7 @@
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
+//	  indexed/      its large lists and tables: read entry by entry, and written as their original text
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
 //	internal/atomicfile/ a file is replaced, whole or not at all
 //	internal/stack/   a goroutine of a short process gets its stack at once
@@ -66,7 +67,7 @@
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
 //	unnumbered-ptp/legacy -> nl
 //	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl nl/ifname internal/codec internal/excerpt
-//	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> internal/atomicfile internal/codec
+//	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> registry/indexed internal/atomicfile internal/codec   registry/indexed -> internal/codec
 //	aws, tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> nl/ifname internal/codec internal/excerpt   tool/install -> tool/cli tool/conf nl registry
 //	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim
 //	acceptance -> acceptance/compare acceptance/ends aws sim/ec2sim ipam/lease tool/iam

@@ -39,7 +39,8 @@ var arrows = map[string]string{
 	"internal/excerpt":         "",
 	"internal/kernels":         "",
 	"internal/codec/codectest": "internal/codec",
-	"registry":                 "internal/atomicfile internal/codec",
+	"registry":                 "registry/indexed internal/atomicfile internal/codec",
+	"registry/indexed":         "internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/excerpt internal/release internal/stack", // and not nl, of which it needs no more
 	"plugin/nic":               "nl/ifname internal/codec internal/excerpt",
 	"plugin/ipvlan":            "plugin plugin/nic nl nl/ifname internal/codec",

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 // An ENI is what the warm path needs to know of a network interface, so that it need not
@@ -60,7 +60,7 @@ type ENI struct {
 }
 
 // keepingENI keeps ENIs as they were read.
-var keepingENI = codec.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
+var keepingENI = indexed.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
 
 // same compares all fields: a test changes each.
 func (e *ENI) same(o *ENI) bool {

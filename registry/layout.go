@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 // This is the layout on disk. The lines for a type must agree with its struct tags; a test
@@ -17,9 +18,9 @@ import (
 func (s *State) describe(c *codec.Codec, version *int) {
 	c.ObjectAndRest(func() {
 		codec.Field(c, "schema_version", version, codec.Number)
-		codec.Entered(c, "ips", &s.Free, cooling)
-		codec.Entered(c, "leases", &s.Leases, (*Lease).describe)
-		codec.KeptTable(c, "enis", &s.ENIs, &s.keptENIs, keepingENI, (*ENI).describe)
+		indexed.Entered(c, "ips", &s.Free, cooling)
+		indexed.Entered(c, "leases", &s.Leases, (*Lease).describe)
+		indexed.KeptTable(c, "enis", &s.ENIs, &s.keptENIs, keepingENI, (*ENI).describe)
 		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
 		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)
@@ -91,7 +92,7 @@ func (e *ENI) describe(c *codec.Codec) {
 		codec.Optional(c, "cidr", &e.CIDR, codec.Prefix)
 		codec.Optional(c, "cidr6", &e.CIDR6, codec.Prefix)
 		codec.Field(c, "vpc", &e.VPC, codec.Text)
-		codec.Addrs(c, "addrs", &e.Addrs)
+		indexed.Addrs(c, "addrs", &e.Addrs)
 		codec.OptionalList(c, "prefixes", &e.Prefixes, (*Prefix).describe)
 		codec.Optional(c, "pool", &e.Pool, codec.Text)
 		codec.Optional(c, "serving", &e.Serving, codec.Flag)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 // ErrLeased means that another attachment has the address.
@@ -24,8 +24,8 @@ var ErrLeased = errors.New("address is leased")
 // A State is the content of the registry. An address is in Free or in Leases,
 // never in both.
 type State struct {
-	Free      codec.Entries[time.Time] // since when; the zero time means that it was never used
-	Leases    codec.Entries[Lease]
+	Free      indexed.Entries[time.Time] // since when; the zero time means that it was never used
+	Leases    indexed.Entries[Lease]
 	ENIs      map[string]ENI           // by ID
 	VPCs      map[string]VPC           // by ID
 	Intents   map[string]Intent        // by client token
@@ -44,7 +44,7 @@ type State struct {
 	LogLines  []Line // of the last change: the log has them if it has the size of Log
 
 	// From the file that was read.
-	keptENIs codec.Kept[ENI]
+	keptENIs indexed.Kept[ENI]
 	unknown  map[string]string // top-level fields of a later release, unparsed
 	size     int
 	ours     bool      // we have written it

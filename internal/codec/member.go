@@ -25,7 +25,7 @@ func (c *Codec) begins(name string) bool {
 	if !c.Writes() {
 		return c.named(name)
 	}
-	c.comma()
+	c.Comma()
 	c.out = append(append(append(c.out, '"'), name...), '"', ':')
 	return true
 }
@@ -77,7 +77,7 @@ func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 		if c.Writes() {
 			c.out = append(c.out, '[')
 			for i := range *v {
-				c.comma()
+				c.Comma()
 				kind(&(*v)[i], c)
 			}
 			c.out = append(c.out, ']')
@@ -133,12 +133,20 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	if *m == nil {
 		*m = map[K]V{}
 	}
+	ReadEntries(c, keys, kind, func(k K, v *V, _, _ int) { (*m)[k] = *v })
+}
+
+// ReadEntries reads an object whose keys are data. It calls f with each key and its value, and with the offsets at which
+// the entry and the value begin. The value is another one after the call.
+func ReadEntries[K comparable, V any](c *Codec, keys Keys[K], kind func(*V, *Codec), f func(k K, v *V, from, value int)) {
 	v := new(V) // one for all values, because a kind's argument escapes to the heap
 	for first := true; c.more(first, '{', '}'); first = false {
+		from := c.at
 		k := key(c, keys)
+		value := c.at
 		*v = *new(V)
 		content(c, v, kind)
-		(*m)[k] = *v
+		f(k, v, from, value)
 	}
 }
 
@@ -162,7 +170,7 @@ func writeTable[K comparable, V any](c *Codec, m map[K]V, keys Keys[K], kind fun
 }
 
 func writeEntry[K comparable, V any](c *Codec, keys Keys[K], k *K, v *V, kind func(*V, *Codec)) {
-	c.comma()
+	c.Comma()
 	keys.kind(k, c)
 	c.out = append(c.out, ':')
 	kind(v, c)

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package codec
+package indexed
 
 import (
 	"maps"
 	"slices"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Kept are the values of a table when its text was read late, by their keys. A value that is still the same is written as
+// Kept are the values of a table when [codec.ReadTrusted] read its text, by their keys. A value that is still the same is written as
 // its original text, which takes a tenth of the time.
 type Kept[V any] struct {
 	values map[string]kept[V]
@@ -44,48 +46,44 @@ func (k *Kept[V]) find(key string, v *V, by Keeping[V]) (text string, same bool)
 	return old.text, ok && by.Same(old.value, v)
 }
 
-// KeptTable is a Table by name whose values are kept: ReadLate adds some, and Write looks for them.
-func KeptTable[V any](c *Codec, name string, m *map[string]V, k *Kept[V], by Keeping[V], kind func(*V, *Codec)) {
-	if !c.begins(name) {
-		return
-	}
-	value(c, m, func(m *map[string]V, c *Codec) {
+// KeptTable is a Table by name whose values are kept: ReadTrusted adds some, and Write looks for them.
+func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by Keeping[V], kind func(*V, *codec.Codec)) {
+	codec.Field(c, name, m, func(m *map[string]V, c *codec.Codec) {
 		switch {
 		case !c.Writes():
-			k.read(c, m, by, kind)
+			k.read(c, *m, by, kind)
 		case k.Same(*m, by):
-			c.copy(k.text)
+			c.Copy(k.text)
 		default:
 			c.Object(func() { k.write(c, *m, by, kind) })
 		}
 	})
 }
 
-func (k *Kept[V]) read(c *Codec, m *map[string]V, by Keeping[V], kind func(*V, *Codec)) {
-	if c.late {
-		k.values = map[string]kept[V]{}
-	}
-	begin := c.at
-	readTable(c, m, ByName, func(v *V, c *Codec) {
-		from, key := c.at, c.key
-		if kind(v, c); c.late {
-			k.values[key] = kept[V]{by.Clone(v), c.in[from:c.at]}
+// read adds the values to m, which is not nil.
+func (k *Kept[V]) read(c *codec.Codec, m map[string]V, by Keeping[V], kind func(*V, *codec.Codec)) {
+	in, begin := c.Input()
+	values := map[string]kept[V]{}
+	codec.ReadEntries(c, codec.ByName, kind, func(key string, v *V, _, from int) {
+		m[key] = *v
+		if _, to := c.Input(); c.Trusted() {
+			values[key] = kept[V]{by.Clone(v), in[from:to]}
 		}
 	})
-	if c.late {
-		k.text = c.in[begin:c.at]
+	if _, end := c.Input(); c.Trusted() {
+		k.values, k.text = values, in[begin:end]
 	}
 }
 
-func (k *Kept[V]) write(c *Codec, m map[string]V, by Keeping[V], kind func(*V, *Codec)) {
+func (k *Kept[V]) write(c *codec.Codec, m map[string]V, by Keeping[V], kind func(*V, *codec.Codec)) {
 	v := new(V)
 	for _, key := range slices.Sorted(maps.Keys(m)) {
-		c.comma()
-		Text(&key, c)
-		c.out = append(c.out, ':')
+		c.Comma()
+		codec.Text(&key, c)
+		c.Copy(":")
 		*v = m[key]
 		if text, same := k.find(key, v, by); same {
-			c.copy(text)
+			c.Copy(text)
 		} else {
 			kind(v, c)
 		}
