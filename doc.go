@@ -29,8 +29,7 @@
 //	nl/             links, addresses, routes, rules and nftables of two namespaces; the only package that knows netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
-//	registry/       the locked directory that all processes of a node share; the only package that knows flock
-//	  indexed/      its large lists and tables: read entry by entry, and written as their original text
+//	registry/       the locked directory that all processes of a node share; the only package that knows flock; registry/indexed/ its large tables
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
 //	internal/atomicfile/ a file is replaced, whole or not at all
 //	internal/stack/   a goroutine of a short process gets its stack at once
