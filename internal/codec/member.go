@@ -41,12 +41,12 @@ func value[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 
 // member reads the value of a member, and up to the next one.
 func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
-	content(c, v, kind)
+	Content(c, v, kind)
 	c.member(false)
 }
 
-// content reads a value, which may be null.
-func content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+// Content reads a value, which may be null.
+func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if !c.word("null") {
 		kind(v, c)
 	} else if c.exact {
@@ -133,20 +133,20 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	if *m == nil {
 		*m = map[K]V{}
 	}
-	ReadEntries(c, keys, kind, func(k K, v *V, _, _ int) { (*m)[k] = *v })
+	v := new(V) // one for all values, because a kind's argument escapes to the heap
+	ReadEntries(c, keys, func(k K, _ int) {
+		*v = *new(V)
+		Content(c, v, kind)
+		(*m)[k] = *v
+	})
 }
 
-// ReadEntries reads an object whose keys are data. It calls f with each key and its value, and with the offsets at which
-// the entry and the value begin. The value is another one after the call.
-func ReadEntries[K comparable, V any](c *Codec, keys Keys[K], kind func(*V, *Codec), f func(k K, v *V, from, value int)) {
-	v := new(V) // one for all values, because a kind's argument escapes to the heap
+// ReadEntries reads an object whose keys are data. It calls value to read each value, with the key and the offset at which
+// the entry begins.
+func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
 	for first := true; c.more(first, '{', '}'); first = false {
 		from := c.at
-		k := key(c, keys)
-		value := c.at
-		*v = *new(V)
-		content(c, v, kind)
-		f(k, v, from, value)
+		value(key(c, keys), from)
 	}
 }
 

@@ -40,7 +40,7 @@ func (c *Codec) Trusted() bool { return c.trusted }
 // Parse reads a value of the kind from its text, which may be null.
 func Parse[T any](text string, v *T, kind func(*T, *Codec)) error {
 	c := Codec{in: text}
-	content(&c, v, kind)
+	Content(&c, v, kind)
 	return c.err
 }
 

@@ -91,9 +91,12 @@ func (e *Entries[V]) read(c *codec.Codec, x index, kind func(*V, *codec.Codec)) 
 		e.readIndexed(c, x)
 		return
 	}
-	codec.ReadEntries(c, codec.ByAddr, kind, func(k netip.Addr, v *V, from, value int) {
+	codec.ReadEntries(c, codec.ByAddr, func(k netip.Addr, from int) {
+		v := new(V)
+		_, value := c.Input()
+		codec.Content(c, v, kind)
 		_, to := c.Input()
-		e.put(k, entry{from: int32(from), value: int32(value), to: int32(to), known: e.know(k, new(*v))})
+		e.put(k, entry{from: int32(from), value: int32(value), to: int32(to), known: e.know(k, v)})
 	})
 }
 
@@ -329,7 +332,7 @@ func (e *entries) put(k netip.Addr, one entry) {
 	i, found := e.find(k)
 	if !found {
 		e.moves++
-		e.all = append(e.all, one) // slices.Insert would add 5 kB to each program
+		e.all = append(e.all, one) // slices.Insert would add 8 kB to a program
 		copy(e.all[i+1:], e.all[i:])
 	}
 	e.all[i] = one

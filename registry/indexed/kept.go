@@ -63,8 +63,11 @@ func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], 
 // read adds the values to m, which is not nil.
 func (k *Kept[V]) read(c *codec.Codec, m map[string]V, by Keeping[V], kind func(*V, *codec.Codec)) {
 	in, begin := c.Input()
-	values := map[string]kept[V]{}
-	codec.ReadEntries(c, codec.ByName, kind, func(key string, v *V, _, from int) {
+	values, v := map[string]kept[V]{}, new(V)
+	codec.ReadEntries(c, codec.ByName, func(key string, _ int) {
+		_, from := c.Input()
+		*v = *new(V)
+		codec.Content(c, v, kind)
 		m[key] = *v
 		if _, to := c.Input(); c.Trusted() {
 			values[key] = kept[V]{by.Clone(v), in[from:to]}
