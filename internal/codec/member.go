@@ -111,7 +111,7 @@ type Keys[K comparable] struct {
 
 // The keys of maps.
 var (
-	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, Addr, parseAddr}
+	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, Addr, netip.ParseAddr}
 	ByName = Keys[string]{cmp.Compare[string], Text, func(s string) (string, error) { return s, nil }}
 )
 
