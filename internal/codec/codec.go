@@ -23,7 +23,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 )
 
 // A Codec is what a description reads from or writes to. After the first error it reads
@@ -40,17 +39,9 @@ type Codec struct {
 	own     int      // where the names of this object begin
 	names   []string // of described members, see describes; not nil: the description is asked for them
 
-	times [2]written // the last ones that were read or written, the newest first
-
 	out   []byte // nil: this codec reads
 	parts bool   // long texts that were read are not copied to out, but cut in
 	cuts  []cut
-}
-
-// A written is a time and its text. An ENI has two, and those of the next one are mostly the same.
-type written struct {
-	value time.Time
-	text  string
 }
 
 // Write appends a value to out, which is not nil.
