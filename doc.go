@@ -33,7 +33,7 @@
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
 //	internal/atomicfile/ a file is replaced, whole or not at all
 //	internal/stack/   a goroutine of a short process gets its stack at once
-//	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
+//	internal/codec/ JSON without the reflection of encoding/json; gen writes what it takes from the struct tags, codectest compares the two
 //
 // The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
 //

@@ -39,6 +39,7 @@ var arrows = map[string]string{
 	"internal/excerpt":         "",
 	"internal/kernels":         "",
 	"internal/codec/codectest": "internal/codec",
+	"internal/codec/gen":       "",
 	"registry":                 "registry/indexed internal/atomicfile internal/codec",
 	"registry/indexed":         "internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/excerpt internal/release internal/stack", // and not nl, of which it needs no more

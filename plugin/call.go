@@ -33,11 +33,13 @@ type call struct {
 }
 
 // A network is the part of a configuration that all plugins have.
+//
+//codec:describe exported
 type network struct {
+	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // each GC of a runtime has it, even if it is null
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // each GC of a runtime has it, even if it is null
 }
 
 // The commands that need a variable.

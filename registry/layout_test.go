@@ -95,7 +95,7 @@ var likeState = cmp.Options{
 	cmp.Transformer("All", func(e indexed.Entries[Lease]) map[netip.Addr]Lease { return maps.Collect(e.All()) }),
 }
 
-// The file has what the struct tags say, to the byte except for the order. So a field that
+// The file has what the struct tags say, to the byte except for the order. So a field of State that
 // layout.go lacks fails here.
 func TestLayoutWritten(t *testing.T) {
 	for range 500 {
