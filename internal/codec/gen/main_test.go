@@ -34,9 +34,9 @@ func TestCurrent(t *testing.T) {
 		}
 		got, err := os.ReadFile(file)
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is stale (%v). Run go generate in %s. It lacks:\n\t%s", file, err, dir, strings.Join(missing(got, want), "\n\t"))
+			t.Errorf("%s is stale: run go generate in %s. It lacks:\n\t%s", file, dir, strings.Join(missing(got, want), "\n\t"))
 		}
-		return nil
+		return err
 	})
 	if err != nil || count < 3 {
 		t.Errorf("%d packages, %v", count, err)
