@@ -29,11 +29,11 @@
 //	nl/             links, addresses, routes, rules and nftables of two namespaces; of the programs, only nl knows netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
-//	registry/       the locked directory that all processes of a node share; the only package that knows flock
+//	registry/       the locked directory that all processes of a node share; the only package that knows flock; registry/indexed/ its large tables
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
 //	internal/atomicfile/ a file is replaced, whole or not at all
 //	internal/stack/   a goroutine of a short process gets its stack at once
-//	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
+//	internal/codec/ JSON without the reflection of encoding/json; gen writes what it takes from the struct tags, codectest compares the two
 //
 // The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
 //
@@ -66,7 +66,7 @@
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin plugin/values nl internal/codec   unnumbered-ptp/legacy -> nl
 //	plugin/chain -> plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec
 //	plugin/egress -> plugin plugin/values nl nl/ifname internal/codec internal/excerpt   plugin/values -> nl/ifname
-//	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> internal/atomicfile internal/codec
+//	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> registry/indexed internal/atomicfile internal/codec   registry/indexed -> internal/codec
 //	aws -> aws/api internal/release   tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> plugin/values nl/ifname internal/codec internal/excerpt
 //	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim
 //	acceptance -> acceptance/compare acceptance/ends aws aws/api sim/ec2sim ipam/lease tool/iam

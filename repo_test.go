@@ -41,7 +41,9 @@ var arrows = map[string]string{
 	"internal/kernels":         "internal/table",
 	"internal/table":           "",
 	"internal/codec/codectest": "internal/codec",
-	"registry":                 "internal/atomicfile internal/codec",
+	"internal/codec/gen":       "",
+	"registry":                 "registry/indexed internal/atomicfile internal/codec",
+	"registry/indexed":         "internal/codec",
 	"plugin":                   "nl/ifname internal/codec internal/excerpt internal/release internal/stack", // and not nl, of which it needs no more
 	"plugin/values":            "nl/ifname",
 	"plugin/nic":               "plugin/values nl/ifname internal/codec internal/excerpt",

@@ -3,6 +3,8 @@
 
 #include "textflag.h"
 
+// setns.go says why this is assembly.
+
 // func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)
 TEXT ·callIn(SB), NOSPLIT, $0-80
 	MOVD	ns+0(FP), R0

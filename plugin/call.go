@@ -14,7 +14,6 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
@@ -34,11 +33,13 @@ type call struct {
 }
 
 // A network is the part of a configuration that all plugins have.
+//
+//codec:describe exported
 type network struct {
+	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // each GC of a runtime has it, even if it is null
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
 	PrevResult json.RawMessage `json:"prevResult"`
-	Valid      json.RawMessage `json:"cni.dev/valid-attachments"` // each GC of a runtime has it, even if it is null
 }
 
 // The commands that need a variable.
@@ -106,11 +107,8 @@ func (c *call) readNetwork() *types.Error {
 	return nil
 }
 
-// compact takes the white space out of the configuration. A runtime that is written in Go sends none.
+// compact takes the white space out of the configuration.
 func (c *call) compact() error {
-	if codec.Dense(string(c.stdin)) {
-		return nil
-	}
 	var dense bytes.Buffer
 	err := json.Compact(&dense, c.stdin)
 	c.stdin = dense.Bytes()

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// This file describes the JSON of calls and answers. Tests compare each description with the
+// This file describes the JSON of answers, whose types are the CNI library's. Tests compare each description with the
 // struct tags of its type. The order is alphabetical, as runtimes and the CNI library write it.
 
 // A describer is a type that a codec reads. It describes the same JSON as its struct tags.
@@ -29,15 +29,6 @@ func unmarshal[T any](text []byte, v *T) error {
 	}
 	*v = *new(T)
 	return json.Unmarshal(text, v)
-}
-
-func (n *network) Describe(c *codec.Codec) {
-	c.Object(func() {
-		codec.Field(c, "cni.dev/valid-attachments", &n.Valid, codec.Raw)
-		codec.Field(c, "cniVersion", &n.CNIVersion, codec.Text)
-		codec.Field(c, "name", &n.Name, codec.Text)
-		codec.Field(c, "prevResult", &n.PrevResult, codec.Raw)
-	})
 }
 
 // current are the versions whose results have the type of types100.

@@ -16,6 +16,8 @@
 // error 11, "try again later".
 package plugin
 
+//go:generate go run ../internal/codec/gen
+
 import (
 	"context"
 	"fmt"

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 const day = 24 * time.Hour
@@ -58,7 +58,7 @@ func setTimes(t *testing.T, v reflect.Value, when time.Time) {
 	case *netip.Prefix:
 		*p = netip.MustParsePrefix("10.0.0.0/28")
 		return
-	case *codec.Entries[time.Time], *codec.Entries[Lease]:
+	case *indexed.Entries[time.Time], *indexed.Entries[Lease]:
 		return
 	}
 	switch v.Kind() {

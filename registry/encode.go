@@ -40,7 +40,7 @@ func newState() *State {
 // parse reads a file of this release, of an earlier one, or of the original.
 func parse(b []byte, written time.Time) (*State, error) {
 	if sealed(b, written) {
-		if s, version, err := decode(b, codec.ReadLate); err == nil && version == schemaVersion {
+		if s, version, err := decode(b, codec.ReadTrusted); err == nil && version == schemaVersion {
 			s.ours = true
 			s.upgrade()
 			return s, nil

@@ -9,11 +9,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 // An ENI is what the warm path needs to know of a network interface, so that it need not
 // ask EC2 or metadata.
+//
+//codec:describe
 type ENI struct {
 	MAC         string       `json:"mac"`
 	Link        string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
@@ -24,7 +26,7 @@ type ENI struct {
 	CIDR        netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
 	CIDR6       netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
 	VPC         string       `json:"vpc"`
-	Addrs       []netip.Addr `json:"addrs"` // of both families; the primary first, if it has IPv4
+	Addrs       []netip.Addr `json:"addrs" codec:"member indexed.Addrs"` // of both families; the primary first, if it has IPv4
 	Prefixes    []Prefix     `json:"prefixes,omitempty"`
 	Pool        string       `json:"pool,omitempty"`        // the pool that it serves; empty: the default pool
 	Serving     bool         `json:"serving,omitempty"`     // how many addresses to keep is known: an ADD has used its pool, or its tags say so
@@ -60,7 +62,7 @@ type ENI struct {
 }
 
 // keepingENI keeps ENIs as they were read.
-var keepingENI = codec.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
+var keepingENI = indexed.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
 
 // same compares all fields: a test changes each.
 func (e *ENI) same(o *ENI) bool {
@@ -111,6 +113,8 @@ func (e ENI) NoLink(now time.Time) bool {
 // A Prefix is a block of addresses that is delegated to an ENI: a /28, or a /80 of IPv6.
 // Its addresses are leased one by one. An address that was never leased has no entry in
 // Free.
+//
+//codec:describe
 type Prefix struct {
 	CIDR  netip.Prefix `json:"cidr"`
 	Since time.Time    `json:"since"` // when it was delegated; the zero time if unknown

@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec/codectest"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 // file is the layout on disk for encoding/json. A codec must read and write the same.
@@ -90,11 +91,11 @@ func randomState() *State {
 
 var likeState = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.IgnoreUnexported(State{}), cmpopts.EquateEmpty(),
-	cmp.Transformer("All", func(e codec.Entries[time.Time]) map[netip.Addr]time.Time { return maps.Collect(e.All()) }),
-	cmp.Transformer("All", func(e codec.Entries[Lease]) map[netip.Addr]Lease { return maps.Collect(e.All()) }),
+	cmp.Transformer("All", func(e indexed.Entries[time.Time]) map[netip.Addr]time.Time { return maps.Collect(e.All()) }),
+	cmp.Transformer("All", func(e indexed.Entries[Lease]) map[netip.Addr]Lease { return maps.Collect(e.All()) }),
 }
 
-// The file has what the struct tags say, to the byte except for the order. So a field that
+// The file has what the struct tags say, to the byte except for the order. So a field of State that
 // layout.go lacks fails here.
 func TestLayoutWritten(t *testing.T) {
 	for range 500 {

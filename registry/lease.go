@@ -14,6 +14,8 @@ import (
 )
 
 // A Lease gives an address to an attachment.
+//
+//codec:describe
 type Lease struct {
 	Key
 	PodNamespace string    `json:"podNamespace,omitempty"`
@@ -30,6 +32,8 @@ type Lease struct {
 
 // A Pod names a Kubernetes pod. A pod that is created again, as by a StatefulSet, has the same
 // name.
+//
+//codec:describe
 type Pod struct {
 	Network   string `json:"network"`
 	Namespace string `json:"podNamespace"`
@@ -50,7 +54,7 @@ func (l Lease) PodOf() string {
 // begin returns how the text of a lease of the attachment begins: a process need not parse
 // the leases of all others.
 func (k Key) begin() string {
-	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.describe(c) }) }) // it writes only texts, which cannot fail
+	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) }) // it writes only texts, which cannot fail
 	return strings.TrimSuffix(string(b), "}")
 }
 

@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
 // The lease log answers who had an address at a time in the past: a line for each lease that
@@ -34,6 +32,8 @@ import (
 // A log cannot make an ADD or a DEL fail. If it cannot be written, the lines wait in the registry.
 
 // A LeaseLog says where the log is, and how large it may become.
+//
+//codec:describe exported
 type LeaseLog struct {
 	File     string `json:"file"`               // empty: there is no log
 	MaxSize  int    `json:"maxSize,omitempty"`  // of a file, in MiB
@@ -41,6 +41,8 @@ type LeaseLog struct {
 }
 
 // A Logging is the log of a node.
+//
+//codec:describe
 type Logging struct {
 	LeaseLog
 	Network string `json:"network"`          // whose configuration has the log; only that one switches it off
@@ -63,6 +65,8 @@ const (
 )
 
 // A Line is one of the log: an object of JSON.
+//
+//codec:describe
 type Line struct {
 	Time      time.Time  `json:"time"` // by the wall clock
 	Event     string     `json:"event"`
@@ -84,52 +88,6 @@ type Line struct {
 	Boot      string     `json:"boot,omitempty"`   // the ID of this boot
 	Leases    int        `json:"leases,omitempty"` // how many lines with held belong to a snapshot
 	After     string     `json:"after,omitempty"`  // of a snapshot: the end of the series before
-}
-
-func (l *Line) describe(c *codec.Codec) {
-	c.Object(func() {
-		codec.Field(c, "time", &l.Time, codec.Time)
-		codec.Field(c, "event", &l.Event, codec.Text)
-		codec.Optional(c, "series", &l.Series, codec.Text)
-		codec.Optional(c, "number", &l.Number, codec.Number)
-		codec.Optional(c, "address", &l.Address, codec.Addr)
-		codec.Optional(c, "network", &l.Network, codec.Text)
-		codec.Optional(c, "namespace", &l.Namespace, codec.Text)
-		codec.Optional(c, "pod", &l.Pod, codec.Text)
-		codec.Optional(c, "container", &l.Container, codec.Text)
-		codec.Optional(c, "interface", &l.Interface, codec.Text)
-		codec.Optional(c, "nic", &l.NIC, codec.Number)
-		codec.Optional(c, "netns", &l.NetNS, codec.Text)
-		codec.Optional(c, "eni", &l.ENI, codec.Text)
-		codec.Optional(c, "instance", &l.Instance, codec.Text)
-		codec.Optional(c, "since", &l.Since, codec.Time)
-		codec.Optional(c, "missing", &l.Missing, codec.Time)
-		codec.Optional(c, "booted", &l.Booted, codec.Time)
-		codec.Optional(c, "boot", &l.Boot, codec.Text)
-		codec.Optional(c, "leases", &l.Leases, codec.Number)
-		codec.Optional(c, "after", &l.After, codec.Text)
-	})
-}
-
-func (l *Logging) describe(c *codec.Codec) {
-	c.Object(func() {
-		l.members(c)
-		codec.Field(c, "network", &l.Network, codec.Text)
-		codec.Field(c, "size", &l.Size, codec.Number)
-		codec.Optional(c, "series", &l.Series, codec.Text)
-		codec.Optional(c, "number", &l.Number, codec.Number)
-		codec.Optional(c, "after", &l.After, codec.Text)
-	})
-}
-
-// Describe repeats the struct tags. It is exported because a LeaseLog is part of configurations,
-// too.
-func (l *LeaseLog) Describe(c *codec.Codec) { c.Object(func() { l.members(c) }) }
-
-func (l *LeaseLog) members(c *codec.Codec) {
-	codec.Field(c, "file", &l.File, codec.Text)
-	codec.Optional(c, "maxSize", &l.MaxSize, codec.Number)
-	codec.Optional(c, "maxFiles", &l.MaxFiles, codec.Number)
 }
 
 // UseLog makes the log the one that a network's configuration wants. Processes that have no

@@ -17,6 +17,8 @@
 // trusted.
 package registry
 
+//go:generate go run ../internal/codec/gen
+
 import (
 	"context"
 	"errors"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 // ErrLeased means that another attachment has the address.
@@ -24,8 +24,8 @@ var ErrLeased = errors.New("address is leased")
 // A State is the content of the registry. An address is in Free or in Leases,
 // never in both.
 type State struct {
-	Free      codec.Entries[time.Time] // since when; the zero time means that it was never used
-	Leases    codec.Entries[Lease]
+	Free      indexed.Entries[time.Time] // since when; the zero time means that it was never used
+	Leases    indexed.Entries[Lease]
 	ENIs      map[string]ENI           // by ID
 	VPCs      map[string]VPC           // by ID
 	Intents   map[string]Intent        // by client token
@@ -44,7 +44,7 @@ type State struct {
 	LogLines  []Line // of the last change: the log has them if it has the size of Log
 
 	// From the file that was read.
-	keptENIs codec.Kept[ENI]
+	keptENIs indexed.Kept[ENI]
 	unknown  map[string]string // top-level fields of a later release, unparsed
 	size     int
 	ours     bool      // we have written it
@@ -62,14 +62,18 @@ type State struct {
 type Attachment = types.GCAttachment
 
 // A Key identifies an attachment among all networks of a node.
+//
+//codec:members
 type Key struct {
-	Network string `json:"network"`
-	Attachment
+	Network    string `json:"network"`
+	Attachment `codec:"attachment"`
 }
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
 // An OnRequest has tags. An ENI of others with all of them serves only pods that ask for it, whatever their network.
+//
+//codec:describe
 type OnRequest struct {
 	Network string            `json:"network,omitempty"` // whose pods may ask; empty: networks of the node's conflists
 	Tags    map[string]string `json:"tags,omitempty"`
@@ -81,6 +85,8 @@ func (r OnRequest) Equal(o OnRequest) bool {
 }
 
 // A VPC is what the routes of a pod are computed from.
+//
+//codec:describe
 type VPC struct {
 	CIDRs     []netip.Prefix `json:"cidrs"`            // of IPv4, the VPC's primary CIDR first
 	CIDRs6    []netip.Prefix `json:"cidrs6,omitempty"` // of IPv6
@@ -89,6 +95,8 @@ type VPC struct {
 }
 
 // A Warm is the smallest and largest number of free addresses of a pool.
+//
+//codec:describe exported
 type Warm struct {
 	Min int `json:"min"`
 	Max int `json:"max"` // 0: as many as Min
@@ -99,6 +107,8 @@ type Warm struct {
 func (w Warm) Left() int { return max(w.Min, w.Max) }
 
 // An Instance is what growth needs to know of the instance.
+//
+//codec:describe
 type Instance struct {
 	ID         string `json:"id,omitempty"`
 	Type       string `json:"type,omitempty"`
@@ -121,6 +131,8 @@ type Instance struct {
 
 // An Intent is an EC2 call that may have been made. It is written before the call, and
 // removed when its outcome is recorded.
+//
+//codec:describe
 type Intent struct {
 	Action string    `json:"action"`
 	ENI    string    `json:"eni,omitempty"`
@@ -136,6 +148,8 @@ type Intent struct {
 
 // Wanted is the ENI that a creation asks for. EC2 creates one ENI for one client token and
 // the same parameters, however often it gets them.
+//
+//codec:members
 type Wanted struct {
 	Subnet         string            `json:"subnet,omitempty"` // empty: do not repeat the call
 	SecurityGroups []string          `json:"securityGroups,omitempty"`
@@ -148,6 +162,8 @@ type Wanted struct {
 }
 
 // A Tracking holds timeouts of connection tracking, in seconds: see Tracking of package aws.
+//
+//codec:describe exported
 type Tracking struct {
 	TCPEstablished int `json:"tcpEstablishedTimeout"`
 	UDPStream      int `json:"udpStreamTimeout"`
@@ -162,6 +178,8 @@ func (t Tracking) Over(base Tracking) Tracking {
 // A Rebuilt is what is left to do after the registry was rebuilt from what metadata and EC2
 // reported. Both may lag, so it is compared with EC2 twice: at once, and when EC2 has
 // settled. See package ipam, unconfirmed.go.
+//
+//codec:describe
 type Rebuilt struct {
 	Since       time.Time `json:"since"`                 // when it was rebuilt; zero: nothing is left to do
 	Compared    bool      `json:"compared,omitempty"`    // the first comparison is done
@@ -174,6 +192,8 @@ func (s *State) Unconfirmed() (since time.Time, ok bool) {
 }
 
 // A Waiter is an ADD that waits for an address, or that has given up.
+//
+//codec:describe
 type Waiter struct {
 	Pool  string    `json:"pool,omitempty"` // in which pool
 	Since time.Time `json:"since"`
@@ -182,6 +202,8 @@ type Waiter struct {
 
 // A Failure says why a process has not got from EC2 the addresses that ADDs of a pool wait
 // for.
+//
+//codec:describe
 type Failure struct {
 	Text  string    `json:"text"`
 	Hint  string    `json:"hint,omitempty"` // what an operator can do
@@ -193,6 +215,8 @@ type Failure struct {
 // A Refusal is EC2's answer to an action on one thing: an ENI, or the subnet of a new ENI. If the
 // role may not do the action at all, it is about no thing. Until its time, growth passes over that
 // thing, and tries what else there is.
+//
+//codec:describe
 type Refusal struct {
 	Code    string    `json:"code"`
 	Message string    `json:"message,omitempty"` // EC2's

@@ -11,6 +11,8 @@ import (
 
 // A bandwidth is CNI's capability of that name (CNI conventions, "Dynamic Plugin specific
 // fields"): bits per second, and bits at once. 0 is no limit.
+//
+//codec:describe
 type bandwidth struct {
 	IngressRate  uint64 `json:"ingressRate"` // to the pod
 	IngressBurst uint64 `json:"ingressBurst"`

@@ -10,12 +10,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // A Config is the plugin's part of a network configuration. The original plugin has the keys
 // down to nodePortMark, with the same defaults.
+//
+//codec:describe exported
 type Config struct {
 	HostInterface      string  `json:"hostInterface"`      // link of the boot ENI
 	ContainerInterface string  `json:"containerInterface"` // pod's end of the veth pair
@@ -42,36 +43,6 @@ type Config struct {
 	start     uint32
 	mark      uint32
 	hostCIDRs []netip.Prefix
-}
-
-// Describe describes the JSON, as the struct tags do.
-func (c *Config) Describe(j *codec.Codec) {
-	j.Object(func() {
-		codec.Field(j, "hostInterface", &c.HostInterface, codec.Text)
-		codec.Field(j, "containerInterface", &c.ContainerInterface, codec.Text)
-		codec.Field(j, "ipMasq", &c.IPMasq, codec.Flag)
-		codec.Field(j, "mtu", &c.MTU, codec.Number)
-		codec.Nullable(j, "routeTableStart", &c.RouteTableStart, codec.Natural[uint32])
-		codec.Nullable(j, "nodePorts", &c.NodePorts, codec.Text)
-		codec.Nullable(j, "nodePortMark", &c.NodePortMark, codec.Natural[uint32])
-		codec.Field(j, "keepCaller", &c.KeepCaller, codec.Flag)
-		codec.Field(j, "serviceLoop", &c.ServiceLoop, codec.Text)
-		codec.Field(j, "defaultRoute", &c.DefaultRoute, codec.Text)
-		codec.List(j, "hostCidrs", &c.HostCIDRs, codec.Text)
-		codec.Nullable(j, "blockInstanceMetadata", &c.BlockInstanceMetadata, codec.Flag)
-		codec.Within(j, "runtimeConfig", func() {
-			codec.Field(j, "bandwidth", &c.RuntimeConfig.Bandwidth, (*bandwidth).describe)
-		})
-	})
-}
-
-func (b *bandwidth) describe(j *codec.Codec) {
-	j.Object(func() {
-		codec.Field(j, "ingressRate", &b.IngressRate, codec.Natural)
-		codec.Field(j, "ingressBurst", &b.IngressBurst, codec.Natural)
-		codec.Field(j, "egressRate", &b.EgressRate, codec.Natural)
-		codec.Field(j, "egressBurst", &b.EgressBurst, codec.Natural)
-	})
 }
 
 // DefaultNodePortMark is the value of nodePortMark if it is left out, as in the original.

@@ -19,6 +19,8 @@
 // further knowledge. What has neither our names nor our protocol number is never deleted.
 package ptp
 
+//go:generate go run ../internal/codec/gen
+
 import (
 	"context"
 	"fmt"

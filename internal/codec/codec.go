@@ -12,8 +12,9 @@
 //	}
 //
 // It is for processes that live for milliseconds. encoding/json reads each byte twice and
-// first has to learn our types by reflection, which takes twenty times the instructions. A
-// description repeats the struct tags; package codectest compares the two.
+// first has to learn our types by reflection, which takes twenty times the instructions.
+// Program gen writes the descriptions from the struct tags; package codectest compares the
+// two. The description of a type without tags of ours is written by hand.
 package codec
 
 import (
@@ -23,8 +24,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
-	"unsafe"
 )
 
 // A Codec is what a description reads from or writes to. After the first error it reads
@@ -35,30 +34,15 @@ type Codec struct {
 	end bool // the object has no more members
 	err error
 
-	late  bool // values of Entries are parsed when they are used
-	exact bool
-	key   string   // the last one that was read
-	seen  []string // names of the members read so far, of this object and of those around it
-	own   int      // where the names of this object begin
-	names []string // of described members, see describes; not nil: the description is asked for them
-
-	times [2]written // the last ones that were read or written, the newest first
+	trusted bool
+	exact   bool
+	seen    []string // names of the members read so far, of this object and of those around it
+	own     int      // where the names of this object begin
+	names   []string // of described members, see describes; not nil: the description is asked for them
 
 	out   []byte // nil: this codec reads
 	parts bool   // long texts that were read are not copied to out, but cut in
 	cuts  []cut
-}
-
-// A written is a time and its text. An ENI has two, and those of the next one are mostly the same.
-type written struct {
-	value time.Time
-	text  string
-}
-
-// A cut is a text that comes at an offset of the output.
-type cut struct {
-	at   int
-	text string
 }
 
 // Write appends a value to out, which is not nil.
@@ -68,30 +52,9 @@ func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	return c.out, c.err
 }
 
-// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts, which are not to be changed:
-// some are of the text that was read. So a large text is neither copied nor in memory twice.
-func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
-	c := Codec{out: out, parts: true}
-	value(&c)
-	from := 0
-	for _, x := range c.cuts {
-		parts = append(parts, c.out[from:x.at:x.at], unsafe.Slice(unsafe.StringData(x.text), len(x.text)))
-		from = x.at
-	}
-	return append(parts, c.out[from:]), c.err
-}
-
 // Read reads a value. It accepts white space only in strings; null is the zero value.
 func Read(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in)}
-	return c.read(value)
-}
-
-// ReadLate is Read for a text that Write has written, byte for byte; the caller must be
-// sure of that, and must not change the text any more. By their index, the values of [Entries] are parsed
-// when they are used. A value that cannot be parsed is the zero value.
-func ReadLate(in []byte, value func(*Codec)) error {
-	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), late: true} // a copy of a large text costs a page fault for each page
 	return c.read(value)
 }
 
@@ -185,7 +148,7 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 
 func (c *Codec) writeRest(rest map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(rest)) {
-		c.comma()
+		c.Comma()
 		Text(&key, c)
 		c.out = append(append(c.out, ':'), rest[key]...)
 	}
@@ -241,7 +204,6 @@ func (c *Codec) name() (key string) {
 	if Text(&key, c); !c.next(':') {
 		c.Fail(fmt.Errorf("want a colon after %q", key))
 	}
-	c.key = key
 	return key
 }
 
@@ -287,23 +249,4 @@ func (c *Codec) more(first bool, opening, closing byte) bool {
 		return false
 	}
 	return true
-}
-
-// comma writes the comma before a member or element, unless it is the first.
-func (c *Codec) comma() {
-	n := len(c.out)
-	follows := len(c.cuts) > 0 && c.cuts[len(c.cuts)-1].at == n
-	if last := c.out[n-1]; follows || last != '{' && last != '[' {
-		c.out = append(c.out, ',')
-	}
-}
-
-// copy writes a text that was read.
-func (c *Codec) copy(text string) {
-	const long = 16 << 10 // a further write takes as long as a copy of so much
-	if c.parts && len(text) >= long {
-		c.cuts = append(c.cuts, cut{len(c.out), text})
-		return
-	}
-	c.out = append(c.out, text...)
 }

@@ -25,7 +25,7 @@ func (c *Codec) begins(name string) bool {
 	if !c.Writes() {
 		return c.named(name)
 	}
-	c.comma()
+	c.Comma()
 	c.out = append(append(append(c.out, '"'), name...), '"', ':')
 	return true
 }
@@ -41,12 +41,12 @@ func value[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 
 // member reads the value of a member, and up to the next one.
 func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
-	content(c, v, kind)
+	Content(c, v, kind)
 	c.member(false)
 }
 
-// content reads a value, which may be null.
-func content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+// Content reads a value, which may be null.
+func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if !c.word("null") {
 		kind(v, c)
 	} else if c.exact {
@@ -77,7 +77,7 @@ func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 		if c.Writes() {
 			c.out = append(c.out, '[')
 			for i := range *v {
-				c.comma()
+				c.Comma()
 				kind(&(*v)[i], c)
 			}
 			c.out = append(c.out, ']')
@@ -111,7 +111,7 @@ type Keys[K comparable] struct {
 
 // The keys of maps.
 var (
-	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, Addr, parseAddr}
+	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, Addr, netip.ParseAddr}
 	ByName = Keys[string]{cmp.Compare[string], Text, func(s string) (string, error) { return s, nil }}
 )
 
@@ -134,11 +134,19 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 		*m = map[K]V{}
 	}
 	v := new(V) // one for all values, because a kind's argument escapes to the heap
-	for first := true; c.more(first, '{', '}'); first = false {
-		k := key(c, keys)
+	ReadEntries(c, keys, func(k K, _ int) {
 		*v = *new(V)
-		content(c, v, kind)
+		Content(c, v, kind)
 		(*m)[k] = *v
+	})
+}
+
+// ReadEntries reads an object whose keys are data. It calls value to read each value, with the key and the offset at which
+// the entry begins.
+func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
+	for first := true; c.more(first, '{', '}'); first = false {
+		from := c.at
+		value(key(c, keys), from)
 	}
 }
 
@@ -162,7 +170,7 @@ func writeTable[K comparable, V any](c *Codec, m map[K]V, keys Keys[K], kind fun
 }
 
 func writeEntry[K comparable, V any](c *Codec, keys Keys[K], k *K, v *V, kind func(*V, *Codec)) {
-	c.comma()
+	c.Comma()
 	keys.kind(k, c)
 	c.out = append(c.out, ':')
 	kind(v, c)

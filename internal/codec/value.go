@@ -113,42 +113,34 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is a time. It is written in UTC, because another zone would be a file to read. Many times in a text are the
-// same as one of the two before, so these are kept.
+// Time is a time. It is written in UTC, because another zone would be a file to read.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
-		*v = Scan(c, c.parseTime)
+		*v = Scan(c, parseTime)
 		return
 	}
-	for i := range c.times {
-		if last := &c.times[i]; *v == last.value && last.text != "" {
-			c.out = append(append(append(c.out, '"'), last.text...), '"')
-			return
-		}
-	}
-	from := len(c.out) + len(`"`)
 	b, err := v.UTC().AppendText(append(c.out, '"'))
 	if c.out = append(b, '"'); err != nil {
 		c.Fail(err)
+	}
+}
+
+func parseTime(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) }
+
+// Addr is an IP address.
+func Addr(v *netip.Addr, c *Codec) {
+	if !c.Writes() {
+		*v = Scan(c, netip.ParseAddr)
 		return
 	}
-	c.remember(written{*v, string(b[from:])})
-}
-
-func (c *Codec) parseTime(s string) (time.Time, error) {
-	for i := range c.times {
-		if last := &c.times[i]; s == last.text {
-			return last.value, nil
-		}
+	if v.Zone() != "" { // a zone may be any text
+		s := v.String()
+		Text(&s, c)
+		return
 	}
-	t, err := time.Parse(time.RFC3339, s)
-	if err == nil {
-		c.remember(written{t, s})
-	}
-	return t, err
+	b, _ := v.AppendText(append(c.out, '"')) // it has no error
+	c.out = append(b, '"')
 }
-
-func (c *Codec) remember(w written) { c.times = [...]written{w, c.times[0]} }
 
 // Prefix is a CIDR block, or an address with a prefix length.
 func Prefix(v *netip.Prefix, c *Codec) {

@@ -10,13 +10,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // A Config is the plugin's part of a network configuration.
+//
+//codec:describe exported
 type Config struct {
 	PoolConfig // of the pool "default"
 	nic.Asked  // what a pod asks for
@@ -40,6 +41,8 @@ type Config struct {
 
 // A PoolConfig has the keys in which pools can differ. If a pool has no value for a key, the
 // default pool's value counts.
+//
+//codec:describe
 type PoolConfig struct {
 	SubnetTags       map[string]string `json:"subnetTags"`       // tags that the subnet of a new ENI must have, all of them
 	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
@@ -54,41 +57,6 @@ type PoolConfig struct {
 
 	Namespaces []string `json:"namespaces"` // Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
-}
-
-// Describe describes the JSON, as the struct tags do.
-func (c *Config) Describe(j *codec.Codec) {
-	j.Object(func() {
-		c.PoolConfig.members(j)
-		codec.Field(j, "interfaceIndex", &c.InterfaceIndex, codec.Number)
-		codec.Field(j, "routeToVpcPeers", &c.RouteToVPCPeers, codec.Flag)
-		codec.List(j, "routeToCidrs", &c.RouteToCIDRs, codec.Text)
-		codec.List(j, "ipFamilies", &c.IPFamilies, codec.Text)
-		codec.Table(j, "pools", &c.Pools, codec.ByName, func(p *PoolConfig, j *codec.Codec) {
-			j.Object(func() { p.members(j) })
-		})
-		codec.Field(j, "provision", &c.Provision, codec.Text)
-		codec.Field(j, "maxENIs", &c.MaxENIs, codec.Number)
-		codec.Field(j, "maxPods", &c.MaxPods, codec.Number)
-		codec.Nullable(j, "addTimeout", &c.AddTimeout, codec.Number)
-		codec.Nullable(j, "leaseLog", &c.LeaseLog, (*registry.LeaseLog).Describe)
-		codec.List(j, "requests", &c.Permissions, (*Permission).Describe)
-		c.Asked.Members(j)
-	})
-}
-
-func (c *PoolConfig) members(j *codec.Codec) {
-	codec.Table(j, "subnetTags", &c.SubnetTags, codec.ByName, codec.Text)
-	codec.List(j, "secGroupIds", &c.SecGroupIDs, codec.Text)
-	codec.Nullable(j, "skipDeallocation", &c.SkipDeallocation, codec.Flag)
-	codec.Nullable(j, "reuseIPWait", &c.ReuseIPWait, codec.Number)
-	codec.Nullable(j, "ipBatchSize", &c.IPBatchSize, codec.Number)
-	codec.Nullable(j, "prefixDelegation", &c.PrefixDelegation, codec.Flag)
-	codec.Table(j, "eniTags", &c.ENITags, codec.ByName, codec.Text)
-	codec.Nullable(j, "warm", &c.Warm, (*registry.Warm).Describe)
-	codec.Nullable(j, "connectionTracking", &c.ConnectionTracking, (*registry.Tracking).Describe)
-	codec.List(j, "namespaces", &c.Namespaces, codec.Text)
-	codec.List(j, "selectable", &c.Selectable, codec.Text)
 }
 
 // over returns c with the values of base for the keys that c leaves out.

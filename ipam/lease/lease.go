@@ -15,6 +15,8 @@
 // a pod with that address.
 package lease
 
+//go:generate go run ../../internal/codec/gen
+
 import (
 	"context"
 	"net/netip"

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
@@ -24,6 +23,8 @@ import (
 // have: ENIs of its own, growth, release. Pods with the same request share it.
 
 // A Permission allows pods to ask for their interfaces. What it leaves out, it forbids.
+//
+//codec:describe exported
 type Permission struct {
 	Namespaces     []string          `json:"namespaces"`     // Kubernetes namespaces of the pods: names, or the beginning of names and a *
 	Subnets        []string          `json:"subnets"`        // IDs of the subnets to choose from
@@ -32,19 +33,6 @@ type Permission struct {
 	IPs            bool              `json:"ips"`            // addresses may be chosen
 	Exclusive      bool              `json:"exclusive"`      // pods may ask for whole ENIs
 	Max            int               `json:"max"`            // interfaces of a pod at most; 0: 1
-}
-
-// Describe describes the JSON, as the struct tags do.
-func (p *Permission) Describe(j *codec.Codec) {
-	j.Object(func() {
-		codec.List(j, "namespaces", &p.Namespaces, codec.Text)
-		codec.List(j, "subnets", &p.Subnets, codec.Text)
-		codec.List(j, "securityGroups", &p.SecurityGroups, codec.Text)
-		codec.Table(j, "enis", &p.ENIs, codec.ByName, codec.Text)
-		codec.Field(j, "ips", &p.IPs, codec.Flag)
-		codec.Field(j, "exclusive", &p.Exclusive, codec.Flag)
-		codec.Field(j, "max", &p.Max, codec.Number)
-	})
 }
 
 // TakesENIs reports whether pods that may ask for this can need ENIs besides those of the pools, on

@@ -11,13 +11,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // A Config is the plugin's part of a network configuration.
+//
+//codec:describe exported
 type Config struct {
 	Egresses map[string]Egress `json:"egress"`     // by name
 	Port     *int              `json:"egressPort"` // UDP port of all tunnels; 5555
@@ -30,6 +31,8 @@ type Config struct {
 }
 
 // An Egress is a way out for some destinations.
+//
+//codec:describe
 type Egress struct {
 	Gateways     []string `json:"gateways"`     // the ClusterIP of the Service of the routers, at most one of each family
 	Destinations []string `json:"destinations"` // CIDRs that clients reach by a router
@@ -52,31 +55,6 @@ type Egress struct {
 
 // DefaultPort is the UDP port of the tunnels if egressPort is left out.
 const DefaultPort = 5555
-
-// Describe describes the JSON, as the struct tags do.
-func (c *Config) Describe(j *codec.Codec) {
-	j.Object(func() {
-		codec.Table(j, "egress", &c.Egresses, codec.ByName, (*Egress).describe)
-		codec.Nullable(j, "egressPort", &c.Port, codec.Number)
-		codec.Within(j, "runtimeConfig", func() {
-			codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.RuntimeConfig.Annotations, codec.ByName, codec.Text)
-		})
-	})
-}
-
-func (e *Egress) describe(j *codec.Codec) {
-	j.Object(func() {
-		codec.List(j, "gateways", &e.Gateways, codec.Text)
-		codec.List(j, "destinations", &e.Destinations, codec.Text)
-		codec.List(j, "except", &e.Except, codec.Text)
-		codec.Field(j, "mtu", &e.MTU, codec.Number)
-		codec.List(j, "namespaces", &e.Namespaces, codec.Text)
-		codec.List(j, "selectable", &e.Selectable, codec.Text)
-		codec.List(j, "routers", &e.Routers, codec.Text)
-		codec.List(j, "clients", &e.Clients, codec.Text)
-		codec.List(j, "routerCidrs", &e.RouterCIDRs, codec.Text)
-	})
-}
 
 // Validate sets the defaults and returns all mistakes together.
 func (c *Config) Validate() error {

@@ -26,6 +26,8 @@
 // tunnel goes nowhere: no packet to a destination leaves by the address of the client, or of a node.
 package egress
 
+//go:generate go run ../../internal/codec/gen
+
 import (
 	"context"
 	"errors"

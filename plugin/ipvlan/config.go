@@ -8,19 +8,19 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
 // A Config is the plugin's part of a network configuration. The original plugin and the
 // reference plugin have the keys down to dns, too.
+//
+//codec:describe exported
 type Config struct {
-	Master string    `json:"master"` // link of the node; "": the interface of prevResult
-	Mode   string    `json:"mode"`   // l2, l3 or l3s; "": l2
-	MTU    int       `json:"mtu"`    // 0: the master's
-	DNS    types.DNS `json:"dns"`    // empty: that of prevResult
+	Master string    `json:"master"`                 // link of the node; "": the interface of prevResult
+	Mode   string    `json:"mode"`                   // l2, l3 or l3s; "": l2
+	MTU    int       `json:"mtu"`                    // 0: the master's
+	DNS    types.DNS `json:"dns" codec:"plugin.DNS"` // empty: that of prevResult
 
 	ContainerInterface string `json:"containerInterface"` // the name of the pod's end of the veth pair, which no NIC gets; "": eth1
 
@@ -31,22 +31,6 @@ type Config struct {
 		Type string `json:"type"`
 	} `json:"ipam"`
 	LinkInContainer bool `json:"linkInContainer"`
-}
-
-// Describe describes the JSON, as the struct tags do.
-func (c *Config) Describe(j *codec.Codec) {
-	j.Object(func() {
-		codec.Field(j, "master", &c.Master, codec.Text)
-		codec.Field(j, "mode", &c.Mode, codec.Text)
-		codec.Field(j, "mtu", &c.MTU, codec.Number)
-		codec.Field(j, "dns", &c.DNS, plugin.DNS)
-		codec.Within(j, "ipam", func() {
-			codec.Field(j, "type", &c.IPAM.Type, codec.Text)
-		})
-		codec.Field(j, "linkInContainer", &c.LinkInContainer, codec.Flag)
-		codec.Field(j, "containerInterface", &c.ContainerInterface, codec.Text)
-		c.Members(j)
-	})
 }
 
 // Validate sets the defaults and returns all mistakes together.

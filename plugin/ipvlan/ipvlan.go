@@ -18,6 +18,8 @@
 // The invariant: the pod has all interfaces of an ADD, each of them whole, or nothing of them.
 package ipvlan
 
+//go:generate go run ../../internal/codec/gen
+
 import (
 	"cmp"
 	"context"

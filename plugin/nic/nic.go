@@ -9,6 +9,8 @@
 // configurations: the capabilities ips and deviceID, and args.cni. Multus does so.
 package nic
 
+//go:generate go run ../../internal/codec/gen
+
 import (
 	"encoding/json"
 	"errors"
@@ -18,7 +20,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
@@ -57,12 +58,16 @@ func (r Request) Asks() bool {
 }
 
 // An Asked is the part of a network configuration with requests.
+//
+//codec:members exported
 type Asked struct {
 	RuntimeConfig Capabilities `json:"runtimeConfig"`
 	Args          Args         `json:"args"` // CNI conventions, "args in network config"
 }
 
 // Capabilities are what the runtime fills in for capabilities of a plugin.
+//
+//codec:describe
 type Capabilities struct {
 	Annotations map[string]string `json:"io.kubernetes.cri.pod-annotations"`
 
@@ -73,27 +78,10 @@ type Capabilities struct {
 }
 
 // Args are what the caller of a plugin fills in.
+//
+//codec:describe
 type Args struct {
 	CNI json.RawMessage `json:"cni"`
-}
-
-// Members describes the JSON, as the struct tags do.
-func (a *Asked) Members(j *codec.Codec) {
-	codec.Field(j, "runtimeConfig", &a.RuntimeConfig, (*Capabilities).describe)
-	codec.Field(j, "args", &a.Args, (*Args).describe)
-}
-
-func (c *Capabilities) describe(j *codec.Codec) {
-	j.Object(func() {
-		codec.Table(j, "io.kubernetes.cri.pod-annotations", &c.Annotations, codec.ByName, codec.Text)
-		codec.List(j, "ips", &c.IPs, codec.Text)
-		codec.Field(j, "mac", &c.MAC, codec.Text)
-		codec.Field(j, "deviceID", &c.DeviceID, codec.Text)
-	})
-}
-
-func (a *Args) describe(j *codec.Codec) {
-	j.Object(func() { codec.Field(j, "cni", &a.CNI, codec.Raw) })
 }
 
 // Annotated reports whether a pod asks by its annotation for the interfaces of an ADD. It reads nothing of

@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Reads checks that a description reads what encoding/json writes of random values. A field
-// that the description lacks fails here.
+// Reads checks that a description reads what encoding/json writes of random values.
 func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	t.Helper()
 	for range 500 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package codec_test
+package indexed_test
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
 // A guest is a value of Entries.
@@ -35,15 +36,15 @@ func (g *guest) describe(c *codec.Codec) {
 
 // A house is an object with Entries.
 type house struct {
-	guests codec.Entries[guest]
+	guests indexed.Entries[guest]
 }
 
 func (h *house) describe(c *codec.Codec) {
-	c.Object(func() { codec.Entered(c, "guests", &h.guests, (*guest).describe) })
+	c.Object(func() { indexed.Entered(c, "guests", &h.guests, (*guest).describe) })
 }
 
 // readings are the two ways to read a text.
-var readings = map[string]func([]byte, func(*codec.Codec)) error{"read": codec.Read, "read late": codec.ReadLate}
+var readings = map[string]func([]byte, func(*codec.Codec)) error{"read": codec.Read, "read late": codec.ReadTrusted}
 
 // eachReading runs the test with the guests of a text, for each way of reading. Only what was written can be read late.
 func eachReading(t *testing.T, guests string, test func(*testing.T, *house)) {
@@ -81,7 +82,7 @@ func (h *house) written(t *testing.T) string {
 	t.Helper()
 	var again house
 	text := h.text(t)
-	if err := codec.ReadLate(text, again.describe); err != nil {
+	if err := codec.ReadTrusted(text, again.describe); err != nil {
 		t.Fatalf("%v: %s", err, text)
 	}
 	if want, got := slices.Collect(h.guests.Keys()), slices.Collect(again.guests.Keys()); !slices.Equal(got, want) {
@@ -267,7 +268,7 @@ func TestEntriesChangeInLoops(t *testing.T) {
 	}
 }
 
-// With ReadLate, a value is not parsed until it is used.
+// With ReadTrusted, a value is not parsed until it is used.
 func TestEntriesReadLate(t *testing.T) {
 	var h house
 	h.guests.Set(netip.MustParseAddr("10.0.0.1"), guest{"Jim", 1})
@@ -277,7 +278,7 @@ func TestEntriesReadLate(t *testing.T) {
 	if err := codec.Read([]byte(text), h.describe); err == nil {
 		t.Error("read though it is wrong")
 	}
-	if err := codec.ReadLate([]byte(text), h.describe); err != nil {
+	if err := codec.ReadTrusted([]byte(text), h.describe); err != nil {
 		t.Fatal(err)
 	}
 	var named []string
@@ -309,7 +310,7 @@ func TestEntriesWrongIndex(t *testing.T) {
 			wrong := bytes.Clone(text)
 			wrong[i] = c
 			var late house
-			if err := codec.ReadLate(wrong, late.describe); err == nil {
+			if err := codec.ReadTrusted(wrong, late.describe); err == nil {
 				for range late.guests.All() {
 				}
 			}
@@ -320,7 +321,7 @@ func TestEntriesWrongIndex(t *testing.T) {
 		}
 		for _, cut := range [][]byte{slices.Delete(bytes.Clone(text), i, i+1), slices.Delete(bytes.Clone(text), max(i, rows+1), end)} {
 			var late house
-			if err := codec.ReadLate(cut, late.describe); err == nil {
+			if err := codec.ReadTrusted(cut, late.describe); err == nil {
 				t.Errorf("read late: %s", cut)
 			}
 		}
@@ -375,7 +376,7 @@ func TestEntriesBeginning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := codec.ReadLate(b, late.describe); err != nil {
+		if err := codec.ReadTrusted(b, late.describe); err != nil {
 			t.Fatal(err)
 		}
 		some, _ := h.guests.At(addr(rand.N(8)))
@@ -386,9 +387,8 @@ func TestEntriesBeginning(t *testing.T) {
 			}
 		}
 		for a, g := range h.guests.All() {
-			peeked, _ := late.guests.Peek(a)
-			if f, _ := late.guests.At(a); f != g || peeked != g {
-				t.Fatalf("%s: %v, at a peek %v, want %v", a, f, peeked, g)
+			if f, _ := late.guests.At(a); f != g {
+				t.Fatalf("%s: %v, want %v", a, f, g)
 			}
 		}
 	}
@@ -403,7 +403,7 @@ func TestEntriesInParts(t *testing.T) {
 			h.guests.Set(many(n), guest{names[2], n})
 		}
 		var late house
-		if err := codec.ReadLate(h.text(t), late.describe); err != nil {
+		if err := codec.ReadTrusted(h.text(t), late.describe); err != nil {
 			t.Fatal(err)
 		}
 		for range rand.N(8) {
@@ -439,20 +439,20 @@ func TestAddrsReadLate(t *testing.T) {
 			list = append(list, addr(3))
 		}
 		described := func(v *[]netip.Addr) func(*codec.Codec) {
-			return func(c *codec.Codec) { c.Object(func() { codec.Addrs(c, "all", v) }) }
+			return func(c *codec.Codec) { c.Object(func() { indexed.Addrs(c, "all", v) }) }
 		}
 		text, err := codec.Write([]byte{}, described(&list))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var truth struct{ All []netip.Addr }
-		err = errors.Join(json.Unmarshal(text, &truth), codec.ReadLate(text, described(&late)), codec.Read(text, described(&again)))
+		err = errors.Join(json.Unmarshal(text, &truth), codec.ReadTrusted(text, described(&late)), codec.Read(text, described(&again)))
 		if err != nil || !slices.Equal(truth.All, list) || !slices.Equal(late, list) || !slices.Equal(again, list) {
 			t.Fatalf("%v, %v, %v (%v), want %v: %s", truth.All, late, again, err, list, text)
 		}
 		for i := range text {
 			cut := slices.Delete(bytes.Clone(text), i, i+1)
-			if err := codec.ReadLate(cut, described(&late)); err == nil && bytes.HasPrefix(cut, []byte(`{"allIndex":"`)) && bytes.Contains(cut, []byte(`,"all":[`)) && !slices.Equal(late, list) {
+			if err := codec.ReadTrusted(cut, described(&late)); err == nil && bytes.HasPrefix(cut, []byte(`{"allIndex":"`)) && bytes.Contains(cut, []byte(`,"all":[`)) && !slices.Equal(late, list) {
 				t.Errorf("%s is read as %v", cut, late)
 			}
 		}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package codec
+package indexed
 
 import (
 	"encoding/binary"
@@ -9,11 +9,14 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
 // Entries are a map by address that is read from a text and written again. A process uses
 // one entry of thousands of bytes, and changes one. So an unchanged entry is written as its
-// original text, and fields of a later release are not lost. With [ReadLate], a value is
+// original text, and fields of a later release are not lost. With [codec.ReadTrusted], a value is
 // parsed when it is used, if there is an index.
 //
 // The zero Entries are empty. As with a map, entries may be set and deleted during a range
@@ -22,16 +25,8 @@ import (
 // run concurrently.
 type Entries[V comparable] struct {
 	entries
-	kind   func(*V, *Codec)
+	kind   func(*V, *codec.Codec)
 	values *[]*V // of the known entries
-	peek   *peek[V]
-}
-
-// A peek is the memory of [Entries.Peek]: the last value, and its text. Many values are the same as the one before.
-type peek[V any] struct {
-	text  string
-	value V
-	codec Codec
 }
 
 // entries are what Entries do without their values.
@@ -76,55 +71,41 @@ func (e *Entries[V]) know(k netip.Addr, v *V) int32 {
 }
 
 // Entered is a Table that is stored as Entries.
-func Entered[V comparable](c *Codec, name string, e *Entries[V], kind func(*V, *Codec)) {
+func Entered[V comparable](c *codec.Codec, name string, e *Entries[V], kind func(*V, *codec.Codec)) {
 	if c.Writes() {
 		e.write(c, name, kind)
 		return
 	}
 	var x index
-	if c.begins(indexed(name)) {
-		value(c, &x, (*index).describe)
+	codec.Field(c, indexName(name), &x, (*index).read)
+	codec.Field(c, name, e, func(e *Entries[V], c *codec.Codec) { e.read(c, x, kind) })
+}
+
+func (e *Entries[V]) read(c *codec.Codec, x index, kind func(*V, *codec.Codec)) {
+	in, _ := c.Input()
+	*e = Entries[V]{entries: entries{in: in, keys: new([]netip.Addr)}, kind: kind, values: new([]*V)}
+	if len(in) > math.MaxInt32 {
+		c.Fail(errors.New("the text is too long"))
 	}
-	if !c.begins(name) {
+	if c.Trusted() && x.rows != "" {
+		e.readIndexed(c, x)
 		return
 	}
-	value(c, e, func(e *Entries[V], c *Codec) {
-		*e = Entries[V]{entries: entries{in: c.in, keys: new([]netip.Addr)}, kind: kind, values: new([]*V)}
-		if len(c.in) > math.MaxInt32 {
-			c.Fail(errors.New("the text is too long"))
-		}
-		if c.late && x.rows != "" {
-			e.readIndexed(c, x)
-			return
-		}
-		for first := true; c.more(first, '{', '}'); first = false {
-			e.read(c)
-		}
+	codec.ReadEntries(c, codec.ByAddr, func(k netip.Addr, from int) {
+		v := new(V)
+		_, value := c.Input()
+		codec.Content(c, v, kind)
+		_, to := c.Input()
+		e.put(k, entry{from: int32(from), value: int32(value), to: int32(to), known: e.know(k, v)})
 	})
 }
 
-// read reads an entry. It is appended, unless a person has changed the order in the file.
-func (e *Entries[V]) read(c *Codec) {
-	from := c.at
-	k := key(c, ByAddr)
-	v := new(V)
-	one := entry{from: int32(from), value: int32(c.at), known: e.know(k, v)}
-	if c.late {
-		c.skip()
-		e.parse(v, c.at, int(one.value))
-	} else {
-		content(c, v, e.kind)
-	}
-	if one.to = int32(c.at); c.err == nil {
-		e.put(k, one)
-	}
-}
-
 // readIndexed reads the entries by their index. It calls nothing more for an entry, and reads no key.
-func (e *entries) readIndexed(c *Codec, x index) {
+func (e *entries) readIndexed(c *codec.Codec, x index) {
 	const more = 4                                      // that a process may set: for another one, all would be copied
 	all := make([]entry, len(x.rows)/(2*wordSize)+more) // if all are of IPv4
-	from, n := c.at, 0
+	in, from := c.Input()
+	n := 0
 	for i := 0; i <= len(x.rows)-2*wordSize; n++ {
 		head := number(eight(x.rows[i:]))
 		one := &all[n]
@@ -138,37 +119,50 @@ func (e *entries) readIndexed(c *Codec, x index) {
 		from++ // behind the brace or the comma
 		end := from + int(head&mostEntry)
 		one.from, one.value, one.to = int32(from), int32(from+offset), int32(end)
-		if from+offset >= end || end >= len(c.in) || i > len(x.rows) {
+		if from+offset >= end || end >= len(in) || i > len(x.rows) {
 			c.Fail(errIndex)
 			return
 		}
 		from = end
 	}
 	e.all = all[:n]
-	if c.at = from; !c.next('}') {
+	if !strings.HasPrefix(in[from:], "}") {
 		c.Fail(errIndex)
+		return
 	}
+	c.Seek(from + 1)
 }
 
 // write writes the index and the entries.
-func (e *Entries[V]) write(c *Codec, name string, kind func(*V, *Codec)) {
-	var x indexer
+func (e *Entries[V]) write(c *codec.Codec, name string, kind func(*V, *codec.Codec)) {
 	runs := e.runs()
-	if n := e.indexSize(runs); n > 0 {
-		x = newIndexer(c, indexed(name), n)
-	}
-	c.begins(name)
-	c.Object(func() {
-		for _, run := range runs {
-			if run[0].to > 0 {
-				e.copy(c, run, &x)
-				continue
+	x := newIndexer(c, name, e.indexSize(runs))
+	codec.Field(c, name, e, func(e *Entries[V], c *codec.Codec) {
+		c.Object(func() {
+			for _, run := range runs {
+				if run[0].to > 0 {
+					e.copy(c, run, &x)
+				} else {
+					e.writeNew(c, &run[0], &x, kind)
+				}
 			}
-			from, value := e.writeKey(c, &run[0])
-			kind((*e.values)[run[0].known-1], c)
-			x.add(c, row{e.key(&run[0]), value - from, len(c.out) - from})
-		}
+		})
 	})
+}
+
+// writeNew writes an entry whose text is outdated, and its row.
+func (e *Entries[V]) writeNew(c *codec.Codec, one *entry, x *indexer, kind func(*V, *codec.Codec)) {
+	k := e.key(one)
+	if !k.IsValid() {
+		c.Fail(errors.New("an entry has no key"))
+	}
+	c.Comma()
+	from := len(c.Output())
+	codec.Addr(&k, c)
+	c.Copy(":")
+	value := len(c.Output())
+	kind((*e.values)[one.known-1], c)
+	x.add(c, row{k, value - from, len(c.Output()) - from})
 }
 
 // runs divides the entries into those that are neighbours in the text, and unchanged. A changed one is a run of its own.
@@ -210,23 +204,10 @@ func (e *entries) rows(run []entry) string {
 	return e.in[run[0].row : int(last.row)+rowSize(e.key(last))]
 }
 
-// writeKey writes the key of an entry whose text is outdated.
-func (e *entries) writeKey(c *Codec, one *entry) (from, value int) {
-	k := e.key(one)
-	if !k.IsValid() {
-		c.Fail(errors.New("an entry has no key"))
-	}
-	c.comma()
-	from = len(c.out)
-	Addr(&k, c)
-	c.out = append(c.out, ':')
-	return from, len(c.out)
-}
-
 // copy writes neighbours in the text, and their rows.
-func (e *entries) copy(c *Codec, run []entry, x *indexer) {
-	c.comma()
-	c.copy(e.in[run[0].from:run[len(run)-1].to])
+func (e *entries) copy(c *codec.Codec, run []entry, x *indexer) {
+	c.Comma()
+	c.Copy(e.in[run[0].from:run[len(run)-1].to])
 	if run[0].row > 0 {
 		x.copy(c, e.rows(run))
 		return
@@ -293,28 +274,18 @@ func (e *entries) before(i int, k netip.Addr) bool {
 	return r < rank || r == rank && e.key(one).Less(k)
 }
 
-// ask returns the value of an entry.
+// ask returns the value of an entry. A value that cannot be parsed is the zero value: [codec.Read] has returned an error
+// for it, and [codec.ReadTrusted] never gets one.
 func (e *Entries[V]) ask(i int) V {
 	one := &e.all[i]
 	if one.known == 0 {
 		v := new(V)
-		e.parse(v, int(one.to), int(one.value))
+		if codec.Parse(e.in[one.value:one.to], v, e.kind) != nil {
+			*v = *new(V)
+		}
 		one.known = e.know(e.key(one), v)
 	}
 	return *(*e.values)[one.known-1]
-}
-
-// parse parses a value, whose text ends there. A value that cannot be parsed is the zero value:
-// [Read] has returned an error for it, and ReadLate never gets one.
-func (e *Entries[V]) parse(v *V, end, at int) { e.parseBy(&Codec{in: e.in[:end], at: at}, v) }
-
-func (e *Entries[V]) parseBy(c *Codec, v *V) {
-	if !c.word("null") {
-		e.kind(v, c)
-	}
-	if c.err != nil {
-		*v = *new(V)
-	}
 }
 
 // Renew has those entries written again whose text is stale. What is not described in them is lost.
@@ -339,28 +310,6 @@ func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
 	return v, ok
 }
 
-// Peek is At for a value that is not used again, as when many are compared. It is not remembered, and takes no new memory.
-func (e *Entries[V]) Peek(k netip.Addr) (v V, ok bool) {
-	i, ok := e.find(k)
-	if !ok {
-		return v, false
-	}
-	one := &e.all[i]
-	if one.known > 0 {
-		return *(*e.values)[one.known-1], true
-	}
-	if e.peek == nil {
-		e.peek = new(peek[V])
-	}
-	p := e.peek
-	if text := e.in[one.value:one.to]; text != p.text {
-		p.codec = Codec{in: e.in[:one.to], at: int(one.value), times: p.codec.times}
-		p.text, p.value = text, *new(V)
-		e.parseBy(&p.codec, &p.value)
-	}
-	return p.value, true
-}
-
 // Has reports whether there is such an entry.
 func (e *entries) Has(k netip.Addr) bool {
 	_, found := e.find(k)
@@ -383,7 +332,7 @@ func (e *entries) put(k netip.Addr, one entry) {
 	i, found := e.find(k)
 	if !found {
 		e.moves++
-		e.all = append(e.all, one) // slices.Insert would add 5 kB to each program
+		e.all = append(e.all, one) // slices.Insert would add 8 kB to a program
 		copy(e.all[i+1:], e.all[i:])
 	}
 	e.all[i] = one

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package codec
+package indexed
 
 import (
 	"encoding/binary"
@@ -10,20 +10,22 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Before Entries, Write writes an index of them, as a member of its own: a row for each entry. So
-// who uses few of thousands of entries need not look for where each begins. A row is
+// Before Entries, [codec.Write] writes an index of them, as a member of its own: a row for each entry. So a process that
+// uses few of thousands of entries need not look for where each begins. A row is
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
 // in hexadecimal. Most keys are IPv4 addresses, and they come first. The offset of an IPv6 address
 // has [wide] added.
 //
-// Only [ReadLate] uses an index, and it trusts the index. For others the index may be wrong, as after an edit.
+// Only [codec.ReadTrusted] uses an index, and it trusts the index. For others the index may be wrong, as after an edit.
 
-// indexed is the name of the member that has the index of Entries.
-func indexed(name string) string { return name + "Index" }
+// indexName is the name of the member that has the index of a member.
+func indexName(name string) string { return name + "Index" }
 
 // A row is that of one entry.
 type row struct {
@@ -130,49 +132,56 @@ type index struct {
 	at   int
 }
 
-// describe reads the text as it was written, or reads past it.
-func (x *index) describe(c *Codec) {
-	if !c.late {
-		if raw := c.skip(); !json.Valid([]byte(raw)) {
+// read reads the text as it was written, or reads past it.
+func (x *index) read(c *codec.Codec) {
+	if !c.Trusted() {
+		var raw json.RawMessage
+		if codec.Raw(&raw, c); !json.Valid(raw) {
 			c.Fail(errIndex)
 		}
 		return
 	}
-	if !c.next('"') {
+	in, at := c.Input()
+	if !strings.HasPrefix(in[at:], `"`) {
 		c.Fail(errIndex)
 		return
 	}
-	x.at = c.at
-	x.rows = c.in[c.at : c.at+max(strings.IndexByte(c.in[c.at:], '"'), 0)]
-	c.at += len(x.rows) + len(`"`)
+	x.at = at + len(`"`)
+	x.rows = in[x.at : x.at+max(strings.IndexByte(in[x.at:], '"'), 0)]
+	c.Seek(x.at + len(x.rows) + len(`"`))
 }
 
 // An indexer writes an index into the place that was left for it. The zero indexer writes none.
 type indexer struct{ at int }
 
-// newIndexer writes a member with room for rows.
-func newIndexer(c *Codec, name string, size int) indexer {
-	c.begins(name)
-	c.out = append(c.out, '"')
-	at := len(c.out)
-	c.out = append(append(c.out, make([]byte, size)...), '"')
-	return indexer{at}
+// newIndexer writes a member with room for so many digits. Without any, it writes nothing.
+func newIndexer(c *codec.Codec, name string, digits int) (x indexer) {
+	if digits == 0 {
+		return x
+	}
+	codec.Field(c, indexName(name), &x, func(x *indexer, c *codec.Codec) {
+		c.Copy(`"`)
+		x.at = len(c.Output())
+		c.Reserve(digits)
+		c.Copy(`"`)
+	})
+	return x
 }
 
-func (x *indexer) add(c *Codec, r row) {
+func (x *indexer) add(c *codec.Codec, r row) {
 	if x.at == 0 {
 		return
 	}
 	if r.length > mostEntry {
 		c.Fail(fmt.Errorf("%s: its entry is too long", r.key))
 	}
-	r.write(c.out[x.at:])
+	r.write(c.Output()[x.at:])
 	x.at += rowSize(r.key)
 }
 
 // copy writes rows that were read.
-func (x *indexer) copy(c *Codec, rows string) {
+func (x *indexer) copy(c *codec.Codec, rows string) {
 	if x.at > 0 {
-		x.at += copy(c.out[x.at:], rows)
+		x.at += copy(c.Output()[x.at:], rows)
 	}
 }

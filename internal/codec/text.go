@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package codec
+
+import "unsafe"
+
+// Here is what a kind needs that works on the text itself: one that keeps the text of what it reads and writes that text
+// again, or that writes an index of its text. Kinds of configurations need nothing of it.
+
+// A cut is a text that comes at an offset of the output.
+type cut struct {
+	at   int
+	text string
+}
+
+// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts, which are not to be changed:
+// some are of the text that was read. So a large text is neither copied nor in memory twice.
+func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
+	c := Codec{out: out, parts: true}
+	value(&c)
+	from := 0
+	for _, x := range c.cuts {
+		parts = append(parts, c.out[from:x.at:x.at], unsafe.Slice(unsafe.StringData(x.text), len(x.text)))
+		from = x.at
+	}
+	return append(parts, c.out[from:]), c.err
+}
+
+// ReadTrusted is Read for a text that Write has written, byte for byte. The caller must be sure of that, and must not
+// change the text any more. Kinds may then skip what they can read later.
+func ReadTrusted(in []byte, value func(*Codec)) error {
+	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true} // a copy of a large text costs a page fault for each page
+	return c.read(value)
+}
+
+// Trusted reports whether ReadTrusted reads the text.
+func (c *Codec) Trusted() bool { return c.trusted }
+
+// Parse reads a value of the kind from its text, which may be null.
+func Parse[T any](text string, v *T, kind func(*T, *Codec)) error {
+	c := Codec{in: text}
+	Content(&c, v, kind)
+	return c.err
+}
+
+// Input returns the whole text that is read, and how far it has been read.
+func (c *Codec) Input() (text string, at int) { return c.in, c.at }
+
+// Seek goes on reading at an offset of the text.
+func (c *Codec) Seek(at int) { c.at = at }
+
+// Output returns what has been written. It may be changed until more is written.
+func (c *Codec) Output() []byte { return c.out }
+
+// Reserve writes n bytes that a kind changes later, in Output.
+func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
+
+// Comma writes the comma before a member or element, unless it is the first.
+func (c *Codec) Comma() {
+	if last := c.out[len(c.out)-1]; last != '{' && last != '[' {
+		c.out = append(c.out, ',')
+	}
+}
+
+// Copy writes a text as it is. WriteParts cuts a long one in.
+func (c *Codec) Copy(text string) {
+	const long = 16 << 10 // a further write takes as long as a copy of so much
+	if c.parts && len(text) >= long {
+		last := len(text) - 1 // Comma looks at it
+		c.cuts = append(c.cuts, cut{len(c.out), text[:last]})
+		text = text[last:]
+	}
+	c.out = append(c.out, text...)
+}
