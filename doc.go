@@ -7,8 +7,9 @@
 //
 //	plugin/         what all plugins share: decode, dispatch, encode, errors
 //	plugin/nic/     what a pod asks of its interfaces: address, subnet, security groups, ENI
-//	ipam/lease/     leases the addresses that the node has; all of the warm path
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
+//	  lease/        leases the addresses that the node has; all of the warm path
+//	  book/         edits of the registry's state, and questions about it: no I/O
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node
@@ -31,8 +32,7 @@
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
-//	internal/atomicfile/ a file is replaced, whole or not at all
-//	internal/stack/   a goroutine of a short process gets its stack at once
+//	internal/atomicfile/ a file is replaced, whole or not at all; internal/stack/ a goroutine gets its stack at once
 //	internal/codec/ JSON without the reflection of encoding/json; codectest compares it with the struct tags
 //
 // The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
@@ -54,13 +54,13 @@
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //
-//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/lease aws nl registry
+//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease aws nl registry
 //	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
 //	tool/repair -> tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry
-//	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
-//	tool/conf -> tool/cli ipam ipam/lease registry, and the plugins for their configurations
-//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease   tool/history -> registry
-//	ipam -> ipam/lease plugin aws nl registry
+//	tool/view -> tool/cli tool/conf ipam ipam/book ipam/lease aws nl registry
+//	tool/conf -> tool/cli ipam ipam/book ipam/lease registry, and the plugins for their configurations
+//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam/book ipam/lease   tool/history -> registry
+//	ipam -> ipam/book ipam/lease plugin aws nl registry   ipam/book -> ipam/lease aws registry
 //	ipam/lease -> plugin plugin/nic nl registry internal/codec internal/excerpt   not aws: it is the warm path
 //	plugin/ipvlan -> plugin plugin/nic nl nl/ifname internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec

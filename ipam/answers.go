@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -147,8 +148,8 @@ func (p *Pool) keptENI(instance string) (e aws.ENI, ok bool) {
 // made returns the ENI that an earlier process has kept, if to attach it is all that was begun. That process
 // has made no attachment with an unknown outcome: such a call has an intent of its own.
 func (p *Pool) made(s *registry.State) (e aws.ENI, ok bool) {
-	begun := unknowns(s)
-	if len(begun) != 1 || begun[0].Action != attachAction || s.Rebuilt.Unconfirmed {
+	begun := book.Unknowns(s)
+	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {
 		return e, false
 	}
 	e, ok = p.keptENI(s.Instance.ID)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -52,7 +53,7 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	case errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s):
 		return nil
 	case errors.Is(err, aws.ErrNoGroup) && len(groups) > 0:
-		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), vpcOf(s), err)
+		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), book.VPCOf(s), err)
 	}
 	return err
 }
@@ -131,7 +132,7 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 
 func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
-	if err := cmp.Or(p.withinQuota(), p.standing(createAction), p.standing(attachAction), p.turn(ctx, createAction)); err != nil {
+	if err := cmp.Or(p.withinQuota(), p.standing(book.CreateAction), p.standing(book.AttachAction), p.turn(ctx, book.CreateAction)); err != nil {
 		return "", err
 	}
 	s, err := p.describeInstance(ctx)
@@ -175,7 +176,7 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 
 // newENIIn creates an ENI in a subnet, and attaches it.
 func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen attached) (string, error) {
-	if err := p.standing(attachAction, subnet.ID); err != nil {
+	if err := p.standing(book.AttachAction, subnet.ID); err != nil {
 		return "", err
 	}
 	eni, token, err := p.create(ctx, s, subnet, spec)
@@ -188,7 +189,7 @@ func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subne
 
 // noSubnetTakes is the error if no subnet takes another ENI. The subnets have no free addresses, or EC2 refuses an ENI there.
 func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
-	where := fmt.Sprintf("%s in %s", vpcOf(s), s.Instance.Zone)
+	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
 		where += " with the tags " + tagText(spec.Tags)
 	}
@@ -216,23 +217,11 @@ func (p *Pool) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) [
 	return narrow
 }
 
-// vpcOf returns the VPC of the instance, which is the VPC of its boot ENI. While metadata does
-// not list the boot ENI, vpcOf takes the VPC of another ENI.
-func vpcOf(s *registry.State) (vpc string) {
-	for _, e := range s.ENIs {
-		if e.IsBoot() {
-			return e.VPC
-		}
-		vpc = e.VPC
-	}
-	return vpc
-}
-
 // subnets lists the subnets of the instance's zone that have the tags and free addresses, in
 // the order in which this node tries them. It fails if no subnet has the tags. If all subnets
 // with the tags are full, the list is empty and there is no error.
 func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
-	all, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	all, err := p.zoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
 	}
@@ -261,14 +250,14 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
 	all = besideBoot(s, all)
 	if spec.Subnet == "" {
-		return Fit(all, vpcOf(s), s.Instance.Zone, spec.Tags, spec.Families)
+		return Fit(all, book.VPCOf(s), s.Instance.Zone, spec.Tags, spec.Families)
 	}
 	i := slices.IndexFunc(all, func(n aws.Subnet) bool { return n.ID == spec.Subnet })
 	if i < 0 {
 		return nil, plugin.Errorf(plugin.CodeRefused, "ask for a subnet of this zone, or let the pod run in the zone of that subnet",
-			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet, vpcOf(s), s.Instance.Zone, subnetText(all))
+			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet, book.VPCOf(s), s.Instance.Zone, subnetText(all))
 	}
-	return Fit(all[i:i+1], vpcOf(s), s.Instance.Zone, nil, spec.Families)
+	return Fit(all[i:i+1], book.VPCOf(s), s.Instance.Zone, nil, spec.Families)
 }
 
 // noPlace reports whether err, of an attachment, shows that the instance takes the ENI nowhere.
@@ -292,7 +281,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	if err != nil {
 		return err
 	}
-	if err := strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
+	if err := book.Strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
 		return err
 	}
 	_, known := s.ENIs[eni.ID]
@@ -302,9 +291,9 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	}
 	var attachment string
 	var at slot
-	if err = standing(s, attachAction, on.subnet); err == nil {
+	if err = standing(s, book.AttachAction, on.subnet); err == nil {
 		attachment, at, err = p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
-		err = p.noteRefusal(ctx, attachAction, on, err)
+		err = p.noteRefusal(ctx, book.AttachAction, on, err)
 	}
 	if !known && (noPlace(err) || misplaced(err) || p.stuck(ctx, s, token, on, err)) {
 		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
@@ -319,14 +308,14 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	eni.Card, eni.Index = at.card, at.index
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		_, known := s.ENIs[eni.ID]
-		record(s, eni, spec.Managed)
+		book.Record(s, eni, spec.Managed)
 		if !known { // else its Provision may have answered long ago
-			provisioning(s, eni.ID, !spec.Managed)
+			book.MarkProvisioning(s, eni.ID, !spec.Managed)
 		}
-		addAddrs(s, eni.ID, addrs, time.Time{})
-		addPrefixes(s, eni.ID, cidrs, time.Now())
-		serve(s, eni.ID, spec.Pool)
-		s.Intents[token] = registry.Intent{Action: modify, ENI: eni.ID, Attachment: attachment, Since: time.Now()}
+		book.AddAddrs(s, eni.ID, addrs, time.Time{})
+		book.AddPrefixes(s, eni.ID, cidrs, time.Now())
+		book.Serve(s, eni.ID, spec.Pool)
+		s.Intents[token] = registry.Intent{Action: book.ModifyAction, ENI: eni.ID, Attachment: attachment, Since: time.Now()}
 	})
 	if err != nil {
 		return err
@@ -334,49 +323,25 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
 }
 
-// record writes an attached ENI to the state.
-func record(s *registry.State, e aws.ENI, managed bool) {
-	known := s.ENIs[e.ID]
-	if known.Detached { // it was attached again, and its link has yet to appear
-		known.Detached, known.Missed, known.Link = false, time.Time{}, ""
-	}
-	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
-	known.Subnet, known.VPC = e.Subnet, e.VPC
-	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
-		known.CIDR, known.CIDR6 = e.CIDR, e.IPv6CIDR
-	}
-	s.ENIs[e.ID] = known
-}
-
-// serve records which pool an ENI serves.
-func serve(s *registry.State, id, pool string) {
-	e := s.ENIs[id]
-	e.Pool, e.Serving = pool, true
-	s.ENIs[id] = e
-}
-
-// modify is the action of an intent that may wait: see deleteOnTermination.
-const modify = "ModifyNetworkInterfaceAttribute"
-
 // deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
 // works without that, so no pod waits for it. If the call fails, the intent stays, and the
 // next growth or collection tries again.
 func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
-	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[modify]) || standing(s, modify, eni) != nil {
+	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) || standing(s, book.ModifyAction, eni) != nil {
 		return err // it can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
-			return p.notBefore(ctx, modify, p.backoff(3))
+			return p.notBefore(ctx, book.ModifyAction, p.backoff(3))
 		}
 		if !aws.Undone(err) || ctx.Err() != nil {
 			return nil
 		}
 		return p.Registry.Change(ctx, func(s *registry.State) {
-			object{eni: eni}.refuse(s, modify, err, p.Cloud.Jitter)
-			askNext(s, token)
+			object{eni: eni}.refuse(s, book.ModifyAction, err, p.Cloud.Jitter)
+			book.ForgetAttachment(s, token)
 		})
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
@@ -386,9 +351,9 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	token := newToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
-		i := registry.Intent{Action: modify, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
+		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
 		for t, old := range s.Intents {
-			if old.ENI == e.ID && old.Action == modify {
+			if old.ENI == e.ID && old.Action == book.ModifyAction {
 				token, i.Since = t, old.Since // else it would never end
 			}
 		}
@@ -400,14 +365,6 @@ func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
 }
 
-// askNext has the next attempt ask EC2 for the ENI's attachment first: the one in the intent may have ended.
-func askNext(s *registry.State, token string) {
-	if i, ok := s.Intents[token]; ok {
-		i.Attachment = ""
-		s.Intents[token] = i
-	}
-}
-
 // deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
 func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 	s, err := p.Registry.View()
@@ -415,7 +372,7 @@ func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		token := tokenOf(s, id)
+		token := book.TokenOf(s, id)
 		if attachment := s.Intents[token].Attachment; attachment != "" {
 			if err := p.deleteOnTermination(ctx, id, attachment, token); err != nil {
 				return err

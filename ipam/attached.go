@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -40,17 +41,10 @@ func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (attached, *r
 	return p.lastAttached(ctx, s)
 }
 
-// isBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its place. Which one that
-// is, only metadata says, and the registry has it from there, if it knows the ENI.
-func isBoot(known registry.ENI, e aws.ENI) bool {
-	known.Index, known.Card = e.Index, e.Card
-	return known.IsBoot()
-}
-
 // tracking returns the timeouts of connection tracking that are set on the boot ENI.
 func (seen attached) tracking(s *registry.State) registry.Tracking {
 	for _, e := range seen.enis {
-		if isBoot(s.ENIs[e.ID], e) {
+		if book.IsBoot(s.ENIs[e.ID], e) {
 			return registry.Tracking(e.Tracking)
 		}
 	}
@@ -64,7 +58,7 @@ func (seen attached) tracking(s *registry.State) registry.Tracking {
 func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen attached) (attachment string, at slot, err error) {
 	const fresh = time.Minute
 	began := time.Now()
-	if err := p.turn(ctx, attachAction); err != nil {
+	if err := p.turn(ctx, book.AttachAction); err != nil {
 		return "", at, err
 	}
 	s, err := p.describeInstance(ctx)
@@ -121,19 +115,13 @@ func (p *Pool) attachWhere(ctx context.Context, s *registry.State, attached []aw
 	return "", at, err
 }
 
-// createAction makes an ENI, and attachAction is the action of the intent of one that is not attached yet.
-const (
-	createAction = "CreateNetworkInterface"
-	attachAction = "AttachNetworkInterface"
-)
-
 // attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
 // created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
 func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
 		// The caller notes a refusal: another network card may take the ENI.
-		err = p.call(ctx, attachAction, object{}, begins(registry.Intent{Action: attachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
+		err = p.call(ctx, book.AttachAction, object{}, begins(registry.Intent{Action: book.AttachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
 			return func(*registry.State) {}, err
 		})

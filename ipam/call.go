@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -68,7 +69,7 @@ func (p *Pool) call(ctx context.Context, action string, on object, begin begin, 
 			if errors.Is(err, aws.ErrThrottled) {
 				s.NotBefore[action] = again
 			}
-			end(s, token, old, err)
+			book.EndIntent(s, token, old, err)
 			on.refuse(s, action, err, p.Cloud.Jitter)
 			if err == nil {
 				record(s)
@@ -84,25 +85,5 @@ func (p *Pool) call(ctx context.Context, action string, on object, begin begin, 
 		if err := p.yield(ctx, action); err != nil {
 			return errors.Join(throttled, err)
 		}
-	}
-}
-
-// end removes the intent of a call, unless the outcome is unknown. If the call was a
-// repetition, and EC2 refuses it or answers with something invalid, it is not repeated again.
-// But resume continues to look for what the call may have created.
-func end(s *registry.State, token string, old bool, err error) {
-	switch {
-	case err == nil, aws.Undone(err) && !old:
-		delete(s.Intents, token)
-	case old && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err):
-		lookOnly(s, token)
-	}
-}
-
-// lookOnly prevents that a call is repeated.
-func lookOnly(s *registry.State, token string) {
-	if i, ok := s.Intents[token]; ok {
-		i.Wanted = registry.Wanted{}
-		s.Intents[token] = i
 	}
 }

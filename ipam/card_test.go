@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -150,7 +151,7 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 // attached are the slots of the node's ENIs that serve pods, as EC2 has them.
 func (w *world) attached() (at []string) {
 	for _, e := range w.node.ENIs() {
-		if e.Tags[TagManaged] == "true" {
+		if e.Tags[book.TagManaged] == "true" {
 			at = append(at, fmt.Sprintf("%d.%d", e.Card, e.Index))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -33,7 +34,7 @@ func (p *Pool) correct(ctx context.Context, seen []aws.ENI) error {
 	asked := time.Now()
 	shown := func(id string, known registry.ENI) bool {
 		i := slices.IndexFunc(seen, func(e aws.ENI) bool { return e.ID == id })
-		return i >= 0 && lost(s, known, seen[i], asked).empty()
+		return i >= 0 && lost(s, known, seen[i], asked).Empty()
 	}
 	all := true
 	for id, known := range s.ENIs {
@@ -60,10 +61,10 @@ func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 		if known.Foreign || e.Instance != s.Instance.ID {
 			continue
 		}
-		if x := lost(s, known, e, asked); !x.empty() {
+		if x := lost(s, known, e, asked); !x.Empty() {
 			slog.Warn("somebody else has unassigned addresses of the ENI: pods that have them have lost their network",
-				"eni", e.ID, "addrs", x.list(), "prefixes", x.cidrs())
-			withdraw(s, e.ID, x)
+				"eni", e.ID, "addrs", x.List(), "prefixes", x.CIDRs())
+			book.Withdraw(s, e.ID, x)
 		}
 	}
 }
@@ -74,17 +75,17 @@ func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 //
 // An address is old if the ENI has not grown lately. It is also old if its lease is, or if its last lease has ended before: on a busy
 // node, an ENI grows all the time.
-func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) releasable {
-	x := releasable{addrs: map[netip.Addr]time.Time{}}
+func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
+	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	old := asked.Add(-settled)
 	for _, a := range known.Addrs {
-		if (known.Grown.Before(old) || usedBefore(s, a, old)) && a != known.Primary() && !carries(e, a) {
-			x.addrs[a] = time.Time{}
+		if (known.Grown.Before(old) || usedBefore(s, a, old)) && a != known.Primary() && !book.Carries(e, a) {
+			x.Addrs[a] = time.Time{}
 		}
 	}
 	for _, b := range known.Prefixes {
-		if b.Since.Before(old) && !carries(e, b.CIDR.Addr()) {
-			x.prefixes = append(x.prefixes, b)
+		if b.Since.Before(old) && !book.Carries(e, b.CIDR.Addr()) {
+			x.Prefixes = append(x.Prefixes, b)
 		}
 	}
 	return x

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -63,21 +64,11 @@ func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) b
 	return m, err
 }
 
-// drain records whether an ENI is draining.
-func drain(s *registry.State, id string, draining bool) {
-	if e, ok := s.ENIs[id]; ok {
-		if e.Draining = draining; !draining {
-			e.Detaching = time.Time{}
-		}
-		s.ENIs[id] = e
-	}
-}
-
 // undrain takes the mark from an ENI that this process has not begun to detach, unless another one may have.
 func (p *Pool) undrain(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.ENIs[id].Detaching.IsZero() {
-			drain(s, id, false)
+			book.Drain(s, id, false)
 		}
 	})
 }
@@ -115,9 +106,6 @@ func (p *Pool) detachENI(ctx context.Context, e aws.ENI) error {
 		return err
 	})
 }
-
-// leaving reports whether EC2 detaches an ENI of which the registry knows nothing. No pod may get an address of it.
-func leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
 // noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or an earlier
 // attempt of this one, may have begun to detach the ENI.

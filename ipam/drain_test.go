@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -227,7 +228,7 @@ func TestDrainLost(t *testing.T) {
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, eni, true) }))
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, eni, true) }))
 		growth := w.at(nil, func() { must(w.T, w.pool().undrain(w.Context(), eni)) }, "Action=DescribeNetworkInterfaces&", eni)
 		s, err := growth.Registry.View()
 		must(w.T, err)

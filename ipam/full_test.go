@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -57,7 +58,7 @@ func TestFullAndDetached(t *testing.T) {
 // need not be on the node.
 func TestFullAndDetachedOther(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		guest := w.attachForeign(map[string]string{TagNoManage: "true"})
+		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
 		w.fill(1)
 		if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
 			w.Fatalf("got %v", err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -49,9 +50,9 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 // heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
 // leases, so it does so only before a release.
 func (c *Collection) heeding(choose choice) choice {
-	return func(s *registry.State, id string, now time.Time) releasable {
+	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := choose(s, id, now)
-		if !x.empty() && c.heed(s) {
+		if !x.Empty() && c.heed(s) {
 			x = choose(s, id, now)
 		}
 		return x

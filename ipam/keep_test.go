@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -65,7 +66,7 @@ func TestKeepWithoutEC2(t *testing.T) {
 				w.Fatalf("%s: the collection has done all", code)
 			}
 			cancel()
-			if n := w.attempts(unassign); n > 0 {
+			if n := w.attempts(book.UnassignAction); n > 0 {
 				w.Errorf("%s: EC2 was asked to unassign addresses of the ENI, %d times", code, n)
 			}
 			if got, err := w.acquire(2); err != nil {

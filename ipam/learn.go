@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -103,17 +104,11 @@ func isNew(s *registry.State, e aws.ENI) bool {
 	if !ok || known.Foreign {
 		return !ok
 	}
-	newAddr := func(a netip.Addr) bool { return !s.Leases.Has(a) && !s.Free.Has(a) && !nodesOwn(e, known, a) }
+	newAddr := func(a netip.Addr) bool { return !s.Leases.Has(a) && !s.Free.Has(a) && !book.NodesOwn(e, known, a) }
 	newPrefix := func(c netip.Prefix) bool {
 		return !slices.ContainsFunc(known.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
 	}
 	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) || slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
-}
-
-// nodesOwn reports whether an address is that of the node, as far as metadata shows: the first one of each family of the boot ENI.
-func nodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
-	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
-	return isBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
 }
 
 // describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown, or of which metadata shows
@@ -197,7 +192,7 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	if err != nil {
 		return fmt.Errorf("which ENI is the boot ENI: %w", err)
 	}
-	subnets, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	subnets, err := p.describeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return err
 	}
@@ -217,13 +212,8 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 // to an IPv6 address of the node itself, if it is from DHCPv6.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
-		return used.Any(e.MAC, func(a netip.Addr) bool { return carries(e, a) && !used.Node[a] })
+		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
 	})
-}
-
-func carries(e aws.ENI, a netip.Addr) bool {
-	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // A discovery is a Learn under way.
@@ -277,15 +267,15 @@ func (l discovery) learn(e aws.ENI) {
 		if bare(e) && !(asked && bare(d)) {
 			return // its addresses are not there yet
 		}
-		out := leaving(again, d)
-		if out && d.Tags[TagManaged] != "true" {
+		out := book.Leaving(again, d)
+		if out && d.Tags[book.TagManaged] != "true" {
 			return // somebody takes it away
 		}
-		known = label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
+		known = book.Label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
 		if out {
 			known.Detaching = l.now // a collection deletes it in the end
 		}
-		if !later && !(waits && isBoot(known, e)) {
+		if !later && !(waits && book.IsBoot(known, e)) {
 			known.TagsUnknown = "" // the boot ENI
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
@@ -295,7 +285,7 @@ func (l discovery) learn(e aws.ENI) {
 			}
 		}
 	}
-	if !again && begun(l.State, e.ID) {
+	if !again && book.Begun(l.State, e.ID) {
 		l.first = true // of this ENI: this node has attached it for a pod
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
@@ -317,13 +307,6 @@ func (l discovery) learn(e aws.ENI) {
 	l.VPCs[e.VPC] = vpc
 }
 
-// foreign reports whether an ENI is none of ours to touch: its owner has said so, by the
-// tag [TagNoManage].
-func foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
-
-// TagNoManage is the tag by which the owner of an ENI forbids to touch it. amazon-vpc-cni-k8s has it, too.
-const TagNoManage = "node.k8s.amazonaws.com/no_manage"
-
 func (l discovery) learnAddrs(e aws.ENI) {
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 		if !l.plausible(e, a) {
@@ -334,7 +317,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			l.ENIs[e.ID] = known
 		}
 		// metadata and EC2 do not say which IPv6 address of the boot ENI the node has by DHCPv6: the kernel does.
-		boot, first := l.ENIs[e.ID].IsBoot(), nodesOwn(e, l.ENIs[e.ID], a)
+		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier release took it for a pod's
@@ -355,7 +338,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 // that first address. This node must not have unassigned it just now, and no other ENI may
 // have it.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
-	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) && strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
+	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) && book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
 }
 
 // learnAddr decides whether an address of an ENI is leased, free, or cooling.
@@ -381,7 +364,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
-	addPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
+	book.AddPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
 	for at := range l.used.By {
 		if c.Contains(at.Addr) && l.used.Of(e.MAC, at.Addr) != "" {
 			l.learnAddr(eni, at.Addr)

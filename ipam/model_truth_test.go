@@ -9,10 +9,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -216,7 +216,7 @@ func (m *model) settle() {
 // verifyEnded checks that after two collections somebody has ended what was begun.
 func (m *model) verifyEnded() {
 	for _, e := range m.sim.ENIs() {
-		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[TagManaged] == "true" {
+		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[book.TagManaged] == "true" {
 			m.wrong("%s is left behind", e.ID)
 		}
 	}
@@ -276,8 +276,8 @@ func (m *model) room(policy lease.Policy) string {
 			continue
 		}
 		pool := ""
-		if e.Tags[TagPool] != lease.DefaultPool {
-			pool = e.Tags[TagPool]
+		if e.Tags[book.TagPool] != lease.DefaultPool {
+			pool = e.Tags[book.TagPool]
 		}
 		if e.Boot && policy.MinIndex > 0 || e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
 			continue
@@ -301,7 +301,7 @@ func (m *model) room(policy lease.Policy) string {
 // attaches such an ENI again, because running pods may have its addresses.
 func (m *model) detached(pool string) (n int) {
 	for _, e := range m.sim.ENIs() {
-		ours := (e.Tags[TagInstance] == m.node.ID || e.Description == description(m.node.ID)) && strings.TrimPrefix(e.Tags[TagPool], lease.DefaultPool) == pool
+		ours := (e.Tags[book.TagInstance] == m.node.ID || e.Description == book.Description(m.node.ID)) && strings.TrimPrefix(e.Tags[book.TagPool], lease.DefaultPool) == pool
 		if e.Status == "available" && ours {
 			n++
 		}
@@ -318,7 +318,7 @@ func (m *model) left(subnet string) int {
 			if n < 0 {
 				n = 1<<(32-e.CIDR.Bits()) - reserved
 			}
-			n -= len(e.Addrs) + blockSize*len(e.Prefixes)
+			n -= len(e.Addrs) + book.BlockSize*len(e.Prefixes)
 		}
 	}
 	if n < 0 && subnet == "subnet-pod0" {
@@ -356,7 +356,7 @@ func (m *model) verifyEnd() {
 				m.wrong("%s of %s is not known to the registry", c, e.ID)
 			}
 		}
-		if e.Tags[TagManaged] == "true" && !m.keep(poolOf(aws.ENI{Tags: e.Tags})) {
+		if e.Tags[book.TagManaged] == "true" && !m.keep(book.PoolOf(aws.ENI{Tags: e.Tags})) {
 			m.wrong("%s is empty and ours, and was not deleted", e.ID)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -121,7 +122,7 @@ func (p *Pool) forgetDetached(ctx context.Context) error {
 	}
 	var failed error
 	for _, id := range detached(s) {
-		if e := s.ENIs[id]; !anyLeased(s, e.Has) {
+		if e := s.ENIs[id]; !book.AnyLeased(s, e.Has) {
 			failed = errors.Join(failed, p.forgetIfLost(ctx, id, e))
 		}
 	}
@@ -136,7 +137,7 @@ func (p *Pool) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		return fmt.Errorf("look where %s is: %w", id, err)
 	}
 	here := func(s *registry.State) bool { return len(enis) > 0 && enis[0].Instance == s.Instance.ID }
-	ours := len(enis) > 0 && enis[0].Status == "available" && (e.Managed || enis[0].Tags[TagManaged] == "true")
+	ours := len(enis) > 0 && enis[0].Status == "available" && (e.Managed || enis[0].Tags[book.TagManaged] == "true")
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		e, known := s.ENIs[id]
 		switch {
@@ -145,10 +146,10 @@ func (p *Pool) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 			e.Detached = false
 			s.ENIs[id] = e
 		case ours: // it may have been learnt of when EC2 did not tell its tags
-			s.ENIs[id] = label(e, enis[0])
+			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= settled || time.Since(e.Missed) <= settled):
 			// EC2 may not show it for a moment
-		case slices.Contains(detached(s), id) && !anyLeased(s, e.Has):
+		case slices.Contains(detached(s), id) && !book.AnyLeased(s, e.Has):
 			slog.Warn("somebody has detached an ENI from this instance: it was removed from the registry", "eni", id)
 			s.Drop(id)
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -45,7 +46,7 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 		return p.chosenInUse(ctx, s, e)
 	}
 	if e.Instance != "" {
-		return p.recordChosen(ctx, e, begun(s, id))
+		return p.recordChosen(ctx, e, book.Begun(s, id))
 	}
 	full, s, err := p.makeRoom(ctx, s)
 	if err != nil {
@@ -59,7 +60,7 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 		if s.ENIs[id].Draining {
 			return detaching(id)
 		}
-		s.Intents[token] = registry.Intent{Action: attachAction, ENI: id, Since: time.Now()}
+		s.Intents[token] = registry.Intent{Action: book.AttachAction, ENI: id, Since: time.Now()}
 		return nil
 	})
 	if err != nil {
@@ -71,17 +72,6 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	}
 	e.Card, e.Index = at.card, at.index
 	return p.recordChosen(ctx, e, true)
-}
-
-// begun reports whether this node has begun to attach the ENI, and has not recorded it since.
-// Then no pod of this node has had an address of it.
-func begun(s *registry.State, id string) bool {
-	for _, i := range s.Intents {
-		if i.Action == attachAction && i.ENI == id {
-			return true
-		}
-	}
-	return false
 }
 
 // notAttached removes the intent of an attachment that EC2 has refused.
@@ -108,11 +98,11 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 	switch {
 	case !p.Policy.Choice.Allows(e.Tags):
 		return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
-	case foreign(e):
-		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", TagNoManage)
-	case forPods(e):
+	case book.Foreign(e):
+		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", book.TagNoManage)
+	case book.ForPods(e):
 		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
-	case e.Instance == self && isBoot(s.ENIs[e.ID], e):
+	case e.Instance == self && book.IsBoot(s.ENIs[e.ID], e):
 		return refuse("ask for another ENI", "it is the boot ENI of this node")
 	case e.Instance != "" && e.Instance != self:
 		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "let the pod run on that node, or end its pods there: that node then detaches the ENI",
@@ -121,13 +111,13 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		return refuse("ask for another ENI", "it is attached, but not to an instance")
 	case e.AttachmentStatus == aws.Detaching:
 		return aws.ENI{}, detaching(id)
-	case e.VPC != vpcOf(s):
-		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, vpcOf(s))
+	case e.VPC != book.VPCOf(s):
+		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, book.VPCOf(s))
 	case e.Instance == "" && e.Status != "available":
 		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait", "the pod asks for %s, but its status is %s", id, e.Status)
 	}
 	for _, a := range p.Policy.Choice.Addrs {
-		if !carries(e, a) {
+		if !book.Carries(e, a) {
 			return refuse("ask for an address that the ENI has, or assign this one to it", "the ENI does not have the address %s", a)
 		}
 	}
@@ -169,30 +159,23 @@ func (p *Pool) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if err := strange(s, e.ID, registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}, addrs, cidrs); err != nil {
+		if err := book.Strange(s, e.ID, registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}, addrs, cidrs); err != nil {
 			return err
 		}
-		record(s, e, false)
+		book.Record(s, e, false)
 		known := s.ENIs[e.ID]
 		known.Pool = p.Policy.Pool // for people: pods find the ENI by its ID
 		s.ENIs[e.ID] = known
 		if justAttached {
-			addAddrs(s, e.ID, addrs, time.Time{})
-			addPrefixes(s, e.ID, cidrs, time.Time{})
+			book.AddAddrs(s, e.ID, addrs, time.Time{})
+			book.AddPrefixes(s, e.ID, cidrs, time.Time{})
 		} else {
 			addAll(s, e, used)
 		}
-		s.ENIs[e.ID] = onRequest(s.ENIs[e.ID], e)
+		s.ENIs[e.ID] = book.MarkOnRequest(s.ENIs[e.ID], e)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.ENI == e.ID })
 		return nil
 	})
-}
-
-// onRequest marks an ENI as one for which a pod has asked.
-func onRequest(known registry.ENI, e aws.ENI) registry.ENI {
-	known.Serving = false // it may have served a pool before: a collection would unassign its addresses
-	known.OnRequest, known.Tags, known.Groups, known.TagsUnknown = true, e.Tags, groupsOf(e), ""
-	return known
 }
 
 // detaching is the error for an ENI that somebody has begun to detach, a collection nearly always.
@@ -216,7 +199,7 @@ func (p *Pool) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) er
 	var users []string
 	for _, l := range s.Leases.All() {
 		if l.ENI == e.ID {
-			users = append(users, holder(l))
+			users = append(users, book.Holder(l))
 		}
 	}
 	if users == nil {
@@ -324,11 +307,11 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
 			return p.forget(ctx, id)
 		}
-		if foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
+		if book.Foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
 			return p.undrain(ctx, id)
 		}
 		if detached != "" && detached != enis[0].Attachment { // somebody has attached it again
-			return p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) })
+			return p.Registry.Change(ctx, func(s *registry.State) { book.Drain(s, id, false) })
 		}
 		if detached == "" {
 			err := p.detachENI(ctx, enis[0])

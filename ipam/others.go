@@ -12,26 +12,10 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
-
-// forPods reports whether an ENI was created for pods, according to EC2. A growth or an
-// operator has created it (new-interface, launch-template), or the original plugin. An
-// operator may also add the tag later. The original's ENIs have only their description.
-func forPods(e aws.ENI) bool {
-	return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" || e.Description == description(e.Instance)
-}
-
-// groupsOf returns the security groups of an ENI that others have attached: see
-// lease.Policy.Misfit. For other ENIs it returns nil. The boot ENI has none of these groups,
-// because it is the node's own.
-func groupsOf(e aws.ENI) []string {
-	if forPods(e) {
-		return nil
-	}
-	return slices.Sorted(slices.Values(e.SecurityGroups))
-}
 
 // askTags asks EC2 for the tags of ENIs if EC2 did not return them when the ENIs were
 // learned. If EC2 does not answer, these ENIs serve no pods, and the growth continues.
@@ -81,7 +65,7 @@ func (p *Pool) askSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	const patience = 5 * time.Second // growth can do without
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	subnets, err := p.describeSubnets(waiting, vpcOf(s), s.Instance.Zone)
+	subnets, err := p.describeSubnets(waiting, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until it does", "error", err)
 		return s, nil

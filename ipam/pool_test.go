@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -266,7 +267,7 @@ func TestFirstPods(t *testing.T) {
 		t.Errorf("two pods have %s", a)
 	}
 	eni := w.sim.ENIs()[1]
-	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[TagInstance] != w.node.ID || eni.Tags[TagManaged] != "true" || !eni.DeleteOnTermination {
+	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[book.TagInstance] != w.node.ID || eni.Tags[book.TagManaged] != "true" || !eni.DeleteOnTermination {
 		t.Errorf("ENI is %+v", eni)
 	}
 	if s := w.state(); len(s.Intents) > 0 || len(s.Waiters) != 0 {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -307,7 +308,7 @@ func TestIPv6OnlySubnet(t *testing.T) {
 // TestNewPrefixIsNotIdle: what a new ENI was made with has not been free for long.
 func TestNewPrefixIsNotIdle(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.policy.Prefixes, w.policy.Batch = true, 2*blockSize+1
+	w.policy.Prefixes, w.policy.Batch = true, 2*book.BlockSize+1
 	w.mustAcquire(1)
 	c := &Collection{FreeAfter: 15 * time.Minute, Max: -1}
 	must(t, w.pool().Collect(t.Context(), c))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -154,7 +155,7 @@ func (p *Pool) stuck(ctx context.Context, s *registry.State, token string, o obj
 		return false
 	}
 	e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		remember(s, attachAction, o.subnet, r.Error, registry.MostRefusal)
+		remember(s, book.AttachAction, o.subnet, r.Error, registry.MostRefusal)
 	})
 	return e == nil
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -75,7 +76,7 @@ func (w *twoNodes) tag(key, value string) {
 
 // draining says that a collection has begun to delete the ENI, and was killed.
 func (w *twoNodes) draining() {
-	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, w.eni, true) }))
+	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, w.eni, true) }))
 }
 
 // afterDetach has somebody do something when our DetachNetworkInterface has been carried out.
@@ -105,9 +106,9 @@ func TestOthersENIs(t *testing.T) {
 		"moved":                 {func(w *twoNodes) { w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
 		"moved, once draining":  {func(w *twoNodes) { w.draining(); w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
 		"moved meanwhile":       {func(w *twoNodes) { w.afterDetach(w.attach) }, "it is attached to i-00000000000000002", false, 1},
-		"about to be moved":     {func(w *twoNodes) { w.detach(); w.tag(TagInstance, w.other.ID) }, "it was made for i-00000000000000002", false, 0},
-		"nobody's to manage":    {func(w *twoNodes) { w.tag(TagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
-		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(TagNoManage, "true") }, "it has the tag", true, 0},
+		"about to be moved":     {func(w *twoNodes) { w.detach(); w.tag(book.TagInstance, w.other.ID) }, "it was made for i-00000000000000002", false, 0},
+		"nobody's to manage":    {func(w *twoNodes) { w.tag(book.TagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
+		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(book.TagNoManage, "true") }, "it has the tag", true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for who, acts := range map[string]func(w *twoNodes) error{
@@ -157,7 +158,7 @@ func TestOthersENIs(t *testing.T) {
 // afterwards, is not left behind half way.
 func TestInherited(t *testing.T) {
 	w := newTwoNodes(t)
-	w.tag(TagInstance, w.other.ID)
+	w.tag(book.TagInstance, w.other.ID)
 	must(t, w.pool().Remove(t.Context(), w.eni))
 	if enis := w.node.ENIs(); len(enis) != 1 || w.writes()["DeleteNetworkInterface"] != 1 {
 		t.Errorf("%v, after %v", enis, w.writes())
@@ -421,7 +422,7 @@ func TestCollectStuck(t *testing.T) {
 			}
 			cancel()
 		}
-		if n := w.writes()[unassign]; n != 1 {
+		if n := w.writes()[book.UnassignAction]; n != 1 {
 			w.Errorf("addresses were unassigned %d times", n)
 		}
 		time.Sleep(takes)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -38,7 +39,7 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		return false, err // the registry was lost while we waited
 	}
 	if e, ok := p.made(s); ok {
-		if poolOf(e) != p.Policy.Pool {
+		if book.PoolOf(e) != p.Policy.Pool {
 			return false, nil // the next ADD of that pool goes on
 		}
 		if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); !errors.Is(err, aws.ErrInUse) {
@@ -76,28 +77,14 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		sure = confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
 			found := slices.ContainsFunc(enis, func(e aws.ENI) bool {
-				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && unrecorded(s, i, e)) && !provisions(s, e)
+				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && book.Unrecorded(s, i, e)) && !book.Provisions(s, e)
 			})
 			answered := found && i.Since.Before(asked)
-			return answered && i.Action != modify || time.Since(i.Since) > intentLife
+			return answered && i.Action != book.ModifyAction || time.Since(i.Since) > intentLife
 		})
-		noSecond(s, before, enis)
+		book.PreventSecond(s, before, enis)
 	})
 	return sure, err
-}
-
-// unrecorded reports whether an ENI for which a pod has asked is attached, and not in the registry yet. The pod's ADD
-// records it: see begun. For the growths of other pods, the intent would only cost further describes.
-func unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
-	_, known := s.ENIs[e.ID]
-	return i.Action == attachAction && e.Instance == s.Instance.ID && !known
-}
-
-// provisions reports whether an ENI is one that an operator's command has begun to make, and that this process has not attached. If the
-// command is repeated, it goes on with this ENI.
-func provisions(s *registry.State, e aws.ENI) bool {
-	_, known := s.ENIs[e.ID]
-	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
@@ -106,38 +93,14 @@ func provisions(s *registry.State, e aws.ENI) bool {
 func (p *Pool) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
-	return err == nil && len(unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed && (throttles(s) || time.Since(s.Rebuilt.Since) < collected)
-}
-
-// unknowns returns the intents whose end only EC2 knows. The others say themselves what is left to do.
-func unknowns(s *registry.State) (all []registry.Intent) {
-	for _, i := range s.Intents {
-		if i.Attachment == "" {
-			all = append(all, i)
-		}
-	}
-	return all
-}
-
-// noSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that
-// was created for this instance may be the result of that creation.
-func noSecond(s, before *registry.State, enis []aws.ENI) {
-	for _, e := range enis {
-		_, detached := before.ENIs[e.ID] // by somebody else
-		if e.Status != "available" || detached || tokenOf(before, e.ID) != "" {
-			continue
-		}
-		for token := range s.Intents {
-			lookOnly(s, token)
-		}
-	}
+	return err == nil && len(book.Unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed && (throttles(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
 // turns waits until this node may repeat the calls of the intents. Otherwise resume would ask
 // EC2, and could then not make the calls.
 func (p *Pool) turns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
-		if i.Action == modify {
+		if i.Action == book.ModifyAction {
 			continue // it can wait
 		}
 		if err := p.turn(ctx, i.Action); err != nil {
@@ -150,14 +113,14 @@ func (p *Pool) turns(ctx context.Context, s *registry.State) error {
 // reattach finishes what a growth has begun: it attaches the ENI, unless the ENI is for
 // another pool.
 func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
-	if poolOf(e) != p.Policy.Pool {
+	if book.PoolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
 	}
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	err = p.attach(ctx, e, cmp.Or(tokenOf(s, e.ID), newToken()), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"}, attached{})
+	err = p.attach(ctx, e, cmp.Or(book.TokenOf(s, e.ID), newToken()), ENISpec{Pool: book.PoolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[book.TagManaged] == "true"}, attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
 		return nil // several were begun, and there is no room for all: that is an end, too
@@ -170,7 +133,7 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 // repeated, it goes on.
 func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
-	if err != nil || e.Tags[TagManaged] != "true" {
+	if err != nil || e.Tags[book.TagManaged] != "true" {
 		return err
 	}
 	if _, known := s.ENIs[e.ID]; known {
@@ -179,7 +142,7 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	err = p.deleteNow(ctx, e.ID)
 	if errors.Is(err, aws.ErrInUse) { // EC2 has shown what it was: ask again, but let this growth go on
 		return p.Registry.Change(ctx, func(s *registry.State) {
-			s.Intents[newToken()] = registry.Intent{Action: attachAction, ENI: e.ID, Since: time.Now()}
+			s.Intents[newToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
 	return err // not found: it may also be too new
@@ -223,8 +186,8 @@ func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, err
 	}
-	strays, err := p.describeENIs(ctx, aws.ByDescription(description(s.Instance.ID)), aws.ByStatus("available"))
-	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool { return madeFor(e) != s.Instance.ID || foreign(e) }) // its owner has said so since
+	strays, err := p.describeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
+	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool { return book.MadeFor(e) != s.Instance.ID || book.Foreign(e) }) // its owner has said so since
 	return append(attached, strays...), err
 }
 
@@ -272,7 +235,7 @@ func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, 
 func (p *Pool) adopts(s *registry.State, e aws.ENI) bool {
 	was, known := s.ENIs[e.ID]
 	switch {
-	case !known && e.Description != description(s.Instance.ID), leaving(known, e):
+	case !known && e.Description != book.Description(s.Instance.ID), book.Leaving(known, e):
 		return false
 	case e.Status == "available" && was.Draining:
 		return false // a collection was about to delete it, and will
@@ -287,7 +250,7 @@ func (p *Pool) finish(ctx context.Context, s *registry.State, e aws.ENI, stray f
 	switch {
 	case e.Status == "available":
 		return stray(ctx, e)
-	case e.Description == description(s.Instance.ID) && !e.DeleteOnTermination && p.makesENIs():
+	case e.Description == book.Description(s.Instance.ID) && !e.DeleteOnTermination && p.makesENIs():
 		return p.endsWithInstance(ctx, e)
 	}
 	return nil
@@ -362,26 +325,16 @@ func (p *Pool) adoptAttached(ctx context.Context, enis []aws.ENI) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, e := range enis {
 			was, known := s.ENIs[e.ID]
-			record(s, e, was.Managed)
-			if begun(s, e.ID) && e.Tags[TagManaged] != "true" && !was.Managed {
-				provisioning(s, e.ID, true)
+			book.Record(s, e, was.Managed)
+			if book.Begun(s, e.ID) && e.Tags[book.TagManaged] != "true" && !was.Managed {
+				book.MarkProvisioning(s, e.ID, true)
 			}
 			s.ENIs[e.ID] = told(s, e.ID, e)
 			addAll(s, e, used)
-			ownChosen(s, e.ID)
+			book.GiveChosen(s, e.ID)
 			if !known {
-				serve(s, e.ID, poolOf(e))
+				book.Serve(s, e.ID, book.PoolOf(e))
 			}
 		}
 	})
-}
-
-// tokenOf returns the key of the intent about an ENI, or "".
-func tokenOf(s *registry.State, eni string) string {
-	for token, i := range s.Intents {
-		if i.ENI == eni {
-			return token
-		}
-	}
-	return ""
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -37,8 +38,8 @@ func news(s *registry.State, e aws.ENI) bool {
 	known := s.ENIs[e.ID]
 	known.Boot = known.Boot || e.Boot
 	isNew := func(a netip.Addr) bool {
-		return !known.Has(a) && !nodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
-			strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
+		return !known.Has(a) && !book.NodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
+			book.Strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
 	}
 	return e.Index >= 0 && !known.Foreign && (known.IsBoot() && known.TagsUnknown == registry.NotAsked || slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return isNew(c.Addr()) }))
@@ -52,9 +53,9 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	case l.used.Of(e.MAC, a) != "":
 		return true
 	case asked:
-		return carries(d, a)
+		return book.Carries(d, a)
 	}
-	return !l.doubts || known.Has(a) || nodesOwn(e, known, a)
+	return !l.doubts || known.Has(a) || book.NodesOwn(e, known, a)
 }
 
 // recentlyGone reports whether this node has unassigned an address so recently that who lags so much may still list it.
@@ -78,5 +79,5 @@ func told(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
 		settle(s, []aws.ENI{d}, time.Time{})
 	}
-	return label(s.ENIs[id], d)
+	return book.Label(s.ENIs[id], d)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -21,28 +22,13 @@ import (
 // EC2 may not show yet what the earlier process has done. Then EC2's next answers may not show it either. So what the registry has of the last
 // seconds counts, and for what is not there, a Provision waits.
 
-// provisioning records whether an ENI is one that Provision makes and has not answered with yet.
-func provisioning(s *registry.State, id string, is bool) {
-	if e, ok := s.ENIs[id]; ok {
-		e.Provisioning = is
-		s.ENIs[id] = e
-	}
-}
-
-// answered ends what an ENI has of the Provision that answers with it. An intent to attach it says nothing more. Who asks EC2 later what
-// became of that would take the ENI for one without an answer.
-func answered(s *registry.State, id string) {
-	provisioning(s, id, false)
-	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.Action == attachAction && i.ENI == id })
-}
-
 // unanswered returns the ENI of an earlier Provision with such a spec. A process may have
 // finished its calls since. before is the state from before this process has finished calls.
 func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
 		_, known := before.ENIs[id]
-		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || known && !e.Provisioning && !begun(before, id) {
+		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || known && !e.Provisioning && !book.Begun(before, id) {
 			continue
 		}
 		seen, err := p.shown(ctx, id, e.Grown)
@@ -53,13 +39,13 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 		if seen.Instance != s.Instance.ID && !justAttached {
 			continue
 		}
-		if untagged(seen) && !e.Provisioning && !begun(before, id) {
+		if book.Untagged(seen) && !e.Provisioning && !book.Begun(before, id) {
 			continue // it may be the original's, and the registry has just learnt it
 		}
 		switch is, err := p.cameOf(ctx, s, seen, spec); {
 		case err != nil:
 			return "", err
-		case is && begun(s, id) && !seen.DeleteOnTermination:
+		case is && book.Begun(s, id) && !seen.DeleteOnTermination:
 			return id, p.endsWithInstance(ctx, seen)
 		case is:
 			return id, nil
@@ -67,7 +53,7 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 	}
 	for _, token := range slices.Sorted(maps.Keys(s.Intents)) {
 		i := s.Intents[token]
-		if _, known := s.ENIs[i.ENI]; known || i.Action != attachAction {
+		if _, known := s.ENIs[i.ENI]; known || i.Action != book.AttachAction {
 			continue
 		}
 		if id, err := p.finishUnseen(ctx, s, i, spec); err != nil || id != "" {
@@ -95,18 +81,14 @@ func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, 
 	}
 }
 
-// untagged reports whether an ENI has not the tags that tell what a Provision makes. If the role may not create tags, a Provision makes
-// such an ENI, and so does a growth. So does the original.
-func untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
-
 // cameOf reports whether an ENI may be what came of the spec on this instance, by its tags, security groups and subnet.
 func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
-	if madeFor(e) != s.Instance.ID || !untagged(e) && e.Tags[TagManaged] != fmt.Sprint(spec.Managed) || poolOf(e) != spec.Pool ||
+	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) || book.PoolOf(e) != spec.Pool ||
 		!slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups)) {
 		return false, nil
 	}
-	subnets, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	subnets, err := p.zoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return false, err
 	}
@@ -145,7 +127,7 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 // finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth, and leaves one of
 // another Provision, because it does not know from which device index on these wanted it: below, the ENI would take a slot and serve no pods.
 func (p *Pool) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
-	if e.Tags[TagManaged] == "true" {
+	if e.Tags[book.TagManaged] == "true" {
 		return p.abandon(ctx, e)
 	}
 	s, err := p.Registry.View()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -50,7 +51,7 @@ func due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		throttled := i.Action == modify && now.Before(s.NotBefore[modify]) // which can wait
+		throttled := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) // which can wait
 		if !throttled {
 			return true
 		}
@@ -81,18 +82,18 @@ func confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 // Nobody uses them. If one comes back, a later Learn finds it.
 func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
-		x := releasable{addrs: map[netip.Addr]time.Time{}}
+		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 		for _, a := range s.ENIs[e.ID].Addrs {
-			if free, ok := s.Free.At(a); ok && !free.Before(since) && !carries(e, a) {
-				x.addrs[a] = free
+			if free, ok := s.Free.At(a); ok && !free.Before(since) && !book.Carries(e, a) {
+				x.Addrs[a] = free
 			}
 		}
 		for _, b := range s.ENIs[e.ID].Prefixes {
-			if !b.Since.Before(since) && !carries(e, b.CIDR.Addr()) && !anyLeased(s, b.CIDR.Contains) {
-				x.prefixes = append(x.prefixes, b)
+			if !b.Since.Before(since) && !book.Carries(e, b.CIDR.Addr()) && !book.AnyLeased(s, b.CIDR.Contains) {
+				x.Prefixes = append(x.Prefixes, b)
 			}
 		}
-		withdraw(s, e.ID, x)
+		book.Withdraw(s, e.ID, x)
 	}
 }
 
@@ -101,20 +102,10 @@ func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
-		if !seen && e.Detachable() && e.Grown.Equal(since) && !anyLeased(s, e.Has) {
+		if !seen && e.Detachable() && e.Grown.Equal(since) && !book.AnyLeased(s, e.Has) {
 			s.Drop(id)
 		}
 	}
-}
-
-// anyLeased reports whether one of the matching addresses is leased.
-func anyLeased(s *registry.State, those func(netip.Addr) bool) bool {
-	for a := range s.Leases.Keys() {
-		if those(a) {
-			return true
-		}
-	}
-	return false
 }
 
 // confirmByMetadata is for a node whose role may not ask EC2. It trusts metadata when

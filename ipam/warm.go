@@ -8,6 +8,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -92,7 +93,7 @@ func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()
 	for end := time.Now().Add(most); time.Now().Before(end); {
-		if s, err := p.Registry.View(); err != nil || !anyWaits(s, anyPool) || sleep(ctx, look, "") != nil {
+		if s, err := p.Registry.View(); err != nil || !book.AnyWaits(s, book.AnyPool) || sleep(ctx, look, "") != nil {
 			break
 		}
 	}
@@ -114,7 +115,7 @@ var errGivesWay = errors.New("EC2 throttles, and an ADD waits that may need anot
 func (p *Pool) yield(ctx context.Context, action string) error {
 	if p.collects {
 		s, err := p.Registry.View()
-		if err == nil && anyWaits(s, anyPool) {
+		if err == nil && book.AnyWaits(s, book.AnyPool) {
 			err = errGivesWay
 		}
 		return err
@@ -125,9 +126,9 @@ func (p *Pool) yield(ctx context.Context, action string) error {
 		switch {
 		case err != nil:
 			return err
-		case anyWaits(s, func(pool string) bool { return pool != p.Policy.Waits() }):
+		case book.AnyWaits(s, func(pool string) bool { return pool != p.Policy.Waits() }):
 			return errGivesWay
-		case s.Leases.Len() == 0 || anyWaits(s, anyPool):
+		case s.Leases.Len() == 0 || book.AnyWaits(s, book.AnyPool):
 			return nil
 		}
 		text, hint := lease.Throttled(action, end)
@@ -137,16 +138,3 @@ func (p *Pool) yield(ctx context.Context, action string) error {
 	}
 	return nil
 }
-
-// anyWaits reports whether an ADD of such a pool waits for an address.
-func anyWaits(s *registry.State, of func(pool string) bool) bool {
-	now := time.Now()
-	for _, w := range s.Waiters {
-		if w.Until.After(now) && of(w.Pool) {
-			return true
-		}
-	}
-	return false
-}
-
-func anyPool(string) bool { return true }
