@@ -51,7 +51,7 @@ func TestBootElsewhere(t *testing.T) {
 					s.EndWhere(time.Now().Add(-time.Hour), func(netip.Addr, registry.Lease) bool { return true })
 				}))
 				w.age(time.Hour)
-				must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}))
+				must1(w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1}))(t)
 			}
 			if enis := w.node.ENIs(); len(enis) != 1 || enis[0].ID != boot.ID || !slices.Equal(enis[0].Addrs[:1], boot.Addrs[:1]) {
 				t.Errorf("after collections: %+v", enis)
@@ -147,7 +147,7 @@ func TestResized(t *testing.T) {
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
 		s.Instance.Type, s.Instance.ENIs, s.Instance.IPv4PerENI = "t3.nano", 2, 2
 	}))
-	must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Hour, Max: -1}))
+	must1(w.pool().Collect(t.Context(), Collection{FreeAfter: time.Hour, Max: -1}))(t)
 	for n := range 6 {
 		w.mustAcquire(n)
 	}

@@ -218,7 +218,7 @@ func TestCardsWithEFA(t *testing.T) {
 		w.end(n)
 	}
 	w.age(2 * lease.StaleMetadata)
-	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
+	if _, err := w.pool().Collect(t.Context(), Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantSlots("")

@@ -155,10 +155,10 @@ func TestDetachedByOneDescribe(t *testing.T) {
 		must(w.T, link.Del(w.host))
 		wires.hidden.Store(id)
 		wires.by = "attachment.instance-id"
-		c := &Collection{FreeAfter: 24 * time.Hour, Max: -1}
+		c := Collection{FreeAfter: 24 * time.Hour, Max: -1}
 		for range 2 {
 			time.Sleep(time.Minute)
-			must(w.T, w.pool().Collect(w.Context(), c))
+			must1(w.pool().Collect(w.Context(), c))(w.T)
 		}
 		if e, known := w.state().ENIs[id]; !known || e.Detached {
 			w.Errorf("it is attached, as EC2 says; known: %v, %+v", known, e)

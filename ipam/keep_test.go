@@ -36,7 +36,7 @@ func TestNoADDSinceBoot(t *testing.T) {
 			for _, wait := range []time.Duration{0, hour} {
 				w.age(wait)
 				c := Collection{FreeAfter: time.Minute, Max: -1}
-				if err := w.pool().Collect(t.Context(), &c); err != nil {
+				if _, err := w.pool().Collect(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}
 				w.consistent()
@@ -62,7 +62,7 @@ func TestKeepWithoutEC2(t *testing.T) {
 		for _, code := range []string{"Unavailable", "RequestLimitExceeded"} {
 			w.sim.Fail("DescribeNetworkInterfaces", code, always)
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-			if err := w.pool().Collect(ctx, &Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
+			if _, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
 				w.Fatalf("%s: the collection has done all", code)
 			}
 			cancel()

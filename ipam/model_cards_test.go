@@ -121,7 +121,7 @@ func (m *model) verifyKnownSlots() {
 	}
 	for range 2 { // the first may find that the registry was wrong, and say so
 		time.Sleep(10 * time.Minute)
-		_ = m.collectNow(&Collection{FreeAfter: time.Hour, Max: -1}, fate{})
+		_, _ = m.collectNow(Collection{FreeAfter: time.Hour, Max: -1}, fate{})
 		m.verify()
 	}
 	s, err := m.view()

@@ -129,13 +129,13 @@ func (m *model) verifyKept(c ec2sim.Call) {
 
 // verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses from. That was the
 // registry before. An ENI that serves no network any more has nothing ready.
-func (m *model) verifyWarm(before *registry.State, c *Collection) {
+func (m *model) verifyWarm(before *registry.State, done Report) {
 	s, err := m.view()
 	if err != nil {
 		return
 	}
 	for i, p := range m.policies {
-		took := slices.ContainsFunc(c.Unassigned, func(a netip.Addr) bool {
+		took := slices.ContainsFunc(done.Unassigned, func(a netip.Addr) bool {
 			id, e := before.ENIOf(a)
 			return id != "" && e.Pool == p.Pool && !s.ENIs[id].Passed
 		})

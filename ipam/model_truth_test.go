@@ -197,13 +197,13 @@ func (m *model) settle() {
 	quiet := 0 // collections since the last that has ended leases
 	for i := range 5 {
 		time.Sleep(2 * time.Hour)
-		c := &Collection{FreeAfter: time.Minute, Max: -1}
 		// The first may find that the registry was wrong, and say so.
-		if err := m.collectNow(c, fate{}); err != nil && i > 0 {
+		done, err := m.collectNow(Collection{FreeAfter: time.Minute, Max: -1}, fate{})
+		if err != nil && i > 0 {
 			m.wrong("collect: %v", err)
 		}
 		m.verify()
-		if quiet++; len(c.Ended) > 0 || i == 0 {
+		if quiet++; len(done.Ended) > 0 || i == 0 {
 			quiet = 0 // and the first has seen that others are missing
 		}
 		if quiet >= 2 && m.denied == nil {

@@ -165,7 +165,7 @@ func TestOthersENILater(t *testing.T) {
 	}
 	w.age(hour)
 	c := Collection{Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil || len(w.sim.ENIs()[1].Addrs) != 4 {
+	if _, err := w.pool().Collect(t.Context(), c); err != nil || len(w.sim.ENIs()[1].Addrs) != 4 {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 

@@ -47,7 +47,7 @@ func (w *world) idle() (eni string) {
 		w.Fatal(err)
 	}
 	w.age(hour)
-	must(w.T, w.pool().Collect(w.Context(), &Collection{FreeAfter: hour, Max: 0})) // looks what was begun: nothing
+	must1(w.pool().Collect(w.Context(), Collection{FreeAfter: hour, Max: 0}))(w.T) // looks what was begun: nothing
 	return eni
 }
 
@@ -90,7 +90,7 @@ func TestReleaseOutcomes(t *testing.T) {
 			eni := w.idle()
 			before, _ := w.has(eni)
 			w.sim.Script(book.UnassignAction, tt.outcomes...)
-			_ = w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+			_, _ = w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
 			w.consistent()
 			w.noneElsewhere()
 			addrs, prefixes := w.has(eni)

@@ -18,10 +18,21 @@ type Pool struct {
 	lease.Pool
 	Cloud *aws.Client
 
-	yields   bool // the pool gets addresses that no pod waits for: see yield
-	collects bool // the pool finishes for a collection what others have begun: see yield
+	mode mode
+}
 
-	waits time.Time // until when a collection waits for EC2 to detach ENIs; zero: as long as it has time
+// A mode is what a command is, or a part of one. The zero mode is for an ADD that waits, and for an operator.
+type mode struct {
+	ahead    bool      // it gets addresses that no pod waits for: see yield
+	finishes bool      // it finishes for a collection what others have begun: see yield
+	until    time.Time // until when it waits for EC2 to detach ENIs; zero: as long as it has time
+}
+
+// as returns the pool for a command, or a part of one, with another mode.
+func (p *Pool) as(m mode) *Pool {
+	q := *p
+	q.mode = m
+	return &q
 }
 
 // Open opens the pool of this node.

@@ -526,13 +526,14 @@ func TestCollect(t *testing.T) {
 	for n := range 12 {
 		w.end(n)
 	}
-	collect := func(c Collection) Collection {
+	collect := func(c Collection) Report {
 		t.Helper()
-		if err := w.pool().Collect(t.Context(), &c); err != nil {
+		done, err := w.pool().Collect(t.Context(), c)
+		if err != nil {
 			t.Fatal(err)
 		}
 		w.consistent()
-		return c
+		return done
 	}
 	if c := collect(Collection{FreeAfter: time.Minute, Max: -1}); len(c.Unassigned)+len(c.Deleted) != 0 {
 		t.Errorf("too soon: %+v", c)
@@ -570,11 +571,12 @@ func TestCollectUsedENI(t *testing.T) {
 	}
 	w.age(time.Hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil {
+	done, err := w.pool().Collect(t.Context(), c)
+	if err != nil {
 		t.Fatal(err)
 	}
 	eni := w.sim.ENIs()[1]
-	if len(c.Deleted) != 0 || eni.Addrs[0] != primary || slices.Contains(c.Unassigned, primary) {
+	if len(done.Deleted) != 0 || eni.Addrs[0] != primary || slices.Contains(done.Unassigned, primary) {
 		t.Errorf("collected %+v, ENI is %+v", c, eni)
 	}
 	// What metadata still lists is not taken back.
@@ -591,11 +593,12 @@ func TestCollectLostPods(t *testing.T) {
 	c := Collection{FreeAfter: time.Hour, Max: -1}
 	for want, wait := range []time.Duration{0, 0, 2 * time.Minute} {
 		w.age(wait)
-		if err := w.pool().Collect(t.Context(), &c); err != nil {
+		done, err := w.pool().Collect(t.Context(), c)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if ended := slices.Contains(c.Ended, a); ended != (want == 2) {
-			t.Errorf("collection %d: ended %v", want, c.Ended)
+		if ended := slices.Contains(done.Ended, a); ended != (want == 2) {
+			t.Errorf("collection %d: ended %v", want, done.Ended)
 		}
 	}
 }
@@ -657,7 +660,7 @@ func TestRouteMeansUsed(t *testing.T) {
 	}
 	c := Collection{FreeAfter: 1, Max: -1}
 	w.age(hour)
-	if err := w.pool().Collect(t.Context(), &c); err != nil || slices.Contains(c.Unassigned, a) {
+	if done, err := w.pool().Collect(t.Context(), c); err != nil || slices.Contains(done.Unassigned, a) {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 }

@@ -59,7 +59,7 @@ func TestForeignENI(t *testing.T) {
 	w.end(1)
 	w.age(hour)
 	c := Collection{FreeAfter: 1, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil {
+	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range w.sim.ENIs() {
@@ -153,7 +153,7 @@ func retiresPool(t *testing.T, pool string) {
 	removed, has := []lease.Policy{base}, []lease.Policy{base, db}
 	w.policy = base
 	w.mustAcquire(2)
-	retire := func(conflists []lease.Policy) *Collection {
+	retire := func(conflists []lease.Policy) Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}
@@ -243,7 +243,7 @@ func TestKeepOfConflists(t *testing.T) {
 	w.mustAcquire(1)
 	w.policy = other
 	w.mustAcquire(2)
-	release := func(conflists ...lease.Policy) *Collection {
+	release := func(conflists ...lease.Policy) Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}

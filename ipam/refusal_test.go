@@ -245,7 +245,8 @@ func TestRefusedRelease(t *testing.T) {
 					time.Sleep(time.Hour)
 					w.sim.FailAs(action, r.code, r.message, 1) // of the first ENI alone
 					collect := func() error {
-						return w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+						_, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+						return err
 					}
 					if err := collect(); err == nil || !strings.Contains(err.Error(), r.code) {
 						t.Errorf("error %v", err)

@@ -172,7 +172,7 @@ const mostAwait = time.Minute
 
 // await waits for EC2 to detach or delete an ENI, but a collection no longer than mostAwait.
 func (p *Pool) await(ctx context.Context, d time.Duration, what string) error {
-	if !p.waits.IsZero() && time.Now().After(p.waits) {
+	if until := p.mode.until; !until.IsZero() && time.Now().After(until) {
 		return fmt.Errorf("%s: EC2 has not done so after %v, and the next collection goes on", what, mostAwait)
 	}
 	return sleep(ctx, d, what)

@@ -113,7 +113,8 @@ func TestOthersENIs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for who, acts := range map[string]func(w *twoNodes) error{
 				"collection": func(w *twoNodes) error {
-					return w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+					_, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+					return err
 				},
 				"operator": func(w *twoNodes) error {
 					err := w.pool().Remove(t.Context(), w.eni)
@@ -124,7 +125,8 @@ func TestOthersENIs(t *testing.T) {
 				},
 				"growth": func(w *twoNodes) error {
 					if c.ours > 0 {
-						return w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+						_, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+						return err
 					}
 					w.draining()
 					s := w.state()
@@ -215,7 +217,7 @@ func TestCollectServing(t *testing.T) {
 	}))
 	w.node.Lie(ec2sim.HideKeys(w.eni, "local-ipv4s"))
 	for range 2 {
-		err := w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+		_, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
 		if err == nil || !strings.Contains(err.Error(), e.Addrs[0].String()+" is in use: ") {
 			t.Errorf("Collect: %v", err)
 		}
@@ -276,13 +278,13 @@ func TestDetachInTurn(t *testing.T) {
 				time.Sleep(time.Hour)
 				must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
 				w.sim.ResetCalls()
-				if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
+				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
 					w.Errorf("%d calls, %v", w.asked(action), err)
 				}
 				time.Sleep(registry.MostBackoff)
 				w.sim.Fail(action, throttling, always)
 				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.NotBefore) }))
-				if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
+				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
 					w.Errorf("not before %v, %v", w.state().NotBefore, err)
 				}
 			})
@@ -309,7 +311,7 @@ func TestCollectThrottledDetach(t *testing.T) {
 				time.Sleep(time.Hour)
 				throttle(w)
 				c := Collection{FreeAfter: time.Minute, Max: -1}
-				if err := w.pool().Collect(w.Context(), &c); err == nil || len(c.Deleted)+len(c.Detached)+len(c.Unassigned) > 0 {
+				if done, err := w.pool().Collect(w.Context(), c); err == nil || len(done.Deleted)+len(done.Detached)+len(done.Unassigned) > 0 {
 					t.Errorf("released %+v: %v", c, err)
 				}
 				w.sim.ResetCalls()
@@ -331,8 +333,8 @@ func TestCollectMayNotDetach(t *testing.T) {
 	w.age(hour)
 	w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", -1)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); !errors.Is(err, aws.ErrDenied) || len(c.Unassigned) != 3 {
-		t.Errorf("%v went back of 4 addresses: %v", c.Unassigned, err)
+	if done, err := w.pool().Collect(t.Context(), c); !errors.Is(err, aws.ErrDenied) || len(done.Unassigned) != 3 {
+		t.Errorf("%v went back of 4 addresses: %v", done.Unassigned, err)
 	}
 	if b := w.mustAcquire(2); b != a {
 		t.Errorf("a pod has %s, and %s was free, the primary address", b, a)
@@ -388,7 +390,7 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}}})
-	if err := p.Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+	if _, err := p.Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 		t.Error("EC2 has throttled the collection, and it says nothing")
 	}
 	a := w.mustAcquire(13)
@@ -417,7 +419,7 @@ func TestCollectStuck(t *testing.T) {
 		for range 2 {
 			ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 			c := Collection{FreeAfter: time.Minute, Max: -1}
-			if err := w.pool().Collect(ctx, &c); err == nil || ctx.Err() != nil {
+			if _, err := w.pool().Collect(ctx, c); err == nil || ctx.Err() != nil {
 				w.Errorf("got %v, and the time of the collection: %v", err, ctx.Err())
 			}
 			cancel()

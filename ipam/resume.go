@@ -170,8 +170,7 @@ func (p *Pool) endBegun(ctx context.Context) error {
 	if err := p.deleteOnTerminations(ctx); err != nil {
 		return err
 	}
-	p.collects = true
-	defer func() { p.collects = false }()
+	p = p.as(mode{finishes: true, until: p.mode.until})
 	if _, err = p.resume(ctx, p.abandon); errors.Is(err, errGivesWay) {
 		slog.Info("the next collection finishes what was begun", "reason", err)
 		return nil

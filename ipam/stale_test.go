@@ -84,7 +84,7 @@ func TestStaleForHours(t *testing.T) {
 		c := w.collectOne()
 		for range 3 {
 			time.Sleep(time.Hour)
-			must(w.T, w.pool().Collect(w.Context(), &Collection{FreeAfter: 24 * time.Hour, Max: -1}))
+			must1(w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w.T)
 			w.consistent()
 		}
 		w.getNot(c)
@@ -94,12 +94,12 @@ func TestStaleForHours(t *testing.T) {
 // collectOne has a collection unassign an address.
 func (w *world) collectOne() netip.Addr {
 	w.Helper()
-	c := &Collection{FreeAfter: time.Minute, Max: 1}
-	must(w.T, w.pool().Collect(w.Context(), c))
-	if len(c.Unassigned) != 1 {
-		w.Fatalf("unassigned %v, want one address", c.Unassigned)
+	c := Collection{FreeAfter: time.Minute, Max: 1}
+	done := must1(w.pool().Collect(w.Context(), c))(w.T)
+	if len(done.Unassigned) != 1 {
+		w.Fatalf("unassigned %v, want one address", done.Unassigned)
 	}
-	return c.Unassigned[0]
+	return done.Unassigned[0]
 }
 
 // TestStaleBootENI: with interfaceIndex 0, pods have addresses of the boot ENI. It needs no tags, but its addresses leave it, too.

@@ -193,8 +193,8 @@ func TestLookAfterRefusal(t *testing.T) {
 				stop := w.node.Lie(ec2sim.ForgetENI(ours.ID))
 				w.sim.Fail("DescribeNetworkInterfaces", code, always)
 				must(w.T, w.pool().Learn(w.Context()))
-				c := &Collection{Max: -1}
-				if err := w.pool().Collect(w.Context(), c); err != nil && code == "UnauthorizedOperation" {
+				c := Collection{Max: -1}
+				if _, err := w.pool().Collect(w.Context(), c); err != nil && code == "UnauthorizedOperation" {
 					w.Error(err)
 				}
 				w.asks("DetachNetworkInterface", "AttachmentId", w.eni(ours.ID).Attachment)

@@ -22,7 +22,7 @@ import (
 // idle reports whether an address of the ENI has been free for at least FreeAfter. The time
 // counts from the end of its last lease. If it has had no lease, the time counts from the last
 // growth of the ENI. While a namespace cannot be read, no address is idle.
-func (c *Collection) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
+func (c *collecting) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	if since.IsZero() {
 		since = e.Grown
@@ -31,7 +31,7 @@ func (c *Collection) idle(s *registry.State, e registry.ENI, a netip.Addr, now t
 }
 
 // idlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter.
-func (c *Collection) idlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
+func (c *collecting) idlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
 	if now.Sub(b.Since) < c.FreeAfter || c.used.Partial {
 		return false
 	}
@@ -49,7 +49,7 @@ func (c *Collection) idlePrefix(s *registry.State, e registry.ENI, b registry.Pr
 // empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. It
 // compares the ENI of each lease, not only the address: a pod that has lost its address still
 // has its link on the ENI.
-func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
+func (c *collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
 	if c.used.InPod(e.MAC) {
 		return false // a pod that has its link may have removed its addresses
@@ -64,7 +64,7 @@ func (c *Collection) empty(s *registry.State, id string, now time.Time) bool {
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. It ends when the outcome of a call is unknown.
-func (p *Pool) unassignIdle(ctx context.Context, c *Collection) error {
+func (p *Pool) unassignIdle(ctx context.Context, c *collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ var errGrowing = errors.New("a growth is under way: this collection unassigns no
 
 // releasablePrefixes chooses the prefixes that an ENI is to lose. It chooses no /80: a /80 costs
 // nothing, and stays as long as its ENI.
-func (c *Collection) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
+func (c *collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
 	spare, e := c.spare(s, id, now), s.ENIs[id]
 	for _, b := range e.Prefixes {
 		if b.CIDR.Addr().Is4() && spare >= book.BlockSize && c.idlePrefix(s, e, b, now) {
@@ -155,7 +155,7 @@ func (c *Collection) releasablePrefixes(s *registry.State, id string, now time.T
 }
 
 // releasableAddrs chooses the IPv4 addresses that an ENI is to lose, but never its primary one.
-func (c *Collection) releasableAddrs(s *registry.State, id string, now time.Time) book.Releasable {
+func (c *collecting) releasableAddrs(s *registry.State, id string, now time.Time) book.Releasable {
 	e, x, spare := s.ENIs[id], book.Releasable{Addrs: map[netip.Addr]time.Time{}}, c.spare(s, id, now)
 	for _, a := range e.Addrs {
 		if a.Is4() && spare > 0 && a != e.Primary() && c.idle(s, e, a, now) {
@@ -170,7 +170,7 @@ func (c *Collection) releasableAddrs(s *registry.State, id string, now time.Time
 // keep ready, which is nothing of an ENI that interfaceIndex passes over. An ENI loses nothing
 // if no ADD may take its addresses for another reason, if it has Keep, or if it was to be deleted
 // and EC2 did not answer.
-func (c *Collection) spare(s *registry.State, id string, now time.Time) int {
+func (c *collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() || slices.Contains(c.kept, id) {
 		return 0

@@ -66,9 +66,9 @@ func TestUnassignAndGrow(t *testing.T) {
 			}))
 			t.Cleanup(ec2.Close)
 			w.cloud.EC2URL = ec2.URL
-			c := &Collection{FreeAfter: time.Minute, Max: -1}
-			if err := w.pool().Collect(t.Context(), c); err != nil || len(c.Unassigned) != tt.idle {
-				t.Errorf("the collection has unassigned %v, %v", c.Unassigned, err)
+			c := Collection{FreeAfter: time.Minute, Max: -1}
+			if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) != tt.idle {
+				t.Errorf("the collection has unassigned %v, %v", done.Unassigned, err)
 			}
 			<-done
 			must(t, failed)
@@ -108,7 +108,7 @@ func TestUnassignIncident(t *testing.T) {
 	w.sim.ResetCalls()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := w.pool().Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+	if _, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 		t.Error("no error")
 	}
 	asked := map[string]bool{}

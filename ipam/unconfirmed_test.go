@@ -214,9 +214,9 @@ func TestUnconfirmedWithoutPods(t *testing.T) {
 	w.mustAcquire(1)
 	must(t, w.pool().End(t.Context(), pod(1).Key))
 	w.age(2 * time.Hour)
-	c := &Collection{FreeAfter: time.Hour, Max: 1}
-	if err := w.pool().Collect(t.Context(), c); err != nil || len(c.Unassigned) == 0 {
-		t.Fatalf("unassigned %v, %v", c.Unassigned, err)
+	c := Collection{FreeAfter: time.Hour, Max: 1}
+	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) == 0 {
+		t.Fatalf("unassigned %v, %v", done.Unassigned, err)
 	}
 	must(t, os.Remove(filepath.Join(w.dir, "registry.json")))
 	must(t, w.pool().Learn(t.Context()))

@@ -29,8 +29,7 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 	if err := p.begin(ctx); err != nil {
 		return 0, err
 	}
-	p.yields = true
-	defer func() { p.yields = false }()
+	p = p.as(mode{ahead: true})
 	for had, idle, gave := -1, 0, false; ; {
 		var short, enough bool
 		if has, short, enough, err = p.count(ctx); err != nil || !short {
@@ -113,7 +112,7 @@ var errGivesWay = errors.New("EC2 throttles, and an ADD waits that may need anot
 //
 // A collection does not wait, and ends with errGivesWay if any ADD waits.
 func (p *Pool) yield(ctx context.Context, action string) error {
-	if p.collects {
+	if p.mode.finishes {
 		s, err := p.Registry.View()
 		if err == nil && book.AnyWaits(s, book.AnyPool) {
 			err = errGivesWay
@@ -121,7 +120,7 @@ func (p *Pool) yield(ctx context.Context, action string) error {
 		return err
 	}
 	const most, look = time.Minute, time.Second
-	for end := time.Now().Add(most); p.yields && time.Now().Before(end); {
+	for end := time.Now().Add(most); p.mode.ahead && time.Now().Before(end); {
 		s, err := p.Registry.View()
 		switch {
 		case err != nil:

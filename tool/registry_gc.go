@@ -79,9 +79,9 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 }
 
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
-func collect(c *cli.Context, p *ipam.Pool, done ipam.Collection) (ipam.Collection, []nl.Rule, error) {
-	done.Conflists = conf.Policies(c.String("config"))
-	failed := p.Collect(c.Context, &done)
+func collect(c *cli.Context, p *ipam.Pool, want ipam.Collection) (ipam.Report, []nl.Rule, error) {
+	want.Conflists = conf.Policies(c.String("config"))
+	done, failed := p.Collect(c.Context, want)
 	if done.Tidied {
 		// Collect has removed what serves all pods, because there was no pod. A pod may have come at that moment, and
 		// needs what was removed. Put it back here: the pod must not wait for a later run.

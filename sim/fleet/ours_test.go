@@ -236,7 +236,8 @@ func (n *ours) collect(ctx context.Context) error {
 	defer p.Host.Close()
 	p.Cloud = n.cloud()
 	p.Policy = lease.Policy{Provision: n.way.policy.Provision, Families: n.way.policy.Families}
-	return p.Collect(ctx, &ipam.Collection{FreeAfter: freeAfter + n.jitter(freeAfter*15/100), Max: -1})
+	_, err = p.Collect(ctx, ipam.Collection{FreeAfter: freeAfter + n.jitter(freeAfter*15/100), Max: -1})
+	return err
 }
 
 // idle counts the addresses of this node's ENIs for pods that no pod has.
