@@ -9,7 +9,8 @@
 //	plugin/nic/     what a pod asks of its interfaces: address, subnet, security groups, ENI
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
 //	  lease/        leases the addresses that the node has; all of the warm path
-//	  book/         edits of the registry's state, and questions about it: no I/O
+//	  book/         edits of the registry's state, and questions about it: no I/O; call/ the calls to EC2, in their turn
+//	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node
@@ -60,7 +61,7 @@
 //	tool/view -> tool/cli tool/conf ipam ipam/book ipam/lease aws nl registry
 //	tool/conf -> tool/cli ipam ipam/book ipam/lease registry, and the plugins for their configurations
 //	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam/book ipam/lease   tool/history -> registry
-//	ipam -> ipam/book ipam/lease plugin aws nl registry   ipam/book -> ipam/lease aws registry
+//	ipam -> ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry   ipam/known -> ipam/call and what it imports, nl   ipam/call -> ipam/book plugin   ipam/book -> ipam/lease aws registry
 //	ipam/lease -> plugin plugin/nic nl registry internal/codec internal/excerpt   not aws: it is the warm path
 //	plugin/ipvlan -> plugin plugin/nic nl nl/ifname internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin nl nl/ifname internal/codec
@@ -68,10 +69,9 @@
 //	plugin/chain -> plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec   plugin/egress -> plugin nl nl/ifname internal/codec internal/excerpt
 //	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> internal/atomicfile internal/codec
 //	aws, tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> nl/ifname internal/codec internal/excerpt   tool/install -> tool/cli tool/conf nl registry
-//	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim
 //	acceptance -> acceptance/compare acceptance/ends aws sim/ec2sim ipam/lease tool/iam
 //	acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl
-//	sim/vpcsim -> sim/ec2sim nl   nl/nltest -> nl           nl -> nl/bpf nl/ifname
+//	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim   sim/vpcsim -> sim/ec2sim nl   nl/nltest -> nl   nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 //

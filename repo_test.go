@@ -48,7 +48,9 @@ var arrows = map[string]string{
 	"unnumbered-ptp/legacy":    "nl",
 	"ipam/lease":               "plugin plugin/nic nl registry internal/codec internal/excerpt", // and not aws: it is the warm path
 	"ipam/book":                "ipam/lease aws registry",
-	"ipam":                     "ipam/book ipam/lease plugin aws nl registry",
+	"ipam/call":                "ipam/book ipam/lease plugin aws registry",
+	"ipam/known":               "ipam/call ipam/book ipam/lease aws nl registry",
+	"ipam":                     "ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	"plugin/chain":             "plugin plugin/ipvlan plugin/egress unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
 	"tool":                     "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease plugin/egress aws nl registry",
 	"tool/install":             "tool/cli tool/conf nl registry",
@@ -58,7 +60,7 @@ var arrows = map[string]string{
 	"tool/iam":                 "ipam/book ipam/lease",
 	"tool/history":             "registry",
 	"tool/repair":              "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
-	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws nl registry",
+	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/call ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws nl registry",
 	"sim/ec2sim":               "",
 	"sim/vpcsim":               "sim/ec2sim nl",
 	"nl/nltest":                "nl",

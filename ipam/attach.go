@@ -6,7 +6,6 @@ package ipam
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +16,8 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -26,10 +27,6 @@ import (
 // EC2's describes are behind by seconds, seldom by minutes (EC2 API reference, "Eventual
 // consistency").
 const intentLife = 15 * time.Minute
-
-// newToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
-// "Ensuring idempotency").
-func newToken() string { return rand.Text() }
 
 // addENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
 // subnet has no address left, addENI tries the next one.
@@ -65,7 +62,7 @@ func (p *Pool) makeRoom(ctx context.Context, s *registry.State) (full error, _ *
 	if full = cmp.Or(p.full(s), refused(s)); full == nil {
 		return nil, s, nil
 	}
-	p.noteDetached(ctx, seemsFull(s))
+	p.NoteDetached(ctx, seemsFull(s))
 	if s, err = p.drained(ctx, s); err != nil {
 		return full, s, err
 	}
@@ -126,16 +123,16 @@ func (spec ENISpec) wants(f lease.Family) bool {
 // the tags. It fails with [aws.ErrSubnetFull] if none of them has room.
 func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	id, err := p.newENI(ctx, spec)
-	p.forgetUnlessThrottled(err)
+	p.ForgetUnlessThrottled(err)
 	return id, err
 }
 
 func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
-	if err := cmp.Or(p.withinQuota(), p.standing(book.CreateAction), p.standing(book.AttachAction), p.turn(ctx, book.CreateAction)); err != nil {
+	if err := cmp.Or(p.withinQuota(), p.Standing(book.CreateAction), p.Standing(book.AttachAction), p.Turn(ctx, book.CreateAction)); err != nil {
 		return "", err
 	}
-	s, err := p.describeInstance(ctx)
+	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -148,11 +145,11 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.lastAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
+	seen, _, err := p.LastAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
 	if err != nil {
 		return "", err
 	}
-	spec.Tracking = spec.Tracking.Over(seen.tracking(s))
+	spec.Tracking = spec.Tracking.Over(seen.Tracking(s))
 	var full []error
 	refused := map[string]error{} // by subnet
 	for _, subnet := range append(unendedFirst(s, subnets), p.narrowed(s, subnets, spec)...) {
@@ -163,9 +160,9 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		switch {
 		case errors.Is(err, errNotDiscarded): // one such ENI is enough: resume ends it
 			return id, err
-		case isFull(err) && errors.Is(err, aws.ErrSubnetFull):
+		case call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull):
 			full = append(full, err)
-		case misplaced(err):
+		case call.Misplaced(err):
 			refused[subnet.ID] = fmt.Errorf("%s: %w", subnet.ID, err)
 		default:
 			return id, err
@@ -175,8 +172,8 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 }
 
 // newENIIn creates an ENI in a subnet, and attaches it.
-func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen attached) (string, error) {
-	if err := p.standing(book.AttachAction, subnet.ID); err != nil {
+func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen known.Attached) (string, error) {
+	if err := p.Standing(book.AttachAction, subnet.ID); err != nil {
 		return "", err
 	}
 	eni, token, err := p.create(ctx, s, subnet, spec)
@@ -221,7 +218,7 @@ func (p *Pool) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) [
 // the order in which this node tries them. It fails if no subnet has the tags. If all subnets
 // with the tags are full, the list is empty and there is no error.
 func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
-	all, err := p.zoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
+	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +272,7 @@ var errDiscarded = errors.New("the new ENI could not be attached, and was delete
 // network card takes no more ENIs, the instance does not run, or EC2 attaches no ENI of this subnet, attach deletes a new ENI. One in the
 // registry stays: another program has detached it, and pods may have its addresses. If
 // the caller has asked EC2 which ENIs are attached, seen is the answer.
-func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen attached) error {
+func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
 	if err != nil {
@@ -285,24 +282,24 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		return err
 	}
 	_, known := s.ENIs[eni.ID]
-	on := object{eni: eni.ID, subnet: eni.Subnet}
+	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.subnet = eni.ID // it was attached before: the refusal is about the ENI
+		on.Subnet = eni.ID // it was attached before: the refusal is about the ENI
 	}
 	var attachment string
 	var at slot
-	if err = standing(s, book.AttachAction, on.subnet); err == nil {
+	if err = call.Standing(s, book.AttachAction, on.Subnet); err == nil {
 		attachment, at, err = p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
-		err = p.noteRefusal(ctx, book.AttachAction, on, err)
+		err = p.NoteRefusal(ctx, book.AttachAction, on, err)
 	}
-	if !known && (noPlace(err) || misplaced(err) || p.stuck(ctx, s, token, on, err)) {
+	if !known && (noPlace(err) || call.Misplaced(err) || p.Stuck(ctx, s, token, on, err)) {
 		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
 			return errors.Join(err, e, errNotDiscarded)
 		}
 		return fmt.Errorf("%w: %w", err, errDiscarded)
 	}
 	if err != nil {
-		p.keepMade(s.Instance.ID, eni, seen)
+		p.KeepMade(s.Instance.ID, eni, seen)
 		return err
 	}
 	eni.Card, eni.Index = at.card, at.index
@@ -328,19 +325,19 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 // next growth or collection tries again.
 func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
-	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) || standing(s, book.ModifyAction, eni) != nil {
+	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) || call.Standing(s, book.ModifyAction, eni) != nil {
 		return err // it can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
-			return p.notBefore(ctx, book.ModifyAction, p.backoff(3))
+			return p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
 		}
 		if !aws.Undone(err) || ctx.Err() != nil {
 			return nil
 		}
 		return p.Registry.Change(ctx, func(s *registry.State) {
-			object{eni: eni}.refuse(s, book.ModifyAction, err, p.Cloud.Jitter)
+			call.Object{ENI: eni}.Refuse(s, book.ModifyAction, err, p.Cloud.Jitter)
 			book.ForgetAttachment(s, token)
 		})
 	}
@@ -349,7 +346,7 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 
 // endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to attach the ENI says nothing more.
 func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
-	token := newToken()
+	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
 		for t, old := range s.Intents {
@@ -368,7 +365,7 @@ func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
 // deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
 func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 	s, err := p.Registry.View()
-	if err != nil || !p.makesENIs() {
+	if err != nil || !p.MakesENIs() {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
@@ -384,7 +381,7 @@ func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 
 // discard deletes an ENI that could not be attached.
 func (p *Pool) discard(ctx context.Context, eni, token string) error {
-	err := p.deleteNow(ctx, eni)
+	err := p.DeleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		if err == nil {
 			delete(s.Intents, token) // otherwise the ENI may be too new for EC2 to delete, and resume finds it later

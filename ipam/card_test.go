@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -322,7 +323,7 @@ func TestSlotOfDetached(t *testing.T) {
 	w.policy.MaxENIs = 2
 	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error { s.Instance.ENIs = 2; return nil }))
 	must(t, w.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": w.node.ENIs()[1].Attachment}))
-	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1, attached{}); err != nil || at.index != 1 {
+	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1, known.Attached{}); err != nil || at.index != 1 {
 		t.Errorf("attached at %+v: %v", at, err)
 	}
 }

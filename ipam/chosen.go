@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -40,7 +41,7 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...stri
 	}
 	for _, f := range p.Policy.Families {
 		err := p.gain(ctx, s, at, f)
-		if _, final := errors.AsType[*plugin.Error](err); !final && goesOn(err, at.Managed) && !aboutAddr(err) {
+		if _, final := errors.AsType[*plugin.Error](err); !final && call.GoesOn(err, at.Managed) && !aboutAddr(err) {
 			if again := p.growChosen(ctx, s, append(denied, at.ID)...); again != nil {
 				return errors.Join(again, err)
 			}
@@ -96,7 +97,7 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 // or else one of the subnets in which the pool may have ENIs. It refuses addresses that no pod
 // can have.
 func (p *Pool) subnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
-	all, err := p.describeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
+	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return aws.Subnet{}, err
 	}
@@ -136,7 +137,7 @@ func (p *Pool) refusesSubnet(ctx context.Context, s *registry.State) error {
 // isTaken refuses a chosen address that another ENI has, by itself or in a prefix. If an ENI of
 // the pool has it, the registry is behind: then isTaken corrects the registry.
 func (p *Pool) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
-	enis, err := p.describeENIs(ctx, aws.BySubnet(subnet.ID))
+	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet.ID))
 	if err != nil {
 		return false, err
 	}
@@ -146,7 +147,7 @@ func (p *Pool) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet
 			continue
 		}
 		if known, ours := s.ENIs[enis[i].ID]; ours && !known.Foreign {
-			return true, p.compare(ctx, enis[i].ID)
+			return true, p.Compare(ctx, enis[i].ID)
 		}
 		return false, takenBy(enis[i], a)
 	}
@@ -193,7 +194,7 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 	if a.Is6() {
 		do = p.Cloud.AssignIPv6Addr
 	}
-	err := p.call(ctx, action, object{eni: eni, handled: aboutAddr}, begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: aboutAddr}, call.Begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
 		return func(s *registry.State) {
 			since := time.Time{}
 			if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed { // for all others it cools: else one of them may take it first

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -69,44 +71,32 @@ func (p *Pool) Collect(ctx context.Context, what Collection) (Report, error) {
 	}
 	defer unlock()
 	c := &collecting{Collection: what}
-	err = p.as(mode{until: time.Now().Add(mostAwait)}).collect(ctx, c)
+	err = p.as(call.Mode{Until: time.Now().Add(mostAwait)}).collect(ctx, c)
 	return c.Report, err
 }
 
 func (p *Pool) collect(ctx context.Context, c *collecting) error {
-	if err := p.ofThisInstance(ctx); err != nil {
+	if err := p.OfThisInstance(ctx); err != nil {
 		return err
 	}
 	p.Look(ctx)
-	seen, err := p.learn(ctx, true, p.usedIfNew)
+	seen, err := p.LearnWith(ctx, true, p.UsedIfNew)
 	if err == nil {
-		err = p.correct(ctx, seen)
+		err = p.Correct(ctx, seen)
 	}
 	if err != nil {
 		// The registry and the kernel are enough to end leases and to find idle addresses.
 		slog.Warn("the metadata service or EC2 does not answer: this collection uses only what the registry has", "error", err)
 	}
-	p.renewPeers(ctx)
-	if c.used, err = p.inUse(); err != nil {
+	p.RenewPeers(ctx)
+	if c.used, err = p.InUse(); err != nil {
 		return err
 	}
 	if err := p.endLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.forgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c),
+	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c),
 		p.unassignIdle(ctx, c), p.tidy(ctx, c))
-}
-
-// inUse returns the addresses that the kernel shows in use, with the node's own ones. The node
-// may use an address of an ENI for other purposes than pods.
-func (p *Pool) inUse() (lease.Used, error) {
-	used := p.Used()
-	own, err := p.Host.AllAddrs()
-	if err != nil {
-		return used, err
-	}
-	used.AddNode(own)
-	return used, nil
 }
 
 // tidy removes what the plugins have installed on the node for all pods, when no pod is left. A
@@ -139,7 +129,7 @@ func (p *Pool) endLost(ctx context.Context, c *collecting) error {
 		}
 		for at, where := range c.used.By {
 			if id, e := s.ENIOf(at.Addr); id != "" && !e.Foreign && where != lease.TheNode && c.used.Of(e.MAC, at.Addr) != "" {
-				discovery{State: s, used: c.used, now: now}.learnAddr(id, at.Addr)
+				known.LearnUsed(s, c.used, id, at.Addr, now)
 			}
 		}
 		for a, l := range s.Leases.All() {
@@ -192,7 +182,7 @@ func (p *Pool) detachUnused(ctx context.Context, c *collecting) (err error) {
 // keeps an ENI whose pool would then have fewer free addresses than it wants. It does nothing
 // if the node may make no ENIs.
 func (p *Pool) deleteEmpty(ctx context.Context, c *collecting) error {
-	if !p.makesENIs() {
+	if !p.MakesENIs() {
 		return nil
 	}
 	s, err := p.Registry.View()

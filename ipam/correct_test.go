@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -170,12 +171,12 @@ func TestSilenceIsNoProof(t *testing.T) {
 		must(t, p.assignPrefixes(t.Context(), eni, lease.IPv4, 1))
 		stale := aws.ENI{ID: eni, Instance: w.node.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
 		before := w.state().ENIs[eni]
-		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { agree(s, []aws.ENI{stale}, time.Now()) }))
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))
 		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != 2 {
 			t.Errorf("the registry has %+v, and had %+v", e, before)
 		}
 		w.age(time.Minute)
-		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { agree(s, []aws.ENI{stale}, time.Now()) }))
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))
 		if e := w.state().ENIs[eni]; len(e.Addrs) != len(old.Addrs) || len(e.Prefixes) != len(old.Prefixes) {
 			t.Errorf("the registry has %+v, and EC2 said %+v", e, stale)
 		}

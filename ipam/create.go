@@ -16,6 +16,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -118,12 +119,12 @@ func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISp
 		}
 		asked = spec
 		size(s, &asked)
-		return begins(registry.Intent{Action: action, Wanted: wanted(asked)})(s)
+		return call.Begins(registry.Intent{Action: action, Wanted: wanted(asked)})(s)
 	}
-	on := object{subnet: subnet.ID, handled: func(err error) bool {
+	on := call.Object{Subnet: subnet.ID, Handled: func(err error) bool {
 		return asked.Prefixes+asked.IPv6Prefixes > 0 && noPrefix(err) || noTags(err)
 	}}
-	err = p.call(ctx, action, on, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
+	err = p.Call(ctx, action, on, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
 		token = key
 		eni, err = p.Cloud.CreateENI(ctx, specOf(s.Intents[token].Wanted, token, spec.Description))
 		if err == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -34,7 +35,7 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 			continue
 		}
 		switch err := p.more(ctx, s, at, f); {
-		case has && (isFull(err) || goesOn(err, at.Managed)):
+		case has && (call.IsFull(err) || call.GoesOn(err, at.Managed)):
 			full = err
 		case err != nil:
 			return err
@@ -51,7 +52,7 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 // fillCorrected is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry did not know.
 func (p *Pool) fillCorrected(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fill(ctx, s, at)
-	if !isFull(err) || !errors.Is(err, aws.ErrENIFull) {
+	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {
 		return err
 	}
 	now, e := p.Registry.View()
@@ -70,7 +71,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	if most <= 0 {
 		return fmt.Errorf("%s has no room for %v: %w", at.ID, f, aws.ErrENIFull)
 	}
-	if err := standing(s, book.AssignAction(f), at.ID); err != nil {
+	if err := call.Standing(s, book.AssignAction(f), at.ID); err != nil {
 		return err
 	}
 	if err := p.gather(ctx, p.most(f, most), pauseAssign); err != nil {
@@ -83,7 +84,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	}
 	n := 0
 	_, err := p.assign(ctx, at.ID, f, func(s *registry.State) int { n = min(p.want(s), most); return n })
-	if isFull(err) && errors.Is(err, aws.ErrSubnetFull) && n > 1 {
+	if call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull) && n > 1 {
 		_, err = p.assign(ctx, at.ID, f, exactly(1)) // EC2 gives all or nothing
 	}
 	return err
@@ -119,7 +120,7 @@ func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func
 		do = p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
-	err := p.call(ctx, action, object{eni: eni}, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
+	err := p.Call(ctx, action, call.Object{ENI: eni}, call.Begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		got, err = do(ctx, eni, size(s))
 		return func(s *registry.State) { book.AddAddrs(s, eni, got, time.Time{}) }, cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], got, nil))
 	})
@@ -134,7 +135,7 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 		do = p.Cloud.AssignIPv6Prefixes
 	}
 	n := 1
-	err := p.call(ctx, action, object{eni: eni, handled: noPrefix}, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: noPrefix}, call.Begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		if f == lease.IPv4 {
 			n = min(book.BlocksFor(p.want(s)), most)
 		}
@@ -151,9 +152,9 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrNotFound):
-		return errors.Join(err, p.missing(ctx, eni))
+		return errors.Join(err, p.Missing(ctx, eni))
 	case errors.Is(err, aws.ErrENIFull):
-		return errors.Join(err, p.compare(ctx, eni))
+		return errors.Join(err, p.Compare(ctx, eni))
 	}
 	return err
 }

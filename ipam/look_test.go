@@ -55,7 +55,7 @@ func TestLookThrottledForEver(t *testing.T) {
 				if !before.After(time.Now().Add(-time.Second)) {
 					w.Errorf("other processes of the node wait until %v, it is %v", before, time.Now())
 				}
-				must(w.T, w.pool().notBefore(w.Context(), action, 8*time.Second))
+				must(w.T, w.pool().NotBefore(w.Context(), action, 8*time.Second))
 				w.policy.Timeout = 2 * time.Second
 				w.sim.ResetCalls()
 				_, err = w.acquire(2)
@@ -102,7 +102,7 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 				}
 				w.sim.ResetCalls()
 				for n := range 40 {
-					must(w.T, w.pool().notBefore(w.Context(), action, 5*time.Second))
+					must(w.T, w.pool().NotBefore(w.Context(), action, 5*time.Second))
 					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 					_, err := w.pool().Acquire(ctx, pod(n+1))
 					wantThrottled(w.T, err, action)
@@ -128,7 +128,7 @@ func TestThrottledModify(t *testing.T) {
 		if w.state().NotBefore[book.ModifyAction].IsZero() {
 			w.Fatal("the other processes of the node are not told")
 		}
-		must(w.T, w.pool().notBefore(w.Context(), book.ModifyAction, registry.MostBackoff))
+		must(w.T, w.pool().NotBefore(w.Context(), book.ModifyAction, registry.MostBackoff))
 		w.sim.ResetCalls()
 		w.mustAcquire(2)
 		if calls := w.sim.Calls(); len(calls) != 1 || calls[0].Action != "AssignPrivateIpAddresses" {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -357,7 +358,7 @@ func (m *model) collect() {
 // begun reports whether the registry has intents, for which a collection waits until growth is over.
 func (m *model) begun() bool {
 	s, err := m.view()
-	return err != nil || due(s) || s.Blank()
+	return err != nil || known.Due(s) || s.Blank()
 }
 
 func (m *model) collectNow(c Collection, f fate) (done Report, err error) {

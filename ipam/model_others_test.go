@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -192,11 +193,11 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
 	must(m.T, err)
-	known := func(when time.Time) bool { return began.Sub(when) >= noticed }
-	grown := func(a netip.Addr) bool { _, e := s.ENIOf(a); return began.Sub(e.Grown) <= settled }
-	maps.DeleteFunc(m.taken, func(a netip.Addr, when time.Time) bool { return known(when) && !grown(a) })
-	maps.DeleteFunc(m.away, func(_ string, when time.Time) bool { return known(when) })
-	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return known(t.when) })
+	past := func(when time.Time) bool { return began.Sub(when) >= noticed }
+	grown := func(a netip.Addr) bool { _, e := s.ENIOf(a); return began.Sub(e.Grown) <= known.Settled }
+	maps.DeleteFunc(m.taken, func(a netip.Addr, when time.Time) bool { return past(when) && !grown(a) })
+	maps.DeleteFunc(m.away, func(_ string, when time.Time) bool { return past(when) })
+	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return past(t.when) })
 }
 
 // verifyTheirs checks that nobody has touched what is others'.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -55,7 +57,7 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	if full != nil {
 		return plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "attach %s, for which the pod asks: %w", id, full)
 	}
-	token := newToken()
+	token := call.NewToken()
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		if s.ENIs[id].Draining {
 			return detaching(id)
@@ -66,7 +68,7 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	if err != nil {
 		return err
 	}
-	_, at, err := p.attachAnywhere(ctx, id, p.Policy.MinIndex, attached{})
+	_, at, err := p.attachAnywhere(ctx, id, p.Policy.MinIndex, known.Attached{})
 	if err != nil {
 		return p.notAttached(ctx, token, err)
 	}
@@ -87,7 +89,7 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
 		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
 	}
-	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {
 		return aws.ENI{}, err
 	}
@@ -140,7 +142,7 @@ func anyOf(all []map[string]string) string {
 
 // inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.
 func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
-	subnets, err := p.describeSubnets(ctx, e.VPC, s.Instance.Zone)
+	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {
 		return e, err
 	}
@@ -163,14 +165,14 @@ func (p *Pool) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 			return err
 		}
 		book.Record(s, e, false)
-		known := s.ENIs[e.ID]
-		known.Pool = p.Policy.Pool // for people: pods find the ENI by its ID
-		s.ENIs[e.ID] = known
+		was := s.ENIs[e.ID]
+		was.Pool = p.Policy.Pool // for people: pods find the ENI by its ID
+		s.ENIs[e.ID] = was
 		if justAttached {
 			book.AddAddrs(s, e.ID, addrs, time.Time{})
 			book.AddPrefixes(s, e.ID, cidrs, time.Time{})
 		} else {
-			addAll(s, e, used)
+			known.AddAll(s, e, used)
 		}
 		s.ENIs[e.ID] = book.MarkOnRequest(s.ENIs[e.ID], e)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.ENI == e.ID })
@@ -222,10 +224,10 @@ func (p *Pool) DetachUnused(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := p.ofThisInstance(ctx); err != nil {
+	if err := p.OfThisInstance(ctx); err != nil {
 		return nil, err
 	}
-	used, err := p.inUse()
+	used, err := p.InUse()
 	if err != nil {
 		return nil, err
 	}
@@ -289,7 +291,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
 		enis, err := m.seen, error(nil)
 		if enis == nil {
-			enis, err = p.describeENIs(ctx, aws.ByID(id))
+			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
 		}
 		if err != nil && !errors.Is(err, aws.ErrNotFound) {
 			return err
@@ -305,7 +307,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			continue
 		}
 		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
-			return p.forget(ctx, id)
+			return p.Forget(ctx, id)
 		}
 		if book.Foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
 			return p.undrain(ctx, id)
@@ -341,5 +343,5 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 // hidden reports whether EC2 may not show yet that this node has attached an ENI.
 func hidden(s *registry.State, id string, enis []aws.ENI) bool {
 	shown := len(enis) > 0 && enis[0].Instance != ""
-	return !shown && time.Since(s.ENIs[id].Grown) <= settled
+	return !shown && time.Since(s.ENIs[id].Grown) <= known.Settled
 }

@@ -257,7 +257,7 @@ func TestOthersENIThrottled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.attachOther(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAcquire(1)
-		must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
+		must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
 		w.sim.ResetCalls()
 		began := time.Now()
 		w.mustAcquire(2)

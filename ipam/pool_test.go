@@ -123,7 +123,7 @@ func (w *world) pool() *Pool {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return &Pool{Pool: lease.Pool{Registry: r, Host: w.host, Policy: w.policy}, Cloud: aws.New(w.cloud)}
+	return New(lease.Pool{Registry: r, Host: w.host, Policy: w.policy}, aws.New(w.cloud))
 }
 
 func pod(n int) lease.Owner {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -44,7 +45,7 @@ func (p *Pool) provision(ctx context.Context, spec ENISpec, linkUp func(ctx cont
 			return err
 		}
 		// EC2 would only say so after the ENI is made.
-		attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
+		attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 		if err != nil {
 			return err
 		}
@@ -83,7 +84,7 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 				id = r.ID
 				return nil
 			}
-			if !isFull(err) && !goesOn(err, r.Managed) {
+			if !call.IsFull(err) && !call.GoesOn(err, r.Managed) {
 				return err
 			}
 			why = append(why, err)
@@ -106,7 +107,7 @@ func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) e
 		return err
 	}
 	defer unlock()
-	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	before, err := p.Registry.View()
@@ -116,7 +117,7 @@ func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) e
 	if _, err := p.resume(ctx, stray); err != nil {
 		return err
 	}
-	s, err := p.describeInstance(ctx)
+	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return err
 	}
@@ -126,10 +127,10 @@ func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) e
 // Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It does
 // nothing if one of them is not free, or is the primary address of an ENI.
 func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
-	if err := p.turn(ctx, book.UnassignAction); err != nil {
+	if err := p.Turn(ctx, book.UnassignAction); err != nil {
 		return err
 	}
-	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow") // see release

@@ -15,6 +15,8 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -41,7 +43,7 @@ var (
 // pods of this node use the ENI, if it is the boot ENI, and if it is somebody else's. If EC2 does not know the
 // ENI, the error is aws.ErrNotFound.
 func (p *Pool) Remove(ctx context.Context, id string) error {
-	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "collect")
@@ -49,7 +51,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {
 		return err
 	}
@@ -129,21 +131,21 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 		return err
 	}
 	_, ours := s.ENIs[id]
-	known := s.ENIs[id].Grown // when EC2 has last known it
-	var held time.Time        // since when EC2 refuses to delete it
+	seenAt := s.ENIs[id].Grown // when EC2 has last shown it
+	var held time.Time         // since when EC2 refuses to delete it
 	for detached := false; ; seen = nil {
 		was, enis := detached, seen
 		if enis == nil {
-			enis, err = p.describeENIs(ctx, aws.ByID(id))
+			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
 		}
 		missing := errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0
 		switch {
-		case missing && (time.Since(known) > settled || ours && p.isForgotten(id)):
+		case missing && (time.Since(seenAt) > known.Settled || ours && p.isForgotten(id)):
 			return nil // or another process has ended it
 		case missing:
 			err = nil
 		case err == nil:
-			known = time.Now()
+			seenAt = time.Now()
 			detached, err = p.endENI(ctx, enis[0], used, detached)
 		}
 		if stillHeld(err) {
@@ -172,10 +174,10 @@ const mostAwait = time.Minute
 
 // await waits for EC2 to detach or delete an ENI, but a collection no longer than mostAwait.
 func (p *Pool) await(ctx context.Context, d time.Duration, what string) error {
-	if until := p.mode.until; !until.IsZero() && time.Now().After(until) {
+	if until := p.Mode.Until; !until.IsZero() && time.Now().After(until) {
 		return fmt.Errorf("%s: EC2 has not done so after %v, and the next collection goes on", what, mostAwait)
 	}
-	return sleep(ctx, d, what)
+	return call.Sleep(ctx, d, what)
 }
 
 // lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Others wait for 2 to 5 seconds
@@ -199,7 +201,7 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 	}
 	switch {
 	case e.Status == "available":
-		err = cmp.Or(p.deleteNow(ctx, e.ID), errDeleted)
+		err = cmp.Or(p.DeleteNow(ctx, e.ID), errDeleted)
 	case !detached:
 		if err = p.detachENI(ctx, e); notBegun(err) {
 			err = fmt.Errorf("%w: %w", errAttached, err)

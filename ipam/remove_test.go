@@ -276,7 +276,7 @@ func TestDetachInTurn(t *testing.T) {
 				w.mustAcquire(1)
 				w.end(1)
 				time.Sleep(time.Hour)
-				must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
+				must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
 				w.sim.ResetCalls()
 				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
 					w.Errorf("%d calls, %v", w.asked(action), err)
@@ -298,7 +298,7 @@ func TestCollectThrottledDetach(t *testing.T) {
 	for name, throttle := range map[string]func(*world){
 		"refused": func(w *world) { w.sim.Fail("DetachNetworkInterface", throttling, always) },
 		"not asked": func(w *world) {
-			must(w.T, w.pool().notBefore(w.Context(), "DetachNetworkInterface", registry.MostBackoff))
+			must(w.T, w.pool().NotBefore(w.Context(), "DetachNetworkInterface", registry.MostBackoff))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -180,7 +180,7 @@ func TestStaleEC2(t *testing.T) {
 				w.mustAcquire(1)
 				w.end(1)
 				time.Sleep(2 * time.Hour)
-				_, err := w.pool().describeENIs(w.Context(), aws.ByInstance(w.node.ID))
+				_, err := w.pool().DescribeENIs(w.Context(), aws.ByInstance(w.node.ID))
 				must(w.T, err)
 				wires.lags.Store(true)
 				if c := w.collect(); len(c.Deleted) != 1 {

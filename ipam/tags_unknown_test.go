@@ -79,7 +79,7 @@ func (w *world) keeps(eni string) {
 func TestTagsUnknownCancelled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
-		must(w.T, w.pool().notBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
+		must(w.T, w.pool().NotBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
 		ctx, cancel := context.WithCancel(w.Context())
 		time.AfterFunc(time.Second, cancel)
 		if err := w.pool().Learn(ctx); err == nil {

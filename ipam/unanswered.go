@@ -13,6 +13,8 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -27,15 +29,15 @@ import (
 func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
-		_, known := before.ENIs[id]
-		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || known && !e.Provisioning && !book.Begun(before, id) {
+		_, had := before.ENIs[id]
+		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || had && !e.Provisioning && !book.Begun(before, id) {
 			continue
 		}
 		seen, err := p.shown(ctx, id, e.Grown)
 		if err != nil {
 			return "", err
 		}
-		justAttached := seen.Instance == "" && time.Since(e.Grown) < settled
+		justAttached := seen.Instance == "" && time.Since(e.Grown) < known.Settled
 		if seen.Instance != s.Instance.ID && !justAttached {
 			continue
 		}
@@ -66,16 +68,16 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 // shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not show one of the last seconds yet.
 func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
 	for {
-		enis, err := p.describeENIs(ctx, aws.ByID(id))
+		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 		switch {
 		case err != nil && !errors.Is(err, aws.ErrNotFound):
 			return aws.ENI{}, err
 		case len(enis) > 0:
 			return enis[0], nil
-		case time.Since(since) >= settled:
+		case time.Since(since) >= known.Settled:
 			return aws.ENI{}, nil
 		}
-		if err := sleep(ctx, time.Second, "wait for EC2 to show "+id); err != nil {
+		if err := call.Sleep(ctx, time.Second, "wait for EC2 to show "+id); err != nil {
 			return aws.ENI{}, err
 		}
 	}
@@ -88,7 +90,7 @@ func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec EN
 		!slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups)) {
 		return false, nil
 	}
-	subnets, err := p.zoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
+	subnets, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return false, err
 	}
@@ -107,8 +109,8 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 			return "", err
 		}
 		err = p.adoptAll(ctx, s, []aws.ENI{e}, p.reattach)
-		if errors.Is(err, aws.ErrInUse) && time.Since(began) < settled { // it is attached, and EC2 does not show that yet
-			err = sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
+		if errors.Is(err, aws.ErrInUse) && time.Since(began) < known.Settled { // it is attached, and EC2 does not show that yet
+			err = call.Sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
 			if err == nil {
 				continue
 			}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -98,7 +99,7 @@ type choice func(s *registry.State, eni string, now time.Time) book.Releasable
 // It holds the lock of growth. Else EC2 could give a pod of this ENI what has just left it. If the answer to
 // release's call is lost, the call is repeated, and would take the address from that pod.
 func (p *Pool) release(ctx context.Context, id string, choose choice) (book.Releasable, error) {
-	if err := p.turn(ctx, book.UnassignAction); err != nil {
+	if err := p.Turn(ctx, book.UnassignAction); err != nil {
 		return book.Releasable{}, err
 	}
 	s, err := p.Registry.View()
@@ -192,7 +193,7 @@ func (c *collecting) spare(s *registry.State, id string, now time.Time) int {
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.
 func (p *Pool) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
-	if err := p.Registry.Mark(releasedMark); err != nil {
+	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { book.Restore(s, id, x) }))
 	}
 	rest, err := x, p.take(ctx, id, x)
@@ -208,7 +209,7 @@ func (p *Pool) unassign(ctx context.Context, id string, x book.Releasable) (gone
 		// Withdraw again: if the registry was lost meanwhile, another process may have learned x again.
 		book.Withdraw(s, id, gone)
 		if errors.Is(err, aws.ErrThrottled) {
-			s.NotBefore[book.UnassignAction] = time.Now().Add(p.backoff(0))
+			s.NotBefore[book.UnassignAction] = time.Now().Add(p.Backoff(0))
 		}
 		if aws.Undone(err) && !isPartial(err) {
 			book.Restore(s, id, rest)
@@ -242,7 +243,7 @@ func (p *Pool) take(ctx context.Context, id string, x book.Releasable) error {
 // still returns the part of x that EC2 still shows on the ENI. EC2 has refused to take
 // all of x, with the error why. If EC2 does not answer now, still returns all of x.
 func (p *Pool) still(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
-	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {
 		return x, errors.Join(why, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -144,11 +145,11 @@ func TestConfirmedAtBoot(t *testing.T) {
 		t.Errorf("rebuilt %+v; calls: %v, want one question: which slots are taken", w.state().Rebuilt, w.sim.Calls())
 	}
 	w.collect()
-	if due(w.state()) {
+	if known.Due(w.state()) {
 		t.Errorf("rebuilt %+v", w.state().Rebuilt)
 	}
 	w.age(time.Minute)
-	if !due(w.state()) {
+	if !known.Due(w.state()) {
 		t.Error("it does not look again")
 	}
 	w.collect()

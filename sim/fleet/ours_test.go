@@ -109,7 +109,7 @@ func (n *ours) process() (*ipam.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ipam.Pool{Pool: lease.Pool{Registry: r, Host: host, Policy: n.way.policy, Shelves: []lease.Shelf{}}}, nil
+	return ipam.New(lease.Pool{Registry: r, Host: host, Policy: n.way.policy, Shelves: []lease.Shelf{}}, nil), nil
 }
 
 // cloud is EC2 as a process with the SDK reaches it.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -24,9 +26,9 @@ import (
 // collection asks EC2, and EC2's answer counts. The exception is what EC2 has given in the
 // last seconds, because its describes may not show that yet.
 
-// correct removes from the registry what has left this node's ENIs according to EC2. It asks
+// Correct removes from the registry what has left this node's ENIs according to EC2. It asks
 // EC2 only if metadata does not show it either.
-func (p *Pool) correct(ctx context.Context, seen []aws.ENI) error {
+func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -43,19 +45,19 @@ func (p *Pool) correct(ctx context.Context, seen []aws.ENI) error {
 	if all {
 		return nil
 	}
-	enis, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	enis, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
 		return fmt.Errorf("ask EC2 for addresses that metadata does not show: %w", err)
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		agree(s, enis, asked)
-		noteAttached(s, enis, asked)
+		Agree(s, enis, asked)
+		NoteAttached(s, enis, asked)
 	})
 }
 
-// agree removes from the registry what is not on the ENIs of this instance, as EC2 described
+// Agree removes from the registry what is not on the ENIs of this instance, as EC2 described
 // them at the time asked.
-func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
+func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
 		if known.Foreign || e.Instance != s.Instance.ID {
@@ -73,11 +75,11 @@ func agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 // out what is so new that the source may not have shown it at the time asked. It also leaves
 // out the primary address, which cannot leave its ENI.
 //
-// An address is old if the ENI has not grown lately. It is also old if its lease is, or if its last lease has ended before: on a busy
-// node, an ENI grows all the time.
+// An address is old if the ENI has not grown lately. It is also old if its lease is, or if its last lease has
+// ended before: on a busy node, an ENI grows all the time.
 func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
-	old := asked.Add(-settled)
+	old := asked.Add(-Settled)
 	for _, a := range known.Addrs {
 		if (known.Grown.Before(old) || usedBefore(s, a, old)) && a != known.Primary() && !book.Carries(e, a) {
 			x.Addrs[a] = time.Time{}
@@ -98,4 +100,56 @@ func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 	}
 	since, _ := s.Free.At(a)
 	return !since.IsZero() && since.Before(t)
+}
+
+// Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 repeats
+// that, missing forgets the ENI. The first answer may have come too early. If the ENI is new, both may.
+func (p *Node) Missing(ctx context.Context, id string) error {
+	s, err := p.Registry.View()
+	if err != nil || time.Since(s.ENIs[id].Grown) < Settled {
+		return err
+	}
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
+	if err != nil && !errors.Is(err, aws.ErrNotFound) || len(enis) > 0 {
+		return err
+	}
+	return p.Forget(ctx, id)
+}
+
+// Forget drops an ENI that EC2 does not know any more. The leases on the ENI stay until their
+// pods end, because EC2's answer may have come too early.
+func (p *Node) Forget(ctx context.Context, id string) error {
+	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
+}
+
+// Compare makes the registry agree with EC2 about the addresses of an ENI. Somebody else has
+// changed them, or a call of this node whose answer was lost.
+func (p *Node) Compare(ctx context.Context, id string) error {
+	asked := time.Now()
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
+	if err != nil {
+		return fmt.Errorf("compare %s with EC2: %w", id, err)
+	}
+	used := p.Used(macs(enis)...)
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		for _, e := range enis {
+			AddAll(s, e, used)
+		}
+		Agree(s, enis, asked)
+	})
+}
+
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. It treats those that
+// the registry did not know as Learn does: a pod may use them, and EC2's answer may be old.
+func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
+	had := s.ENIs[e.ID]
+	if had.Foreign {
+		return
+	}
+	now := time.Now()
+	discovery{State: s, used: used, now: now, lag: LagOfEC2}.learnAddrs(e)
+	if has := s.ENIs[e.ID]; len(has.Addrs) > len(had.Addrs) {
+		has.Grown = now
+		s.ENIs[e.ID] = has
+	}
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package call
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"time"
 
@@ -18,15 +19,19 @@ import (
 // removed only if the call is not done. Only such a call is repeated, unless it has a client
 // token: the token makes two calls one.
 
+// NewToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
+// "Ensuring idempotency").
+func NewToken() string { return rand.Text() }
+
 // A begin writes the intent of a call, and returns the key of the intent. If the call has a
 // client token, the token is the key. If old is true, an earlier call had that token, and its
 // outcome is unknown.
 type begin func(*registry.State) (token string, old bool)
 
-// begins returns the begin of a call that is never repeated.
-func begins(i registry.Intent) begin {
+// Begins returns the begin of a call that is never repeated.
+func Begins(i registry.Intent) begin {
 	return func(s *registry.State) (string, bool) {
-		token := newToken()
+		token := NewToken()
 		i.Since = time.Now()
 		s.Intents[token] = i
 		return token, false
@@ -37,19 +42,20 @@ func begins(i registry.Intent) begin {
 // not EC2's means that EC2's answer is invalid.
 type do func(s *registry.State, token string) (record func(*registry.State), err error)
 
-// call makes a changing call to EC2, in its turn. The intent is on disk before the call. The
+// Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The
 // result is recorded in the same update that removes the intent. While EC2 throttles, all
 // processes of the node wait, until ctx is done. The parameters of the call come from the
 // state in which the intent is written, because that is the latest one.
 //
-// A refusal that is to be remembered is recorded in the same update, and stops the call as long as it counts: see object.
-func (p *Pool) call(ctx context.Context, action string, on object, begin begin, do do) error {
-	if err := p.standing(action, on.eni, on.subnet); err != nil {
+// A refusal that is to be remembered is recorded in the same update, and stops the call as long as it counts:
+// see object.
+func (p *Node) Call(ctx context.Context, action string, on Object, begin begin, do do) error {
+	if err := p.Standing(action, on.ENI, on.Subnet); err != nil {
 		return err
 	}
 	var throttled error // why there was another attempt
 	for attempt := 0; ; attempt++ {
-		if err := p.turn(ctx, action); err != nil {
+		if err := p.Turn(ctx, action); err != nil {
 			return errors.Join(throttled, err)
 		}
 		var s *registry.State
@@ -64,13 +70,13 @@ func (p *Pool) call(ctx context.Context, action string, on object, begin begin, 
 		}
 		var record func(*registry.State)
 		record, err = do(s, token)
-		again := time.Now().Add(p.backoff(attempt))
+		again := time.Now().Add(p.Backoff(attempt))
 		e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 			if errors.Is(err, aws.ErrThrottled) {
 				s.NotBefore[action] = again
 			}
 			book.EndIntent(s, token, old, err)
-			on.refuse(s, action, err, p.Cloud.Jitter)
+			on.Refuse(s, action, err, p.Cloud.Jitter)
 			if err == nil {
 				record(s)
 			}

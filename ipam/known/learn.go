@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"context"
@@ -18,6 +18,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
+// InUse returns the addresses that the kernel shows in use, with the node's own ones. The node
+// may use an address of an ENI for other purposes than pods.
+func (p *Node) InUse() (lease.Used, error) {
+	used := p.Used()
+	own, err := p.Host.AllAddrs()
+	if err != nil {
+		return used, err
+	}
+	used.AddNode(own)
+	return used, nil
+}
+
 // Learn adds to the registry what the metadata service and the kernel show of this node's
 // addresses. It removes nothing. Metadata forgets ENIs, shows them late, and shows what is
 // gone. So what it shows is a hint, and what it does not show means nothing.
@@ -28,14 +40,14 @@ import (
 //
 // If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs.
 // A collection does so later: the nodes of a cluster begin together, and collect in turns.
-func (p *Pool) Learn(ctx context.Context) error {
-	_, err := p.learn(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
+func (p *Node) Learn(ctx context.Context) error {
+	_, err := p.LearnWith(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
 	return err
 }
 
-// learn is Learn, and also returns the ENIs that the metadata service shows. If ask is false,
-// it does not ask EC2. usedOf reads the namespaces after metadata has shown the ENIs, or reports all addresses as used.
-func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
+// LearnWith is Learn, and also returns the ENIs that the metadata service shows. If ask is false, it does not
+// ask EC2. usedOf reads the namespaces after metadata has shown the ENIs, or reports all addresses as used.
+func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance: %w", err)
@@ -62,7 +74,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 	}
 	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
-		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(releasedMark)
+		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {
 			// Nobody knows what was begun before the registry was lost, or the node booted.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
@@ -82,9 +94,10 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 	})
 }
 
-// usedIfNew reads the namespaces only if metadata shows what the registry does not know. Otherwise nothing is to be decided,
-// and all addresses count as used. A collection reads the namespaces once more before it releases anything.
-func (p *Pool) usedIfNew(enis []aws.ENI) lease.Used {
+// UsedIfNew reads the namespaces only if metadata shows what the registry does not know. Otherwise nothing is
+// to be decided, and all addresses count as used. A collection reads the namespaces once more before it
+// releases anything.
+func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis, func(e aws.ENI) bool { return isNew(s, e) }) {
 		return lease.Used{Partial: true}
 	}
@@ -115,13 +128,14 @@ func isNew(s *registry.State, e aws.ENI) bool {
 // something new. The tags name the pool of an ENI, and forbid to touch some ENIs. If EC2 does not return
 // them, tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked
 // for the tags of the boot ENI, which is the instance's own.
-func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, tagsUnknown string, _ error) {
+func (p *Node) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, tagsUnknown string, _ error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// Who watches the account for refused calls sees one of a node that needs no role, and not one of each collection.
+		// Who watches the account for refused calls sees one of a node that needs no role, and not one of
+		// each collection.
 		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -140,7 +154,7 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 		waiting, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	all, err := p.describeENIs(waiting, aws.ByInstance(instance))
+	all, err := p.DescribeENIs(waiting, aws.ByInstance(instance))
 	switch {
 	case err == nil:
 		described = map[string]aws.ENI{}
@@ -161,7 +175,7 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 
 // whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI].
 // With ProvisionNone, ENIs serve pods and are not released whatever their tags are, and a node needs no way to EC2.
-func (p *Pool) whyTagsUnknown(err error) string {
+func (p *Node) whyTagsUnknown(err error) string {
 	denied := aws.NotAllowed(err)
 	switch {
 	case p.Policy.Provision == lease.ProvisionNone && denied:
@@ -176,9 +190,9 @@ func (p *Pool) whyTagsUnknown(err error) string {
 	return registry.NotAsked
 }
 
-// learnShown adds ENIs of this instance to the registry that EC2 shows, but metadata does not
+// LearnShown adds ENIs of this instance to the registry that EC2 shows, but metadata does not
 // show yet. Without them, the instance would seem to have room for another ENI.
-func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
+func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
 		if _, known := s.ENIs[e.ID]; !known && e.Index > 0 {
@@ -192,13 +206,13 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	if err != nil {
 		return fmt.Errorf("which ENI is the boot ENI: %w", err)
 	}
-	subnets, err := p.describeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
+	subnets, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return err
 	}
 	used := p.Used(macs(attached)...)
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		l := discovery{State: s, described: shown, used: used, now: time.Now(), lag: lagOfEC2}
+		l := discovery{State: s, described: shown, used: used, now: time.Now(), lag: LagOfEC2}
 		for _, e := range shown {
 			if i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet }); i >= 0 {
 				e.CIDR, e.IPv6CIDR, e.Boot = subnets[i].CIDR, subnets[i].IPv6CIDR, e.MAC == instance.MAC
@@ -208,8 +222,8 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs, or the node has a route to it. The kernel makes such a route
-// to an IPv6 address of the node itself, if it is from DHCPv6.
+// anyUsed reports whether a namespace has an address of the ENIs, or the node has a route to it. The kernel
+// makes such a route to an IPv6 address of the node itself, if it is from DHCPv6.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
@@ -229,8 +243,9 @@ type discovery struct {
 	lag         time.Duration // of who says it: what was unassigned more recently may still be listed
 }
 
-// lagOfEC2 is how long EC2 may still list what this node is about to unassign: the call takes seconds, and EC2 lags then.
-const lagOfEC2 = 2 * settled
+// LagOfEC2 is how long EC2 may still list what this node is about to unassign: the call takes seconds, and
+// EC2 lags then.
+const LagOfEC2 = 2 * Settled
 
 // learn takes over what metadata says of an ENI.
 func (l discovery) learn(e aws.ENI) {
@@ -359,6 +374,11 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
+// LearnUsed does what Learn does with an address of an ENI that a namespace has.
+func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
+	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
+}
+
 // learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that
 // nobody uses cool. Those of a /80 are too many to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
@@ -376,4 +396,28 @@ func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	for a := c.Masked().Addr(); c.Contains(a); a = a.Next() {
 		l.learnAddr(eni, a)
 	}
+}
+
+// AdoptAttached records attached ENIs in the registry, as EC2 describes them. It looks once at the namespaces
+// for all of them, because that takes as long as the node has pods.
+func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
+	if len(enis) == 0 {
+		return nil
+	}
+	used := p.Used(macs(enis)...)
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		for _, e := range enis {
+			was, known := s.ENIs[e.ID]
+			book.Record(s, e, was.Managed)
+			if book.Begun(s, e.ID) && e.Tags[book.TagManaged] != "true" && !was.Managed {
+				book.MarkProvisioning(s, e.ID, true)
+			}
+			s.ENIs[e.ID] = told(s, e.ID, e)
+			AddAll(s, e, used)
+			book.GiveChosen(s, e.ID)
+			if !known {
+				book.Serve(s, e.ID, book.PoolOf(e))
+			}
+		}
+	})
 }
