@@ -23,13 +23,13 @@ import (
 // "Ensuring idempotency").
 func NewToken() string { return rand.Text() }
 
-// A begin writes the intent of a call, and returns the key of the intent. If the call has a
+// A Begin writes the intent of a call, and returns the key of the intent. If the call has a
 // client token, the token is the key. If old is true, an earlier call had that token, and its
 // outcome is unknown.
-type begin func(*registry.State) (token string, old bool)
+type Begin func(*registry.State) (token string, old bool)
 
-// Begins returns the begin of a call that is never repeated.
-func Begins(i registry.Intent) begin {
+// Begins returns the Begin of a call that is never repeated.
+func Begins(i registry.Intent) Begin {
 	return func(s *registry.State) (string, bool) {
 		token := NewToken()
 		i.Since = time.Now()
@@ -38,9 +38,9 @@ func Begins(i registry.Intent) begin {
 	}
 }
 
-// A do makes the call of an intent, and returns how to record its result. An error that is
+// A Do makes the call of an intent, and returns how to record its result. An error that is
 // not EC2's means that EC2's answer is invalid.
-type do func(s *registry.State, token string) (record func(*registry.State), err error)
+type Do func(s *registry.State, token string) (record func(*registry.State), err error)
 
 // Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The
 // result is recorded in the same update that removes the intent. While EC2 throttles, all
@@ -48,8 +48,8 @@ type do func(s *registry.State, token string) (record func(*registry.State), err
 // state in which the intent is written, because that is the latest one.
 //
 // A refusal that is to be remembered is recorded in the same update, and stops the call as long as it counts:
-// see object.
-func (p *Node) Call(ctx context.Context, action string, on Object, begin begin, do do) error {
+// see Object.
+func (p *Node) Call(ctx context.Context, action string, on Object, begin Begin, do Do) error {
 	if err := p.Standing(action, on.ENI, on.Subnet); err != nil {
 		return err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Look makes a call to EC2 that changes nothing, in its turn, as [Pool.call] makes changing
+// Look makes a call to EC2 that changes nothing, in its turn, as [Node.Call] makes changing
 // calls. While EC2 throttles the action, all processes of the node wait, until ctx is done. A
 // caller without a deadline waits only for a moment: it is a collection, for example, which
 // will run again.

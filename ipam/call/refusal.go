@@ -115,7 +115,7 @@ func Refused(s *registry.State, key string) (action, about string, err error) {
 	return action, about, standingError(action, about, s.Refusals[key])
 }
 
-// Standing is the function standing with the latest state.
+// Standing is the function Standing with the latest state.
 func (p *Node) Standing(action string, about ...string) error {
 	s, err := p.Registry.View()
 	if err != nil {
