@@ -7,8 +7,10 @@
 //
 //	plugin/         what all plugins share: decode, dispatch, encode, errors
 //	plugin/nic/     what a pod asks of its interfaces; plugin/values/ has the rules for what operators configure
-//	ipam/lease/     leases the addresses that the node has; all of the warm path
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
+//	  lease/        leases the addresses that the node has; all of the warm path
+//	  book/         edits of the registry's state, and questions about it: no I/O; call/ the calls to EC2, in their turn
+//	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node
@@ -31,8 +33,7 @@
 //	nl/ifname/      the kernel's rules for the name of a link
 //	registry/       the locked directory that all processes of a node share; the only package that knows flock; registry/indexed/ its large tables
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
-//	internal/atomicfile/ a file is replaced, whole or not at all
-//	internal/stack/   a goroutine of a short process gets its stack at once
+//	internal/atomicfile/ a file is replaced, whole or not at all; internal/stack/ a goroutine gets its stack at once
 //	internal/codec/ JSON without the reflection of encoding/json; gen writes what it takes from the struct tags, codectest compares the two
 //
 // The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
@@ -54,13 +55,13 @@
 //
 // The imports between packages are these and no others (repo_test.go checks them):
 //
-//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/lease aws nl registry
+//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease aws nl registry
 //	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
 //	tool/repair -> tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry
-//	tool/view -> tool/cli tool/conf ipam ipam/lease aws nl registry
-//	tool/conf -> tool/cli ipam ipam/lease registry, and the plugins for their configurations   tool/install -> tool/cli tool/conf nl registry
-//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam ipam/lease   tool/history -> registry
-//	ipam -> ipam/lease plugin aws nl registry
+//	tool/view -> tool/cli tool/conf ipam ipam/book ipam/lease aws nl registry
+//	tool/conf -> tool/cli ipam ipam/book ipam/lease registry, and the plugins for their configurations   tool/install -> tool/cli tool/conf nl registry
+//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam/book ipam/lease   tool/history -> registry
+//	ipam -> ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry   ipam/known -> ipam/call and what it imports, nl   ipam/call -> ipam/book plugin   ipam/book -> ipam/lease aws registry
 //	ipam/lease -> plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt   not aws: it is the warm path
 //	plugin/ipvlan -> plugin plugin/nic plugin/values nl internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin plugin/values nl internal/codec   unnumbered-ptp/legacy -> nl
@@ -68,10 +69,8 @@
 //	plugin/egress -> plugin plugin/values nl nl/ifname internal/codec internal/excerpt   plugin/values -> nl/ifname
 //	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> registry/indexed internal/atomicfile internal/codec   registry/indexed -> internal/codec
 //	aws -> aws/api internal/release   tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> plugin/values nl/ifname internal/codec internal/excerpt
-//	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim
-//	acceptance -> acceptance/compare acceptance/ends aws aws/api sim/ec2sim ipam/lease tool/iam
-//	acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl
-//	sim/vpcsim -> sim/ec2sim nl   sim/ec2sim -> aws/api   nl/nltest -> nl           nl -> nl/bpf nl/ifname
+//	acceptance -> acceptance/compare acceptance/ends aws aws/api sim/ec2sim ipam/lease tool/iam   acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl
+//	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim   sim/vpcsim -> sim/ec2sim nl   sim/ec2sim -> aws/api   nl/nltest -> nl   nl -> nl/bpf nl/ifname
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 //

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 )
 
 // describes returns how many calls that change nothing EC2 has had since the last reset.
@@ -63,13 +64,13 @@ func TestAnswersEnd(t *testing.T) {
 		w.sim.Fail("CreateNetworkInterface", throttling, -1)
 		w.givesUp(1)
 		w.sim.ResetCalls()
-		for began := time.Now(); time.Since(began) < 2*keptLife+keptLife/2; {
+		for began := time.Now(); time.Since(began) < 2*known.KeptLife+known.KeptLife/2; {
 			w.givesUp(2)
 		}
 		if n := w.asked("DescribeSubnets"); n != 3 { // the second ADD, and ten and twenty minutes later
 			w.Errorf("in 25 minutes, ADDs have asked %d times for subnets, want 3", n)
 		}
-		time.Sleep(justNow + time.Minute)
+		time.Sleep(known.JustNow + time.Minute)
 		w.sim.Fail("CreateNetworkInterface", "", 0)
 		w.sim.ResetCalls()
 		w.mustAcquire(4)
@@ -127,7 +128,7 @@ func TestAnswersAndCollections(t *testing.T) {
 		if n := len(w.sim.ENIs()); n != 2 {
 			w.Fatalf("%d ENIs, want the boot ENI and a new one", n)
 		}
-		time.Sleep(keptLife)
+		time.Sleep(known.KeptLife)
 		w.collect()
 		if n := len(w.sim.ENIs()); n != 1 {
 			w.Errorf("%d ENIs, and no ADD wants one", n)

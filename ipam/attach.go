@@ -6,7 +6,6 @@ package ipam
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,9 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -25,10 +27,6 @@ import (
 // EC2's describes are behind by seconds, seldom by minutes (EC2 API reference, "Eventual
 // consistency").
 const intentLife = 15 * time.Minute
-
-// newToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
-// "Ensuring idempotency").
-func newToken() string { return rand.Text() }
 
 // addENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
 // subnet has no address left, addENI tries the next one.
@@ -52,7 +50,7 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	case errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s):
 		return nil
 	case errors.Is(err, aws.ErrNoGroup) && len(groups) > 0:
-		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), vpcOf(s), err)
+		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), book.VPCOf(s), err)
 	}
 	return err
 }
@@ -64,7 +62,7 @@ func (p *Pool) makeRoom(ctx context.Context, s *registry.State) (full error, _ *
 	if full = cmp.Or(p.full(s), refused(s)); full == nil {
 		return nil, s, nil
 	}
-	p.noteDetached(ctx, seemsFull(s))
+	p.NoteDetached(ctx, seemsFull(s))
 	if s, err = p.drained(ctx, s); err != nil {
 		return full, s, err
 	}
@@ -125,16 +123,16 @@ func (spec ENISpec) wants(f lease.Family) bool {
 // the tags. It fails with [aws.ErrSubnetFull] if none of them has room.
 func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	id, err := p.newENI(ctx, spec)
-	p.forgetUnlessThrottled(err)
+	p.ForgetUnlessThrottled(err)
 	return id, err
 }
 
 func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
-	if err := cmp.Or(p.withinQuota(), p.standing(createAction), p.standing(attachAction), p.turn(ctx, createAction)); err != nil {
+	if err := cmp.Or(p.withinQuota(), p.Standing(book.CreateAction), p.Standing(book.AttachAction), p.Turn(ctx, book.CreateAction)); err != nil {
 		return "", err
 	}
-	s, err := p.describeInstance(ctx)
+	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -147,11 +145,11 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.lastAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
+	seen, _, err := p.LastAttached(ctx, s) // s stays: a registry that was lost meanwhile does not know the instance
 	if err != nil {
 		return "", err
 	}
-	spec.Tracking = spec.Tracking.Over(seen.tracking(s))
+	spec.Tracking = spec.Tracking.Over(seen.Tracking(s))
 	var full []error
 	refused := map[string]error{} // by subnet
 	for _, subnet := range append(unendedFirst(s, subnets), p.narrowed(s, subnets, spec)...) {
@@ -162,9 +160,9 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		switch {
 		case errors.Is(err, errNotDiscarded): // one such ENI is enough: resume ends it
 			return id, err
-		case isFull(err) && errors.Is(err, aws.ErrSubnetFull):
+		case call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull):
 			full = append(full, err)
-		case misplaced(err):
+		case call.Misplaced(err):
 			refused[subnet.ID] = fmt.Errorf("%s: %w", subnet.ID, err)
 		default:
 			return id, err
@@ -174,8 +172,8 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 }
 
 // newENIIn creates an ENI in a subnet, and attaches it.
-func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen attached) (string, error) {
-	if err := p.standing(attachAction, subnet.ID); err != nil {
+func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen known.Attached) (string, error) {
+	if err := p.Standing(book.AttachAction, subnet.ID); err != nil {
 		return "", err
 	}
 	eni, token, err := p.create(ctx, s, subnet, spec)
@@ -188,7 +186,7 @@ func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subne
 
 // noSubnetTakes is the error if no subnet takes another ENI. The subnets have no free addresses, or EC2 refuses an ENI there.
 func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
-	where := fmt.Sprintf("%s in %s", vpcOf(s), s.Instance.Zone)
+	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
 		where += " with the tags " + tagText(spec.Tags)
 	}
@@ -216,23 +214,11 @@ func (p *Pool) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) [
 	return narrow
 }
 
-// vpcOf returns the VPC of the instance, which is the VPC of its boot ENI. While metadata does
-// not list the boot ENI, vpcOf takes the VPC of another ENI.
-func vpcOf(s *registry.State) (vpc string) {
-	for _, e := range s.ENIs {
-		if e.IsBoot() {
-			return e.VPC
-		}
-		vpc = e.VPC
-	}
-	return vpc
-}
-
 // subnets lists the subnets of the instance's zone that have the tags and free addresses, in
 // the order in which this node tries them. It fails if no subnet has the tags. If all subnets
 // with the tags are full, the list is empty and there is no error.
 func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
-	all, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
 	}
@@ -261,14 +247,14 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
 	all = besideBoot(s, all)
 	if spec.Subnet == "" {
-		return Fit(all, vpcOf(s), s.Instance.Zone, spec.Tags, spec.Families)
+		return Fit(all, book.VPCOf(s), s.Instance.Zone, spec.Tags, spec.Families)
 	}
 	i := slices.IndexFunc(all, func(n aws.Subnet) bool { return n.ID == spec.Subnet })
 	if i < 0 {
 		return nil, plugin.Errorf(plugin.CodeRefused, "ask for a subnet of this zone, or let the pod run in the zone of that subnet",
-			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet, vpcOf(s), s.Instance.Zone, subnetText(all))
+			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet, book.VPCOf(s), s.Instance.Zone, subnetText(all))
 	}
-	return Fit(all[i:i+1], vpcOf(s), s.Instance.Zone, nil, spec.Families)
+	return Fit(all[i:i+1], book.VPCOf(s), s.Instance.Zone, nil, spec.Families)
 }
 
 // noPlace reports whether err, of an attachment, shows that the instance takes the ENI nowhere.
@@ -286,47 +272,47 @@ var errDiscarded = errors.New("the new ENI could not be attached, and was delete
 // network card takes no more ENIs, the instance does not run, or EC2 attaches no ENI of this subnet, attach deletes a new ENI. One in the
 // registry stays: another program has detached it, and pods may have its addresses. If
 // the caller has asked EC2 which ENIs are attached, seen is the answer.
-func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen attached) error {
+func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	if err := strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
+	if err := book.Strange(s, eni.ID, registry.ENI{CIDR: eni.CIDR, CIDR6: eni.IPv6CIDR}, addrs, cidrs); err != nil {
 		return err
 	}
 	_, known := s.ENIs[eni.ID]
-	on := object{eni: eni.ID, subnet: eni.Subnet}
+	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.subnet = eni.ID // it was attached before: the refusal is about the ENI
+		on.Subnet = eni.ID // it was attached before: the refusal is about the ENI
 	}
 	var attachment string
 	var at slot
-	if err = standing(s, attachAction, on.subnet); err == nil {
+	if err = call.Standing(s, book.AttachAction, on.Subnet); err == nil {
 		attachment, at, err = p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
-		err = p.noteRefusal(ctx, attachAction, on, err)
+		err = p.NoteRefusal(ctx, book.AttachAction, on, err)
 	}
-	if !known && (noPlace(err) || misplaced(err) || p.stuck(ctx, s, token, on, err)) {
+	if !known && (noPlace(err) || call.Misplaced(err) || p.Stuck(ctx, s, token, on, err)) {
 		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
 			return errors.Join(err, e, errNotDiscarded)
 		}
 		return fmt.Errorf("%w: %w", err, errDiscarded)
 	}
 	if err != nil {
-		p.keepMade(s.Instance.ID, eni, seen)
+		p.KeepMade(s.Instance.ID, eni, seen)
 		return err
 	}
 	eni.Card, eni.Index = at.card, at.index
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		_, known := s.ENIs[eni.ID]
-		record(s, eni, spec.Managed)
+		book.Record(s, eni, spec.Managed)
 		if !known { // else its Provision may have answered long ago
-			provisioning(s, eni.ID, !spec.Managed)
+			book.MarkProvisioning(s, eni.ID, !spec.Managed)
 		}
-		addAddrs(s, eni.ID, addrs, time.Time{})
-		addPrefixes(s, eni.ID, cidrs, time.Now())
-		serve(s, eni.ID, spec.Pool)
-		s.Intents[token] = registry.Intent{Action: modify, ENI: eni.ID, Attachment: attachment, Since: time.Now()}
+		book.AddAddrs(s, eni.ID, addrs, time.Time{})
+		book.AddPrefixes(s, eni.ID, cidrs, time.Now())
+		book.Serve(s, eni.ID, spec.Pool)
+		s.Intents[token] = registry.Intent{Action: book.ModifyAction, ENI: eni.ID, Attachment: attachment, Since: time.Now()}
 	})
 	if err != nil {
 		return err
@@ -334,49 +320,25 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
 }
 
-// record writes an attached ENI to the state.
-func record(s *registry.State, e aws.ENI, managed bool) {
-	known := s.ENIs[e.ID]
-	if known.Detached { // it was attached again, and its link has yet to appear
-		known.Detached, known.Missed, known.Link = false, time.Time{}, ""
-	}
-	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
-	known.Subnet, known.VPC = e.Subnet, e.VPC
-	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
-		known.CIDR, known.CIDR6 = e.CIDR, e.IPv6CIDR
-	}
-	s.ENIs[e.ID] = known
-}
-
-// serve records which pool an ENI serves.
-func serve(s *registry.State, id, pool string) {
-	e := s.ENIs[id]
-	e.Pool, e.Serving = pool, true
-	s.ENIs[id] = e
-}
-
-// modify is the action of an intent that may wait: see deleteOnTermination.
-const modify = "ModifyNetworkInterfaceAttribute"
-
 // deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
 // works without that, so no pod waits for it. If the call fails, the intent stays, and the
 // next growth or collection tries again.
 func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
-	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[modify]) || standing(s, modify, eni) != nil {
+	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) || call.Standing(s, book.ModifyAction, eni) != nil {
 		return err // it can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next growth or collection tries again", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
-			return p.notBefore(ctx, modify, p.backoff(3))
+			return p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
 		}
 		if !aws.Undone(err) || ctx.Err() != nil {
 			return nil
 		}
 		return p.Registry.Change(ctx, func(s *registry.State) {
-			object{eni: eni}.refuse(s, modify, err, p.Cloud.Jitter)
-			askNext(s, token)
+			call.Object{ENI: eni}.Refuse(s, book.ModifyAction, err, p.Cloud.Jitter)
+			book.ForgetAttachment(s, token)
 		})
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
@@ -384,11 +346,11 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 
 // endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to attach the ENI says nothing more.
 func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
-	token := newToken()
+	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
-		i := registry.Intent{Action: modify, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
+		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
 		for t, old := range s.Intents {
-			if old.ENI == e.ID && old.Action == modify {
+			if old.ENI == e.ID && old.Action == book.ModifyAction {
 				token, i.Since = t, old.Since // else it would never end
 			}
 		}
@@ -400,22 +362,14 @@ func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
 }
 
-// askNext has the next attempt ask EC2 for the ENI's attachment first: the one in the intent may have ended.
-func askNext(s *registry.State, token string) {
-	if i, ok := s.Intents[token]; ok {
-		i.Attachment = ""
-		s.Intents[token] = i
-	}
-}
-
 // deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
 func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 	s, err := p.Registry.View()
-	if err != nil || !p.makesENIs() {
+	if err != nil || !p.MakesENIs() {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		token := tokenOf(s, id)
+		token := book.TokenOf(s, id)
 		if attachment := s.Intents[token].Attachment; attachment != "" {
 			if err := p.deleteOnTermination(ctx, id, attachment, token); err != nil {
 				return err
@@ -427,7 +381,7 @@ func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 
 // discard deletes an ENI that could not be attached.
 func (p *Pool) discard(ctx context.Context, eni, token string) error {
-	err := p.deleteNow(ctx, eni)
+	err := p.DeleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		if err == nil {
 			delete(s.Intents, token) // otherwise the ENI may be too new for EC2 to delete, and resume finds it later

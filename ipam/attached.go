@@ -10,92 +10,53 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // This file finds the slot for an ENI: EC2 says which slots are taken, and has the last word.
 
-// An attached is EC2's answer to the question which ENIs are attached to this instance.
-type attached struct {
-	enis  []aws.ENI
-	asked time.Time // zero: EC2 was not asked
-	kept  bool      // an earlier process has asked
-}
-
-// lastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process
-// has kept, or by a new one. It notes which are not.
-func (p *Pool) lastAttached(ctx context.Context, s *registry.State) (seen attached, _ *registry.State, err error) {
-	began := time.Now()
-	seen.enis, seen.asked, err = p.attachedENIs(ctx, s.Instance.ID)
-	if seen.kept = seen.asked.Before(began); err != nil || seen.kept {
-		return seen, s, err
-	}
-	err = p.Registry.Change(ctx, func(now *registry.State) { noteAttached(now, seen.enis, seen.asked); s = now })
-	return seen, s, err
-}
-
-// seeAttached is lastAttached with a new answer.
-func (p *Pool) seeAttached(ctx context.Context, s *registry.State) (attached, *registry.State, error) {
-	p.Registry.Drop(enisAnswer)
-	return p.lastAttached(ctx, s)
-}
-
-// isBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its place. Which one that
-// is, only metadata says, and the registry has it from there, if it knows the ENI.
-func isBoot(known registry.ENI, e aws.ENI) bool {
-	known.Index, known.Card = e.Index, e.Card
-	return known.IsBoot()
-}
-
-// tracking returns the timeouts of connection tracking that are set on the boot ENI.
-func (seen attached) tracking(s *registry.State) registry.Tracking {
-	for _, e := range seen.enis {
-		if isBoot(s.ENIs[e.ID], e) {
-			return registry.Tracking(e.Tracking)
-		}
-	}
-	return registry.Tracking{}
-}
-
 // attachAnywhere attaches the ENI at a free slot. It needs to know which ENIs are attached,
 // and asks EC2 if seen is too old. Another program may take the slot before the attach call:
 // then EC2 refuses. So seen may be from before EC2 has throttled the calls since. In a large
 // cluster, describes are throttled, too.
-func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen attached) (attachment string, at slot, err error) {
+func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen known.Attached) (attachment string, at slot, err error) {
 	const fresh = time.Minute
 	began := time.Now()
-	if err := p.turn(ctx, attachAction); err != nil {
+	if err := p.Turn(ctx, book.AttachAction); err != nil {
 		return "", at, err
 	}
-	s, err := p.describeInstance(ctx)
+	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return "", at, err
 	}
-	if time.Since(seen.asked) > fresh {
-		if seen, s, err = p.lastAttached(ctx, s); err != nil {
+	if time.Since(seen.Asked) > fresh {
+		if seen, s, err = p.LastAttached(ctx, s); err != nil {
 			return "", at, err
 		}
 	}
-	attachment, at, err = p.attachWhere(ctx, s, seen.enis, eni, least)
+	attachment, at, err = p.attachWhere(ctx, s, seen.ENIs, eni, least)
 	full := errors.Is(err, aws.ErrInstanceFull)
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if kept := seen.kept; seen.asked.Before(began) { // others may have attached an ENI since
-		if again, now, e := p.seeAttached(ctx, s); e == nil {
+	if kept := seen.Kept; seen.Asked.Before(began) { // others may have attached an ENI since
+		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			seen, s = again, now
 		}
-		if kept && !seen.kept && !aws.MaybeDone(err) { // or detached one, minutes ago
+		if kept && !seen.Kept && !aws.MaybeDone(err) { // or detached one, minutes ago
 			return p.attachAnywhere(ctx, eni, least, seen)
 		}
 	}
 	if !aws.MaybeDone(err) {
-		if e := p.noteFull(ctx, seen.enis, least, err); e != nil {
+		if e := p.noteFull(ctx, seen.ENIs, least, err); e != nil {
 			return attachment, at, errors.Join(err, e)
 		}
 	}
 	if full {
-		if e := p.learnShown(ctx, s, seen.enis); e != nil {
+		if e := p.LearnShown(ctx, s, seen.ENIs); e != nil {
 			slog.Warn("attached ENIs could not be added to the registry: they serve no pods until the metadata service shows them", "error", e)
 		}
 	}
@@ -121,26 +82,20 @@ func (p *Pool) attachWhere(ctx context.Context, s *registry.State, attached []aw
 	return "", at, err
 }
 
-// createAction makes an ENI, and attachAction is the action of the intent of one that is not attached yet.
-const (
-	createAction = "CreateNetworkInterface"
-	attachAction = "AttachNetworkInterface"
-)
-
 // attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
 // created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
 func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
 		// The caller notes a refusal: another network card may take the ENI.
-		err = p.call(ctx, attachAction, object{}, begins(registry.Intent{Action: attachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
+		err = p.Call(ctx, book.AttachAction, call.Object{}, call.Begins(registry.Intent{Action: book.AttachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
 			return func(*registry.State) {}, err
 		})
 		if !errors.Is(err, aws.ErrNotFound) || time.Since(start) > young {
 			return attachment, err
 		}
-		if e := sleep(ctx, p.backoff(0), "attach "+eni); e != nil {
+		if e := call.Sleep(ctx, p.Backoff(0), "attach "+eni); e != nil {
 			return "", errors.Join(err, e)
 		}
 	}

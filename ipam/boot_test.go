@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -50,7 +51,7 @@ func TestBootElsewhere(t *testing.T) {
 					s.EndWhere(time.Now().Add(-time.Hour), func(netip.Addr, registry.Lease) bool { return true })
 				}))
 				w.age(time.Hour)
-				must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}))
+				must1(w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1}))(t)
 			}
 			if enis := w.node.ENIs(); len(enis) != 1 || enis[0].ID != boot.ID || !slices.Equal(enis[0].Addrs[:1], boot.Addrs[:1]) {
 				t.Errorf("after collections: %+v", enis)
@@ -68,7 +69,7 @@ func TestBootElsewhereAtZero(t *testing.T) {
 	must(t, w.pool().Learn(t.Context()))
 	stop()
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()} // growth asks EC2 what has become of it
+		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()} // growth asks EC2 what has become of it
 	}))
 	w.mustAcquire(1)
 	if e := w.state().ENIs[boot.ID]; !e.IsBoot() || e.Index != 1 || e.Groups != nil {
@@ -146,7 +147,7 @@ func TestResized(t *testing.T) {
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
 		s.Instance.Type, s.Instance.ENIs, s.Instance.IPv4PerENI = "t3.nano", 2, 2
 	}))
-	must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Hour, Max: -1}))
+	must1(w.pool().Collect(t.Context(), Collection{FreeAfter: time.Hour, Max: -1}))(t)
 	for n := range 6 {
 		w.mustAcquire(n)
 	}

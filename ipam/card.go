@@ -111,12 +111,3 @@ func noneLeft(err error) error {
 	}
 	return err
 }
-
-// several returns the cards of an instance that has more than one. Otherwise it returns nil,
-// and the registry records nothing.
-func several(cards []int) []int {
-	if len(cards) < 2 {
-		return nil
-	}
-	return cards
-}

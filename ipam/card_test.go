@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -150,7 +152,7 @@ func cards(t *testing.T, run ec2sim.RunInstance) *world {
 // attached are the slots of the node's ENIs that serve pods, as EC2 has them.
 func (w *world) attached() (at []string) {
 	for _, e := range w.node.ENIs() {
-		if e.Tags[TagManaged] == "true" {
+		if e.Tags[book.TagManaged] == "true" {
 			at = append(at, fmt.Sprintf("%d.%d", e.Card, e.Index))
 		}
 	}
@@ -217,7 +219,7 @@ func TestCardsWithEFA(t *testing.T) {
 		w.end(n)
 	}
 	w.age(2 * lease.StaleMetadata)
-	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
+	if _, err := w.pool().Collect(t.Context(), Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantSlots("")
@@ -321,7 +323,7 @@ func TestSlotOfDetached(t *testing.T) {
 	w.policy.MaxENIs = 2
 	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error { s.Instance.ENIs = 2; return nil }))
 	must(t, w.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": w.node.ENIs()[1].Attachment}))
-	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1, attached{}); err != nil || at.index != 1 {
+	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1, known.Attached{}); err != nil || at.index != 1 {
 		t.Errorf("attached at %+v: %v", at, err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -39,7 +41,7 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...stri
 	}
 	for _, f := range p.Policy.Families {
 		err := p.gain(ctx, s, at, f)
-		if _, final := errors.AsType[*plugin.Error](err); !final && goesOn(err, at.Managed) && !aboutAddr(err) {
+		if _, final := errors.AsType[*plugin.Error](err); !final && call.GoesOn(err, at.Managed) && !aboutAddr(err) {
 			if again := p.growChosen(ctx, s, append(denied, at.ID)...); again != nil {
 				return errors.Join(again, err)
 			}
@@ -69,7 +71,7 @@ func (p *Pool) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	}
 	one := p.Policy
 	one.Families = []lease.Family{f}
-	return len(at.Pick(s, one, time.Now())) > 0 || room(s, at.ENI, f) > 0
+	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
 // outOfReach returns an error if a chosen address is on an ENI of this node that gives it to no pod
@@ -88,14 +90,14 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	if id, _ := s.ENIOf(a); id != "" {
 		return id == at.ID
 	}
-	return (at.CIDR.Contains(a) || at.CIDR6.Contains(a)) && room(s, at.ENI, nl.FamilyOf(a)) > 0
+	return (at.CIDR.Contains(a) || at.CIDR6.Contains(a)) && book.Room(s, at.ENI, nl.FamilyOf(a)) > 0
 }
 
 // subnetFor returns the subnet of the chosen addresses: that with the ID, if it is not empty,
 // or else one of the subnets in which the pool may have ENIs. It refuses addresses that no pod
 // can have.
 func (p *Pool) subnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
-	all, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return aws.Subnet{}, err
 	}
@@ -113,7 +115,7 @@ func (p *Pool) subnetFor(ctx context.Context, s *registry.State, id string) (aws
 	}
 	for _, a := range chosen {
 		for _, cidr := range []netip.Prefix{fit[i].CIDR, fit[i].IPv6CIDR} {
-			if cidr.Contains(a) && keeps(cidr, netip.PrefixFrom(a, a.BitLen())) {
+			if cidr.Contains(a) && book.Reserves(cidr, netip.PrefixFrom(a, a.BitLen())) {
 				return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "AWS reserves the first four addresses of a subnet and the last: ask for another address",
 					"the pod asks for the address %s, which AWS reserves in %s (%s)", a, fit[i].ID, cidr)
 			}
@@ -135,17 +137,17 @@ func (p *Pool) refusesSubnet(ctx context.Context, s *registry.State) error {
 // isTaken refuses a chosen address that another ENI has, by itself or in a prefix. If an ENI of
 // the pool has it, the registry is behind: then isTaken corrects the registry.
 func (p *Pool) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
-	enis, err := p.describeENIs(ctx, aws.BySubnet(subnet.ID))
+	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet.ID))
 	if err != nil {
 		return false, err
 	}
 	for _, a := range p.Policy.Choice.Addrs {
-		i := slices.IndexFunc(enis, func(e aws.ENI) bool { return carries(e, a) })
+		i := slices.IndexFunc(enis, func(e aws.ENI) bool { return book.Carries(e, a) })
 		if id, _ := s.ENIOf(a); i < 0 || id == enis[i].ID {
 			continue
 		}
 		if known, ours := s.ENIs[enis[i].ID]; ours && !known.Foreign {
-			return true, p.compare(ctx, enis[i].ID)
+			return true, p.Compare(ctx, enis[i].ID)
 		}
 		return false, takenBy(enis[i], a)
 	}
@@ -188,17 +190,17 @@ func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f le
 // assignChosen asks EC2 for one address on an ENI. The call names the address, so to repeat it
 // does no harm.
 func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
-	action, do := assignAction(nl.FamilyOf(a)), p.Cloud.AssignAddr
+	action, do := book.AssignAction(nl.FamilyOf(a)), p.Cloud.AssignAddr
 	if a.Is6() {
 		do = p.Cloud.AssignIPv6Addr
 	}
-	err := p.call(ctx, action, object{eni: eni, handled: aboutAddr}, begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: aboutAddr}, call.Begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
 		return func(s *registry.State) {
 			since := time.Time{}
 			if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed { // for all others it cools: else one of them may take it first
 				since, s.Owners[a] = time.Now(), pod
 			}
-			addAddrs(s, eni, []netip.Addr{a}, since)
+			book.AddAddrs(s, eni, []netip.Addr{a}, since)
 		}, do(ctx, eni, a)
 	})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
@@ -212,16 +214,6 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 func aboutAddr(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") || strings.HasPrefix(e.Code, "InvalidIPAddress"))
-}
-
-// ownChosen gives the addresses that interrupted calls have assigned to an ENI to the pods that had
-// chosen them: no other pod of this node has had such an address, so these pods need not wait.
-func ownChosen(s *registry.State, eni string) {
-	for _, i := range s.Intents {
-		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {
-			s.Owners[i.Addr] = i.Pod
-		}
-	}
 }
 
 // addENIIn creates an ENI of the pool in a subnet.

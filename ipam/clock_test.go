@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -87,8 +88,8 @@ func (w *world) busy() {
 	}
 	w.end(7)
 	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: w.sim.ENIs()[1].ID, Since: time.Now()}
-		for _, action := range []string{"AssignPrivateIpAddresses", "DescribeNetworkInterfaces", attachAction} {
+		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: w.sim.ENIs()[1].ID, Since: time.Now()}
+		for _, action := range []string{"AssignPrivateIpAddresses", "DescribeNetworkInterfaces", book.AttachAction} {
 			s.NotBefore[action] = time.Now().Add(registry.MostBackoff)
 		}
 		s.Instance.QuotaUntil = time.Now().Add(registry.MostQuota)

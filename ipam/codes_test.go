@@ -237,7 +237,8 @@ func TestCodesOfCollect(t *testing.T) {
 				collect := func() error {
 					ctx, cancel := context.WithTimeout(w.Context(), w.policy.Timeout)
 					defer cancel()
-					return w.pool().Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1})
+					_, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1})
+					return err
 				}
 				w.sim.FailAs(test.action, test.code, test.message, 1)
 				if err := collect(); !errors.Is(err, test.is) {
@@ -265,7 +266,7 @@ func TestDetachedTwice(t *testing.T) {
 	w.end(0)
 	w.age(time.Hour)
 	w.sim.Lose("DetachNetworkInterface", 1)
-	if err := w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
+	if _, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
 		t.Error(err)
 	}
 	if n := len(w.sim.ENIs()); n != 1 || w.attempts("DetachNetworkInterface") != 2 {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -25,23 +27,30 @@ import (
 // collection notes that the pod is gone. A collection at least missingGrace later ends the lease.
 const missingGrace = time.Minute
 
-// A Collection says what Collect may release, and afterwards what Collect has released.
+// A Collection says what Collect may release.
 type Collection struct {
 	FreeAfter time.Duration  // release what has been free for this time
 	Max       int            // unassign at most so many addresses, and delete no ENI; negative: no limit
 	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
+}
 
+// A Report says what Collect has released, also if it has failed afterwards.
+type Report struct {
 	Ended      []netip.Addr // leases of pods that have gone without a DEL
 	Unassigned []netip.Addr
-	Deleted    []string // ENIs
-	Detached   []string // ENIs for which pods had asked
-
-	Returned []netip.Prefix // delegated prefixes that were unassigned
+	Deleted    []string       // ENIs
+	Detached   []string       // ENIs for which pods had asked
+	Returned   []netip.Prefix // delegated prefixes that were unassigned
 
 	// Tidied reports whether Collect has removed what serves all pods, because no pod was
 	// left. A pod may have come at that moment. So the caller must repair the node.
 	Tidied bool
+}
 
+// A collecting is a collection under way.
+type collecting struct {
+	Collection
+	Report
 	used lease.Used
 	kept []string // empty ENIs of which EC2 has said nothing: they keep their addresses
 }
@@ -55,53 +64,46 @@ type Collection struct {
 //
 // Collect also asks EC2 for the peers of the VPC if pods get routes to them, because ADDs do
 // not ask. If a collection is interrupted, the next one finishes its work.
-func (p *Pool) Collect(ctx context.Context, c *Collection) error {
+func (p *Pool) Collect(ctx context.Context, what Collection) (Report, error) {
 	unlock, err := p.Registry.Lock(ctx, "collect")
 	if err != nil {
-		return err
+		return Report{}, err
 	}
 	defer unlock()
-	p.waits = time.Now().Add(mostAwait)
-	defer func() { p.waits = time.Time{} }()
-	if err := p.ofThisInstance(ctx); err != nil {
+	c := &collecting{Collection: what}
+	err = p.as(call.Mode{Until: time.Now().Add(mostAwait)}).collect(ctx, c)
+	return c.Report, err
+}
+
+func (p *Pool) collect(ctx context.Context, c *collecting) error {
+	if err := p.OfThisInstance(ctx); err != nil {
 		return err
 	}
 	p.Look(ctx)
-	seen, err := p.learn(ctx, true, p.usedIfNew)
+	seen, err := p.LearnWith(ctx, true, p.UsedIfNew)
 	if err == nil {
-		err = p.correct(ctx, seen)
+		err = p.Correct(ctx, seen)
 	}
 	if err != nil {
 		// The registry and the kernel are enough to end leases and to find idle addresses.
 		slog.Warn("the metadata service or EC2 does not answer: this collection uses only what the registry has", "error", err)
 	}
-	p.renewPeers(ctx)
-	if c.used, err = p.inUse(); err != nil {
+	p.RenewPeers(ctx)
+	if c.used, err = p.InUse(); err != nil {
 		return err
 	}
 	if err := p.endLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.forgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
-}
-
-// inUse returns the addresses that the kernel shows in use, with the node's own ones. The node
-// may use an address of an ENI for other purposes than pods.
-func (p *Pool) inUse() (lease.Used, error) {
-	used := p.Used()
-	own, err := p.Host.AllAddrs()
-	if err != nil {
-		return used, err
-	}
-	used.AddNode(own)
-	return used, nil
+	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c),
+		p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
 // tidy removes what the plugins have installed on the node for all pods, when no pod is left. A
 // registry without leases does not prove that: it may have been lost, and metadata, which lists
 // the pods' addresses, may not answer. Only the kernel proves it, see [nl.NS.RemoveShared]. If
 // there is a lease, tidy removes nothing, because a pod may be about to come.
-func (p *Pool) tidy(ctx context.Context, c *Collection) error {
+func (p *Pool) tidy(ctx context.Context, c *collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		if s.Leases.Len() > 0 || c.used.Partial {
 			return nil
@@ -118,7 +120,7 @@ func (p *Pool) tidy(ctx context.Context, c *Collection) error {
 // endLost ends the leases of pods that are gone. In each other lease it notes whether the kernel
 // shows the pod. An address that a namespace has without a lease gets a lease, whatever the
 // metadata service says.
-func (p *Pool) endLost(ctx context.Context, c *Collection) error {
+func (p *Pool) endLost(ctx context.Context, c *collecting) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		s.CheckLog()
@@ -127,7 +129,7 @@ func (p *Pool) endLost(ctx context.Context, c *Collection) error {
 		}
 		for at, where := range c.used.By {
 			if id, e := s.ENIOf(at.Addr); id != "" && !e.Foreign && where != lease.TheNode && c.used.Of(e.MAC, at.Addr) != "" {
-				discovery{State: s, used: c.used, now: now}.learnAddr(id, at.Addr)
+				known.LearnUsed(s, c.used, id, at.Addr, now)
 			}
 		}
 		for a, l := range s.Leases.All() {
@@ -169,7 +171,7 @@ func isPods(path string) bool {
 }
 
 // detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more.
-func (p *Pool) detachUnused(ctx context.Context, c *Collection) (err error) {
+func (p *Pool) detachUnused(ctx context.Context, c *collecting) (err error) {
 	if c.Max < 0 && p.Policy.Provision != lease.ProvisionNone {
 		c.Detached, err = p.detachIdle(ctx, c.used)
 	}
@@ -179,8 +181,8 @@ func (p *Pool) detachUnused(ctx context.Context, c *Collection) (err error) {
 // deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It
 // keeps an ENI whose pool would then have fewer free addresses than it wants. It does nothing
 // if the node may make no ENIs.
-func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
-	if !p.makesENIs() {
+func (p *Pool) deleteEmpty(ctx context.Context, c *collecting) error {
+	if !p.MakesENIs() {
 		return nil
 	}
 	s, err := p.Registry.View()
@@ -203,7 +205,7 @@ func (p *Pool) deleteEmpty(ctx context.Context, c *Collection) error {
 }
 
 // deleteIfEmpty deletes an ENI if the collection is to.
-func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (deleted bool, err error) {
+func (p *Pool) deleteIfEmpty(ctx context.Context, c *collecting, id string) (deleted bool, err error) {
 	goes := func(s *registry.State) bool { return c.deletes(s, id) && (!c.heed(s) || c.deletes(s, id)) }
 	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining = true })
 	if err != nil {
@@ -223,7 +225,7 @@ func (p *Pool) deleteIfEmpty(ctx context.Context, c *Collection, id string) (del
 }
 
 // deletes reports whether the collection is to delete an ENI: it is empty, or somebody has begun to delete it.
-func (c *Collection) deletes(s *registry.State, id string) bool {
+func (c *collecting) deletes(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
 		return false

@@ -28,7 +28,7 @@ func TestTidiedAgain(t *testing.T) {
 	must(t, nl.Wiring{{NS: w.host, Object: rule}}.Add())
 	// The next file cannot be made in a directory that is not there: as in one that was deleted.
 	must(t, os.Symlink("deleted/file", filepath.Join(w.dir, "registry.json.old")))
-	var c Collection
+	var c collecting
 	if err := p.tidy(t.Context(), &c); err == nil {
 		t.Fatal("the registry was written")
 	}
@@ -75,7 +75,10 @@ func TestEndWhileLooking(t *testing.T) {
 	p := w.pool()
 	p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}
 	done := make(chan error)
-	go func() { done <- p.Collect(t.Context(), &Collection{FreeAfter: time.Hour, Max: -1}) }()
+	go func() {
+		_, err := p.Collect(t.Context(), Collection{FreeAfter: time.Hour, Max: -1})
+		done <- err
+	}()
 	opened(t, seen)
 	stop()
 	w.end(1)
@@ -104,7 +107,7 @@ func TestLooksOfCollection(t *testing.T) {
 		must(t, err)
 		p := w.pool()
 		p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}
-		must(t, p.Collect(t.Context(), &Collection{FreeAfter: time.Hour, Max: -1}))
+		must1(p.Collect(t.Context(), Collection{FreeAfter: time.Hour, Max: -1}))(t)
 		if !w.state().Rebuilt.Compared {
 			t.Fatal("it has compared nothing")
 		}

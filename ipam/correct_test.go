@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -23,13 +24,14 @@ import (
 func (w *world) byHand() *aws.Client { return aws.New(w.cloud) }
 
 // collect collects what has been free for an hour, with these conflists. Without any, they are not known.
-func (w *world) collect(conflists ...lease.Policy) *Collection {
+func (w *world) collect(conflists ...lease.Policy) Report {
 	w.Helper()
-	c := &Collection{FreeAfter: time.Hour, Max: -1, Conflists: conflists}
-	if err := w.pool().Collect(w.Context(), c); err != nil {
+	c := Collection{FreeAfter: time.Hour, Max: -1, Conflists: conflists}
+	done, err := w.pool().Collect(w.Context(), c)
+	if err != nil {
 		w.Error(err)
 	}
-	return c
+	return done
 }
 
 // threePods gives the node an ENI with three pods that run, and returns it and their
@@ -77,15 +79,15 @@ func TestFreeUnassignedByHand(t *testing.T) {
 	must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[2]))
 	must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
 	w.sim.ResetCalls()
-	c := &Collection{FreeAfter: hour, Max: 0}
-	must(t, w.pool().Collect(t.Context(), c))
+	c := Collection{FreeAfter: hour, Max: 0}
+	must1(w.pool().Collect(t.Context(), c))(t)
 	w.noneElsewhere()
 	w.consistent()
 	if n := w.attempts("DescribeNetworkInterfaces"); n != 1 {
 		t.Errorf("EC2 was asked %d times, want once", n)
 	}
 	w.sim.ResetCalls()
-	must(t, w.pool().Collect(t.Context(), c))
+	must1(w.pool().Collect(t.Context(), c))(t)
 	if calls := w.sim.Calls(); len(calls) != 0 {
 		t.Errorf("asked again: %v", calls)
 	}
@@ -112,10 +114,10 @@ func TestPartOfBatchIsGone(t *testing.T) {
 			default:
 				must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[1:]...))
 			}
-			c := &Collection{FreeAfter: time.Minute, Max: -1}
-			must(t, w.pool().Collect(t.Context(), c))
-			if addrs, prefixes := w.has(eni); addrs != 1 || prefixes != 0 || len(c.Unassigned) != 3 || len(c.Returned) != len(e.Prefixes) {
-				t.Errorf("EC2 has %d addresses and %d prefixes; released: %v and %v", addrs, prefixes, c.Unassigned, c.Returned)
+			c := Collection{FreeAfter: time.Minute, Max: -1}
+			done := must1(w.pool().Collect(t.Context(), c))(t)
+			if addrs, prefixes := w.has(eni); addrs != 1 || prefixes != 0 || len(done.Unassigned) != 3 || len(done.Returned) != len(e.Prefixes) {
+				t.Errorf("EC2 has %d addresses and %d prefixes; released: %v and %v", addrs, prefixes, done.Unassigned, done.Returned)
 			}
 			w.noneElsewhere()
 			w.consistent()
@@ -154,7 +156,7 @@ func TestSilenceIsNoProof(t *testing.T) {
 		eni := w.idle()
 		before := w.state().ENIs[eni]
 		defer w.node.Lie(ec2sim.ForgetENI(eni))()
-		must(t, w.pool().Collect(t.Context(), &Collection{FreeAfter: hour, Max: 0}))
+		must1(w.pool().Collect(t.Context(), Collection{FreeAfter: hour, Max: 0}))(t)
 		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != len(before.Prefixes) {
 			t.Errorf("the registry has %+v, and had %+v", e, before)
 		}
@@ -169,12 +171,12 @@ func TestSilenceIsNoProof(t *testing.T) {
 		must(t, p.assignPrefixes(t.Context(), eni, lease.IPv4, 1))
 		stale := aws.ENI{ID: eni, Instance: w.node.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
 		before := w.state().ENIs[eni]
-		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { agree(s, []aws.ENI{stale}, time.Now()) }))
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))
 		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != 2 {
 			t.Errorf("the registry has %+v, and had %+v", e, before)
 		}
 		w.age(time.Minute)
-		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { agree(s, []aws.ENI{stale}, time.Now()) }))
+		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))
 		if e := w.state().ENIs[eni]; len(e.Addrs) != len(old.Addrs) || len(e.Prefixes) != len(old.Prefixes) {
 			t.Errorf("the registry has %+v, and EC2 said %+v", e, stale)
 		}

@@ -15,29 +15,11 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
-
-// The tags of an ENI that this suite has created. They are part of the call that creates the
-// ENI. So an ENI without them has not leaked from here: it is somebody's property.
-const (
-	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
-	TagInstance = "cni-ipvlan-vpc-k8s/instance"
-	TagPool     = "cni-ipvlan-vpc-k8s/pool"
-
-	// TagKeep is for a collection, which has no configuration. It counts while no ADD has
-	// used the pool of the ENI since the node booted. "false" means: the collection may
-	// release what nobody uses. With any other value, or without the tag, the collection
-	// waits for an ADD, whose configuration says what to keep. ENIs that no growth has
-	// created have no such tag. If a configuration gets skipDeallocation later, that counts
-	// only from the next ADD on.
-	TagKeep = "cni-ipvlan-vpc-k8s/keep"
-)
-
-// description returns the description of an ENI that this suite or the original creates for
-// an instance.
-func description(instance string) string { return "CNI-ENI " + instance }
 
 // tags returns the tags of a new ENI.
 func (spec ENISpec) tags(instance string) map[string]string {
@@ -45,41 +27,11 @@ func (spec ENISpec) tags(instance string) map[string]string {
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	tags[TagManaged], tags[TagInstance], tags[TagPool] = fmt.Sprint(spec.Managed), instance, cmp.Or(spec.Pool, lease.DefaultPool)
+	tags[book.TagManaged], tags[book.TagInstance], tags[book.TagPool] = fmt.Sprint(spec.Managed), instance, cmp.Or(spec.Pool, lease.DefaultPool)
 	if spec.Managed {
-		tags[TagKeep] = fmt.Sprint(spec.Keep)
+		tags[book.TagKeep] = fmt.Sprint(spec.Keep)
 	}
 	return tags
-}
-
-// label records in the registry what the tags of an ENI mean. They may come late, if EC2
-// could not be asked at first. They mean nothing if the role may not create tags.
-func label(known registry.ENI, e aws.ENI) registry.ENI {
-	if e.Tags[TagPool] != "" {
-		known.Pool = poolOf(e)
-	}
-	known.Managed = known.Managed || e.Tags[TagManaged] == "true"
-	known.Serving = known.Serving || e.Tags[TagKeep] == "false"
-	known.Foreign = known.Foreign || foreign(e)
-	if e.ID != "" {
-		known.TagsUnknown = ""
-	}
-	boot := isBoot(known, e)
-	if e.ID != "" && !known.Managed && !boot {
-		known.Groups = groupsOf(e)
-	}
-	if e.ID != "" && !forPods(e) && !boot {
-		known.Tags = e.Tags
-	}
-	return known
-}
-
-// poolOf returns the pool in the ENI's tag.
-func poolOf(e aws.ENI) string {
-	if pool := e.Tags[TagPool]; pool != lease.DefaultPool {
-		return pool
-	}
-	return ""
 }
 
 // create creates an ENI in a subnet. It asks for prefixes if they are wanted and the subnet
@@ -88,7 +40,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 	most := s.Instance.IPv4PerENI - 1 // beside the primary address
 	wanted := 0
 	prefixes := func(s *registry.State, e *aws.ENISpec) {
-		wanted = min(max(blocks(p.secondary(s, spec)), 1), most)
+		wanted = min(max(book.BlocksFor(p.secondary(s, spec)), 1), most)
 		e.Prefixes = wanted
 	}
 	addrs := func(s *registry.State, e *aws.ENISpec) {
@@ -99,7 +51,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 	eni := aws.ENISpec{
 		Subnet:         subnet.ID,
 		SecurityGroups: spec.SecurityGroups,
-		Description:    description(s.Instance.ID),
+		Description:    book.Description(s.Instance.ID),
 		Tags:           spec.tags(s.Instance.ID),
 		Tracking:       aws.Tracking(spec.Tracking),
 	}
@@ -159,7 +111,7 @@ func noTags(err error) bool {
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each
 // creation has its own client token, which is the key of its intent.
 func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
-	const action = createAction
+	const action = book.CreateAction
 	asked := spec
 	begin := func(s *registry.State) (string, bool) {
 		if token := unended(s, spec); token != "" {
@@ -167,20 +119,20 @@ func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISp
 		}
 		asked = spec
 		size(s, &asked)
-		return begins(registry.Intent{Action: action, Wanted: wanted(asked)})(s)
+		return call.Begins(registry.Intent{Action: action, Wanted: wanted(asked)})(s)
 	}
-	on := object{subnet: subnet.ID, handled: func(err error) bool {
+	on := call.Object{Subnet: subnet.ID, Handled: func(err error) bool {
 		return asked.Prefixes+asked.IPv6Prefixes > 0 && noPrefix(err) || noTags(err)
 	}}
-	err = p.call(ctx, action, on, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
+	err = p.Call(ctx, action, on, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
 		token = key
 		eni, err = p.Cloud.CreateENI(ctx, specOf(s.Intents[token].Wanted, token, spec.Description))
 		if err == nil {
-			err = strangeNew(s, eni, spec.Description)
+			err = book.StrangeNew(s, eni, spec.Description)
 		}
 		eni.CIDR, eni.IPv6CIDR = subnet.CIDR, subnet.IPv6CIDR // EC2 leaves the CIDRs out
 		return func(s *registry.State) {
-			s.Intents[token] = registry.Intent{Action: attachAction, ENI: eni.ID, Since: time.Now()}
+			s.Intents[token] = registry.Intent{Action: book.AttachAction, ENI: eni.ID, Since: time.Now()}
 		}, err
 	})
 	return eni, token, err

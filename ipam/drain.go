@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -44,8 +47,8 @@ func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) b
 		return m, err
 	}
 	noted := s.ENIs[id].Detaching
-	old := !noted.IsZero() && time.Since(noted) > lagOfEC2
-	if m.seen, err = p.describeENIs(ctx, aws.ByID(id)); err != nil && !errors.Is(err, aws.ErrNotFound) {
+	old := !noted.IsZero() && time.Since(noted) > known.LagOfEC2
+	if m.seen, err = p.DescribeENIs(ctx, aws.ByID(id)); err != nil && !errors.Is(err, aws.ErrNotFound) {
 		return m, err
 	}
 	stays := old && len(m.seen) > 0 && m.seen[0].Instance == s.Instance.ID && m.seen[0].AttachmentStatus == aws.Attached
@@ -63,21 +66,11 @@ func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) b
 	return m, err
 }
 
-// drain records whether an ENI is draining.
-func drain(s *registry.State, id string, draining bool) {
-	if e, ok := s.ENIs[id]; ok {
-		if e.Draining = draining; !draining {
-			e.Detaching = time.Time{}
-		}
-		s.ENIs[id] = e
-	}
-}
-
 // undrain takes the mark from an ENI that this process has not begun to detach, unless another one may have.
 func (p *Pool) undrain(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.ENIs[id].Detaching.IsZero() {
-			drain(s, id, false)
+			book.Drain(s, id, false)
 		}
 	})
 }
@@ -92,7 +85,7 @@ func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State,
 			continue
 		}
 		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) && !goesOn(err, true) {
+		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) && !call.GoesOn(err, true) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 	}
@@ -101,10 +94,10 @@ func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State,
 
 // detachENI begins to detach an ENI, in its turn.
 func (p *Pool) detachENI(ctx context.Context, e aws.ENI) error {
-	if err := p.Registry.Mark(releasedMark); err != nil {
+	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return err
 	}
-	return p.inTurn(ctx, "DetachNetworkInterface", func(ctx context.Context) error {
+	return p.InTurn(ctx, "DetachNetworkInterface", func(ctx context.Context) error {
 		takeBack, err := p.noteDetach(ctx, e.ID)
 		if err != nil {
 			return err
@@ -115,9 +108,6 @@ func (p *Pool) detachENI(ctx context.Context, e aws.ENI) error {
 		return err
 	})
 }
-
-// leaving reports whether EC2 detaches an ENI of which the registry knows nothing. No pod may get an address of it.
-func leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
 // noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or an earlier
 // attempt of this one, may have begun to detach the ENI.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -125,7 +126,7 @@ func TestDrainKilledGrowth(t *testing.T) {
 			}
 			w.sim.Fail("DetachNetworkInterface", throttling, always)
 		}, nil, detachWord)
-		if err := p.Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		if _, err := p.Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("EC2 has throttled the collection, and it says nothing")
 		}
 		w.leaves(eni, add)
@@ -137,7 +138,7 @@ func TestDrainLostAnswer(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
 		w.sim.Script("DetachNetworkInterface", slices.Concat([]ec2sim.Outcome{ec2sim.DoneLost}, slices.Repeat([]ec2sim.Outcome{ec2sim.Refused(throttling)}, 50))...)
-		if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("EC2 has throttled the collection, and it says nothing")
 		}
 		w.sim.Script("DetachNetworkInterface")
@@ -156,12 +157,12 @@ func TestDrainKilledCollection(t *testing.T) {
 			inDrainingBubbles(t, func(w *world, asked bool) {
 				eni, add := w.newDraining(asked)
 				ctx, kill := context.WithCancel(w.Context())
-				if err := w.at(nil, kill, detachWord).Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+				if _, err := w.at(nil, kill, detachWord).Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 					w.Error("the collection was not killed")
 				}
 				p := w.pool()
 				hinder(w, p)
-				p.Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}) // it may fail, or leave the ENI alone
+				p.Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}) // it may fail, or leave the ENI alone
 				w.leaves(eni, add)
 			})
 		})
@@ -174,7 +175,7 @@ func TestDrainNotBegun(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
 		w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-		if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("nobody knows whether EC2 detaches the ENI, and the collection does not say so")
 		}
 		w.sim.Script("DetachNetworkInterface")
@@ -183,7 +184,7 @@ func TestDrainNotBegun(t *testing.T) {
 			w.Errorf("a pod has got an address of an ENI that EC2 may detach: %v", err)
 		}
 		time.Sleep(time.Hour)
-		w.pool().Collect(w.Context(), &Collection{FreeAfter: 24 * time.Hour, Max: -1})
+		w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1})
 		if w.state().ENIs[eni].Draining {
 			w.Errorf("the ENI serves no pods: %+v", w.state().ENIs[eni])
 		}
@@ -201,13 +202,13 @@ func TestDrainLost(t *testing.T) {
 					must(w.T, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host, Group: nl.OwnGroup}}}.Add())
 				}
 				ctx, kill := context.WithCancel(w.Context())
-				if err := w.at(nil, kill, detachWord).Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+				if _, err := w.at(nil, kill, detachWord).Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 					w.Error("the collection was not killed")
 				}
 				w.lose()
 				w.leaves(eni, add)
 				time.Sleep(time.Hour)
-				w.pool().Collect(w.Context(), &Collection{FreeAfter: 24 * time.Hour, Max: -1}) // it may say that EC2 has not ended it
+				w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1}) // it may say that EC2 has not ended it
 				w.leaves(eni, add)
 				time.Sleep(24 * time.Hour)
 				w.collect()
@@ -227,7 +228,7 @@ func TestDrainLost(t *testing.T) {
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, eni, true) }))
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, eni, true) }))
 		growth := w.at(nil, func() { must(w.T, w.pool().undrain(w.Context(), eni)) }, "Action=DescribeNetworkInterfaces&", eni)
 		s, err := growth.Registry.View()
 		must(w.T, err)

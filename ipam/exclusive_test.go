@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -37,7 +38,7 @@ func TestExclusivePool(t *testing.T) {
 		t.Errorf("a repeated ADD has %v of %s, %v: want %v of %s", again.Addrs, again.ID, err, first.Addrs, first.ID)
 	}
 	for id, want := range map[string]string{first.ID: "default/exclusive subnet-pods 1", second.ID: "default/exclusive/subnet-db subnet-db 1"} {
-		if e := w.eni(id); fmt.Sprint(e.Tags[TagPool], " ", e.Subnet, " ", len(e.Addrs)) != want {
+		if e := w.eni(id); fmt.Sprint(e.Tags[book.TagPool], " ", e.Subnet, " ", len(e.Addrs)) != want {
 			t.Errorf("%s is %+v, want %s", id, e, want)
 		}
 	}
@@ -131,7 +132,7 @@ func TestExclusiveDetached(t *testing.T) {
 	w.age(time.Hour)
 	all, err := w.ask(3, allow, "")
 	must(t, err)
-	if e := w.eni(all[0].ID); e.Instance == "" || e.Tags[TagPool] != "default" {
+	if e := w.eni(all[0].ID); e.Instance == "" || e.Tags[book.TagPool] != "default" {
 		t.Errorf("the pod is on %+v", e)
 	}
 }

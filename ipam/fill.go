@@ -9,16 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
-
-// blockSize is how many pods a /28 serves. None of its addresses is reserved.
-const blockSize = 16
 
 // fill gets addresses for an ENI. It asks for the families of which the ENI has no free
 // address, or the pool has fewer than it wants to keep ready.
@@ -37,7 +35,7 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 			continue
 		}
 		switch err := p.more(ctx, s, at, f); {
-		case has && (isFull(err) || goesOn(err, at.Managed)):
+		case has && (call.IsFull(err) || call.GoesOn(err, at.Managed)):
 			full = err
 		case err != nil:
 			return err
@@ -54,7 +52,7 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 // fillCorrected is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry did not know.
 func (p *Pool) fillCorrected(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fill(ctx, s, at)
-	if !isFull(err) || !errors.Is(err, aws.ErrENIFull) {
+	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {
 		return err
 	}
 	now, e := p.Registry.View()
@@ -65,23 +63,15 @@ func (p *Pool) fillCorrected(ctx context.Context, s *registry.State, at lease.Pl
 	return p.fill(ctx, now, at)
 }
 
-// room returns how many more addresses or prefixes of a family an ENI can take.
-func room(s *registry.State, e registry.ENI, f lease.Family) int {
-	if f == lease.IPv6 {
-		return s.Instance.IPv6PerENI - e.Assigned(netip.Addr.Is6)
-	}
-	return s.Instance.IPv4PerENI - e.Assigned(netip.Addr.Is4)
-}
-
 // more asks for addresses of a family. For IPv6, and with prefixDelegation, it asks for
 // prefixes: a single prefix of IPv6 is always enough. If the subnet has no prefix left, or
 // the instance type does not support prefixes, it asks for single addresses.
 func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
-	most := room(s, at.ENI, f)
+	most := book.Room(s, at.ENI, f)
 	if most <= 0 {
 		return fmt.Errorf("%s has no room for %v: %w", at.ID, f, aws.ErrENIFull)
 	}
-	if err := standing(s, assignAction(f), at.ID); err != nil {
+	if err := call.Standing(s, book.AssignAction(f), at.ID); err != nil {
 		return err
 	}
 	if err := p.gather(ctx, p.most(f, most), pauseAssign); err != nil {
@@ -94,7 +84,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 	}
 	n := 0
 	_, err := p.assign(ctx, at.ID, f, func(s *registry.State) int { n = min(p.want(s), most); return n })
-	if isFull(err) && errors.Is(err, aws.ErrSubnetFull) && n > 1 {
+	if call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull) && n > 1 {
 		_, err = p.assign(ctx, at.ID, f, exactly(1)) // EC2 gives all or nothing
 	}
 	return err
@@ -106,24 +96,13 @@ func (p *Pool) most(f lease.Family, room int) int {
 	case f == lease.IPv6:
 		return 1 // a prefix serves all
 	case p.Policy.Prefixes:
-		return room * blockSize
+		return room * book.BlockSize
 	}
 	return room
 }
 
-// assignAction returns the action that gives an ENI addresses or prefixes of a family.
-func assignAction(f lease.Family) string {
-	if f == lease.IPv6 {
-		return "AssignIpv6Addresses"
-	}
-	return "AssignPrivateIpAddresses"
-}
-
 // exactly returns a size function for a fixed number.
 func exactly(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
-
-// blocks returns how many /28 prefixes are needed for so many addresses.
-func blocks(addrs int) int { return (addrs + blockSize - 1) / blockSize }
 
 // noPrefix reports whether EC2 may give addresses although it gives no prefix. Then the
 // subnet is fragmented, or the instance is not a Nitro instance.
@@ -136,14 +115,14 @@ func noPrefix(err error) bool {
 // call. The action has no client token. So if the answer is lost, resume compares the intent
 // with EC2.
 func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func(*registry.State) int) ([]netip.Addr, error) {
-	action, do := assignAction(f), p.Cloud.Assign
+	action, do := book.AssignAction(f), p.Cloud.Assign
 	if f == lease.IPv6 {
 		do = p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
-	err := p.call(ctx, action, object{eni: eni}, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
+	err := p.Call(ctx, action, call.Object{ENI: eni}, call.Begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		got, err = do(ctx, eni, size(s))
-		return func(s *registry.State) { addAddrs(s, eni, got, time.Time{}) }, cmp.Or(err, strange(s, eni, s.ENIs[eni], got, nil))
+		return func(s *registry.State) { book.AddAddrs(s, eni, got, time.Time{}) }, cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], got, nil))
 	})
 	return got, p.corrected(ctx, eni, err)
 }
@@ -151,17 +130,17 @@ func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func
 // assignPrefixes asks EC2 for prefixes, as assign does for addresses. For IPv4, it asks for
 // the waiting ADDs, but at most for so many. For IPv6, it asks for one.
 func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
-	action, do := assignAction(f), p.Cloud.AssignPrefixes
+	action, do := book.AssignAction(f), p.Cloud.AssignPrefixes
 	if f == lease.IPv6 {
 		do = p.Cloud.AssignIPv6Prefixes
 	}
 	n := 1
-	err := p.call(ctx, action, object{eni: eni, handled: noPrefix}, begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: noPrefix}, call.Begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
 		if f == lease.IPv4 {
-			n = min(blocks(p.want(s)), most)
+			n = min(book.BlocksFor(p.want(s)), most)
 		}
 		got, err := do(ctx, eni, n)
-		return func(s *registry.State) { addPrefixes(s, eni, got, time.Now()) }, cmp.Or(err, strange(s, eni, s.ENIs[eni], nil, got))
+		return func(s *registry.State) { book.AddPrefixes(s, eni, got, time.Now()) }, cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], nil, got))
 	})
 	if n > 1 && noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) {
 		return p.assignPrefixes(ctx, eni, f, 1) // EC2 gives all or nothing
@@ -173,46 +152,9 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrNotFound):
-		return errors.Join(err, p.missing(ctx, eni))
+		return errors.Join(err, p.Missing(ctx, eni))
 	case errors.Is(err, aws.ErrENIFull):
-		return errors.Join(err, p.compare(ctx, eni))
+		return errors.Join(err, p.Compare(ctx, eni))
 	}
 	return err
-}
-
-// addAddrs records addresses of an ENI that are free since the given time. For addresses that
-// EC2 has just given, that is the zero time: they need not cool, because no pod of this node
-// has had them.
-func addAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
-	e, known := s.ENIs[id]
-	if !known {
-		return // the registry was lost meanwhile: Learn will find the ENI and them
-	}
-	for _, a := range addrs {
-		delete(s.Gone, a)
-		if slices.Contains(e.Addrs, a) {
-			continue
-		}
-		e.Addrs = append(e.Addrs, a)
-		if !s.Leases.Has(a) {
-			s.Free.Set(a, since)
-		}
-		e.Grown = time.Now()
-	}
-	s.ENIs[id] = e
-}
-
-// addPrefixes records prefixes of an ENI that are delegated since the given time.
-func addPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
-	e, known := s.ENIs[id]
-	if !known {
-		return
-	}
-	for _, c := range cidrs {
-		delete(s.Gone, c.Addr())
-		if !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c }) {
-			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: since})
-		}
-	}
-	s.ENIs[id] = e
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -57,7 +58,7 @@ func TestFullAndDetached(t *testing.T) {
 // need not be on the node.
 func TestFullAndDetachedOther(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		guest := w.attachForeign(map[string]string{TagNoManage: "true"})
+		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
 		w.fill(1)
 		if _, err := w.acquire(20); !errors.Is(err, aws.ErrInstanceFull) {
 			w.Fatalf("got %v", err)
@@ -154,10 +155,10 @@ func TestDetachedByOneDescribe(t *testing.T) {
 		must(w.T, link.Del(w.host))
 		wires.hidden.Store(id)
 		wires.by = "attachment.instance-id"
-		c := &Collection{FreeAfter: 24 * time.Hour, Max: -1}
+		c := Collection{FreeAfter: 24 * time.Hour, Max: -1}
 		for range 2 {
 			time.Sleep(time.Minute)
-			must(w.T, w.pool().Collect(w.Context(), c))
+			must1(w.pool().Collect(w.Context(), c))(w.T)
 		}
 		if e, known := w.state().ENIs[id]; !known || e.Detached {
 			w.Errorf("it is attached, as EC2 says; known: %v, %+v", known, e)

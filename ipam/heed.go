@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -16,7 +17,7 @@ import (
 // not suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And no ADD
 // comes for a pool that the configuration no longer has. The collection has found all ENIs before. ADDs go on while it waits for EC2. So
 // it heeds the conflists again before each release.
-func (p *Pool) heed(ctx context.Context, c *Collection) error {
+func (p *Pool) heed(ctx context.Context, c *collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heed(s) {
 		return err
@@ -25,7 +26,7 @@ func (p *Pool) heed(ctx context.Context, c *Collection) error {
 }
 
 // heed changes the state, and reports whether it has. If the conflists are not known, what ADDs have noted counts.
-func (c *Collection) heed(s *registry.State) bool {
+func (c *collecting) heed(s *registry.State) bool {
 	if c.Conflists == nil {
 		return false
 	}
@@ -48,10 +49,10 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 
 // heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
 // leases, so it does so only before a release.
-func (c *Collection) heeding(choose choice) choice {
-	return func(s *registry.State, id string, now time.Time) releasable {
+func (c *collecting) heeding(choose choice) choice {
+	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := choose(s, id, now)
-		if !x.empty() && c.heed(s) {
+		if !x.Empty() && c.heed(s) {
 			x = choose(s, id, now)
 		}
 		return x

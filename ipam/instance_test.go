@@ -22,7 +22,8 @@ func TestOtherInstance(t *testing.T) {
 	for name, do := range map[string]func(w *world, eni string) error{
 		"ADD": func(w *world, _ string) error { _, err := w.acquire(2); return err },
 		"collect": func(w *world, _ string) error {
-			return w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+			_, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+			return err
 		},
 		"warm": func(w *world, _ string) error {
 			w.policy.Warm = registry.Warm{Min: 2}

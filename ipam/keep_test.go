@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -35,7 +36,7 @@ func TestNoADDSinceBoot(t *testing.T) {
 			for _, wait := range []time.Duration{0, hour} {
 				w.age(wait)
 				c := Collection{FreeAfter: time.Minute, Max: -1}
-				if err := w.pool().Collect(t.Context(), &c); err != nil {
+				if _, err := w.pool().Collect(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}
 				w.consistent()
@@ -61,11 +62,11 @@ func TestKeepWithoutEC2(t *testing.T) {
 		for _, code := range []string{"Unavailable", "RequestLimitExceeded"} {
 			w.sim.Fail("DescribeNetworkInterfaces", code, always)
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-			if err := w.pool().Collect(ctx, &Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
+			if _, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
 				w.Fatalf("%s: the collection has done all", code)
 			}
 			cancel()
-			if n := w.attempts(unassign); n > 0 {
+			if n := w.attempts(book.UnassignAction); n > 0 {
 				w.Errorf("%s: EC2 was asked to unassign addresses of the ENI, %d times", code, n)
 			}
 			if got, err := w.acquire(2); err != nil {

@@ -439,7 +439,10 @@ func (n *node) runtime() runtime {
 		n.has(pod, a.Addrs[0])
 	}
 	del := func(pod string) { noErr(n, p.End(n.Context(), podKey(pod))) }
-	gc := func() { noErr(n, p.Collect(n.Context(), &ipam.Collection{FreeAfter: time.Minute, Max: -1})) }
+	gc := func() {
+		_, err := p.Collect(n.Context(), ipam.Collection{FreeAfter: time.Minute, Max: -1})
+		noErr(n, err)
+	}
 	return runtime{add, del, gc}
 }
 

@@ -249,7 +249,7 @@ func (l *logged) cut() {
 // heal is a collection, as before events after which the registry cannot know what is missing.
 func (l *logged) heal() {
 	l.confess()
-	if err := l.collectNow(&Collection{FreeAfter: 24 * time.Hour, Max: 1}, fate{}); err != nil {
+	if _, err := l.collectNow(Collection{FreeAfter: 24 * time.Hour, Max: 1}, fate{}); err != nil {
 		l.logf("  %v", err)
 	}
 	l.damaged = false

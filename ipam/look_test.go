@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -54,7 +55,7 @@ func TestLookThrottledForEver(t *testing.T) {
 				if !before.After(time.Now().Add(-time.Second)) {
 					w.Errorf("other processes of the node wait until %v, it is %v", before, time.Now())
 				}
-				must(w.T, w.pool().notBefore(w.Context(), action, 8*time.Second))
+				must(w.T, w.pool().NotBefore(w.Context(), action, 8*time.Second))
 				w.policy.Timeout = 2 * time.Second
 				w.sim.ResetCalls()
 				_, err = w.acquire(2)
@@ -101,7 +102,7 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 				}
 				w.sim.ResetCalls()
 				for n := range 40 {
-					must(w.T, w.pool().notBefore(w.Context(), action, 5*time.Second))
+					must(w.T, w.pool().NotBefore(w.Context(), action, 5*time.Second))
 					ctx, cancel := context.WithTimeout(w.Context(), time.Second)
 					_, err := w.pool().Acquire(ctx, pod(n+1))
 					wantThrottled(w.T, err, action)
@@ -122,18 +123,18 @@ func TestThrottledIsNotPrepared(t *testing.T) {
 // it throttles that, no growth asks for it again and again.
 func TestThrottledModify(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.Fail(modify, throttling, -1)
+		w.sim.Fail(book.ModifyAction, throttling, -1)
 		w.mustAcquire(1)
-		if w.state().NotBefore[modify].IsZero() {
+		if w.state().NotBefore[book.ModifyAction].IsZero() {
 			w.Fatal("the other processes of the node are not told")
 		}
-		must(w.T, w.pool().notBefore(w.Context(), modify, registry.MostBackoff))
+		must(w.T, w.pool().NotBefore(w.Context(), book.ModifyAction, registry.MostBackoff))
 		w.sim.ResetCalls()
 		w.mustAcquire(2)
 		if calls := w.sim.Calls(); len(calls) != 1 || calls[0].Action != "AssignPrivateIpAddresses" {
 			w.Errorf("the next ADD has asked %v", calls)
 		}
-		w.sim.Fail(modify, throttling, 0)
+		w.sim.Fail(book.ModifyAction, throttling, 0)
 		time.Sleep(registry.MostBackoff)
 		w.sim.ResetCalls()
 		w.mustAcquire(3)
@@ -147,12 +148,12 @@ func TestThrottledModify(t *testing.T) {
 // The attachment that was to be changed has ended, because somebody has detached the ENI and attached it again.
 func TestThrottledModifyOfAnEndedAttachment(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.Fail(modify, throttling, -1)
+		w.sim.Fail(book.ModifyAction, throttling, -1)
 		w.mustAcquire(1)
 		made := w.sim.ENIs()[1]
 		w.asks("DetachNetworkInterface", "AttachmentId", made.Attachment)
 		w.asks("AttachNetworkInterface", "NetworkInterfaceId", made.ID, "InstanceId", w.node.ID, "DeviceIndex", "2")
-		w.sim.Fail(modify, throttling, 0)
+		w.sim.Fail(book.ModifyAction, throttling, 0)
 		time.Sleep(registry.MostBackoff)
 		w.mustAcquire(2)
 		w.noneLeaked()

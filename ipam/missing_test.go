@@ -6,6 +6,8 @@ package ipam
 import (
 	"testing"
 	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 )
 
 // TestMissingNew: EC2 knows an ENI that it has just made, and then for some seconds not. A pod has an address of it, and keeps it.
@@ -21,8 +23,8 @@ func TestMissingNew(t *testing.T) {
 		}
 
 		// What EC2 says of one that is not new counts.
-		time.Sleep(2 * settled)
-		must(t, w.pool().missing(w.Context(), eni))
+		time.Sleep(2 * known.Settled)
+		must(t, w.pool().Missing(w.Context(), eni))
 		s, err := w.pool().Registry.View()
 		must(t, err)
 		if _, known := s.ENIs[eni]; known {

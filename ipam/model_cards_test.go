@@ -6,6 +6,7 @@ package ipam
 import (
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -107,7 +108,7 @@ func (m *model) slots() (n int) {
 // verifySlots checks that no ENI for pods is at index 0.
 func (m *model) verifySlots() {
 	for _, e := range m.attached() {
-		if e.Index == 0 && e.Tags[TagManaged] == "true" {
+		if e.Index == 0 && e.Tags[book.TagManaged] == "true" {
 			m.wrong("%s is ours, and at %d.0", e.ID, e.Card)
 		}
 	}
@@ -120,7 +121,7 @@ func (m *model) verifyKnownSlots() {
 	}
 	for range 2 { // the first may find that the registry was wrong, and say so
 		time.Sleep(10 * time.Minute)
-		_ = m.collectNow(&Collection{FreeAfter: time.Hour, Max: -1}, fate{})
+		_, _ = m.collectNow(Collection{FreeAfter: time.Hour, Max: -1}, fate{})
 		m.verify()
 	}
 	s, err := m.view()

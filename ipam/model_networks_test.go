@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -118,7 +119,7 @@ func (m *model) verifyKept(c ec2sim.Call) {
 	if e == nil || !strings.HasPrefix(c.Action, "Unassign") {
 		return
 	}
-	pool := lease.Origin(poolOf(aws.ENI{Tags: e.Tags}))
+	pool := lease.Origin(book.PoolOf(aws.ENI{Tags: e.Tags}))
 	for i, p := range m.policies {
 		if n := m.nets[i]; p.Keep && !n.changed && !n.hidden && p.Pool == pool && p.Serves(registry.ENI{Index: e.Index, Boot: e.Boot}) {
 			m.wrong("%v: %s has skipDeallocation", c, n.name)
@@ -128,13 +129,13 @@ func (m *model) verifyKept(c ec2sim.Call) {
 
 // verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses from. That was the
 // registry before. An ENI that serves no network any more has nothing ready.
-func (m *model) verifyWarm(before *registry.State, c *Collection) {
+func (m *model) verifyWarm(before *registry.State, done Report) {
 	s, err := m.view()
 	if err != nil {
 		return
 	}
 	for i, p := range m.policies {
-		took := slices.ContainsFunc(c.Unassigned, func(a netip.Addr) bool {
+		took := slices.ContainsFunc(done.Unassigned, func(a netip.Addr) bool {
 			id, e := before.ENIOf(a)
 			return id != "" && e.Pool == p.Pool && !s.ENIs[id].Passed
 		})

@@ -77,7 +77,7 @@ func (m *model) rush() {
 	}
 	if m.chance(60) {
 		do(lease.Policy{}, func(ctx context.Context, pool *Pool) {
-			if err := pool.Collect(ctx, &Collection{Max: -1}); err != nil {
+			if _, err := pool.Collect(ctx, Collection{Max: -1}); err != nil {
 				m.Errorf("collect: %v", err)
 			}
 		})

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -351,28 +352,29 @@ func (m *model) collect() {
 	if m.locked("grow") {
 		c.FreeAfter = never // else it would wait when it has something to unassign
 	}
-	m.collectNow(&c, m.fate())
+	m.collectNow(c, m.fate())
 }
 
 // begun reports whether the registry has intents, for which a collection waits until growth is over.
 func (m *model) begun() bool {
 	s, err := m.view()
-	return err != nil || due(s) || s.Blank()
+	return err != nil || known.Due(s) || s.Blank()
 }
 
-func (m *model) collectNow(c *Collection, f fate) error {
+func (m *model) collectNow(c Collection, f fate) (done Report, err error) {
 	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
 	m.verifyCalls()
 	began, refused := time.Now(), m.refused
 	before, unread := m.view()
 	policy := lease.Common(append(m.conflists(), m.common)...)
 	policy.Provision, c.Conflists = m.provision, m.conflists()
-	err := m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) error {
-		return pool.Collect(ctx, c)
+	err = m.run(policy, f, time.Minute, func(ctx context.Context, pool *Pool) (err error) {
+		done, err = pool.Collect(ctx, c)
+		return err
 	})
-	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", c.Ended, c.Unassigned, c.Returned, c.Deleted, c.Detached, err)
+	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", done.Ended, done.Unassigned, done.Returned, done.Deleted, done.Detached, err)
 	if f.at == 0 && unread == nil {
-		m.verifyWarm(before, c)
+		m.verifyWarm(before, done)
 	}
 	if f.at == 0 && err == nil {
 		m.verifySeen()
@@ -380,7 +382,7 @@ func (m *model) collectNow(c *Collection, f fate) error {
 	if m.verifyCalls(); err == nil && f.at == 0 && len(m.lies) == 0 && m.refused == refused {
 		m.notice(began)
 	}
-	return err
+	return done, err
 }
 
 func (m *model) fill() {

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -45,7 +47,7 @@ func (m *model) others() {
 	}
 	time.Sleep(5 * time.Second) // the longest delay
 	for _, e := range m.sim.ENIs() {
-		if e.Instance == second.ID || e.Description == description(second.ID) || e.ID == m.guest {
+		if e.Instance == second.ID || e.Description == book.Description(second.ID) || e.ID == m.guest {
 			m.theirs[e.ID] = e
 		}
 	}
@@ -66,8 +68,8 @@ func (m *model) operate(action string, params ...string) {
 func (m *model) make(instance, managed string, secondary int, tags ...string) (id string) {
 	params := []string{"SubnetId", "subnet-node", "SecondaryPrivateIpAddressCount", fmt.Sprint(secondary)}
 	if instance != "" {
-		params = append(params, "Description", description(instance))
-		tags = append(tags, TagManaged, managed, TagInstance, instance, TagPool, lease.DefaultPool)
+		params = append(params, "Description", book.Description(instance))
+		tags = append(tags, book.TagManaged, managed, book.TagInstance, instance, book.TagPool, lease.DefaultPool)
 	}
 	for i := 0; i < len(tags); i += 2 {
 		at := fmt.Sprintf("TagSpecification.1.Tag.%d.", i/2+1)
@@ -191,11 +193,11 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
 	must(m.T, err)
-	known := func(when time.Time) bool { return began.Sub(when) >= noticed }
-	grown := func(a netip.Addr) bool { _, e := s.ENIOf(a); return began.Sub(e.Grown) <= settled }
-	maps.DeleteFunc(m.taken, func(a netip.Addr, when time.Time) bool { return known(when) && !grown(a) })
-	maps.DeleteFunc(m.away, func(_ string, when time.Time) bool { return known(when) })
-	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return known(t.when) })
+	past := func(when time.Time) bool { return began.Sub(when) >= noticed }
+	grown := func(a netip.Addr) bool { _, e := s.ENIOf(a); return began.Sub(e.Grown) <= known.Settled }
+	maps.DeleteFunc(m.taken, func(a netip.Addr, when time.Time) bool { return past(when) && !grown(a) })
+	maps.DeleteFunc(m.away, func(_ string, when time.Time) bool { return past(when) })
+	m.lost = slices.DeleteFunc(m.lost, func(t taken) bool { return past(t.when) })
 }
 
 // verifyTheirs checks that nobody has touched what is others'.

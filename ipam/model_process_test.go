@@ -85,7 +85,7 @@ func (p *process) pool(policy lease.Policy) *Pool {
 		must(p.T, err)
 		p.Cleanup(func() { host.Close() })
 	}
-	return &Pool{Pool: lease.Pool{Registry: r, Host: host, Policy: policy, Shelves: []lease.Shelf{{Dir: p.kernel.dir}}}, Cloud: cloud}
+	return New(lease.Pool{Registry: r, Host: host, Policy: policy, Shelves: []lease.Shelf{{Dir: p.kernel.dir}}}, cloud)
 }
 
 // Do answers a request, if nothing happens before.

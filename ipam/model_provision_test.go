@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -137,10 +138,10 @@ func (m *model) linkUp(ctx context.Context, pool *Pool, id string) (string, erro
 func (m *model) made(c *command, before []ec2sim.ENI, began sighting) {
 	for _, e := range m.sim.ENIs() {
 		had := slices.ContainsFunc(before, func(b ec2sim.ENI) bool { return b.ID == e.ID })
-		if had || e.Tags[TagManaged] == "true" {
+		if had || e.Tags[book.TagManaged] == "true" {
 			continue
 		}
-		if c.made[e.ID] = began; e.Tags[TagManaged] != "false" || e.Tags[TagInstance] != m.node.ID {
+		if c.made[e.ID] = began; e.Tags[book.TagManaged] != "false" || e.Tags[book.TagInstance] != m.node.ID {
 			m.wrong("%v has made %s with the tags %v: nobody knows whose it is", c, e.ID, e.Tags)
 		}
 	}
@@ -207,7 +208,7 @@ func (m *model) verifyBegun() {
 			if e == nil || m.isAnswer(id) || m.lostSight(*e, made) {
 				continue
 			}
-			if tokenOf(s, id) == "" && !creating && !s.ENIs[id].Provisioning {
+			if book.TokenOf(s, id) == "" && !creating && !s.ENIs[id].Provisioning {
 				m.wrong("%v has made %s (%s), and the registry has neither an intent nor the mark", c, id, e.Status)
 			}
 		}
@@ -256,10 +257,10 @@ func (m *model) verifyMade() {
 		_, known := s.ENIs[e.ID]
 		_, others := m.theirs[e.ID]
 		switch {
-		case others || e.Tags[TagManaged] != "false":
+		case others || e.Tags[book.TagManaged] != "false":
 		case e.Instance == m.node.ID && (!known || !e.DeleteOnTermination && !m.outlives[e.ID]):
 			m.wrong("%s is attached, known %v, and ends with the instance: %v", e.ID, known, e.DeleteOnTermination)
-		case e.Status == "available" && (known || unfinished || e.Tags[TagInstance] != m.node.ID):
+		case e.Status == "available" && (known || unfinished || e.Tags[book.TagInstance] != m.node.ID):
 			m.wrong("%s is left behind, known %v, intents %v, rebuilt %v", e.ID, known, s.Intents, s.Rebuilt)
 		}
 	}
@@ -268,7 +269,7 @@ func (m *model) verifyMade() {
 // noteOutlives notes an ENI that EC2 has refused to end with the instance for so long that nobody tries again.
 func (m *model) noteOutlives(c ec2sim.Call) {
 	id := c.Params["NetworkInterfaceId"]
-	if c.Action != modify || c.Code == "" && !c.Lost {
+	if c.Action != book.ModifyAction || c.Code == "" && !c.Lost {
 		return
 	}
 	if m.stays[id].IsZero() {
@@ -306,7 +307,7 @@ func (m *model) verifyRushed(all []*rushed) {
 		}
 	}
 	for _, e := range m.attached() {
-		if e.Tags[TagManaged] == "false" && !m.isAnswer(e.ID) {
+		if e.Tags[book.TagManaged] == "false" && !m.isAnswer(e.ID) {
 			m.wrong("%s is the answer to no command", e.ID)
 		}
 	}

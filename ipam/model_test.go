@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -336,7 +337,7 @@ func (m *model) originals() {
 	}
 	ctx := context.Background()
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
-	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: description(m.node.ID), Secondary: 1})
+	e, err := c.CreateENI(ctx, aws.ENISpec{Subnet: "subnet-pod0", Description: book.Description(m.node.ID), Secondary: 1})
 	must(m.T, err)
 	time.Sleep(time.Minute)
 	_, err = c.AttachENI(ctx, e.ID, m.node.ID, card, index)

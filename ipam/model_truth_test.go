@@ -9,11 +9,11 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
-	"time"
-
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -198,13 +198,13 @@ func (m *model) settle() {
 	quiet := 0 // collections since the last that has ended leases
 	for i := range 5 {
 		time.Sleep(2 * time.Hour)
-		c := &Collection{FreeAfter: time.Minute, Max: -1}
 		// The first may find that the registry was wrong, and say so.
-		if err := m.collectNow(c, fate{}); err != nil && i > 0 {
+		done, err := m.collectNow(Collection{FreeAfter: time.Minute, Max: -1}, fate{})
+		if err != nil && i > 0 {
 			m.wrong("collect: %v", err)
 		}
 		m.verify()
-		if quiet++; len(c.Ended) > 0 || i == 0 {
+		if quiet++; len(done.Ended) > 0 || i == 0 {
 			quiet = 0 // and the first has seen that others are missing
 		}
 		if quiet >= 2 && m.denied == nil {
@@ -217,7 +217,7 @@ func (m *model) settle() {
 // verifyEnded checks that after two collections somebody has ended what was begun.
 func (m *model) verifyEnded() {
 	for _, e := range m.sim.ENIs() {
-		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[TagManaged] == "true" {
+		if _, others := m.theirs[e.ID]; e.Status == "available" && !others && e.Tags[book.TagManaged] == "true" {
 			m.wrong("%s is left behind", e.ID)
 		}
 	}
@@ -277,8 +277,8 @@ func (m *model) room(policy lease.Policy) string {
 			continue
 		}
 		pool := ""
-		if e.Tags[TagPool] != lease.DefaultPool {
-			pool = e.Tags[TagPool]
+		if e.Tags[book.TagPool] != lease.DefaultPool {
+			pool = e.Tags[book.TagPool]
 		}
 		if e.Boot && policy.MinIndex > 0 || e.Index < policy.MinIndex || pool != policy.Pool || len(policy.Families) > 1 || policy.Families[0] == lease.IPv6 {
 			continue
@@ -302,7 +302,7 @@ func (m *model) room(policy lease.Policy) string {
 // attaches such an ENI again, because running pods may have its addresses.
 func (m *model) detached(pool string) (n int) {
 	for _, e := range m.sim.ENIs() {
-		ours := (e.Tags[TagInstance] == m.node.ID || e.Description == description(m.node.ID)) && strings.TrimPrefix(e.Tags[TagPool], lease.DefaultPool) == pool
+		ours := (e.Tags[book.TagInstance] == m.node.ID || e.Description == book.Description(m.node.ID)) && strings.TrimPrefix(e.Tags[book.TagPool], lease.DefaultPool) == pool
 		if e.Status == "available" && ours {
 			n++
 		}
@@ -319,7 +319,7 @@ func (m *model) left(subnet string) int {
 			if n < 0 {
 				n = 1<<(32-e.CIDR.Bits()) - reserved
 			}
-			n -= len(e.Addrs) + blockSize*len(e.Prefixes)
+			n -= len(e.Addrs) + book.BlockSize*len(e.Prefixes)
 		}
 	}
 	if n < 0 && subnet == "subnet-pod0" {
@@ -357,7 +357,7 @@ func (m *model) verifyEnd() {
 				m.wrong("%s of %s is not known to the registry", c, e.ID)
 			}
 		}
-		if e.Tags[TagManaged] == "true" && !m.keep(poolOf(aws.ENI{Tags: e.Tags})) {
+		if e.Tags[book.TagManaged] == "true" && !m.keep(book.PoolOf(aws.ENI{Tags: e.Tags})) {
 			m.wrong("%s is empty and ours, and was not deleted", e.ID)
 		}
 	}

@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -45,7 +48,7 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 		return p.chosenInUse(ctx, s, e)
 	}
 	if e.Instance != "" {
-		return p.recordChosen(ctx, e, begun(s, id))
+		return p.recordChosen(ctx, e, book.Begun(s, id))
 	}
 	full, s, err := p.makeRoom(ctx, s)
 	if err != nil {
@@ -54,34 +57,23 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	if full != nil {
 		return plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "attach %s, for which the pod asks: %w", id, full)
 	}
-	token := newToken()
+	token := call.NewToken()
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		if s.ENIs[id].Draining {
 			return detaching(id)
 		}
-		s.Intents[token] = registry.Intent{Action: attachAction, ENI: id, Since: time.Now()}
+		s.Intents[token] = registry.Intent{Action: book.AttachAction, ENI: id, Since: time.Now()}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	_, at, err := p.attachAnywhere(ctx, id, p.Policy.MinIndex, attached{})
+	_, at, err := p.attachAnywhere(ctx, id, p.Policy.MinIndex, known.Attached{})
 	if err != nil {
 		return p.notAttached(ctx, token, err)
 	}
 	e.Card, e.Index = at.card, at.index
 	return p.recordChosen(ctx, e, true)
-}
-
-// begun reports whether this node has begun to attach the ENI, and has not recorded it since.
-// Then no pod of this node has had an address of it.
-func begun(s *registry.State, id string) bool {
-	for _, i := range s.Intents {
-		if i.Action == attachAction && i.ENI == id {
-			return true
-		}
-	}
-	return false
 }
 
 // notAttached removes the intent of an attachment that EC2 has refused.
@@ -97,7 +89,7 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
 		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
 	}
-	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {
 		return aws.ENI{}, err
 	}
@@ -108,11 +100,11 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 	switch {
 	case !p.Policy.Choice.Allows(e.Tags):
 		return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
-	case foreign(e):
-		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", TagNoManage)
-	case forPods(e):
+	case book.Foreign(e):
+		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", book.TagNoManage)
+	case book.ForPods(e):
 		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
-	case e.Instance == self && isBoot(s.ENIs[e.ID], e):
+	case e.Instance == self && book.IsBoot(s.ENIs[e.ID], e):
 		return refuse("ask for another ENI", "it is the boot ENI of this node")
 	case e.Instance != "" && e.Instance != self:
 		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "let the pod run on that node, or end its pods there: that node then detaches the ENI",
@@ -121,13 +113,13 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 		return refuse("ask for another ENI", "it is attached, but not to an instance")
 	case e.AttachmentStatus == aws.Detaching:
 		return aws.ENI{}, detaching(id)
-	case e.VPC != vpcOf(s):
-		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, vpcOf(s))
+	case e.VPC != book.VPCOf(s):
+		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, book.VPCOf(s))
 	case e.Instance == "" && e.Status != "available":
 		return aws.ENI{}, plugin.Errorf(plugin.CodeTryAgain, "wait", "the pod asks for %s, but its status is %s", id, e.Status)
 	}
 	for _, a := range p.Policy.Choice.Addrs {
-		if !carries(e, a) {
+		if !book.Carries(e, a) {
 			return refuse("ask for an address that the ENI has, or assign this one to it", "the ENI does not have the address %s", a)
 		}
 	}
@@ -150,7 +142,7 @@ func anyOf(all []map[string]string) string {
 
 // inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.
 func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
-	subnets, err := p.describeSubnets(ctx, e.VPC, s.Instance.Zone)
+	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {
 		return e, err
 	}
@@ -169,30 +161,23 @@ func (p *Pool) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if err := strange(s, e.ID, registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}, addrs, cidrs); err != nil {
+		if err := book.Strange(s, e.ID, registry.ENI{CIDR: e.CIDR, CIDR6: e.IPv6CIDR}, addrs, cidrs); err != nil {
 			return err
 		}
-		record(s, e, false)
-		known := s.ENIs[e.ID]
-		known.Pool = p.Policy.Pool // for people: pods find the ENI by its ID
-		s.ENIs[e.ID] = known
+		book.Record(s, e, false)
+		was := s.ENIs[e.ID]
+		was.Pool = p.Policy.Pool // for people: pods find the ENI by its ID
+		s.ENIs[e.ID] = was
 		if justAttached {
-			addAddrs(s, e.ID, addrs, time.Time{})
-			addPrefixes(s, e.ID, cidrs, time.Time{})
+			book.AddAddrs(s, e.ID, addrs, time.Time{})
+			book.AddPrefixes(s, e.ID, cidrs, time.Time{})
 		} else {
-			addAll(s, e, used)
+			known.AddAll(s, e, used)
 		}
-		s.ENIs[e.ID] = onRequest(s.ENIs[e.ID], e)
+		s.ENIs[e.ID] = book.MarkOnRequest(s.ENIs[e.ID], e)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.ENI == e.ID })
 		return nil
 	})
-}
-
-// onRequest marks an ENI as one for which a pod has asked.
-func onRequest(known registry.ENI, e aws.ENI) registry.ENI {
-	known.Serving = false // it may have served a pool before: a collection would unassign its addresses
-	known.OnRequest, known.Tags, known.Groups, known.TagsUnknown = true, e.Tags, groupsOf(e), ""
-	return known
 }
 
 // detaching is the error for an ENI that somebody has begun to detach, a collection nearly always.
@@ -216,7 +201,7 @@ func (p *Pool) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) er
 	var users []string
 	for _, l := range s.Leases.All() {
 		if l.ENI == e.ID {
-			users = append(users, holder(l))
+			users = append(users, book.Holder(l))
 		}
 	}
 	if users == nil {
@@ -239,10 +224,10 @@ func (p *Pool) DetachUnused(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer unlock()
-	if err := p.ofThisInstance(ctx); err != nil {
+	if err := p.OfThisInstance(ctx); err != nil {
 		return nil, err
 	}
-	used, err := p.inUse()
+	used, err := p.InUse()
 	if err != nil {
 		return nil, err
 	}
@@ -306,7 +291,7 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
 		enis, err := m.seen, error(nil)
 		if enis == nil {
-			enis, err = p.describeENIs(ctx, aws.ByID(id))
+			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
 		}
 		if err != nil && !errors.Is(err, aws.ErrNotFound) {
 			return err
@@ -322,13 +307,13 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			continue
 		}
 		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
-			return p.forget(ctx, id)
+			return p.Forget(ctx, id)
 		}
-		if foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
+		if book.Foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
 			return p.undrain(ctx, id)
 		}
 		if detached != "" && detached != enis[0].Attachment { // somebody has attached it again
-			return p.Registry.Change(ctx, func(s *registry.State) { drain(s, id, false) })
+			return p.Registry.Change(ctx, func(s *registry.State) { book.Drain(s, id, false) })
 		}
 		if detached == "" {
 			err := p.detachENI(ctx, enis[0])
@@ -358,5 +343,5 @@ func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m m
 // hidden reports whether EC2 may not show yet that this node has attached an ENI.
 func hidden(s *registry.State, id string, enis []aws.ENI) bool {
 	shown := len(enis) > 0 && enis[0].Instance != ""
-	return !shown && time.Since(s.ENIs[id].Grown) <= settled
+	return !shown && time.Since(s.ENIs[id].Grown) <= known.Settled
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -66,8 +67,8 @@ func TestOthersENI(t *testing.T) {
 		{"groups are left to the VPC", groups("sg-9"), func(p *lease.Policy) { p.SecurityGroups = []string{} }, true},
 		{"the node makes no ENI", groups("sg-9"), func(p *lease.Policy) { p.Provision = lease.ProvisionAssign }, true},
 		{"the node asks for nothing", groups("sg-9"), func(p *lease.Policy) { p.Provision = lease.ProvisionNone }, true},
-		{"its tag says that it is for pods", tagged(TagPool, "default"), nil, true},
-		{"new-interface, or a launch template, made it", tagged(TagManaged, "false"), nil, true},
+		{"its tag says that it is for pods", tagged(book.TagPool, "default"), nil, true},
+		{"new-interface, or a launch template, made it", tagged(book.TagManaged, "false"), nil, true},
 		{"the original made it", aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{"sg-9"}, Description: "CNI-ENI i-00000000000000001"}, nil, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -164,7 +165,7 @@ func TestOthersENILater(t *testing.T) {
 	}
 	w.age(hour)
 	c := Collection{Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil || len(w.sim.ENIs()[1].Addrs) != 4 {
+	if _, err := w.pool().Collect(t.Context(), c); err != nil || len(w.sim.ENIs()[1].Addrs) != 4 {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 
@@ -256,7 +257,7 @@ func TestOthersENIThrottled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.attachOther(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAcquire(1)
-		must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
+		must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
 		w.sim.ResetCalls()
 		began := time.Now()
 		w.mustAcquire(2)

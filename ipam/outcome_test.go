@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -47,7 +47,7 @@ func (w *world) idle() (eni string) {
 		w.Fatal(err)
 	}
 	w.age(hour)
-	must(w.T, w.pool().Collect(w.Context(), &Collection{FreeAfter: hour, Max: 0})) // looks what was begun: nothing
+	must1(w.pool().Collect(w.Context(), Collection{FreeAfter: hour, Max: 0}))(w.T) // looks what was begun: nothing
 	return eni
 }
 
@@ -89,8 +89,8 @@ func TestReleaseOutcomes(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
 			before, _ := w.has(eni)
-			w.sim.Script(unassign, tt.outcomes...)
-			_ = w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+			w.sim.Script(book.UnassignAction, tt.outcomes...)
+			_, _ = w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
 			w.consistent()
 			w.noneElsewhere()
 			addrs, prefixes := w.has(eni)
@@ -129,7 +129,7 @@ func TestDeallocateOutcomes(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
 			a := w.sim.ENIs()[1].Addrs[2]
-			w.sim.Script(unassign, script...)
+			w.sim.Script(book.UnassignAction, script...)
 			if err := w.pool().Deallocate(t.Context(), a); err == nil {
 				t.Error("no error")
 			}
@@ -138,7 +138,7 @@ func TestDeallocateOutcomes(t *testing.T) {
 			if kept := slices.Contains(w.state().ENIs[eni].Addrs, a); kept != (name == "throttled") {
 				t.Errorf("the registry has it: %v", kept)
 			}
-			w.sim.Script(unassign)
+			w.sim.Script(book.UnassignAction)
 			if err := w.pool().Deallocate(t.Context(), w.sim.ENIs()[1].Prefixes[0].Addr()); err == nil || !strings.Contains(err.Error(), "prefix") {
 				t.Errorf("an address of a prefix: %v", err)
 			}
@@ -327,22 +327,6 @@ func TestStrangeCreation(t *testing.T) {
 	w.noneElsewhere()
 }
 
-// TestStrangeNew: whose ENI an answer to a creation can be.
-func TestStrangeNew(t *testing.T) {
-	s := &registry.State{ENIs: map[string]registry.ENI{"eni-1": {}}}
-	const mine = "CNI-ENI i-1"
-	for want, e := range map[string]aws.ENI{
-		"":                {ID: "eni-2", Description: mine},
-		"has had it":      {ID: "eni-1", Description: mine},
-		"its description": {ID: "eni-2", Description: "CNI-ENI i-2"},
-		"attached to i-2": {ID: "eni-2", Description: mine, Instance: "i-2"},
-	} {
-		if got := errText(strangeNew(s, e, mine)); (got == "") != (want == "") || !strings.Contains(got, want) {
-			t.Errorf("%+v: got %q, want %q", e, got, want)
-		}
-	}
-}
-
 // TestCreateWithoutTags: a role that may not tag makes an ENI without tags. That is another
 // call, with a client token of its own, and the same again if its answer is lost.
 func TestCreateWithoutTags(t *testing.T) {
@@ -511,7 +495,7 @@ func TestProvisionDetached(t *testing.T) {
 		}
 	})
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
 	}))
 	w.mustAcquire(3) // the node asks EC2 what has become of another call
 	if e := w.eni(id); e.Instance == "" {

@@ -45,7 +45,7 @@ func (w *world) collects(policy lease.Policy) {
 	w.Helper()
 	p := w.pool()
 	p.Policy = policy
-	must(w.T, p.Collect(w.Context(), &Collection{FreeAfter: hour, Max: 0}))
+	must1(p.Collect(w.Context(), Collection{FreeAfter: hour, Max: 0}))(w.T)
 }
 
 // TestPeersRenewed: collections ask for the peers, once an hour, and so does a growth; no ADD
@@ -143,7 +143,7 @@ func TestPeersLost(t *testing.T) {
 				f(w)
 				w.wantAsked("it", 1)
 				time.Sleep(2 * time.Hour)
-				must(w.T, w.pool().Collect(context.Background(), &Collection{FreeAfter: 10 * hour, Max: 0}))
+				must1(w.pool().Collect(context.Background(), Collection{FreeAfter: 10 * hour, Max: 0}))(w.T)
 				w.wantAsked("a collection", 1)
 				w.mustAcquire(1)
 				w.wantAsked("an ADD", 0)

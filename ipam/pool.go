@@ -10,18 +10,24 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 // A Pool manages the addresses of a node: who has which, and how to get more.
-type Pool struct {
-	lease.Pool
-	Cloud *aws.Client
+type Pool struct{ known.Node }
 
-	yields   bool // the pool gets addresses that no pod waits for: see yield
-	collects bool // the pool finishes for a collection what others have begun: see yield
+// New returns a pool that asks EC2 by this client.
+func New(p lease.Pool, cloud *aws.Client) *Pool {
+	return &Pool{known.Node{Node: call.Node{Pool: p, Cloud: cloud}}}
+}
 
-	waits time.Time // until when a collection waits for EC2 to detach ENIs; zero: as long as it has time
+// as returns the pool for a command, or a part of one, with another mode.
+func (p *Pool) as(m call.Mode) *Pool {
+	q := *p
+	q.Mode = m
+	return &q
 }
 
 // Open opens the pool of this node.
@@ -30,7 +36,7 @@ func Open(policy lease.Policy) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Pool{Pool: *p, Cloud: aws.New(aws.Options{})}, nil
+	return New(*p, aws.New(aws.Options{})), nil
 }
 
 // Acquire leases an address of each family to the owner: see [lease.Pool.Acquire].
@@ -42,7 +48,7 @@ func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, er
 // processes do that ask EC2 for more.
 func source(cloud func() *aws.Client) lease.Source {
 	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner, why error) (lease.Allocation, error) {
-		return (&Pool{Pool: *p, Cloud: cloud()}).getMore(ctx, o, why)
+		return New(*p, cloud()).getMore(ctx, o, why)
 	}}
 }
 
@@ -56,7 +62,7 @@ const rounds = 4
 func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= rounds {
-			if err := sleep(ctx, p.backoff(well-rounds), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+			if err := call.Sleep(ctx, p.Backoff(well-rounds), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
 				return lease.Allocation{}, lacking(why, err)
 			}
 		}
@@ -76,7 +82,7 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.All
 
 // lacking returns the error of an ADD that did not get what it lacks.
 func lacking(none, why error) error {
-	return explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
+	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
 }
 
 // ask asks EC2 for more addresses. If nothing is known of the ENIs yet, it asks which there
@@ -96,7 +102,7 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 	if e := p.fail(ctx, o, err, began); e != nil {
 		return true, errors.Join(err, e)
 	}
-	if !again || sleep(ctx, p.backoff(attempt), "") != nil {
+	if !again || call.Sleep(ctx, p.Backoff(attempt), "") != nil {
 		return true, err
 	}
 	return true, nil
@@ -104,18 +110,18 @@ func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (
 
 // askFor asks for what an ADD lacks, and reports whether it may be there now.
 func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
-	if err := p.ofThisInstance(ctx); err != nil {
+	if err := p.OfThisInstance(ctx); err != nil {
 		return false, err
 	}
 	switch {
 	case errors.Is(why, lease.ErrPeers):
-		err = p.needPeers(ctx)
+		err = p.NeedPeers(ctx)
 		return err == nil, err
 	case errors.Is(why, lease.ErrUnknown):
 		err = p.Learn(ctx)
 	default:
 		if err = p.grow(ctx); err == nil {
-			p.renewPeers(ctx)
+			p.RenewPeers(ctx)
 		}
 	}
 	return err == nil || p.found(), err

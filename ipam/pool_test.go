@@ -21,6 +21,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
@@ -123,7 +124,7 @@ func (w *world) pool() *Pool {
 	if err != nil {
 		w.Fatal(err)
 	}
-	return &Pool{Pool: lease.Pool{Registry: r, Host: w.host, Policy: w.policy}, Cloud: aws.New(w.cloud)}
+	return New(lease.Pool{Registry: r, Host: w.host, Policy: w.policy}, aws.New(w.cloud))
 }
 
 func pod(n int) lease.Owner {
@@ -267,7 +268,7 @@ func TestFirstPods(t *testing.T) {
 		t.Errorf("two pods have %s", a)
 	}
 	eni := w.sim.ENIs()[1]
-	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[TagInstance] != w.node.ID || eni.Tags[TagManaged] != "true" || !eni.DeleteOnTermination {
+	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[book.TagInstance] != w.node.ID || eni.Tags[book.TagManaged] != "true" || !eni.DeleteOnTermination {
 		t.Errorf("ENI is %+v", eni)
 	}
 	if s := w.state(); len(s.Intents) > 0 || len(s.Waiters) != 0 {
@@ -526,13 +527,14 @@ func TestCollect(t *testing.T) {
 	for n := range 12 {
 		w.end(n)
 	}
-	collect := func(c Collection) Collection {
+	collect := func(c Collection) Report {
 		t.Helper()
-		if err := w.pool().Collect(t.Context(), &c); err != nil {
+		done, err := w.pool().Collect(t.Context(), c)
+		if err != nil {
 			t.Fatal(err)
 		}
 		w.consistent()
-		return c
+		return done
 	}
 	if c := collect(Collection{FreeAfter: time.Minute, Max: -1}); len(c.Unassigned)+len(c.Deleted) != 0 {
 		t.Errorf("too soon: %+v", c)
@@ -570,11 +572,12 @@ func TestCollectUsedENI(t *testing.T) {
 	}
 	w.age(time.Hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil {
+	done, err := w.pool().Collect(t.Context(), c)
+	if err != nil {
 		t.Fatal(err)
 	}
 	eni := w.sim.ENIs()[1]
-	if len(c.Deleted) != 0 || eni.Addrs[0] != primary || slices.Contains(c.Unassigned, primary) {
+	if len(done.Deleted) != 0 || eni.Addrs[0] != primary || slices.Contains(done.Unassigned, primary) {
 		t.Errorf("collected %+v, ENI is %+v", c, eni)
 	}
 	// What metadata still lists is not taken back.
@@ -591,11 +594,12 @@ func TestCollectLostPods(t *testing.T) {
 	c := Collection{FreeAfter: time.Hour, Max: -1}
 	for want, wait := range []time.Duration{0, 0, 2 * time.Minute} {
 		w.age(wait)
-		if err := w.pool().Collect(t.Context(), &c); err != nil {
+		done, err := w.pool().Collect(t.Context(), c)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if ended := slices.Contains(c.Ended, a); ended != (want == 2) {
-			t.Errorf("collection %d: ended %v", want, c.Ended)
+		if ended := slices.Contains(done.Ended, a); ended != (want == 2) {
+			t.Errorf("collection %d: ended %v", want, done.Ended)
 		}
 	}
 }
@@ -657,7 +661,7 @@ func TestRouteMeansUsed(t *testing.T) {
 	}
 	c := Collection{FreeAfter: 1, Max: -1}
 	w.age(hour)
-	if err := w.pool().Collect(t.Context(), &c); err != nil || slices.Contains(c.Unassigned, a) {
+	if done, err := w.pool().Collect(t.Context(), c); err != nil || slices.Contains(done.Unassigned, a) {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 }

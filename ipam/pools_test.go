@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -27,7 +28,7 @@ func TestTwoPools(t *testing.T) {
 	w.end(1)
 	w.age(hour)
 	enis := w.sim.ENIs()
-	if len(enis) != 3 || enis[1].SecurityGroups[0] != "sg-1" || enis[2].SecurityGroups[0] != "sg-77" || enis[1].Tags[TagPool] != "default" || enis[2].Tags[TagPool] != "payments" {
+	if len(enis) != 3 || enis[1].SecurityGroups[0] != "sg-1" || enis[2].SecurityGroups[0] != "sg-77" || enis[1].Tags[book.TagPool] != "default" || enis[2].Tags[book.TagPool] != "payments" {
 		t.Fatalf("ENIs: %+v", enis)
 	}
 	// With the registry gone, the tags say which ENI is whose.
@@ -58,7 +59,7 @@ func TestForeignENI(t *testing.T) {
 	w.end(1)
 	w.age(hour)
 	c := Collection{FreeAfter: 1, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil {
+	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	for _, e := range w.sim.ENIs() {
@@ -77,7 +78,7 @@ func TestDetachedOfOtherPool(t *testing.T) {
 	eni := w.sim.ENIs()[1]
 	w.byOperator(eni.ID)
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
 	}))
 	w.policy.Pool = "b"
 	w.mustAcquire(2)
@@ -102,7 +103,7 @@ func TestDetachedNoPlace(t *testing.T) {
 		w.attachAt(1 + index)
 	}
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
 	}))
 	for n := range 15 {
 		w.mustAcquire(2 + n)
@@ -152,7 +153,7 @@ func retiresPool(t *testing.T, pool string) {
 	removed, has := []lease.Policy{base}, []lease.Policy{base, db}
 	w.policy = base
 	w.mustAcquire(2)
-	retire := func(conflists []lease.Policy) *Collection {
+	retire := func(conflists []lease.Policy) Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}
@@ -242,7 +243,7 @@ func TestKeepOfConflists(t *testing.T) {
 	w.mustAcquire(1)
 	w.policy = other
 	w.mustAcquire(2)
-	release := func(conflists ...lease.Policy) *Collection {
+	release := func(conflists ...lease.Policy) Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -80,12 +81,13 @@ func TestPrefixes(t *testing.T) {
 	}
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil {
+	done, err := w.pool().Collect(t.Context(), c)
+	if err != nil {
 		t.Fatal(err)
 	}
 	eni := w.sim.ENIs()[1]
-	if len(c.Returned) != 1 || c.Returned[0].Contains(second) || len(eni.Prefixes) != 1 || !eni.Prefixes[0].Contains(second) {
-		t.Errorf("returned %v, ENI has %v, a pod %s", c.Returned, eni.Prefixes, second)
+	if len(done.Returned) != 1 || done.Returned[0].Contains(second) || len(eni.Prefixes) != 1 || !eni.Prefixes[0].Contains(second) {
+		t.Errorf("returned %v, ENI has %v, a pod %s", done.Returned, eni.Prefixes, second)
 	}
 	w.consistent()
 }
@@ -153,7 +155,7 @@ func TestDualStack(t *testing.T) {
 	}
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil || len(c.Deleted) != 1 {
+	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Deleted) != 1 {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 	w.consistent()
@@ -239,7 +241,7 @@ func warmPool(t *testing.T, warm registry.Warm) {
 	}
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil {
+	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
 	if left := w.state().Free.Len(); left != warm.Left() {
@@ -298,7 +300,7 @@ func TestIPv6OnlySubnet(t *testing.T) {
 	w.end(1)
 	w.age(hour)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); err != nil || len(c.Deleted) != 1 {
+	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Deleted) != 1 {
 		t.Errorf("collected %+v: %v", c, err)
 	}
 	w.consistent()
@@ -307,16 +309,16 @@ func TestIPv6OnlySubnet(t *testing.T) {
 // TestNewPrefixIsNotIdle: what a new ENI was made with has not been free for long.
 func TestNewPrefixIsNotIdle(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
-	w.policy.Prefixes, w.policy.Batch = true, 2*blockSize+1
+	w.policy.Prefixes, w.policy.Batch = true, 2*book.BlockSize+1
 	w.mustAcquire(1)
-	c := &Collection{FreeAfter: 15 * time.Minute, Max: -1}
-	must(t, w.pool().Collect(t.Context(), c))
-	if len(c.Returned) > 0 {
-		t.Errorf("%v went back", c.Returned)
+	c := Collection{FreeAfter: 15 * time.Minute, Max: -1}
+	done := must1(w.pool().Collect(t.Context(), c))(t)
+	if len(done.Returned) > 0 {
+		t.Errorf("%v went back", done.Returned)
 	}
 	w.age(15 * time.Minute)
-	must(t, w.pool().Collect(t.Context(), c))
-	if len(c.Returned) == 0 {
+	done = must1(w.pool().Collect(t.Context(), c))(t)
+	if len(done.Returned) == 0 {
 		t.Error("none ever goes back")
 	}
 }

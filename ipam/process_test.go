@@ -190,7 +190,7 @@ func (d direct) Do(r *http.Request) (*http.Response, error) {
 
 // pool is the node's pool, for what is to be there before a test begins.
 func (n *node) pool(policy lease.Policy) *ipam.Pool {
-	return &ipam.Pool{Pool: lease.Pool{Registry: n.registry(), Host: n.host, Policy: policy}, Cloud: aws.New(n.aws)}
+	return ipam.New(lease.Pool{Registry: n.registry(), Host: n.host, Policy: policy}, aws.New(n.aws))
 }
 
 func (n *node) registry() *registry.Registry {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -43,7 +45,7 @@ func (p *Pool) provision(ctx context.Context, spec ENISpec, linkUp func(ctx cont
 			return err
 		}
 		// EC2 would only say so after the ENI is made.
-		attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
+		attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 		if err != nil {
 			return err
 		}
@@ -60,7 +62,7 @@ func (p *Pool) provision(ctx context.Context, spec ENISpec, linkUp func(ctx cont
 	if link, err = linkUp(ctx, id); err != nil {
 		return id, "", fmt.Errorf("%s is attached, but its link is not up: %w", id, err)
 	}
-	return id, link, p.Registry.Change(ctx, func(s *registry.State) { answered(s, id) })
+	return id, link, p.Registry.Change(ctx, func(s *registry.State) { book.EndProvision(s, id) })
 }
 
 // Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
@@ -71,18 +73,18 @@ func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 		var rs []lease.Place
 		inPods := s.Exclusive()
 		for id, e := range s.ENIs {
-			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && room(s, e, lease.IPv4) > 0 {
+			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && book.Room(s, e, lease.IPv4) > 0 {
 				rs = append(rs, lease.Place{ID: id, ENI: e})
 			}
 		}
 		slices.SortFunc(rs, func(a, b lease.Place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
 		var why []error
 		for _, r := range rs {
-			if got, err = p.assign(ctx, r.ID, lease.IPv4, exactly(min(n, room(s, r.ENI, lease.IPv4)))); err == nil {
+			if got, err = p.assign(ctx, r.ID, lease.IPv4, exactly(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
 				id = r.ID
 				return nil
 			}
-			if !isFull(err) && !goesOn(err, r.Managed) {
+			if !call.IsFull(err) && !call.GoesOn(err, r.Managed) {
 				return err
 			}
 			why = append(why, err)
@@ -105,7 +107,7 @@ func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) e
 		return err
 	}
 	defer unlock()
-	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	before, err := p.Registry.View()
@@ -115,7 +117,7 @@ func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) e
 	if _, err := p.resume(ctx, stray); err != nil {
 		return err
 	}
-	s, err := p.describeInstance(ctx)
+	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,10 +127,10 @@ func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) e
 // Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It does
 // nothing if one of them is not free, or is the primary address of an ENI.
 func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
-	if err := p.turn(ctx, unassign); err != nil {
+	if err := p.Turn(ctx, book.UnassignAction); err != nil {
 		return err
 	}
-	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow") // see release
@@ -136,23 +138,23 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 		return err
 	}
 	defer unlock()
-	victims := map[string]releasable{} // by ENI
+	victims := map[string]book.Releasable{} // by ENI
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		clear(victims)
 		var refused error
 		for _, a := range addrs {
 			id, err := spare(s, a)
 			refused = errors.Join(refused, err)
-			if victims[id].addrs == nil {
-				victims[id] = releasable{addrs: map[netip.Addr]time.Time{}}
+			if victims[id].Addrs == nil {
+				victims[id] = book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 			}
-			victims[id].addrs[a], _ = s.Free.At(a)
+			victims[id].Addrs[a], _ = s.Free.At(a)
 		}
 		if refused != nil {
 			return refused
 		}
 		for id, x := range victims {
-			withdraw(s, id, x)
+			book.Withdraw(s, id, x)
 		}
 		return nil
 	})
@@ -162,8 +164,8 @@ func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(victims)) {
 		for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-			x := victims[id].only(family, func(netip.Prefix) bool { return false })
-			if x.empty() {
+			x := victims[id].Only(family, func(netip.Prefix) bool { return false })
+			if x.Empty() {
 				continue
 			}
 			_, err := p.unassign(ctx, id, x)
@@ -181,7 +183,7 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 	case id == "":
 		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
 	case leased:
-		return "", fmt.Errorf("%s is in use: %s", a, holder(lease))
+		return "", fmt.Errorf("%s is in use: %s", a, book.Holder(lease))
 	case !slices.Contains(e.Addrs, a) && a.Is6():
 		return "", fmt.Errorf("%s is in a prefix of %s, which stays as long as its ENI", a, id)
 	case !slices.Contains(e.Addrs, a):
@@ -192,12 +194,4 @@ func spare(s *registry.State, a netip.Addr) (string, error) {
 		return "", fmt.Errorf("%s may be in use: the registry does not list it as free", a)
 	}
 	return id, nil
-}
-
-// holder returns who has a lease, as precisely as that is known.
-func holder(l registry.Lease) string {
-	if l.PodName != "" {
-		return "pod " + l.PodNamespace + "/" + l.PodName
-	}
-	return cmp.Or(l.NetNS, "container "+l.ContainerID)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -78,9 +79,9 @@ func TestRefusedENI(t *testing.T) {
 // EC2 refuses a creation in one subnet, or the attachment of its ENIs. The ENI is in the other subnet, nothing is left of
 // the first, and the next pod does not ask there again.
 func TestRefusedSubnet(t *testing.T) {
-	for _, action := range []string{createAction, attachAction} {
+	for _, action := range []string{book.CreateAction, book.AttachAction} {
 		refusals := ofOne
-		if action == createAction {
+		if action == book.CreateAction {
 			refusals = append(refusals, struct{ code, message string }{"InvalidSubnetID.NotFound", ""},
 				struct{ code, message string }{"UnauthorizedOperation", "with an explicit deny in a resource-based policy"})
 		}
@@ -99,9 +100,9 @@ func TestRefusedSubnet(t *testing.T) {
 					if n := len(w.sim.ENIs()); n != 1 {
 						t.Fatalf("%d ENIs are left", n-1)
 					}
-					before := w.asked(createAction)
+					before := w.asked(book.CreateAction)
 					w.acquire(1)
-					if n := w.asked(createAction) - before; n != 0 && r.code != "InvalidSubnetID.NotFound" {
+					if n := w.asked(book.CreateAction) - before; n != 0 && r.code != "InvalidSubnetID.NotFound" {
 						t.Errorf("EC2 was asked for another %d ENIs at once", n)
 					}
 					time.Sleep(10 * time.Minute)
@@ -122,7 +123,7 @@ func TestRefusedSubnet(t *testing.T) {
 func TestStuckENI(t *testing.T) {
 	inTwoSubnets(t, func(w *world) {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
-			w.sim.RefuseOn(subnet, attachAction, "IncorrectState", "")
+			w.sim.RefuseOn(subnet, book.AttachAction, "IncorrectState", "")
 		}
 		for i := range 10 {
 			w.acquire(i)
@@ -131,7 +132,7 @@ func TestStuckENI(t *testing.T) {
 			}
 			time.Sleep(10 * time.Second)
 		}
-		w.sim.RefuseOn("subnet-pod1", attachAction, "", "")
+		w.sim.RefuseOn("subnet-pod1", book.AttachAction, "", "")
 		for i := range 10 {
 			if _, err := w.acquire(20 + i); err == nil {
 				w.noneLeaked()
@@ -189,7 +190,7 @@ func TestOutpost(t *testing.T) {
 						t.Errorf("%s is in a subnet of elsewhere", e.ID)
 					}
 				}
-				if n := w.asked(attachAction) - (len(w.sim.ENIs()) - 1); n != 0 {
+				if n := w.asked(book.AttachAction) - (len(w.sim.ENIs()) - 1); n != 0 {
 					t.Errorf("%d attachments were refused", n)
 				}
 			})
@@ -200,7 +201,7 @@ func TestOutpost(t *testing.T) {
 // EC2 lets an instance have fewer ENIs than its type allows: volumes have taken slots.
 func TestVolumes(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		w.sim.FailAs(attachAction, "AttachmentLimitExceeded", "Interface count 2 exceeds the limit", always)
+		w.sim.FailAs(book.AttachAction, "AttachmentLimitExceeded", "Interface count 2 exceeds the limit", always)
 		for i := range 2 {
 			_, err := w.acquire(i)
 			if e, ok := errors.AsType[*plugin.Error](err); !ok || !errors.Is(err, aws.ErrInstanceFull) || !strings.Contains(e.Hint, "EBS volumes") {
@@ -244,7 +245,8 @@ func TestRefusedRelease(t *testing.T) {
 					time.Sleep(time.Hour)
 					w.sim.FailAs(action, r.code, r.message, 1) // of the first ENI alone
 					collect := func() error {
-						return w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+						_, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+						return err
 					}
 					if err := collect(); err == nil || !strings.Contains(err.Error(), r.code) {
 						t.Errorf("error %v", err)

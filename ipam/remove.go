@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -40,7 +43,7 @@ var (
 // pods of this node use the ENI, if it is the boot ENI, and if it is somebody else's. If EC2 does not know the
 // ENI, the error is aws.ErrNotFound.
 func (p *Pool) Remove(ctx context.Context, id string) error {
-	if err := errors.Join(p.askAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "collect")
@@ -48,7 +51,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	defer unlock()
-	enis, err := p.describeENIs(ctx, aws.ByID(id))
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {
 		return err
 	}
@@ -60,7 +63,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 		if err := stillUsed(s, enis[0], used); err != nil {
 			return err
 		}
-		drain(s, id, true)
+		book.Drain(s, id, true)
 		return nil
 	})
 	if err == nil {
@@ -128,21 +131,21 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 		return err
 	}
 	_, ours := s.ENIs[id]
-	known := s.ENIs[id].Grown // when EC2 has last known it
-	var held time.Time        // since when EC2 refuses to delete it
+	seenAt := s.ENIs[id].Grown // when EC2 has last shown it
+	var held time.Time         // since when EC2 refuses to delete it
 	for detached := false; ; seen = nil {
 		was, enis := detached, seen
 		if enis == nil {
-			enis, err = p.describeENIs(ctx, aws.ByID(id))
+			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
 		}
 		missing := errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0
 		switch {
-		case missing && (time.Since(known) > settled || ours && p.isForgotten(id)):
+		case missing && (time.Since(seenAt) > known.Settled || ours && p.isForgotten(id)):
 			return nil // or another process has ended it
 		case missing:
 			err = nil
 		case err == nil:
-			known = time.Now()
+			seenAt = time.Now()
 			detached, err = p.endENI(ctx, enis[0], used, detached)
 		}
 		if stillHeld(err) {
@@ -171,10 +174,10 @@ const mostAwait = time.Minute
 
 // await waits for EC2 to detach or delete an ENI, but a collection no longer than mostAwait.
 func (p *Pool) await(ctx context.Context, d time.Duration, what string) error {
-	if !p.waits.IsZero() && time.Now().After(p.waits) {
+	if until := p.Mode.Until; !until.IsZero() && time.Now().After(until) {
 		return fmt.Errorf("%s: EC2 has not done so after %v, and the next collection goes on", what, mostAwait)
 	}
-	return sleep(ctx, d, what)
+	return call.Sleep(ctx, d, what)
 }
 
 // lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Others wait for 2 to 5 seconds
@@ -198,7 +201,7 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 	}
 	switch {
 	case e.Status == "available":
-		err = cmp.Or(p.deleteNow(ctx, e.ID), errDeleted)
+		err = cmp.Or(p.DeleteNow(ctx, e.ID), errDeleted)
 	case !detached:
 		if err = p.detachENI(ctx, e); notBegun(err) {
 			err = fmt.Errorf("%w: %w", errAttached, err)
@@ -212,7 +215,7 @@ func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 }
 
 // errNoManage is the errNotOurs of an ENI whose tag forbids to touch it.
-var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, TagNoManage)
+var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
 // deletable returns why this node may not detach and delete an ENI that EC2 has just
 // described. It returns nil if the node may. The ENI may be attached elsewhere by now, or
@@ -223,7 +226,7 @@ func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	if err != nil {
 		return err
 	}
-	self, made := s.Instance.ID, madeFor(e)
+	self, made := s.Instance.ID, book.MadeFor(e)
 	switch {
 	case self == "":
 		return fmt.Errorf("it is not known whether %s belongs to this instance: the metadata service has not reported the instance ID", e.ID)
@@ -233,40 +236,27 @@ func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
 		return fmt.Errorf("%w: it is attached, but not to an instance", errNotOurs)
 	case e.Instance == "" && made != "" && made != self && !detached:
 		return fmt.Errorf("%w: it was made for %s, and this is %s; cni-tool eni-gc deletes it when that instance is gone", errNotOurs, made, self)
-	case foreign(e):
+	case book.Foreign(e):
 		return errNoManage
-	case !forPods(e) && (s.ENIs[e.ID].OnRequest || p.Policy.Requestable(e.Tags)):
+	case !book.ForPods(e) && (s.ENIs[e.ID].OnRequest || p.Policy.Requestable(e.Tags)):
 		return fmt.Errorf("%w: somebody has created it, for pods that ask for it", errNotOurs)
 	}
 	return stillUsed(s, e, used)
-}
-
-// madeFor returns the instance for which this suite or the original has created an ENI, or ""
-// if that is not known.
-func madeFor(e aws.ENI) string {
-	if e.Tags[TagInstance] != "" {
-		return e.Tags[TagInstance]
-	}
-	instance, _ := strings.CutPrefix(e.Description, description(""))
-	if !strings.HasPrefix(instance, "i-") {
-		return ""
-	}
-	return instance
 }
 
 // stillUsed returns an error with the addresses of an ENI that pods have, or if a pod has its link. It looks at EC2's
 // description, at the registry, and at the kernel of this node, and includes addresses of
 // prefixes. If the kernel cannot show something, it counts as used.
 func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
-	if e.Instance == s.Instance.ID && isBoot(s.ENIs[e.ID], e) {
+	if e.Instance == s.Instance.ID && book.IsBoot(s.ENIs[e.ID], e) {
 		return errBoot
 	}
 	known := s.ENIs[e.ID]
-	has := func(a netip.Addr) bool { return carries(e, a) || known.Has(a) }
+	has := func(a netip.Addr) bool { return book.Carries(e, a) || known.Has(a) }
 	var why []string
 	for a, l := range s.Leases.All() {
 		if has(a) || l.ENI == e.ID {
-			why = append(why, fmt.Sprintf("%s is in use: %s", a, holder(l)))
+			why = append(why, fmt.Sprintf("%s is in use: %s", a, book.Holder(l)))
 		}
 	}
 	for at, where := range used.By {

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -75,7 +76,7 @@ func (w *twoNodes) tag(key, value string) {
 
 // draining says that a collection has begun to delete the ENI, and was killed.
 func (w *twoNodes) draining() {
-	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, w.eni, true) }))
+	must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, w.eni, true) }))
 }
 
 // afterDetach has somebody do something when our DetachNetworkInterface has been carried out.
@@ -105,14 +106,15 @@ func TestOthersENIs(t *testing.T) {
 		"moved":                 {func(w *twoNodes) { w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
 		"moved, once draining":  {func(w *twoNodes) { w.draining(); w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
 		"moved meanwhile":       {func(w *twoNodes) { w.afterDetach(w.attach) }, "it is attached to i-00000000000000002", false, 1},
-		"about to be moved":     {func(w *twoNodes) { w.detach(); w.tag(TagInstance, w.other.ID) }, "it was made for i-00000000000000002", false, 0},
-		"nobody's to manage":    {func(w *twoNodes) { w.tag(TagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
-		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(TagNoManage, "true") }, "it has the tag", true, 0},
+		"about to be moved":     {func(w *twoNodes) { w.detach(); w.tag(book.TagInstance, w.other.ID) }, "it was made for i-00000000000000002", false, 0},
+		"nobody's to manage":    {func(w *twoNodes) { w.tag(book.TagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
+		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(book.TagNoManage, "true") }, "it has the tag", true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for who, acts := range map[string]func(w *twoNodes) error{
 				"collection": func(w *twoNodes) error {
-					return w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+					_, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+					return err
 				},
 				"operator": func(w *twoNodes) error {
 					err := w.pool().Remove(t.Context(), w.eni)
@@ -123,7 +125,8 @@ func TestOthersENIs(t *testing.T) {
 				},
 				"growth": func(w *twoNodes) error {
 					if c.ours > 0 {
-						return w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+						_, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+						return err
 					}
 					w.draining()
 					s := w.state()
@@ -157,7 +160,7 @@ func TestOthersENIs(t *testing.T) {
 // afterwards, is not left behind half way.
 func TestInherited(t *testing.T) {
 	w := newTwoNodes(t)
-	w.tag(TagInstance, w.other.ID)
+	w.tag(book.TagInstance, w.other.ID)
 	must(t, w.pool().Remove(t.Context(), w.eni))
 	if enis := w.node.ENIs(); len(enis) != 1 || w.writes()["DeleteNetworkInterface"] != 1 {
 		t.Errorf("%v, after %v", enis, w.writes())
@@ -214,7 +217,7 @@ func TestCollectServing(t *testing.T) {
 	}))
 	w.node.Lie(ec2sim.HideKeys(w.eni, "local-ipv4s"))
 	for range 2 {
-		err := w.pool().Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1})
+		_, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
 		if err == nil || !strings.Contains(err.Error(), e.Addrs[0].String()+" is in use: ") {
 			t.Errorf("Collect: %v", err)
 		}
@@ -273,15 +276,15 @@ func TestDetachInTurn(t *testing.T) {
 				w.mustAcquire(1)
 				w.end(1)
 				time.Sleep(time.Hour)
-				must(w.T, w.pool().notBefore(w.Context(), action, registry.MostBackoff))
+				must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
 				w.sim.ResetCalls()
-				if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
+				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
 					w.Errorf("%d calls, %v", w.asked(action), err)
 				}
 				time.Sleep(registry.MostBackoff)
 				w.sim.Fail(action, throttling, always)
 				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.NotBefore) }))
-				if err := w.pool().Collect(w.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
+				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
 					w.Errorf("not before %v, %v", w.state().NotBefore, err)
 				}
 			})
@@ -295,7 +298,7 @@ func TestCollectThrottledDetach(t *testing.T) {
 	for name, throttle := range map[string]func(*world){
 		"refused": func(w *world) { w.sim.Fail("DetachNetworkInterface", throttling, always) },
 		"not asked": func(w *world) {
-			must(w.T, w.pool().notBefore(w.Context(), "DetachNetworkInterface", registry.MostBackoff))
+			must(w.T, w.pool().NotBefore(w.Context(), "DetachNetworkInterface", registry.MostBackoff))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -308,7 +311,7 @@ func TestCollectThrottledDetach(t *testing.T) {
 				time.Sleep(time.Hour)
 				throttle(w)
 				c := Collection{FreeAfter: time.Minute, Max: -1}
-				if err := w.pool().Collect(w.Context(), &c); err == nil || len(c.Deleted)+len(c.Detached)+len(c.Unassigned) > 0 {
+				if done, err := w.pool().Collect(w.Context(), c); err == nil || len(done.Deleted)+len(done.Detached)+len(done.Unassigned) > 0 {
 					t.Errorf("released %+v: %v", c, err)
 				}
 				w.sim.ResetCalls()
@@ -330,8 +333,8 @@ func TestCollectMayNotDetach(t *testing.T) {
 	w.age(hour)
 	w.sim.Fail("DetachNetworkInterface", "UnauthorizedOperation", -1)
 	c := Collection{FreeAfter: time.Minute, Max: -1}
-	if err := w.pool().Collect(t.Context(), &c); !errors.Is(err, aws.ErrDenied) || len(c.Unassigned) != 3 {
-		t.Errorf("%v went back of 4 addresses: %v", c.Unassigned, err)
+	if done, err := w.pool().Collect(t.Context(), c); !errors.Is(err, aws.ErrDenied) || len(done.Unassigned) != 3 {
+		t.Errorf("%v went back of 4 addresses: %v", done.Unassigned, err)
 	}
 	if b := w.mustAcquire(2); b != a {
 		t.Errorf("a pod has %s, and %s was free, the primary address", b, a)
@@ -387,7 +390,7 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}}})
-	if err := p.Collect(t.Context(), &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+	if _, err := p.Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 		t.Error("EC2 has throttled the collection, and it says nothing")
 	}
 	a := w.mustAcquire(13)
@@ -416,12 +419,12 @@ func TestCollectStuck(t *testing.T) {
 		for range 2 {
 			ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
 			c := Collection{FreeAfter: time.Minute, Max: -1}
-			if err := w.pool().Collect(ctx, &c); err == nil || ctx.Err() != nil {
+			if _, err := w.pool().Collect(ctx, c); err == nil || ctx.Err() != nil {
 				w.Errorf("got %v, and the time of the collection: %v", err, ctx.Err())
 			}
 			cancel()
 		}
-		if n := w.writes()[unassign]; n != 1 {
+		if n := w.writes()[book.UnassignAction]; n != 1 {
 			w.Errorf("addresses were unassigned %d times", n)
 		}
 		time.Sleep(takes)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
@@ -108,13 +109,13 @@ func TestRequestPool(t *testing.T) {
 	same := w.mustAsk(6, `[{"subnet": "subnet-db", "securityGroups": ["sg-2", "sg-3"]}]`)[0]
 	var got []string
 	for _, e := range w.sim.ENIs()[1:] {
-		got = append(got, fmt.Sprint(e.Tags[TagPool], " ", e.Subnet, " ", e.SecurityGroups, " ", len(e.Addrs)))
+		got = append(got, fmt.Sprint(e.Tags[book.TagPool], " ", e.Subnet, " ", e.SecurityGroups, " ", len(e.Addrs)))
 	}
 	want := []string{"default/subnet-db subnet-db [sg-1] 2", "default/subnet-db/sg-2/sg-3 subnet-db [sg-2 sg-3] 2", "default/sg-2 subnet-pods [sg-2] 1", "default subnet-pods [sg-1] 2"}
 	if !slices.Equal(got, want) {
 		t.Errorf("ENIs %q, want %q", got, want)
 	}
-	if e := w.eni(same.ID); e.Tags[TagPool] != "default/subnet-db/sg-2/sg-3" {
+	if e := w.eni(same.ID); e.Tags[book.TagPool] != "default/subnet-db/sg-2/sg-3" {
 		t.Errorf("the pod is on %+v", e)
 	}
 	w.lose() // the tags say which ENI is for whom
@@ -124,8 +125,8 @@ func TestRequestPool(t *testing.T) {
 	}
 	w.age(hour)
 	for ask, pool := range map[string]string{`[{"subnet": "subnet-db"}]`: "default/subnet-db", "": "default"} {
-		if e := w.eni(w.mustAsk(8+len(ask), ask)[0].ID); e.Tags[TagPool] != pool {
-			t.Errorf("%s: the pod is on an ENI of %s", ask, e.Tags[TagPool])
+		if e := w.eni(w.mustAsk(8+len(ask), ask)[0].ID); e.Tags[book.TagPool] != pool {
+			t.Errorf("%s: the pod is on an ENI of %s", ask, e.Tags[book.TagPool])
 		}
 	}
 	w.consistent()
@@ -350,7 +351,7 @@ func TestRequestENIKept(t *testing.T) {
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
 	w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 	w.end(1)
-	w.asks("CreateTags", "ResourceId.1", e.ID, "Tag.1.Key", TagNoManage, "Tag.1.Value", "true")
+	w.asks("CreateTags", "ResourceId.1", e.ID, "Tag.1.Key", book.TagNoManage, "Tag.1.Value", "true")
 	if done, err := w.pool().DetachUnused(t.Context()); err != nil || len(done) > 0 || w.eni(e.ID).Instance == "" {
 		t.Errorf("detached %v, %v, and EC2 has %+v", done, err, w.eni(e.ID))
 	}
@@ -364,7 +365,7 @@ func TestRequestENIDetaching(t *testing.T) {
 		e := w.given(aws.ENISpec{Subnet: "subnet-node"})
 		w.mustAsk(1, fmt.Sprintf(`[{"eni": %q}]`, e.ID))
 		w.end(1)
-		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { drain(s, e.ID, true) }))
+		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, e.ID, true) }))
 		must(w.T, w.byHand().DetachENI(w.Context(), w.eni(e.ID).Attachment))
 		w.sim.Fail("DetachNetworkInterface", "RequestLimitExceeded", always)
 		throttled, cancel := context.WithTimeout(w.Context(), time.Second)
@@ -652,7 +653,7 @@ func TestRequestWithdrawn(t *testing.T) {
 	w.age(hour)
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) { // as release does, and is killed then
 		id, _ := s.ENIOf(asked)
-		withdraw(s, id, releasable{addrs: map[netip.Addr]time.Time{asked: {}}})
+		book.Withdraw(s, id, book.Releasable{Addrs: map[netip.Addr]time.Time{asked: {}}})
 	}))
 	w.age(time.Minute) // EC2 has shown all changes by now
 	policies, err := w.policies(1, allowAll, ask)

@@ -15,6 +15,9 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -25,11 +28,11 @@ import (
 // was about to be attached. It reports whether unconfirmed addresses are confirmed now.
 func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
-	if err != nil || !due(s) || lease.Unknown(s) {
+	if err != nil || !known.Due(s) || lease.Unknown(s) {
 		return false, err
 	}
 	if p.Policy.Provision == lease.ProvisionNone && len(s.Intents) == 0 {
-		return p.confirmByMetadata(ctx)
+		return p.ConfirmByMetadata(ctx)
 	}
 	if err := p.turns(ctx, s); err != nil {
 		return false, fmt.Errorf("resume: %w", err)
@@ -37,8 +40,8 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if s, err = p.Registry.View(); err != nil || len(s.Intents) == 0 && s.Rebuilt == (registry.Rebuilt{}) {
 		return false, err // the registry was lost while we waited
 	}
-	if e, ok := p.made(s); ok {
-		if poolOf(e) != p.Policy.Pool {
+	if e, ok := p.Made(s); ok {
+		if book.PoolOf(e) != p.Policy.Pool {
 			return false, nil // the next ADD of that pool goes on
 		}
 		if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); !errors.Is(err, aws.ErrInUse) {
@@ -46,9 +49,9 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		}
 		// A process has attached it and was killed.
 	}
-	enis, asked, err := p.oursNow(ctx, s)
+	enis, asked, err := p.OursNow(ctx, s)
 	if aws.NotAllowed(err) && len(s.Intents) == 0 {
-		return p.confirmByMetadata(ctx)
+		return p.ConfirmByMetadata(ctx)
 	}
 	for _, i := range s.Intents {
 		if err != nil {
@@ -60,8 +63,8 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	}
 	// What has left one ENI may be on another by now: first the one, then the other.
 	err = p.Registry.Change(ctx, func(now *registry.State) {
-		agree(now, enis, asked)
-		noteAttached(now, enis, asked)
+		known.Agree(now, enis, asked)
+		known.NoteAttached(now, enis, asked)
 		s = now
 	})
 	if err != nil {
@@ -73,31 +76,17 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	before := s
 	p.learnOthers(ctx, enis)
 	err = p.Registry.Change(ctx, func(s *registry.State) {
-		sure = confirm(s, enis, asked)
+		sure = known.Confirm(s, enis, asked)
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
 			found := slices.ContainsFunc(enis, func(e aws.ENI) bool {
-				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && unrecorded(s, i, e)) && !provisions(s, e)
+				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && book.Unrecorded(s, i, e)) && !book.Provisions(s, e)
 			})
 			answered := found && i.Since.Before(asked)
-			return answered && i.Action != modify || time.Since(i.Since) > intentLife
+			return answered && i.Action != book.ModifyAction || time.Since(i.Since) > intentLife
 		})
-		noSecond(s, before, enis)
+		book.PreventSecond(s, before, enis)
 	})
 	return sure, err
-}
-
-// unrecorded reports whether an ENI for which a pod has asked is attached, and not in the registry yet. The pod's ADD
-// records it: see begun. For the growths of other pods, the intent would only cost further describes.
-func unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
-	_, known := s.ENIs[e.ID]
-	return i.Action == attachAction && e.Instance == s.Instance.ID && !known
-}
-
-// provisions reports whether an ENI is one that an operator's command has begun to make, and that this process has not attached. If the
-// command is repeated, it goes on with this ENI.
-func provisions(s *registry.State, e aws.ENI) bool {
-	_, known := s.ENIs[e.ID]
-	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
@@ -106,41 +95,17 @@ func provisions(s *registry.State, e aws.ENI) bool {
 func (p *Pool) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
-	return err == nil && len(unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed && (throttles(s) || time.Since(s.Rebuilt.Since) < collected)
-}
-
-// unknowns returns the intents whose end only EC2 knows. The others say themselves what is left to do.
-func unknowns(s *registry.State) (all []registry.Intent) {
-	for _, i := range s.Intents {
-		if i.Attachment == "" {
-			all = append(all, i)
-		}
-	}
-	return all
-}
-
-// noSecond prevents that a creation is repeated whose ENI exists already. An unknown ENI that
-// was created for this instance may be the result of that creation.
-func noSecond(s, before *registry.State, enis []aws.ENI) {
-	for _, e := range enis {
-		_, detached := before.ENIs[e.ID] // by somebody else
-		if e.Status != "available" || detached || tokenOf(before, e.ID) != "" {
-			continue
-		}
-		for token := range s.Intents {
-			lookOnly(s, token)
-		}
-	}
+	return err == nil && len(book.Unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed && (known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
 // turns waits until this node may repeat the calls of the intents. Otherwise resume would ask
 // EC2, and could then not make the calls.
 func (p *Pool) turns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
-		if i.Action == modify {
+		if i.Action == book.ModifyAction {
 			continue // it can wait
 		}
-		if err := p.turn(ctx, i.Action); err != nil {
+		if err := p.Turn(ctx, i.Action); err != nil {
 			return err
 		}
 	}
@@ -150,14 +115,14 @@ func (p *Pool) turns(ctx context.Context, s *registry.State) error {
 // reattach finishes what a growth has begun: it attaches the ENI, unless the ENI is for
 // another pool.
 func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
-	if poolOf(e) != p.Policy.Pool {
+	if book.PoolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
 	}
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	err = p.attach(ctx, e, cmp.Or(tokenOf(s, e.ID), newToken()), ENISpec{Pool: poolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[TagManaged] == "true"}, attached{})
+	err = p.attach(ctx, e, cmp.Or(book.TokenOf(s, e.ID), call.NewToken()), ENISpec{Pool: book.PoolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[book.TagManaged] == "true"}, known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
 		return nil // several were begun, and there is no room for all: that is an end, too
@@ -170,16 +135,16 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 // repeated, it goes on.
 func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
-	if err != nil || e.Tags[TagManaged] != "true" {
+	if err != nil || e.Tags[book.TagManaged] != "true" {
 		return err
 	}
 	if _, known := s.ENIs[e.ID]; known {
 		return nil // somebody has detached it just now. Pods may have its addresses: a collection deletes it if none has
 	}
-	err = p.deleteNow(ctx, e.ID)
+	err = p.DeleteNow(ctx, e.ID)
 	if errors.Is(err, aws.ErrInUse) { // EC2 has shown what it was: ask again, but let this growth go on
 		return p.Registry.Change(ctx, func(s *registry.State) {
-			s.Intents[newToken()] = registry.Intent{Action: attachAction, ENI: e.ID, Since: time.Now()}
+			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
 	return err // not found: it may also be too new
@@ -190,7 +155,7 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 // what it asks itself, and an ADD waits, it leaves the rest to the next collection.
 func (p *Pool) endBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
-	if err != nil || !due(s) {
+	if err != nil || !known.Due(s) {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "grow")
@@ -201,37 +166,18 @@ func (p *Pool) endBegun(ctx context.Context) error {
 	if s, err = p.Registry.View(); err != nil {
 		return err
 	}
-	if _, ok := p.made(s); ok {
+	if _, ok := p.Made(s); ok {
 		return nil // EC2 throttles its attachment: the next ADD goes on
 	}
 	if err := p.deleteOnTerminations(ctx); err != nil {
 		return err
 	}
-	p.collects = true
-	defer func() { p.collects = false }()
-	if _, err = p.resume(ctx, p.abandon); errors.Is(err, errGivesWay) {
+	p = p.as(call.Mode{Finishes: true, Until: p.Mode.Until})
+	if _, err = p.resume(ctx, p.abandon); errors.Is(err, call.ErrGivesWay) {
 		slog.Info("the next collection finishes what was begun", "reason", err)
 		return nil
 	}
 	return err
-}
-
-// ours lists the ENIs that are attached to this instance, and the unattached ones that were
-// created for it.
-func (p *Pool) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
-	attached, err := p.describeENIs(ctx, aws.ByInstance(s.Instance.ID))
-	if err != nil {
-		return nil, err
-	}
-	strays, err := p.describeENIs(ctx, aws.ByDescription(description(s.Instance.ID)), aws.ByStatus("available"))
-	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool { return madeFor(e) != s.Instance.ID || foreign(e) }) // its owner has said so since
-	return append(attached, strays...), err
-}
-
-// makesENIs reports whether this node may create, change and delete ENIs. A collection
-// without a configuration tries.
-func (p *Pool) makesENIs() bool {
-	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }
 
 // adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the
@@ -239,7 +185,7 @@ func (p *Pool) makesENIs() bool {
 // somebody else's, and not in the registry, adoptAll leaves it to Learn. If it fails, the kept answers may be the cause.
 func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) (failed error) {
 	ended := func(e aws.ENI, err error) error {
-		p.forgetUnlessThrottled(err)
+		p.ForgetUnlessThrottled(err)
 		return fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
 	}
 	var ours, attached []aws.ENI
@@ -257,7 +203,7 @@ func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, 
 			attached = append(attached, e)
 		}
 	}
-	if err := p.adoptAttached(ctx, attached); err != nil {
+	if err := p.AdoptAttached(ctx, attached); err != nil {
 		return err
 	}
 	for _, e := range ours {
@@ -272,14 +218,14 @@ func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, 
 func (p *Pool) adopts(s *registry.State, e aws.ENI) bool {
 	was, known := s.ENIs[e.ID]
 	switch {
-	case !known && e.Description != description(s.Instance.ID), leaving(known, e):
+	case !known && e.Description != book.Description(s.Instance.ID), book.Leaving(known, e):
 		return false
 	case e.Status == "available" && was.Draining:
 		return false // a collection was about to delete it, and will
 	case e.Status == "available" && was.NoLink(time.Now()):
 		return false // it was attached, and somebody has detached it
 	}
-	return e.Status != "available" || p.makesENIs() // otherwise it is for an operator to attach or delete
+	return e.Status != "available" || p.MakesENIs() // otherwise it is for an operator to attach or delete
 }
 
 // finish attaches an ENI, or has it end with the instance.
@@ -287,7 +233,7 @@ func (p *Pool) finish(ctx context.Context, s *registry.State, e aws.ENI, stray f
 	switch {
 	case e.Status == "available":
 		return stray(ctx, e)
-	case e.Description == description(s.Instance.ID) && !e.DeleteOnTermination && p.makesENIs():
+	case e.Description == book.Description(s.Instance.ID) && !e.DeleteOnTermination && p.MakesENIs():
 		return p.endsWithInstance(ctx, e)
 	}
 	return nil
@@ -325,8 +271,8 @@ func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 			return e, true, nil
 		}
 	}
-	if p.makesENIs() {
-		subnets, err := p.zoneSubnets(ctx, e.VPC, s.Instance.Zone)
+	if p.MakesENIs() {
+		subnets, err := p.ZoneSubnets(ctx, e.VPC, s.Instance.Zone)
 		for _, n := range subnets {
 			if of(n.ID, n.CIDR, n.IPv6CIDR) {
 				return e, true, nil
@@ -350,38 +296,4 @@ func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aw
 		}
 	}
 	return e, known, nil
-}
-
-// adoptAttached records attached ENIs in the registry, as EC2 describes them. It looks once at the namespaces for all of them,
-// because that takes as long as the node has pods.
-func (p *Pool) adoptAttached(ctx context.Context, enis []aws.ENI) error {
-	if len(enis) == 0 {
-		return nil
-	}
-	used := p.Used(macs(enis)...)
-	return p.Registry.Change(ctx, func(s *registry.State) {
-		for _, e := range enis {
-			was, known := s.ENIs[e.ID]
-			record(s, e, was.Managed)
-			if begun(s, e.ID) && e.Tags[TagManaged] != "true" && !was.Managed {
-				provisioning(s, e.ID, true)
-			}
-			s.ENIs[e.ID] = told(s, e.ID, e)
-			addAll(s, e, used)
-			ownChosen(s, e.ID)
-			if !known {
-				serve(s, e.ID, poolOf(e))
-			}
-		}
-	})
-}
-
-// tokenOf returns the key of the intent about an ENI, or "".
-func tokenOf(s *registry.State, eni string) string {
-	for token, i := range s.Intents {
-		if i.ENI == eni {
-			return token
-		}
-	}
-	return ""
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -83,7 +84,7 @@ func TestStaleForHours(t *testing.T) {
 		c := w.collectOne()
 		for range 3 {
 			time.Sleep(time.Hour)
-			must(w.T, w.pool().Collect(w.Context(), &Collection{FreeAfter: 24 * time.Hour, Max: -1}))
+			must1(w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w.T)
 			w.consistent()
 		}
 		w.getNot(c)
@@ -93,12 +94,12 @@ func TestStaleForHours(t *testing.T) {
 // collectOne has a collection unassign an address.
 func (w *world) collectOne() netip.Addr {
 	w.Helper()
-	c := &Collection{FreeAfter: time.Minute, Max: 1}
-	must(w.T, w.pool().Collect(w.Context(), c))
-	if len(c.Unassigned) != 1 {
-		w.Fatalf("unassigned %v, want one address", c.Unassigned)
+	c := Collection{FreeAfter: time.Minute, Max: 1}
+	done := must1(w.pool().Collect(w.Context(), c))(w.T)
+	if len(done.Unassigned) != 1 {
+		w.Fatalf("unassigned %v, want one address", done.Unassigned)
 	}
-	return c.Unassigned[0]
+	return done.Unassigned[0]
 }
 
 // TestStaleBootENI: with interfaceIndex 0, pods have addresses of the boot ENI. It needs no tags, but its addresses leave it, too.
@@ -179,14 +180,14 @@ func TestStaleEC2(t *testing.T) {
 				w.mustAcquire(1)
 				w.end(1)
 				time.Sleep(2 * time.Hour)
-				_, err := w.pool().describeENIs(w.Context(), aws.ByInstance(w.node.ID))
+				_, err := w.pool().DescribeENIs(w.Context(), aws.ByInstance(w.node.ID))
 				must(w.T, err)
 				wires.lags.Store(true)
 				if c := w.collect(); len(c.Deleted) != 1 {
 					w.Fatalf("deleted %v", c.Deleted)
 				}
 				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-					s.Intents["token"] = registry.Intent{Action: attachAction, ENI: "eni-00000000000000099", Since: time.Now()}
+					s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
 				}))
 				w.mustAcquire(2)
 				w.consistent()

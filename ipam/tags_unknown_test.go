@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -40,7 +41,7 @@ func TestTagsUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {
 				w.policy.Timeout = 10 * time.Second
-				guest := w.attachForeign(map[string]string{TagNoManage: "true"})
+				guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
 				fail(w)
 				if a, err := w.acquire(1); err == nil {
 					w.Errorf("a pod has %v of %s", a.Addrs, a.ID)
@@ -77,8 +78,8 @@ func (w *world) keeps(eni string) {
 // role.
 func TestTagsUnknownCancelled(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		guest := w.attachForeign(map[string]string{TagNoManage: "true"})
-		must(w.T, w.pool().notBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
+		guest := w.attachForeign(map[string]string{book.TagNoManage: "true"})
+		must(w.T, w.pool().NotBefore(w.Context(), "DescribeNetworkInterfaces", 4*time.Second))
 		ctx, cancel := context.WithCancel(w.Context())
 		time.AfterFunc(time.Second, cancel)
 		if err := w.pool().Learn(ctx); err == nil {
@@ -192,8 +193,8 @@ func TestLookAfterRefusal(t *testing.T) {
 				stop := w.node.Lie(ec2sim.ForgetENI(ours.ID))
 				w.sim.Fail("DescribeNetworkInterfaces", code, always)
 				must(w.T, w.pool().Learn(w.Context()))
-				c := &Collection{Max: -1}
-				if err := w.pool().Collect(w.Context(), c); err != nil && code == "UnauthorizedOperation" {
+				c := Collection{Max: -1}
+				if _, err := w.pool().Collect(w.Context(), c); err != nil && code == "UnauthorizedOperation" {
 					w.Error(err)
 				}
 				w.asks("DetachNetworkInterface", "AttachmentId", w.eni(ours.ID).Attachment)

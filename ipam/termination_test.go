@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -21,7 +22,7 @@ func TestTerminationLater(t *testing.T) {
 				must(t, w.sim.Operate("ModifyNetworkInterfaceAttribute", map[string]string{"NetworkInterfaceId": eni.ID,
 					"Attachment.AttachmentId": eni.Attachment, "Attachment.DeleteOnTermination": "false"}))
 				must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-					s.Intents["token"] = registry.Intent{Action: attachAction, ENI: eni.ID, Since: time.Now()}
+					s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: eni.ID, Since: time.Now()}
 				}))
 				time.Sleep(time.Minute)
 				w.sim.ResetCalls()

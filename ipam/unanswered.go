@@ -12,6 +12,9 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -21,45 +24,30 @@ import (
 // EC2 may not show yet what the earlier process has done. Then EC2's next answers may not show it either. So what the registry has of the last
 // seconds counts, and for what is not there, a Provision waits.
 
-// provisioning records whether an ENI is one that Provision makes and has not answered with yet.
-func provisioning(s *registry.State, id string, is bool) {
-	if e, ok := s.ENIs[id]; ok {
-		e.Provisioning = is
-		s.ENIs[id] = e
-	}
-}
-
-// answered ends what an ENI has of the Provision that answers with it. An intent to attach it says nothing more. Who asks EC2 later what
-// became of that would take the ENI for one without an answer.
-func answered(s *registry.State, id string) {
-	provisioning(s, id, false)
-	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.Action == attachAction && i.ENI == id })
-}
-
 // unanswered returns the ENI of an earlier Provision with such a spec. A process may have
 // finished its calls since. before is the state from before this process has finished calls.
 func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
-		_, known := before.ENIs[id]
-		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || known && !e.Provisioning && !begun(before, id) {
+		_, had := before.ENIs[id]
+		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || had && !e.Provisioning && !book.Begun(before, id) {
 			continue
 		}
 		seen, err := p.shown(ctx, id, e.Grown)
 		if err != nil {
 			return "", err
 		}
-		justAttached := seen.Instance == "" && time.Since(e.Grown) < settled
+		justAttached := seen.Instance == "" && time.Since(e.Grown) < known.Settled
 		if seen.Instance != s.Instance.ID && !justAttached {
 			continue
 		}
-		if untagged(seen) && !e.Provisioning && !begun(before, id) {
+		if book.Untagged(seen) && !e.Provisioning && !book.Begun(before, id) {
 			continue // it may be the original's, and the registry has just learnt it
 		}
 		switch is, err := p.cameOf(ctx, s, seen, spec); {
 		case err != nil:
 			return "", err
-		case is && begun(s, id) && !seen.DeleteOnTermination:
+		case is && book.Begun(s, id) && !seen.DeleteOnTermination:
 			return id, p.endsWithInstance(ctx, seen)
 		case is:
 			return id, nil
@@ -67,7 +55,7 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 	}
 	for _, token := range slices.Sorted(maps.Keys(s.Intents)) {
 		i := s.Intents[token]
-		if _, known := s.ENIs[i.ENI]; known || i.Action != attachAction {
+		if _, known := s.ENIs[i.ENI]; known || i.Action != book.AttachAction {
 			continue
 		}
 		if id, err := p.finishUnseen(ctx, s, i, spec); err != nil || id != "" {
@@ -80,33 +68,29 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 // shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not show one of the last seconds yet.
 func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
 	for {
-		enis, err := p.describeENIs(ctx, aws.ByID(id))
+		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 		switch {
 		case err != nil && !errors.Is(err, aws.ErrNotFound):
 			return aws.ENI{}, err
 		case len(enis) > 0:
 			return enis[0], nil
-		case time.Since(since) >= settled:
+		case time.Since(since) >= known.Settled:
 			return aws.ENI{}, nil
 		}
-		if err := sleep(ctx, time.Second, "wait for EC2 to show "+id); err != nil {
+		if err := call.Sleep(ctx, time.Second, "wait for EC2 to show "+id); err != nil {
 			return aws.ENI{}, err
 		}
 	}
 }
 
-// untagged reports whether an ENI has not the tags that tell what a Provision makes. If the role may not create tags, a Provision makes
-// such an ENI, and so does a growth. So does the original.
-func untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
-
 // cameOf reports whether an ENI may be what came of the spec on this instance, by its tags, security groups and subnet.
 func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
-	if madeFor(e) != s.Instance.ID || !untagged(e) && e.Tags[TagManaged] != fmt.Sprint(spec.Managed) || poolOf(e) != spec.Pool ||
+	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) || book.PoolOf(e) != spec.Pool ||
 		!slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups)) {
 		return false, nil
 	}
-	subnets, err := p.zoneSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	subnets, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return false, err
 	}
@@ -125,8 +109,8 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 			return "", err
 		}
 		err = p.adoptAll(ctx, s, []aws.ENI{e}, p.reattach)
-		if errors.Is(err, aws.ErrInUse) && time.Since(began) < settled { // it is attached, and EC2 does not show that yet
-			err = sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
+		if errors.Is(err, aws.ErrInUse) && time.Since(began) < known.Settled { // it is attached, and EC2 does not show that yet
+			err = call.Sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
 			if err == nil {
 				continue
 			}
@@ -145,7 +129,7 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 // finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth, and leaves one of
 // another Provision, because it does not know from which device index on these wanted it: below, the ENI would take a slot and serve no pods.
 func (p *Pool) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
-	if e.Tags[TagManaged] == "true" {
+	if e.Tags[book.TagManaged] == "true" {
 		return p.abandon(ctx, e)
 	}
 	s, err := p.Registry.View()

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -46,7 +47,7 @@ func TestUnassignAndGrow(t *testing.T) {
 			ec2 := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				r.Body = io.NopCloser(bytes.NewReader(body))
-				if !bytes.Contains(body, []byte("Action="+unassign)) || began.Swap(true) {
+				if !bytes.Contains(body, []byte("Action="+book.UnassignAction)) || began.Swap(true) {
 					w.sim.ServeHTTP(rw, r)
 					return
 				}
@@ -65,9 +66,9 @@ func TestUnassignAndGrow(t *testing.T) {
 			}))
 			t.Cleanup(ec2.Close)
 			w.cloud.EC2URL = ec2.URL
-			c := &Collection{FreeAfter: time.Minute, Max: -1}
-			if err := w.pool().Collect(t.Context(), c); err != nil || len(c.Unassigned) != tt.idle {
-				t.Errorf("the collection has unassigned %v, %v", c.Unassigned, err)
+			c := Collection{FreeAfter: time.Minute, Max: -1}
+			if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) != tt.idle {
+				t.Errorf("the collection has unassigned %v, %v", done.Unassigned, err)
 			}
 			<-done
 			must(t, failed)
@@ -103,16 +104,16 @@ func TestUnassignIncident(t *testing.T) {
 	w.age(time.Hour)
 	before := w.state().Free.Len()
 	w.sim.Script("DescribeNetworkInterfaces", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-	w.sim.Script(unassign, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
+	w.sim.Script(book.UnassignAction, slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
 	w.sim.ResetCalls()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if err := w.pool().Collect(ctx, &Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+	if _, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 		t.Error("no error")
 	}
 	asked := map[string]bool{}
 	for _, c := range w.sim.Calls() {
-		if c.Action == unassign {
+		if c.Action == book.UnassignAction {
 			asked[c.Params["NetworkInterfaceId"]] = true
 		}
 	}

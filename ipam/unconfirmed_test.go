@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -144,11 +145,11 @@ func TestConfirmedAtBoot(t *testing.T) {
 		t.Errorf("rebuilt %+v; calls: %v, want one question: which slots are taken", w.state().Rebuilt, w.sim.Calls())
 	}
 	w.collect()
-	if due(w.state()) {
+	if known.Due(w.state()) {
 		t.Errorf("rebuilt %+v", w.state().Rebuilt)
 	}
 	w.age(time.Minute)
-	if !due(w.state()) {
+	if !known.Due(w.state()) {
 		t.Error("it does not look again")
 	}
 	w.collect()
@@ -214,9 +215,9 @@ func TestUnconfirmedWithoutPods(t *testing.T) {
 	w.mustAcquire(1)
 	must(t, w.pool().End(t.Context(), pod(1).Key))
 	w.age(2 * time.Hour)
-	c := &Collection{FreeAfter: time.Hour, Max: 1}
-	if err := w.pool().Collect(t.Context(), c); err != nil || len(c.Unassigned) == 0 {
-		t.Fatalf("unassigned %v, %v", c.Unassigned, err)
+	c := Collection{FreeAfter: time.Hour, Max: 1}
+	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) == 0 {
+		t.Fatalf("unassigned %v, %v", done.Unassigned, err)
 	}
 	must(t, os.Remove(filepath.Join(w.dir, "registry.json")))
 	must(t, w.pool().Learn(t.Context()))

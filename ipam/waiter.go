@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -128,7 +129,7 @@ func (p *Pool) gather(ctx context.Context, enough int, pause time.Duration) erro
 			quiet = alone
 		}
 		d := min(quiet-time.Since(last), most-time.Since(began))
-		if d <= 0 || p.want(s) >= enough || sleep(ctx, d, "") != nil {
+		if d <= 0 || p.want(s) >= enough || call.Sleep(ctx, d, "") != nil {
 			return nil // who has no more time is told so by what comes next
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -42,13 +43,13 @@ func TestGather(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(memory(t), "state")
 			synctest.Test(t, func(t *testing.T) {
-				p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}}
+				p := New(lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}, nil)
 				waits(t, p, 0)
 				time.Sleep(tt.age)
 				ctx, cancel := context.WithCancel(t.Context())
 				go func() {
 					for i := range tt.others {
-						if sleep(ctx, tt.every, "") != nil {
+						if call.Sleep(ctx, tt.every, "") != nil {
 							return
 						}
 						waits(t, p, i+1)
@@ -261,10 +262,10 @@ func TestWaitersWhileThrottled(t *testing.T) {
 	const action = "AssignPrivateIpAddresses"
 	dir := filepath.Join(memory(t), "state")
 	synctest.Test(t, func(t *testing.T) {
-		p := &Pool{Pool: lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}, Cloud: aws.New(aws.Options{})}
+		p := New(lease.Pool{Registry: must1(registry.Open(dir))(t), Policy: lease.Policy{Batch: 1}}, aws.New(aws.Options{}))
 		waits(t, p, 0)
 		var wanted []int
-		must(t, p.call(t.Context(), action, object{}, begins(registry.Intent{Action: action}), func(s *registry.State, _ string) (func(*registry.State), error) {
+		must(t, p.Call(t.Context(), action, call.Object{}, call.Begins(registry.Intent{Action: action}), func(s *registry.State, _ string) (func(*registry.State), error) {
 			wanted = append(wanted, p.want(s))
 			if len(wanted) == 3 {
 				return func(*registry.State) {}, nil

@@ -8,8 +8,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -22,14 +23,13 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 		return 0, err
 	}
 	defer func() { unlock() }()
-	if err := p.ofThisInstance(ctx); err != nil {
+	if err := p.OfThisInstance(ctx); err != nil {
 		return 0, err
 	}
 	if err := p.begin(ctx); err != nil {
 		return 0, err
 	}
-	p.yields = true
-	defer func() { p.yields = false }()
+	p = p.as(call.Mode{Ahead: true})
 	for had, idle, gave := -1, 0, false; ; {
 		var short, enough bool
 		if has, short, enough, err = p.count(ctx); err != nil || !short {
@@ -45,12 +45,12 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 			had, idle = has, 0
 		}
 		if idle >= rounds {
-			err = sleep(ctx, p.backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
+			err = call.Sleep(ctx, p.Backoff(idle-rounds), "EC2 was asked, nothing failed, and others have taken what came")
 		}
 		if err == nil {
 			err = p.grow(ctx)
 		}
-		if errors.Is(err, errGivesWay) {
+		if errors.Is(err, call.ErrGivesWay) {
 			unlock, err = p.giveWay(ctx, unlock)
 		}
 		if err != nil {
@@ -81,7 +81,7 @@ func (p *Pool) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.renewPeers(ctx)
+	p.RenewPeers(ctx)
 	p.Look(ctx) // lest it gets addresses in the place of some that are back
 	return nil
 }
@@ -92,7 +92,7 @@ func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()
 	for end := time.Now().Add(most); time.Now().Before(end); {
-		if s, err := p.Registry.View(); err != nil || !anyWaits(s, anyPool) || sleep(ctx, look, "") != nil {
+		if s, err := p.Registry.View(); err != nil || !book.AnyWaits(s, book.AnyPool) || call.Sleep(ctx, look, "") != nil {
 			break
 		}
 	}
@@ -102,51 +102,3 @@ func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	}
 	return again, nil
 }
-
-// errGivesWay ends what holds the lock of growth and is of no use to an ADD that waits for this lock.
-var errGivesWay = errors.New("EC2 throttles, and an ADD waits that may need another call: it has its turn first")
-
-// yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the node has
-// pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends as soon as an ADD
-// waits, with errGivesWay if that is one of another pool. A node without pods has just started, and its pods come soon.
-//
-// A collection does not wait, and ends with errGivesWay if any ADD waits.
-func (p *Pool) yield(ctx context.Context, action string) error {
-	if p.collects {
-		s, err := p.Registry.View()
-		if err == nil && anyWaits(s, anyPool) {
-			err = errGivesWay
-		}
-		return err
-	}
-	const most, look = time.Minute, time.Second
-	for end := time.Now().Add(most); p.yields && time.Now().Before(end); {
-		s, err := p.Registry.View()
-		switch {
-		case err != nil:
-			return err
-		case anyWaits(s, func(pool string) bool { return pool != p.Policy.Waits() }):
-			return errGivesWay
-		case s.Leases.Len() == 0 || anyWaits(s, anyPool):
-			return nil
-		}
-		text, hint := lease.Throttled(action, end)
-		if err := sleep(ctx, look, text); err != nil {
-			return plugin.Errorf(plugin.CodeTryAgain, hint, "%w", err)
-		}
-	}
-	return nil
-}
-
-// anyWaits reports whether an ADD of such a pool waits for an address.
-func anyWaits(s *registry.State, of func(pool string) bool) bool {
-	now := time.Now()
-	for _, w := range s.Waiters {
-		if w.Until.After(now) && of(w.Pool) {
-			return true
-		}
-	}
-	return false
-}
-
-func anyPool(string) bool { return true }

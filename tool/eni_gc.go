@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
@@ -42,7 +43,7 @@ An instance that ends between the creation of an ENI and its attachment
 leaves it behind. What is deleted has all of these, as seen by two runs that
 are at least --grace apart:
 
-  - the tag ` + ipam.TagInstance + `, which our ENIs are born with
+  - the tag ` + book.TagInstance + `, which our ENIs are born with
   - the status available: it is attached nowhere
   - the VPC of this instance
   - an instance in that tag to which EC2 shows no ENI attached, as it does to
@@ -51,7 +52,7 @@ are at least --grace apart:
 
 Never deleted are the ENIs of other instances that still exist, which their
 own registry-gc ends; ENIs without that tag, the original's among them; ENIs
-with the tag ` + ipam.TagNoManage + `=true; and what has been seen once. The
+with the tag ` + book.TagNoManage + `=true; and what has been seen once. The
 sightings are kept in the file of --state. It needs
 ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` + cli.JSON("deleted[] {id instance subnet first_seen} waiting[] {id instance subnet first_seen}"),
 		Flags: []cli.Flag{
@@ -132,7 +133,7 @@ func (l *leaks) collect(ctx context.Context) error {
 		if !again {
 			first = now
 		}
-		row := leakRow{e.ID, e.Tags[ipam.TagInstance], e.Subnet, first}
+		row := leakRow{e.ID, e.Tags[book.TagInstance], e.Subnet, first}
 		if !again || now.Sub(first) < l.grace {
 			still[e.ID] = first
 			l.waiting = append(l.waiting, row)
@@ -171,7 +172,7 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, err
 	}
-	idle, err := cloud.DescribeENIs(ctx, aws.ByTag(ipam.TagManaged, "true", "false"), aws.ByStatus("available"))
+	idle, err := cloud.DescribeENIs(ctx, aws.ByTag(book.TagManaged, "true", "false"), aws.ByStatus("available"))
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +185,8 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 		return nil, err
 	}
 	idle = slices.DeleteFunc(idle, func(e aws.ENI) bool {
-		made := e.Tags[ipam.TagInstance]
-		return made == "" || e.VPC != vpc || e.Tags[ipam.TagNoManage] == "true" || alive[made] && (made != self.ID || busy(e.ID))
+		made := e.Tags[book.TagInstance]
+		return made == "" || e.VPC != vpc || e.Tags[book.TagNoManage] == "true" || alive[made] && (made != self.ID || busy(e.ID))
 	})
 	slices.SortFunc(idle, func(a, b aws.ENI) int { return strings.Compare(a.ID, b.ID) })
 	return idle, nil
@@ -197,7 +198,7 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 func (l *leaks) alive(ctx context.Context, self aws.Instance, enis []aws.ENI) (alive map[string]bool, vpc string, err error) {
 	ids := []string{self.ID}
 	for _, e := range enis {
-		if id := e.Tags[ipam.TagInstance]; id != "" && !slices.Contains(ids, id) {
+		if id := e.Tags[book.TagInstance]; id != "" && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -30,7 +30,7 @@ func iamPolicy() *cli.Command {
         --policy-document "$(` + Name + ` iam-policy --config 10-pods.conflist)"
 
 It needs neither root nor EC2. What a node may change is bound to the tag
-` + ipam.TagManaged + `, which our ENIs are born with; whoever
+` + book.TagManaged + `, which our ENIs are born with; whoever
 has the role can give it to no other. (With interfaceIndex 0 addresses are not:
 the boot ENI has no such tag.) ENIs are attached to and detached from the very
 instance alone, which wants the credentials of its own role. Subnets are bound

@@ -24,6 +24,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -267,8 +268,8 @@ func (l *life) leak() {
 	}
 	leaked := url.Values{"Action": {"CreateNetworkInterface"}, "Version": {"2016-11-15"}, "SubnetId": {"subnet-b"},
 		"TagSpecification.1.ResourceType": {"network-interface"},
-		"TagSpecification.1.Tag.1.Key":    {ipam.TagManaged}, "TagSpecification.1.Tag.1.Value": {"true"},
-		"TagSpecification.1.Tag.2.Key": {ipam.TagInstance}, "TagSpecification.1.Tag.2.Value": {other.ID}}
+		"TagSpecification.1.Tag.1.Key":    {book.TagManaged}, "TagSpecification.1.Tag.1.Value": {"true"},
+		"TagSpecification.1.Tag.2.Key": {book.TagInstance}, "TagSpecification.1.Tag.2.Value": {other.ID}}
 	resp, err := http.PostForm(os.Getenv("AWS_ENDPOINT_URL_EC2"), leaked)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		l.Fatal(resp, err)

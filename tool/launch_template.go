@@ -14,6 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -360,7 +361,7 @@ func (p *plan) tags() []launchTag {
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	tags[ipam.TagManaged], tags[ipam.TagPool] = "false", conf.PoolName(p.Pool)
+	tags[book.TagManaged], tags[book.TagPool] = "false", conf.PoolName(p.Pool)
 	var all []launchTag
 	for _, k := range slices.Sorted(maps.Keys(tags)) {
 		all = append(all, launchTag{k, tags[k]})

@@ -80,11 +80,11 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 }
 
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
-func collect(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, done ipam.Collection) (ipam.Collection, []nl.Rule, error) {
+func collect(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want ipam.Collection) (ipam.Report, []nl.Rule, error) {
 	if conflists.IsDir { // of one file, nobody knows which pools others have
-		done.Conflists = conflists.Whole()
+		want.Conflists = conflists.Whole()
 	}
-	failed := p.Collect(c.Context, &done)
+	done, failed := p.Collect(c.Context, want)
 	if done.Tidied {
 		// Collect has removed what serves all pods, because there was no pod. A pod may have come at that moment, and
 		// needs what was removed. Put it back here: the pod must not wait for a later run.

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
@@ -20,7 +20,7 @@ func removeInterface() *cli.Command {
 ENI stays whose addresses pods of this node have, those of its prefixes too, as
 the registry or the kernel shows: drain the node first. So does one that is
 attached to another instance, or was made for one, and one with the tag
-` + ipam.TagNoManage + `=true. So does an ENI for which pods may ask (requests in
+` + book.TagNoManage + `=true. So does an ENI for which pods may ask (requests in
 the configuration): somebody else has created it. So nothing is removed while
 nobody can read the configuration.` + cli.JSON("removed"),
 		ArgsUsage: "ENI...",

@@ -109,7 +109,7 @@ func (n *ours) process() (*ipam.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ipam.Pool{Pool: lease.Pool{Registry: r, Host: host, Policy: n.way.policy, Shelves: []lease.Shelf{}}}, nil
+	return ipam.New(lease.Pool{Registry: r, Host: host, Policy: n.way.policy, Shelves: []lease.Shelf{}}, nil), nil
 }
 
 // cloud is EC2 as a process with the SDK reaches it.
@@ -236,7 +236,8 @@ func (n *ours) collect(ctx context.Context) error {
 	defer p.Host.Close()
 	p.Cloud = n.cloud()
 	p.Policy = lease.Policy{Provision: n.way.policy.Provision, Families: n.way.policy.Families}
-	return p.Collect(ctx, &ipam.Collection{FreeAfter: freeAfter + n.jitter(freeAfter*15/100), Max: -1})
+	_, err = p.Collect(ctx, ipam.Collection{FreeAfter: freeAfter + n.jitter(freeAfter*15/100), Max: -1})
+	return err
 }
 
 // idle counts the addresses of this node's ENIs for pods that no pod has.

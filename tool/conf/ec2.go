@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
@@ -22,7 +22,7 @@ const (
 )
 
 // ourTags are the tags that each new ENI has in any case.
-var ourTags = []string{ipam.TagManaged, ipam.TagInstance, ipam.TagPool, ipam.TagKeep}
+var ourTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
 // ec2 reviews what EC2 would refuse: the plugin sends it with the first ENI that it needs, and no pod of the pool gets an address.
 func (r *review) ec2(where string, c *lease.Config) {
@@ -64,7 +64,7 @@ func tagFault(key, value string) string {
 		return "the key of a tag has 127 characters at most"
 	case utf8.RuneCountInString(value) > longestValue:
 		return "the value of a tag has 256 characters at most"
-	case key == ipam.TagNoManage:
+	case key == book.TagNoManage:
 		return "nobody touches an ENI with this tag: after the next boot, the node would not use its own ENIs any more: remove it"
 	case slices.Contains(ourTags, key):
 		return "the plugin sets this tag itself: remove it"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -107,7 +107,7 @@ func (on targets) where(action string, at aws.Target) string {
 	if action != "CreateNetworkInterface" || len(on.creations) < 2 {
 		return ""
 	}
-	return fmt.Sprintf(" for pool %s, in %s with the security groups %v", at.Tags[ipam.TagPool], at.Subnet, at.SecurityGroups)
+	return fmt.Sprintf(" for pool %s, in %s with the security groups %v", at.Tags[book.TagPool], at.Subnet, at.SecurityGroups)
 }
 
 func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on targets, _ error) {
@@ -122,11 +122,11 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 	}
 	for _, e := range attached {
 		known := p.state.ENIs[e.ID]
-		if on.Subnet == "" || e.Tags[ipam.TagManaged] != "" || known.Serving && !known.Foreign {
+		if on.Subnet == "" || e.Tags[book.TagManaged] != "" || known.Serving && !known.Foreign {
 			on.Subnet = e.Subnet
 		}
 		switch {
-		case e.Tags[ipam.TagManaged] != "":
+		case e.Tags[book.TagManaged] != "":
 			on.ENI, on.Attachment, on.untagged = e.ID, e.Attachment, false
 		case slices.ContainsFunc(pools, func(q lease.Policy) bool { return q.Requestable(e.Tags) }):
 			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
@@ -138,7 +138,7 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 	seen := map[string]bool{}
 	for _, pool := range n.Pools(lease.ProvisionFull) {
 		at := aws.Target{Instance: self.ID, Subnet: on.Subnet, SecurityGroups: pool.SecurityGroups, Tags: map[string]string{
-			ipam.TagManaged: "true", ipam.TagInstance: self.ID, ipam.TagPool: conf.PoolName(pool.Pool)}}
+			book.TagManaged: "true", book.TagInstance: self.ID, book.TagPool: conf.PoolName(pool.Pool)}}
 		maps.Copy(at.Tags, pool.Tags)
 		if fit, _, e := view.PodSubnets(ctx, p.pool.Cloud, pool); e == nil && len(fit) > 0 {
 			at.Subnet = fit[0].ID

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -30,7 +31,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.state.Refusals)) {
 		if r := p.state.Refusals[key]; r.Until.After(now) {
-			_, about, err := ipam.Refused(p.state, key)
+			_, about, err := call.Refused(p.state, key)
 			found = append(found, Finding{Severity: warning, About: cmp.Or(about, "EC2"), Means: err.Error(),
 				Do: cmp.Or(ipam.Hint(err), "nothing: the node asks again") + ". Until then, the node tries what else there is"})
 		}

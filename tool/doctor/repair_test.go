@@ -232,7 +232,7 @@ func (d *dual) repairs(lost, before, script, means string) {
 
 // doctor is a node for its checks.
 func (d *dual) doctor() *Node {
-	p := &Node{conflists: conf.Load(d.conflist), pool: &ipam.Pool{Pool: lease.Pool{Host: d.node}}}
+	p := &Node{conflists: conf.Load(d.conflist), pool: ipam.New(lease.Pool{Host: d.node}, nil)}
 	var err error
 	if p.state, err = d.registry.View(); err != nil {
 		p.state = &registry.State{}

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
@@ -100,7 +100,7 @@ func (n Needs) Policy() Policy {
 	// Descriptions have no resource, and no condition on one.
 	allow("Look", nil, n.looks(), []string{"*"})
 	enis := n.arns("network-interface", "*")
-	own := n.tagged(ipam.TagManaged)
+	own := n.tagged(book.TagManaged)
 	if anyOf(n.changing(), func(p lease.Policy) bool { return p.MinIndex == 0 }) {
 		allow("Addresses", nil, n.assigns(), enis) // the boot ENI's, too, which comes without our tags
 	} else {
@@ -122,7 +122,7 @@ func (n Needs) Policy() Policy {
 	}
 	n.allowRequests(allow)
 	if n.ENIGC {
-		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+ipam.TagInstance), []string{"DeleteNetworkInterface"}, enis)
+		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+book.TagInstance), []string{"DeleteNetworkInterface"}, enis)
 	}
 	p.Statement = distinct(p.Statement)
 	return p
@@ -221,7 +221,7 @@ func (n Needs) tagged(tag string) map[string]map[string]string {
 
 // requested is the condition that a new ENI gets our tags.
 func (n Needs) requested() map[string]map[string]string {
-	return absentIs("false", "aws:RequestTag/"+ipam.TagManaged, "aws:RequestTag/"+ipam.TagInstance)
+	return absentIs("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
 // absentIs is the condition that keys are absent, or that none is.

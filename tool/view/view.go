@@ -19,6 +19,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -189,7 +190,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Source {
 	enis, err := cloud.DescribeENIs(ctx, aws.ByInstance(instance))
 	if err == nil {
 		var strays []aws.ENI
-		strays, err = cloud.DescribeENIs(ctx, aws.ByTag(ipam.TagInstance, instance), aws.ByStatus("available"))
+		strays, err = cloud.DescribeENIs(ctx, aws.ByTag(book.TagInstance, instance), aws.ByStatus("available"))
 		enis = append(enis, strays...)
 	}
 	if err != nil {

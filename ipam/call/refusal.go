@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package call
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -23,32 +26,50 @@ import (
 // What is refused for want of addresses is not remembered here: a subnet that is full has another
 // record, see fail, and so have a full instance and a full account.
 
+// Explain adds the CNI error code and the hint, which the container runtime shows.
+func Explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*plugin.Error](err); ok {
+		return err
+	}
+	return plugin.Errorf(plugin.CodeTryAgain, aws.Hint(err), "%w", err)
+}
+
+// IsFull reports whether err means that this ENI or subnet has no room, so that growth may
+// try another one. It is false if EC2 may have carried out the call, because growth could
+// then get the addresses twice.
+func IsFull(err error) bool {
+	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
+}
+
 // An object is what a changing call is about.
-type object struct {
-	eni, subnet string
-	handled     func(error) bool // refusals that the caller itself answers with another call; nil: none
+type Object struct {
+	ENI, Subnet string
+	Handled     func(error) bool // refusals that the caller itself answers with another call; nil: none
 }
 
 // refusalOf returns the refusal in err, and the ID of what it is about: an ENI, a subnet, or "" for
 // the action. It is not ok if nothing of it is to be remembered.
-func (o object) refusalOf(s *registry.State, err error) (about string, r aws.Refusal, ok bool) {
+func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Refusal, ok bool) {
 	r, ok = aws.RefusalOf(err)
-	if !ok || r.Lasts == 0 || o.handled != nil && o.handled(err) {
+	if !ok || r.Lasts == 0 || o.Handled != nil && o.Handled(err) {
 		return "", r, false
 	}
-	switch e, known := s.ENIs[o.eni]; {
+	switch e, known := s.ENIs[o.ENI]; {
 	case r.Scope == aws.ScopeSubnet:
-		about = o.subnet
-	case r.Scope == aws.ScopeENI, known && goesOn(err, e.Managed):
-		about = o.eni
+		about = o.Subnet
+	case r.Scope == aws.ScopeENI, known && GoesOn(err, e.Managed):
+		about = o.ENI
 	case r.Scope == aws.ScopeAction:
 		return "", r, true
 	}
 	return about, r, about != ""
 }
 
-// refuse records the refusal in err, if there is one to remember.
-func (o object) refuse(s *registry.State, action string, err error, jitter func(time.Duration) time.Duration) {
+// Refuse records the refusal in err, if there is one to remember.
+func (o Object) Refuse(s *registry.State, action string, err error, jitter func(time.Duration) time.Duration) {
 	if about, r, ok := o.refusalOf(s, err); ok {
 		remember(s, action, about, r.Error, r.Lasts/3+jitter(r.Lasts*2/3))
 	}
@@ -65,9 +86,9 @@ func remember(s *registry.State, action, about string, e *aws.Error, lasts time.
 	slog.Warn("EC2 refuses this. The node passes over it for a while", "action", action, "about", about, "error", e)
 }
 
-// standing returns an error if EC2 has refused the action on one of the IDs, or altogether, and
+// Standing returns an error if EC2 has refused the action on one of the IDs, or altogether, and
 // that still counts. The error is EC2's.
-func standing(s *registry.State, action string, about ...string) error {
+func Standing(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
 		r, ok := s.Refusals[registry.RefusalKey(action, id)]
@@ -94,17 +115,17 @@ func Refused(s *registry.State, key string) (action, about string, err error) {
 	return action, about, standingError(action, about, s.Refusals[key])
 }
 
-// standing is the function standing with the latest state.
-func (p *Pool) standing(action string, about ...string) error {
+// Standing is the function Standing with the latest state.
+func (p *Node) Standing(action string, about ...string) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	return standing(s, action, about...)
+	return Standing(s, action, about...)
 }
 
-// askAgain forgets EC2's refusals. An operator who gives a command may have repaired what was wrong.
-func (p *Pool) askAgain(ctx context.Context) error {
+// AskAgain forgets EC2's refusals. An operator who gives a command may have repaired what was wrong.
+func (p *Node) AskAgain(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || len(s.Refusals) == 0 {
 		return err
@@ -112,8 +133,8 @@ func (p *Pool) askAgain(ctx context.Context) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { clear(s.Refusals) })
 }
 
-// noteRefusal records the refusal in err of a call about o. It returns err.
-func (p *Pool) noteRefusal(ctx context.Context, action string, o object, err error) error {
+// NoteRefusal records the refusal in err of a call about o. It returns err.
+func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err error) error {
 	s, e := p.Registry.View()
 	if e != nil {
 		return err
@@ -121,23 +142,23 @@ func (p *Pool) noteRefusal(ctx context.Context, action string, o object, err err
 	if _, _, ok := o.refusalOf(s, err); !ok {
 		return err
 	}
-	e = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { o.refuse(s, action, err, p.Cloud.Jitter) })
+	e = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { o.Refuse(s, action, err, p.Cloud.Jitter) })
 	if e != nil {
 		slog.Warn("a refusal of EC2 could not be recorded: the next process asks again", "action", action, "error", e)
 	}
 	return err
 }
 
-// goesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another.
+// GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another.
 // A good policy allows to change no ENIs but those that the node makes, by their tags. The
 // original's ENIs have no tags: what the role may not do with these, it may do with others.
-func goesOn(err error, managed bool) bool {
+func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
 }
 
-// misplaced reports whether err, of an attachment, is about where the ENI is: no ENI of its subnet can be attached.
-func misplaced(err error) bool {
+// Misplaced reports whether err, of an attachment, is about where the ENI is: no ENI of its subnet can be attached.
+func Misplaced(err error) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && r.Scope == aws.ScopeSubnet
 }
@@ -145,16 +166,16 @@ func misplaced(err error) bool {
 // patience is how long an ENI may be in a transition that EC2 does not let it be attached in. EC2 needs seconds.
 const patience = time.Minute
 
-// stuck returns an error that is about the subnet, if EC2 still finds a new ENI in a transition after patience. Otherwise, a node
-// would wait for ever for an ENI that cannot be attached.
-func (p *Pool) stuck(ctx context.Context, s *registry.State, token string, o object, err error) bool {
+// Stuck returns an error that is about the subnet, if EC2 still finds a new ENI in a transition after
+// patience. Otherwise, a node would wait for ever for an ENI that cannot be attached.
+func (p *Node) Stuck(ctx context.Context, s *registry.State, token string, o Object, err error) bool {
 	i, begun := s.Intents[token]
 	r, ok := aws.RefusalOf(err)
 	if !ok || r.Scope != aws.ScopeENI || r.Lasts == 0 || !begun || time.Since(i.Since) < patience {
 		return false
 	}
 	e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		remember(s, attachAction, o.subnet, r.Error, registry.MostRefusal)
+		remember(s, book.AttachAction, o.Subnet, r.Error, registry.MostRefusal)
 	})
 	return e == nil
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package book
 
 import (
 	"fmt"
@@ -11,14 +11,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports
+// Strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports
 // for it. It returns nil if it can have all of them. No pod gets an address that is strange:
 // its packets would be lost, or would be those of another host.
 //
 // All addresses must be in the ENI's subnet, if that is known. They must not be those that a
 // subnet reserves, such as the VPC router's (VPC user guide, "Subnet sizing": the first four
 // and the last). No other ENI of this node may have them.
-func strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
+func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {
 			return fmt.Errorf("%s is not used, because it cannot be on %s: %w", a, id, err)
@@ -32,10 +32,10 @@ func strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// strangeNew returns why an ENI cannot be the one that EC2 was just asked to create. The
+// StrangeNew returns why an ENI cannot be the one that EC2 was just asked to create. The
 // registry has it already, it was created for somebody else, or it is attached. Pods would
 // get addresses of an ENI that is not this instance's.
-func strangeNew(s *registry.State, e aws.ENI, wanted string) error {
+func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
 	}
@@ -57,7 +57,7 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	if subnet.IsValid() && (b.Bits() < subnet.Bits() || !subnet.Contains(b.Addr())) {
 		return fmt.Errorf("its subnet is %s", subnet)
 	}
-	if subnet.IsValid() && keeps(subnet, b) {
+	if subnet.IsValid() && Reserves(subnet, b) {
 		return fmt.Errorf("AWS reserves it, or a part of it, in the subnet %s", subnet)
 	}
 	for other, o := range s.ENIs {
@@ -68,9 +68,9 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	return nil
 }
 
-// keeps reports whether a block has one of the reserved addresses of the subnet: the first
+// Reserves reports whether a block has one of the reserved addresses of the subnet: the first
 // four and the last.
-func keeps(subnet, b netip.Prefix) bool {
+func Reserves(subnet, b netip.Prefix) bool {
 	const first = 4
 	a := subnet.Masked().Addr()
 	for range first {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A registry that was rebuilt knows what metadata and EC2 have just reported. Both may lag:
-// metadata by minutes, EC2 by seconds. They may still list what was unassigned right before
-// the registry was lost, or by a collection that was under way then. They may not list a new
-// ENI yet. So a rebuilt registry is compared with EC2 twice: at once, to find interrupted
-// calls, and when EC2 has settled. Until then, the addresses that nobody uses are
-// unconfirmed, and no ADD takes one. Those of a /80 are too many to list, and an ADD may take one. The
-// node never unassigns a /80, which goes with its ENI. An ENI that the rebuilt registry has, and whose link is not on the
-// node, serves no pod.
+// A registry that was rebuilt knows what metadata and EC2 have just reported. Both may lag: metadata by
+// minutes, EC2 by seconds. They may still list what was unassigned right before the registry was lost, or by
+// a collection that was under way then. They may not list a new ENI yet. So a rebuilt registry is compared
+// with EC2 twice: at once, to find interrupted calls, and when EC2 has settled. Until then, the addresses
+// that nobody uses are unconfirmed, and no ADD takes one. Those of a /80 are too many to list, and an ADD may
+// take one. The node never unassigns a /80, which goes with its ENI. An ENI that the rebuilt registry has,
+// and whose link is not on the node, serves no pod.
 //
 // If no pod of a node has an address, the node uses what it finds at once. After a boot it
 // has to. Nothing waits for the comparisons then, so a collection makes them. A mark shows
@@ -33,24 +33,24 @@ import (
 // pod may get that address, because nothing else on the node shows that it is gone. With
 // "provision": "none", that holds at any time, but there nobody unassigns anything.
 
-// releasedMark is the name of the mark that this node has begun to release addresses of an
+// ReleasedMark is the name of the mark that this node has begun to release addresses of an
 // ENI, or an ENI. It is written before EC2 is called. The name of the file is the one of
 // earlier releases.
-const releasedMark = "gave-back"
+const ReleasedMark = "gave-back"
 
-// settled is how long EC2 may lag. The advice for describes after a change is "starting with
+// Settled is how long EC2 may lag. The advice for describes after a change is "starting with
 // a couple of seconds of wait time" (EC2 API reference, "Eventual consistency"). Users report
 // seconds.
-const settled = 30 * time.Second
+const Settled = 30 * time.Second
 
-// due reports whether there is something to resume now.
-func due(s *registry.State) bool {
+// Due reports whether there is something to resume now.
+func Due(s *registry.State) bool {
 	now := time.Now()
-	if r := s.Rebuilt; !r.Since.IsZero() && (!r.Compared || now.Sub(r.Since) > settled) {
+	if r := s.Rebuilt; !r.Since.IsZero() && (!r.Compared || now.Sub(r.Since) > Settled) {
 		return true
 	}
 	for _, i := range s.Intents {
-		throttled := i.Action == modify && now.Before(s.NotBefore[modify]) // which can wait
+		throttled := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) // which can wait
 		if !throttled {
 			return true
 		}
@@ -58,15 +58,15 @@ func due(s *registry.State) bool {
 	return false
 }
 
-// confirm compares a rebuilt registry with the ENIs that EC2 showed when it was asked. If EC2
+// Confirm compares a rebuilt registry with the ENIs that EC2 showed when it was asked. If EC2
 // had settled by then, this is the last comparison. confirm reports whether unconfirmed
 // addresses are confirmed now. An answer from before the rebuild confirms nothing.
-func confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
+func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {
 	case r.Since.IsZero() || asked.Before(r.Since):
 		return false
-	case asked.Sub(r.Since) <= settled:
+	case asked.Sub(r.Since) <= Settled:
 		s.Rebuilt.Compared = true
 		return false
 	case r.Unconfirmed:
@@ -81,18 +81,18 @@ func confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 // Nobody uses them. If one comes back, a later Learn finds it.
 func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
-		x := releasable{addrs: map[netip.Addr]time.Time{}}
+		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 		for _, a := range s.ENIs[e.ID].Addrs {
-			if free, ok := s.Free.At(a); ok && !free.Before(since) && !carries(e, a) {
-				x.addrs[a] = free
+			if free, ok := s.Free.At(a); ok && !free.Before(since) && !book.Carries(e, a) {
+				x.Addrs[a] = free
 			}
 		}
 		for _, b := range s.ENIs[e.ID].Prefixes {
-			if !b.Since.Before(since) && !carries(e, b.CIDR.Addr()) && !anyLeased(s, b.CIDR.Contains) {
-				x.prefixes = append(x.prefixes, b)
+			if !b.Since.Before(since) && !book.Carries(e, b.CIDR.Addr()) && !book.AnyLeased(s, b.CIDR.Contains) {
+				x.Prefixes = append(x.Prefixes, b)
 			}
 		}
-		withdraw(s, e.ID, x)
+		book.Withdraw(s, e.ID, x)
 	}
 }
 
@@ -101,27 +101,17 @@ func settle(s *registry.State, enis []aws.ENI, since time.Time) {
 func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
-		if !seen && e.Detachable() && e.Grown.Equal(since) && !anyLeased(s, e.Has) {
+		if !seen && e.Detachable() && e.Grown.Equal(since) && !book.AnyLeased(s, e.Has) {
 			s.Drop(id)
 		}
 	}
 }
 
-// anyLeased reports whether one of the matching addresses is leased.
-func anyLeased(s *registry.State, those func(netip.Addr) bool) bool {
-	for a := range s.Leases.Keys() {
-		if those(a) {
-			return true
-		}
-	}
-	return false
-}
-
-// confirmByMetadata is for a node whose role may not ask EC2. It trusts metadata when
+// ConfirmByMetadata is for a node whose role may not ask EC2. It trusts metadata when
 // metadata has had the time to show all changes. Even then, an ENI that metadata does not
 // show may still exist. When such a node boots, it has to trust metadata at once. Intents
 // stay, because somebody may correct the role.
-func (p *Pool) confirmByMetadata(ctx context.Context) (sure bool, err error) {
+func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		return false, err

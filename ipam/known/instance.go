@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"context"
@@ -11,14 +11,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A registry may be of another instance: an image was made from a used node, and the registry's directory is on a disk. Its ENIs
-// and its intents are then the other instance's. So a process that is about to use them in EC2 asks metadata which instance this
-// is, once after each boot. An instance cannot become another one without a boot.
+// A registry may be of another instance: an image was made from a used node, and the registry's directory is
+// on a disk. Its ENIs and its intents are then the other instance's. So a process that is about to use them
+// in EC2 asks metadata which instance this is, once after each boot. An instance cannot become another one
+// without a boot.
 //
 // An ADD that finds a free address does not ask. If the ENI is another instance's, its link is not on this node.
 
-// ofThisInstance checks that the registry is of this instance. If it is of another one, ofThisInstance sets it aside.
-func (p *Pool) ofThisInstance(ctx context.Context) error {
+// OfThisInstance checks that the registry is of this instance. If it is of another one, OfThisInstance sets it aside.
+func (p *Node) OfThisInstance(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || s.Instance.ID == "" || s.Instance.Boot != "" && s.Instance.Boot == registry.BootID() {
 		return nil // the next change sets aside what cannot be read
@@ -37,8 +38,9 @@ func (p *Pool) ofThisInstance(ctx context.Context) error {
 	})
 }
 
-// setOtherAside sets the registry aside if it is of another instance than this one. What the other instance has in EC2 stays.
-func (p *Pool) setOtherAside(ctx context.Context, this string) error {
+// setOtherAside sets the registry aside if it is of another instance than this one. What the other instance
+// has in EC2 stays.
+func (p *Node) setOtherAside(ctx context.Context, this string) error {
 	if s, err := p.Registry.View(); err == nil && (s.Instance.ID == "" || s.Instance.ID == this) {
 		return nil
 	}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"context"
@@ -12,30 +12,14 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// forPods reports whether an ENI was created for pods, according to EC2. A growth or an
-// operator has created it (new-interface, launch-template), or the original plugin. An
-// operator may also add the tag later. The original's ENIs have only their description.
-func forPods(e aws.ENI) bool {
-	return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" || e.Description == description(e.Instance)
-}
-
-// groupsOf returns the security groups of an ENI that others have attached: see
-// lease.Policy.Misfit. For other ENIs it returns nil. The boot ENI has none of these groups,
-// because it is the node's own.
-func groupsOf(e aws.ENI) []string {
-	if forPods(e) {
-		return nil
-	}
-	return slices.Sorted(slices.Values(e.SecurityGroups))
-}
-
-// askTags asks EC2 for the tags of ENIs if EC2 did not return them when the ENIs were
+// AskTags asks EC2 for the tags of ENIs if EC2 did not return them when the ENIs were
 // learned. If EC2 does not answer, these ENIs serve no pods, and the growth continues.
-func (p *Pool) askTags(ctx context.Context, s *registry.State) (*registry.State, error) {
+func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
 	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), notAsked) || p.Policy.Provision == lease.ProvisionNone {
@@ -43,7 +27,7 @@ func (p *Pool) askTags(ctx context.Context, s *registry.State) (*registry.State,
 	}
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	enis, err := p.describeENIs(waiting, aws.ByInstance(s.Instance.ID))
+	enis, err := p.DescribeENIs(waiting, aws.ByInstance(s.Instance.ID))
 	why := ""
 	if err != nil {
 		why = p.whyTagsUnknown(err)
@@ -65,9 +49,9 @@ func (p *Pool) askTags(ctx context.Context, s *registry.State) (*registry.State,
 	return s, err
 }
 
-// askSubnets asks EC2 for the tags of subnets that decide whether others' ENIs serve pods. If
+// AskSubnets asks EC2 for the tags of subnets that decide whether others' ENIs serve pods. If
 // EC2 does not answer, these ENIs serve no pods, and the growth continues.
-func (p *Pool) askSubnets(ctx context.Context, s *registry.State) (*registry.State, error) {
+func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.State, error) {
 	unclear := func(e registry.ENI) bool {
 		return e.Pool == p.Policy.Pool && p.Policy.Serves(e) && p.Policy.Unclear(e)
 	}
@@ -81,7 +65,7 @@ func (p *Pool) askSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	const patience = 5 * time.Second // growth can do without
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	subnets, err := p.describeSubnets(waiting, vpcOf(s), s.Instance.Zone)
+	subnets, err := p.DescribeSubnets(waiting, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		slog.Warn("EC2 did not list the subnets: ENIs that others have attached serve no pods until it does", "error", err)
 		return s, nil
@@ -99,9 +83,9 @@ func (p *Pool) askSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// misfits lists the ENIs of others that take a slot and serve no pods, as a part of an error
+// Misfits lists the ENIs of others that take a slot and serve no pods, as a part of an error
 // text.
-func (p *Pool) misfits(s *registry.State) string {
+func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {
 		if why := p.Policy.Misfit(e); why != "" && e.Pool == p.Policy.Pool {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"net/netip"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -26,9 +27,9 @@ import (
 // There are two exceptions. With "provision": "none", nobody unassigns anything. If the role may
 // not ask EC2, metadata has to do.
 
-// doubts reports whether what metadata alone shows is not believed. The argument says why EC2 has not returned tags: see
-// TagsUnknown of [registry.ENI].
-func (p *Pool) doubts(tagsUnknown string) bool {
+// doubts reports whether what metadata alone shows is not believed. The argument says why EC2 has not
+// returned tags: see TagsUnknown of [registry.ENI].
+func (p *Node) doubts(tagsUnknown string) bool {
 	return p.Policy.Provision != lease.ProvisionNone && tagsUnknown != registry.NotAllowed
 }
 
@@ -37,8 +38,8 @@ func news(s *registry.State, e aws.ENI) bool {
 	known := s.ENIs[e.ID]
 	known.Boot = known.Boot || e.Boot
 	isNew := func(a netip.Addr) bool {
-		return !known.Has(a) && !nodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
-			strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
+		return !known.Has(a) && !book.NodesOwn(e, known, a) && !recentlyGone(s, a, time.Now(), lease.StaleMetadata) &&
+			book.Strange(s, e.ID, known, []netip.Addr{a}, nil) == nil
 	}
 	return e.Index >= 0 && !known.Foreign && (known.IsBoot() && known.TagsUnknown == registry.NotAsked || slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), isNew) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return isNew(c.Addr()) }))
@@ -52,19 +53,20 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	case l.used.Of(e.MAC, a) != "":
 		return true
 	case asked:
-		return carries(d, a)
+		return book.Carries(d, a)
 	}
-	return !l.doubts || known.Has(a) || nodesOwn(e, known, a)
+	return !l.doubts || known.Has(a) || book.NodesOwn(e, known, a)
 }
 
-// recentlyGone reports whether this node has unassigned an address so recently that who lags so much may still list it.
+// recentlyGone reports whether this node has unassigned an address so recently that who lags so much may
+// still list it.
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
 	return unassigned && now.Sub(gone) < lag
 }
 
-// unknownOf returns the TagsUnknown of an ENI of which EC2 has not returned the tags, for that reason. The boot ENI needs no tags. It has a reason
-// only until EC2 says what is on it.
+// unknownOf returns the TagsUnknown of an ENI of which EC2 has not returned the tags, for that reason. The
+// boot ENI needs no tags. It has a reason only until EC2 says what is on it.
 func unknownOf(e registry.ENI, why string) string {
 	if e.IsBoot() && why == registry.NotAllowed {
 		return ""
@@ -72,11 +74,12 @@ func unknownOf(e registry.ENI, why string) string {
 	return why
 }
 
-// told returns an ENI of the registry with what EC2's description says of it. If EC2 could not be asked before, the ENI has served no
-// pods, and metadata alone has shown its addresses. Those that EC2 does not show leave the registry.
+// told returns an ENI of the registry with what EC2's description says of it. If EC2 could not be asked
+// before, the ENI has served no pods, and metadata alone has shown its addresses. Those that EC2 does not
+// show leave the registry.
 func told(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
 		settle(s, []aws.ENI{d}, time.Time{})
 	}
-	return label(s.ENIs[id], d)
+	return book.Label(s.ENIs[id], d)
 }

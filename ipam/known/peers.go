@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -20,18 +21,18 @@ import (
 // ADD uses the list in the registry, however old it is.
 const peersLife = time.Hour
 
-// needPeers asks for the peers of VPCs without a list, for an ADD that needs the list.
-func (p *Pool) needPeers(ctx context.Context) error {
+// NeedPeers asks for the peers of VPCs without a list, for an ADD that needs the list.
+func (p *Node) NeedPeers(ctx context.Context) error {
 	err := p.readPeers(ctx, func(v registry.VPC) bool { return v.PeersRead.IsZero() })
 	if err != nil {
-		return explain(fmt.Errorf("unable to enumerate peer CIDRs: %w", err))
+		return call.Explain(fmt.Errorf("unable to enumerate peer CIDRs: %w", err))
 	}
 	return nil
 }
 
-// renewPeers asks for the peers of VPCs without a list, or with an old one. If EC2 does not
+// RenewPeers asks for the peers of VPCs without a list, or with an old one. If EC2 does not
 // answer within a moment, pods get the routes of the old list.
-func (p *Pool) renewPeers(ctx context.Context) {
+func (p *Node) RenewPeers(ctx context.Context) {
 	const moment = 2 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, moment)
 	defer cancel()
@@ -42,13 +43,13 @@ func (p *Pool) renewPeers(ctx context.Context) {
 
 // isStale reports whether to ask for the peers of a VPC. A caller without a configuration
 // asks if somebody has asked before.
-func (p *Pool) isStale(v registry.VPC) bool {
+func (p *Node) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife
 }
 
 // readPeers asks for the peers of the VPCs of this node that match.
-func (p *Pool) readPeers(ctx context.Context, those func(registry.VPC) bool) error {
+func (p *Node) readPeers(ctx context.Context, those func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -58,7 +59,7 @@ func (p *Pool) readPeers(ctx context.Context, those func(registry.VPC) bool) err
 		if !those(s.VPCs[vpc]) {
 			continue
 		}
-		peers, err := look(ctx, p, "DescribeVpcPeeringConnections", func(ctx context.Context) ([]netip.Prefix, error) { return p.Cloud.PeerCIDRs(ctx, vpc) })
+		peers, err := call.Look(ctx, &p.Node, "DescribeVpcPeeringConnections", func(ctx context.Context) ([]netip.Prefix, error) { return p.Cloud.PeerCIDRs(ctx, vpc) })
 		if err == nil {
 			err = p.notePeers(ctx, vpc, peers)
 		}
@@ -68,7 +69,7 @@ func (p *Pool) readPeers(ctx context.Context, those func(registry.VPC) bool) err
 }
 
 // notePeers records the peers that EC2 has just reported.
-func (p *Pool) notePeers(ctx context.Context, vpc string, peers []netip.Prefix) error {
+func (p *Node) notePeers(ctx context.Context, vpc string, peers []netip.Prefix) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		v := s.VPCs[vpc]
 		v.Peers, v.PeersRead = peers, time.Now()

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package call
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -17,38 +19,43 @@ import (
 // removed only if the call is not done. Only such a call is repeated, unless it has a client
 // token: the token makes two calls one.
 
-// A begin writes the intent of a call, and returns the key of the intent. If the call has a
+// NewToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
+// "Ensuring idempotency").
+func NewToken() string { return rand.Text() }
+
+// A Begin writes the intent of a call, and returns the key of the intent. If the call has a
 // client token, the token is the key. If old is true, an earlier call had that token, and its
 // outcome is unknown.
-type begin func(*registry.State) (token string, old bool)
+type Begin func(*registry.State) (token string, old bool)
 
-// begins returns the begin of a call that is never repeated.
-func begins(i registry.Intent) begin {
+// Begins returns the Begin of a call that is never repeated.
+func Begins(i registry.Intent) Begin {
 	return func(s *registry.State) (string, bool) {
-		token := newToken()
+		token := NewToken()
 		i.Since = time.Now()
 		s.Intents[token] = i
 		return token, false
 	}
 }
 
-// A do makes the call of an intent, and returns how to record its result. An error that is
+// A Do makes the call of an intent, and returns how to record its result. An error that is
 // not EC2's means that EC2's answer is invalid.
-type do func(s *registry.State, token string) (record func(*registry.State), err error)
+type Do func(s *registry.State, token string) (record func(*registry.State), err error)
 
-// call makes a changing call to EC2, in its turn. The intent is on disk before the call. The
+// Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The
 // result is recorded in the same update that removes the intent. While EC2 throttles, all
 // processes of the node wait, until ctx is done. The parameters of the call come from the
 // state in which the intent is written, because that is the latest one.
 //
-// A refusal that is to be remembered is recorded in the same update, and stops the call as long as it counts: see object.
-func (p *Pool) call(ctx context.Context, action string, on object, begin begin, do do) error {
-	if err := p.standing(action, on.eni, on.subnet); err != nil {
+// A refusal that is to be remembered is recorded in the same update, and stops the call as long as it counts:
+// see Object.
+func (p *Node) Call(ctx context.Context, action string, on Object, begin Begin, do Do) error {
+	if err := p.Standing(action, on.ENI, on.Subnet); err != nil {
 		return err
 	}
 	var throttled error // why there was another attempt
 	for attempt := 0; ; attempt++ {
-		if err := p.turn(ctx, action); err != nil {
+		if err := p.Turn(ctx, action); err != nil {
 			return errors.Join(throttled, err)
 		}
 		var s *registry.State
@@ -63,13 +70,13 @@ func (p *Pool) call(ctx context.Context, action string, on object, begin begin, 
 		}
 		var record func(*registry.State)
 		record, err = do(s, token)
-		again := time.Now().Add(p.backoff(attempt))
+		again := time.Now().Add(p.Backoff(attempt))
 		e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 			if errors.Is(err, aws.ErrThrottled) {
 				s.NotBefore[action] = again
 			}
-			end(s, token, old, err)
-			on.refuse(s, action, err, p.Cloud.Jitter)
+			book.EndIntent(s, token, old, err)
+			on.Refuse(s, action, err, p.Cloud.Jitter)
 			if err == nil {
 				record(s)
 			}
@@ -84,25 +91,5 @@ func (p *Pool) call(ctx context.Context, action string, on object, begin begin, 
 		if err := p.yield(ctx, action); err != nil {
 			return errors.Join(throttled, err)
 		}
-	}
-}
-
-// end removes the intent of a call, unless the outcome is unknown. If the call was a
-// repetition, and EC2 refuses it or answers with something invalid, it is not repeated again.
-// But resume continues to look for what the call may have created.
-func end(s *registry.State, token string, old bool, err error) {
-	switch {
-	case err == nil, aws.Undone(err) && !old:
-		delete(s.Intents, token)
-	case old && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err):
-		lookOnly(s, token)
-	}
-}
-
-// lookOnly prevents that a call is repeated.
-func lookOnly(s *registry.State, token string) {
-	if i, ok := s.Intents[token]; ok {
-		i.Wanted = registry.Wanted{}
-		s.Intents[token] = i
 	}
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package known
 
 import (
 	"context"
@@ -12,10 +12,23 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
+
+// InUse returns the addresses that the kernel shows in use, with the node's own ones. The node
+// may use an address of an ENI for other purposes than pods.
+func (p *Node) InUse() (lease.Used, error) {
+	used := p.Used()
+	own, err := p.Host.AllAddrs()
+	if err != nil {
+		return used, err
+	}
+	used.AddNode(own)
+	return used, nil
+}
 
 // Learn adds to the registry what the metadata service and the kernel show of this node's
 // addresses. It removes nothing. Metadata forgets ENIs, shows them late, and shows what is
@@ -27,14 +40,14 @@ import (
 //
 // If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs.
 // A collection does so later: the nodes of a cluster begin together, and collect in turns.
-func (p *Pool) Learn(ctx context.Context) error {
-	_, err := p.learn(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
+func (p *Node) Learn(ctx context.Context) error {
+	_, err := p.LearnWith(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
 	return err
 }
 
-// learn is Learn, and also returns the ENIs that the metadata service shows. If ask is false,
-// it does not ask EC2. usedOf reads the namespaces after metadata has shown the ENIs, or reports all addresses as used.
-func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
+// LearnWith is Learn, and also returns the ENIs that the metadata service shows. If ask is false, it does not
+// ask EC2. usedOf reads the namespaces after metadata has shown the ENIs, or reports all addresses as used.
+func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("learn about this instance: %w", err)
@@ -61,7 +74,7 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 	}
 	paired := nl.InGroup(links, func(group uint32) bool { return group == nl.OwnGroup }) != ""
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
-		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(releasedMark)
+		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {
 			// Nobody knows what was begun before the registry was lost, or the node booted.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first}
@@ -81,9 +94,10 @@ func (p *Pool) learn(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease
 	})
 }
 
-// usedIfNew reads the namespaces only if metadata shows what the registry does not know. Otherwise nothing is to be decided,
-// and all addresses count as used. A collection reads the namespaces once more before it releases anything.
-func (p *Pool) usedIfNew(enis []aws.ENI) lease.Used {
+// UsedIfNew reads the namespaces only if metadata shows what the registry does not know. Otherwise nothing is
+// to be decided, and all addresses count as used. A collection reads the namespaces once more before it
+// releases anything.
+func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis, func(e aws.ENI) bool { return isNew(s, e) }) {
 		return lease.Used{Partial: true}
 	}
@@ -103,30 +117,25 @@ func isNew(s *registry.State, e aws.ENI) bool {
 	if !ok || known.Foreign {
 		return !ok
 	}
-	newAddr := func(a netip.Addr) bool { return !s.Leases.Has(a) && !s.Free.Has(a) && !nodesOwn(e, known, a) }
+	newAddr := func(a netip.Addr) bool { return !s.Leases.Has(a) && !s.Free.Has(a) && !book.NodesOwn(e, known, a) }
 	newPrefix := func(c netip.Prefix) bool {
 		return !slices.ContainsFunc(known.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
 	}
 	return slices.ContainsFunc(slices.Concat(e.Addrs, e.IPv6Addrs), newAddr) || slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// nodesOwn reports whether an address is that of the node, as far as metadata shows: the first one of each family of the boot ENI.
-func nodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
-	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
-	return isBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
-}
-
 // describeNew asks EC2 for ENIs that are new to the registry, or whose tags are unknown, or of which metadata shows
 // something new. The tags name the pool of an ENI, and forbid to touch some ENIs. If EC2 does not return
 // them, tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked
 // for the tags of the boot ENI, which is the instance's own.
-func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, tagsUnknown string, _ error) {
+func (p *Node) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, tagsUnknown string, _ error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// Who watches the account for refused calls sees one of a node that needs no role, and not one of each collection.
+		// Who watches the account for refused calls sees one of a node that needs no role, and not one of
+		// each collection.
 		refused := e.TagsUnknown == registry.NotAllowed && p.Policy.Provision == lease.ProvisionNone && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -145,7 +154,7 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 		waiting, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
 	}
-	all, err := p.describeENIs(waiting, aws.ByInstance(instance))
+	all, err := p.DescribeENIs(waiting, aws.ByInstance(instance))
 	switch {
 	case err == nil:
 		described = map[string]aws.ENI{}
@@ -166,7 +175,7 @@ func (p *Pool) describeNew(ctx context.Context, instance string, enis []aws.ENI)
 
 // whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI].
 // With ProvisionNone, ENIs serve pods and are not released whatever their tags are, and a node needs no way to EC2.
-func (p *Pool) whyTagsUnknown(err error) string {
+func (p *Node) whyTagsUnknown(err error) string {
 	denied := aws.NotAllowed(err)
 	switch {
 	case p.Policy.Provision == lease.ProvisionNone && denied:
@@ -181,9 +190,9 @@ func (p *Pool) whyTagsUnknown(err error) string {
 	return registry.NotAsked
 }
 
-// learnShown adds ENIs of this instance to the registry that EC2 shows, but metadata does not
+// LearnShown adds ENIs of this instance to the registry that EC2 shows, but metadata does not
 // show yet. Without them, the instance would seem to have room for another ENI.
-func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
+func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
 		if _, known := s.ENIs[e.ID]; !known && e.Index > 0 {
@@ -197,13 +206,13 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	if err != nil {
 		return fmt.Errorf("which ENI is the boot ENI: %w", err)
 	}
-	subnets, err := p.describeSubnets(ctx, vpcOf(s), s.Instance.Zone)
+	subnets, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return err
 	}
 	used := p.Used(macs(attached)...)
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		l := discovery{State: s, described: shown, used: used, now: time.Now(), lag: lagOfEC2}
+		l := discovery{State: s, described: shown, used: used, now: time.Now(), lag: LagOfEC2}
 		for _, e := range shown {
 			if i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet }); i >= 0 {
 				e.CIDR, e.IPv6CIDR, e.Boot = subnets[i].CIDR, subnets[i].IPv6CIDR, e.MAC == instance.MAC
@@ -213,17 +222,12 @@ func (p *Pool) learnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs, or the node has a route to it. The kernel makes such a route
-// to an IPv6 address of the node itself, if it is from DHCPv6.
+// anyUsed reports whether a namespace has an address of the ENIs, or the node has a route to it. The kernel
+// makes such a route to an IPv6 address of the node itself, if it is from DHCPv6.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
-		return used.Any(e.MAC, func(a netip.Addr) bool { return carries(e, a) && !used.Node[a] })
+		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
 	})
-}
-
-func carries(e aws.ENI, a netip.Addr) bool {
-	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
-		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
 // A discovery is a Learn under way.
@@ -239,8 +243,9 @@ type discovery struct {
 	lag         time.Duration // of who says it: what was unassigned more recently may still be listed
 }
 
-// lagOfEC2 is how long EC2 may still list what this node is about to unassign: the call takes seconds, and EC2 lags then.
-const lagOfEC2 = 2 * settled
+// LagOfEC2 is how long EC2 may still list what this node is about to unassign: the call takes seconds, and
+// EC2 lags then.
+const LagOfEC2 = 2 * Settled
 
 // learn takes over what metadata says of an ENI.
 func (l discovery) learn(e aws.ENI) {
@@ -277,15 +282,15 @@ func (l discovery) learn(e aws.ENI) {
 		if bare(e) && !(asked && bare(d)) {
 			return // its addresses are not there yet
 		}
-		out := leaving(again, d)
-		if out && d.Tags[TagManaged] != "true" {
+		out := book.Leaving(again, d)
+		if out && d.Tags[book.TagManaged] != "true" {
 			return // somebody takes it away
 		}
-		known = label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
+		known = book.Label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
 		if out {
 			known.Detaching = l.now // a collection deletes it in the end
 		}
-		if !later && !(waits && isBoot(known, e)) {
+		if !later && !(waits && book.IsBoot(known, e)) {
 			known.TagsUnknown = "" // the boot ENI
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
@@ -295,7 +300,7 @@ func (l discovery) learn(e aws.ENI) {
 			}
 		}
 	}
-	if !again && begun(l.State, e.ID) {
+	if !again && book.Begun(l.State, e.ID) {
 		l.first = true // of this ENI: this node has attached it for a pod
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
@@ -317,13 +322,6 @@ func (l discovery) learn(e aws.ENI) {
 	l.VPCs[e.VPC] = vpc
 }
 
-// foreign reports whether an ENI is none of ours to touch: its owner has said so, by the
-// tag [TagNoManage].
-func foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
-
-// TagNoManage is the tag by which the owner of an ENI forbids to touch it. amazon-vpc-cni-k8s has it, too.
-const TagNoManage = "node.k8s.amazonaws.com/no_manage"
-
 func (l discovery) learnAddrs(e aws.ENI) {
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 		if !l.plausible(e, a) {
@@ -334,7 +332,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			l.ENIs[e.ID] = known
 		}
 		// metadata and EC2 do not say which IPv6 address of the boot ENI the node has by DHCPv6: the kernel does.
-		boot, first := l.ENIs[e.ID].IsBoot(), nodesOwn(e, l.ENIs[e.ID], a)
+		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier release took it for a pod's
@@ -355,7 +353,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 // that first address. This node must not have unassigned it just now, and no other ENI may
 // have it.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
-	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) && strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
+	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) && book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
 }
 
 // learnAddr decides whether an address of an ENI is leased, free, or cooling.
@@ -376,12 +374,17 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
+// LearnUsed does what Learn does with an address of an ENI that a namespace has.
+func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
+	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
+}
+
 // learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that
 // nobody uses cool. Those of a /80 are too many to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
-	addPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
+	book.AddPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
 	for at := range l.used.By {
 		if c.Contains(at.Addr) && l.used.Of(e.MAC, at.Addr) != "" {
 			l.learnAddr(eni, at.Addr)
@@ -393,4 +396,28 @@ func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	for a := c.Masked().Addr(); c.Contains(a); a = a.Next() {
 		l.learnAddr(eni, a)
 	}
+}
+
+// AdoptAttached records attached ENIs in the registry, as EC2 describes them. It looks once at the namespaces
+// for all of them, because that takes as long as the node has pods.
+func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
+	if len(enis) == 0 {
+		return nil
+	}
+	used := p.Used(macs(enis)...)
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		for _, e := range enis {
+			was, known := s.ENIs[e.ID]
+			book.Record(s, e, was.Managed)
+			if book.Begun(s, e.ID) && e.Tags[book.TagManaged] != "true" && !was.Managed {
+				book.MarkProvisioning(s, e.ID, true)
+			}
+			s.ENIs[e.ID] = told(s, e.ID, e)
+			AddAll(s, e, used)
+			book.GiveChosen(s, e.ID)
+			if !known {
+				book.Serve(s, e.ID, book.PoolOf(e))
+			}
+		}
+	})
 }

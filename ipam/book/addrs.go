@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package book
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// BlockSize is how many pods a /28 serves. None of its addresses is reserved.
+const BlockSize = 16
+
+// Room returns how many more addresses or prefixes of a family an ENI can take.
+func Room(s *registry.State, e registry.ENI, f lease.Family) int {
+	if f == lease.IPv6 {
+		return s.Instance.IPv6PerENI - e.Assigned(netip.Addr.Is6)
+	}
+	return s.Instance.IPv4PerENI - e.Assigned(netip.Addr.Is4)
+}
+
+// BlocksFor returns how many /28 prefixes are needed for so many addresses.
+func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
+
+// AddAddrs records addresses of an ENI that are free since the given time. For addresses that
+// EC2 has just given, that is the zero time: they need not cool, because no pod of this node
+// has had them.
+func AddAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
+	e, known := s.ENIs[id]
+	if !known {
+		return // the registry was lost meanwhile: Learn will find the ENI and them
+	}
+	for _, a := range addrs {
+		delete(s.Gone, a)
+		if slices.Contains(e.Addrs, a) {
+			continue
+		}
+		e.Addrs = append(e.Addrs, a)
+		if !s.Leases.Has(a) {
+			s.Free.Set(a, since)
+		}
+		e.Grown = time.Now()
+	}
+	s.ENIs[id] = e
+}
+
+// AddPrefixes records prefixes of an ENI that are delegated since the given time.
+func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
+	e, known := s.ENIs[id]
+	if !known {
+		return
+	}
+	for _, c := range cidrs {
+		delete(s.Gone, c.Addr())
+		if !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c }) {
+			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: since})
+		}
+	}
+	s.ENIs[id] = e
+}
+
+// A Releasable has the addresses, or the prefixes, that one call to EC2 unassigns from an ENI.
+type Releasable struct {
+	Addrs    map[netip.Addr]time.Time // and since when each has been free
+	Prefixes []registry.Prefix
+}
+
+// Empty reports whether x has neither addresses nor prefixes.
+func (x Releasable) Empty() bool { return len(x.Addrs)+len(x.Prefixes) == 0 }
+
+// List returns the addresses in order.
+func (x Releasable) List() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(x.Addrs), netip.Addr.Compare)
+}
+
+// CIDRs returns the prefixes.
+func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
+	for _, b := range x.Prefixes {
+		cidrs = append(cidrs, b.CIDR)
+	}
+	return cidrs
+}
+
+// Only returns the addresses and prefixes of x for which addr and block return true.
+func (x Releasable) Only(addr func(netip.Addr) bool, block func(netip.Prefix) bool) Releasable {
+	some := Releasable{Addrs: map[netip.Addr]time.Time{}}
+	for a, since := range x.Addrs {
+		if addr(a) {
+			some.Addrs[a] = since
+		}
+	}
+	for _, b := range x.Prefixes {
+		if block(b.CIDR) {
+			some.Prefixes = append(some.Prefixes, b)
+		}
+	}
+	return some
+}
+
+// Without returns the addresses and prefixes of x that are not in other.
+func (x Releasable) Without(other Releasable) Releasable {
+	cidrs := other.CIDRs()
+	return x.Only(func(a netip.Addr) bool { _, ok := other.Addrs[a]; return !ok },
+		func(c netip.Prefix) bool { return !slices.Contains(cidrs, c) })
+}
+
+// Withdraw removes the addresses and prefixes x of an ENI from the registry. In EC2 they are
+// about to leave the ENI, or have left it. Their leases stay until the pods end.
+func Withdraw(s *registry.State, id string, x Releasable) {
+	e, known := s.ENIs[id]
+	now := time.Now()
+	for a := range x.Addrs {
+		s.Forget(a)
+		s.Gone[a] = now
+	}
+	e.Addrs = slices.DeleteFunc(e.Addrs, func(a netip.Addr) bool { _, ok := x.Addrs[a]; return ok })
+	for _, b := range x.Prefixes {
+		s.Forget(slices.Collect(s.Free.Within(b.CIDR))...)
+		s.Gone[b.CIDR.Addr()] = now
+	}
+	e.Prefixes = slices.DeleteFunc(e.Prefixes, func(b registry.Prefix) bool {
+		return slices.ContainsFunc(x.Prefixes, func(gone registry.Prefix) bool { return gone.CIDR == b.CIDR })
+	})
+	if known {
+		s.ENIs[id] = e
+	}
+}
+
+// Restore puts back into the registry what EC2 has refused to take.
+func Restore(s *registry.State, id string, x Releasable) {
+	for a, since := range x.Addrs {
+		AddAddrs(s, id, []netip.Addr{a}, since)
+	}
+	for _, b := range x.Prefixes {
+		AddPrefixes(s, id, []netip.Prefix{b.CIDR}, b.Since)
+	}
+}
+
+// GiveChosen gives the addresses that interrupted calls have assigned to an ENI to the pods that had
+// chosen them: no other pod of this node has had such an address, so these pods need not wait.
+func GiveChosen(s *registry.State, eni string) {
+	for _, i := range s.Intents {
+		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {
+			s.Owners[i.Addr] = i.Pod
+		}
+	}
+}

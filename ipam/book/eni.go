@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package book
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// VPCOf returns the VPC of the instance, which is the VPC of its boot ENI. While metadata does
+// not list the boot ENI, VPCOf takes the VPC of another ENI.
+func VPCOf(s *registry.State) (vpc string) {
+	for _, e := range s.ENIs {
+		if e.IsBoot() {
+			return e.VPC
+		}
+		vpc = e.VPC
+	}
+	return vpc
+}
+
+// Record writes an attached ENI to the state.
+func Record(s *registry.State, e aws.ENI, managed bool) {
+	known := s.ENIs[e.ID]
+	if known.Detached { // it was attached again, and its link has yet to appear
+		known.Detached, known.Missed, known.Link = false, time.Time{}, ""
+	}
+	known.MAC, known.Index, known.Card, known.Managed, known.Read = e.MAC, e.Index, e.Card, managed, time.Now()
+	known.Subnet, known.VPC = e.Subnet, e.VPC
+	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
+		known.CIDR, known.CIDR6 = e.CIDR, e.IPv6CIDR
+	}
+	s.ENIs[e.ID] = known
+}
+
+// Serve records which pool an ENI serves.
+func Serve(s *registry.State, id, pool string) {
+	e := s.ENIs[id]
+	e.Pool, e.Serving = pool, true
+	s.ENIs[id] = e
+}
+
+// IsBoot reports whether an ENI that EC2 shows as attached to this instance is its boot ENI. EC2 shows its
+// place. Which one that is, only metadata says, and the registry has it from there, if it knows the ENI.
+func IsBoot(known registry.ENI, e aws.ENI) bool {
+	known.Index, known.Card = e.Index, e.Card
+	return known.IsBoot()
+}
+
+// Label records in the registry what the tags of an ENI mean. They may come late, if EC2
+// could not be asked at first. They mean nothing if the role may not create tags.
+func Label(known registry.ENI, e aws.ENI) registry.ENI {
+	if e.Tags[TagPool] != "" {
+		known.Pool = PoolOf(e)
+	}
+	known.Managed = known.Managed || e.Tags[TagManaged] == "true"
+	known.Serving = known.Serving || e.Tags[TagKeep] == "false"
+	known.Foreign = known.Foreign || Foreign(e)
+	if e.ID != "" {
+		known.TagsUnknown = ""
+	}
+	boot := IsBoot(known, e)
+	if e.ID != "" && !known.Managed && !boot {
+		known.Groups = GroupsOf(e)
+	}
+	if e.ID != "" && !ForPods(e) && !boot {
+		known.Tags = e.Tags
+	}
+	return known
+}
+
+// Drain records whether an ENI is draining.
+func Drain(s *registry.State, id string, draining bool) {
+	if e, ok := s.ENIs[id]; ok {
+		if e.Draining = draining; !draining {
+			e.Detaching = time.Time{}
+		}
+		s.ENIs[id] = e
+	}
+}
+
+// Leaving reports whether EC2 detaches an ENI of which the registry knows nothing. No pod may get an address of it.
+func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
+
+// NodesOwn reports whether an address is that of the node, as far as metadata shows: the first one of each
+// family of the boot ENI.
+func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
+	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
+	return IsBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
+}
+
+// Carries reports whether an ENI has an address, by itself or in a prefix.
+func Carries(e aws.ENI, a netip.Addr) bool {
+	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
+		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), func(c netip.Prefix) bool { return c.Contains(a) })
+}
+
+// MarkOnRequest marks an ENI as one for which a pod has asked.
+func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
+	known.Serving = false // it may have served a pool before: a collection would unassign its addresses
+	known.OnRequest, known.Tags, known.Groups, known.TagsUnknown = true, e.Tags, GroupsOf(e), ""
+	return known
+}
+
+// MarkProvisioning records whether an ENI is one that Provision makes and has not answered with yet.
+func MarkProvisioning(s *registry.State, id string, is bool) {
+	if e, ok := s.ENIs[id]; ok {
+		e.Provisioning = is
+		s.ENIs[id] = e
+	}
+}
+
+// EndProvision ends what an ENI has of the Provision that answers with it. An intent to attach it says
+// nothing more. A process that asks EC2 later what became of it would take the ENI for one without an answer.
+func EndProvision(s *registry.State, id string) {
+	MarkProvisioning(s, id, false)
+	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool { return i.Action == AttachAction && i.ENI == id })
+}

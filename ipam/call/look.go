@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package call
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// Look makes a call to EC2 that changes nothing, in its turn, as [Node.Call] makes changing
+// calls. While EC2 throttles the action, all processes of the node wait, until ctx is done. A
+// caller without a deadline waits only for a moment: it is a collection, for example, which
+// will run again.
+func Look[T any](ctx context.Context, p *Node, action string, ask func(context.Context) (T, error)) (answer T, err error) {
+	const moment = 2 * time.Second
+	waiting := ctx
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithTimeout(ctx, moment)
+		defer cancel()
+	}
+	var throttled error // why there was another attempt
+	for attempt := 0; ; attempt++ {
+		if err := p.Turn(waiting, action); err != nil {
+			return answer, errors.Join(throttled, err)
+		}
+		answer, err = ask(ctx)
+		if !errors.Is(err, aws.ErrThrottled) {
+			return answer, err
+		}
+		if e := p.NotBefore(ctx, action, p.Backoff(attempt)); e != nil {
+			return answer, errors.Join(err, e)
+		}
+		throttled = err
+		if err := p.yield(waiting, action); err != nil {
+			return answer, errors.Join(throttled, err)
+		}
+	}
+}
+
+// InTurn makes a changing call that may be repeated, as look does. To detach or delete
+// something twice does no harm.
+func (p *Node) InTurn(ctx context.Context, action string, do func(context.Context) error) error {
+	_, err := Look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
+	return err
+}
+
+// DeleteNow deletes an ENI that is attached nowhere, in its turn.
+func (p *Node) DeleteNow(ctx context.Context, eni string) error {
+	return p.InTurn(ctx, "DeleteNetworkInterface", func(ctx context.Context) error { return p.Cloud.DeleteENI(ctx, eni) })
+}
+
+// NotBefore forbids all processes of this node to call the action before the time is over.
+func (p *Node) NotBefore(ctx context.Context, action string, wait time.Duration) error {
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.NotBefore[action] = time.Now().Add(wait) })
+}
+
+// DescribeENIs lists the ENIs that match all filters, in its turn.
+func (p *Node) DescribeENIs(ctx context.Context, filters ...aws.Filter) ([]aws.ENI, error) {
+	return Look(ctx, p, "DescribeNetworkInterfaces", func(ctx context.Context) ([]aws.ENI, error) { return p.Cloud.DescribeENIs(ctx, filters...) })
+}
+
+// DescribeSubnets lists the subnets of a zone of a VPC, in its turn.
+func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
+	return Look(ctx, p, "DescribeSubnets", func(ctx context.Context) ([]aws.Subnet, error) { return p.Cloud.Subnets(ctx, vpc, zone) })
+}
+
+// DescribeLimits returns the limits of an instance type, in its turn.
+func (p *Node) DescribeLimits(ctx context.Context, instanceType string) (aws.Limits, error) {
+	return Look(ctx, p, "DescribeInstanceTypes", func(ctx context.Context) (aws.Limits, error) { return p.Cloud.Limits(ctx, instanceType) })
+}

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package known
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD goes on. If each of them asked
+// again which ENIs and subnets there are, a large cluster would spend more time on describes than on the
+// calls that change something. So the answers are kept for the next process. They only prepare a changing
+// call, which EC2 refuses if they are too old.
+
+// The files of answers, in the registry's directory.
+const (
+	subnetsAnswer = "ec2-subnets.json" // the subnets of the zone
+	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached here
+	madeAnswer    = "ec2-made.json"    // the ENI whose attachment EC2 has throttled
+)
+
+const (
+	KeptLife = 10 * time.Minute // how old a kept answer can be while EC2 throttles
+	JustNow  = 2 * time.Minute  // how long ago a call was throttled, at most, if EC2 throttles still
+)
+
+// A reply is what EC2 has said, and when it was asked.
+type reply[T any] struct {
+	Question string
+	Asked    time.Time
+	All      []T
+}
+
+// lately returns an answer of EC2. That may be one that a process has got at most keptLife ago: see kept.
+func lately[T any](ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error)) (a reply[T], err error) {
+	if a, ok := kept[T](p, file); ok && a.Question == question {
+		return a, nil
+	}
+	a = reply[T]{Question: question, Asked: time.Now()}
+	if a.All, err = ask(ctx); err == nil {
+		keep(p, file, a)
+	}
+	return a, err
+}
+
+// kept returns an answer that serves instead of another question, if EC2 throttles this node and there is one.
+func kept[T any](p *Node, file string) (a reply[T], ok bool) {
+	s, err := p.Registry.View()
+	if err != nil || !Throttled(s) {
+		return a, false
+	}
+	b, err := p.Registry.Kept(file)
+	if err == nil {
+		err = json.Unmarshal(b, &a)
+	}
+	age := time.Since(a.Asked) // negative: somebody has set the clock
+	return a, err == nil && age >= 0 && age < KeptLife
+}
+
+// keep keeps an answer for the next process, if EC2 throttles this node.
+func keep[T any](p *Node, file string, a reply[T]) {
+	if s, err := p.Registry.View(); err != nil || !Throttled(s) {
+		return
+	}
+	b, err := json.Marshal(a)
+	if err == nil {
+		err = p.Registry.Keep(file, b)
+	}
+	if err != nil {
+		slog.Warn("an answer of EC2 could not be kept: the next process asks EC2 again", "file", file, "error", err)
+	}
+}
+
+// Throttled reports whether EC2 has throttled a call of this node in the last minutes.
+func Throttled(s *registry.State) bool {
+	for _, t := range s.NotBefore {
+		if time.Since(t) < JustNow {
+			return true
+		}
+	}
+	return false
+}
+
+// ForgetUnlessThrottled forgets the answers after an error that may come from one of them.
+func (p *Node) ForgetUnlessThrottled(err error) {
+	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
+		for _, file := range []string{subnetsAnswer, enisAnswer, madeAnswer} {
+			p.Registry.Drop(file)
+		}
+	}
+}
+
+// ZoneSubnets lists the subnets of the instance's zone for a new ENI.
+func (p *Node) ZoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
+	a, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, func(ctx context.Context) ([]aws.Subnet, error) { return p.DescribeSubnets(ctx, vpc, zone) })
+	return a.All, err
+}
+
+// attachedENIs lists the ENIs that are attached to the instance, and says when EC2 was asked.
+func (p *Node) attachedENIs(ctx context.Context, instance string) ([]aws.ENI, time.Time, error) {
+	a, err := lately(ctx, p, enisAnswer, instance, func(ctx context.Context) ([]aws.ENI, error) {
+		return p.DescribeENIs(ctx, aws.ByInstance(instance))
+	})
+	return a.All, a.Asked, err
+}
+
+// OursNow is ours. It says when EC2 was asked, and keeps which ENIs are attached.
+func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
+	asked := time.Now()
+	all, err := p.ours(ctx, s)
+	if err == nil {
+		here := slices.DeleteFunc(slices.Clone(all), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
+		keep(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, asked, here})
+	}
+	return all, asked, err
+}
+
+// KeepMade keeps for the next process an ENI that could not be attached, and which ENIs are attached.
+func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
+	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
+		return // EC2 was not asked since
+	}
+	e.Status = "available" // in the answer to its creation it is pending, and that ends within a second
+	keep(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
+	if _, ok := kept[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept one would be later
+		keep(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
+	}
+}
+
+// keptENI returns the ENI of keepMade.
+func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
+	a, ok := kept[aws.ENI](p, madeAnswer)
+	if !ok || a.Question != instance || len(a.All) != 1 {
+		return e, false
+	}
+	return a.All[0], true
+}
+
+// Made returns the ENI that an earlier process has kept, if to attach it is all that was begun. That process
+// has made no attachment with an unknown outcome: such a call has an intent of its own.
+func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
+	begun := book.Unknowns(s)
+	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {
+		return e, false
+	}
+	e, ok = p.keptENI(s.Instance.ID)
+	return e, ok && e.ID == begun[0].ENI
+}
+
+// ours lists the ENIs that are attached to this instance, and the unattached ones that were
+// created for it.
+func (p *Node) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
+	attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	if err != nil {
+		return nil, err
+	}
+	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
+	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool { return book.MadeFor(e) != s.Instance.ID || book.Foreign(e) }) // its owner has said so since
+	return append(attached, strays...), err
+}

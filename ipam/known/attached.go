@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package known
+
+import (
+	"context"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// An attached is EC2's answer to the question which ENIs are attached to this instance.
+type Attached struct {
+	ENIs  []aws.ENI
+	Asked time.Time // zero: EC2 was not asked
+	Kept  bool      // an earlier process has asked
+}
+
+// LastAttached returns which ENIs are attached to this instance, by an answer of EC2 that a process
+// has kept, or by a new one. It notes which are not.
+func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
+	began := time.Now()
+	seen.ENIs, seen.Asked, err = p.attachedENIs(ctx, s.Instance.ID)
+	if seen.Kept = seen.Asked.Before(began); err != nil || seen.Kept {
+		return seen, s, err
+	}
+	err = p.Registry.Change(ctx, func(now *registry.State) { NoteAttached(now, seen.ENIs, seen.Asked); s = now })
+	return seen, s, err
+}
+
+// SeeAttached is lastAttached with a new answer.
+func (p *Node) SeeAttached(ctx context.Context, s *registry.State) (Attached, *registry.State, error) {
+	p.Registry.Drop(enisAnswer)
+	return p.LastAttached(ctx, s)
+}
+
+// Tracking returns the timeouts of connection tracking that are set on the boot ENI.
+func (seen Attached) Tracking(s *registry.State) registry.Tracking {
+	for _, e := range seen.ENIs {
+		if book.IsBoot(s.ENIs[e.ID], e) {
+			return registry.Tracking(e.Tracking)
+		}
+	}
+	return registry.Tracking{}
+}

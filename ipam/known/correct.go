@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package known
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// Somebody else may unassign an address, in the console or with another tool. Nobody tells
+// the node. The next pod with that address would have no network.
+//
+// So a collection compares the registry with metadata. If metadata does not show an address,
+// that proves nothing: metadata forgets ENIs, and may be minutes behind. But then the
+// collection asks EC2, and EC2's answer counts. The exception is what EC2 has given in the
+// last seconds, because its describes may not show that yet.
+
+// Correct removes from the registry what has left this node's ENIs according to EC2. It asks
+// EC2 only if metadata does not show it either.
+func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	asked := time.Now()
+	shown := func(id string, known registry.ENI) bool {
+		i := slices.IndexFunc(seen, func(e aws.ENI) bool { return e.ID == id })
+		return i >= 0 && lost(s, known, seen[i], asked).Empty()
+	}
+	all := true
+	for id, known := range s.ENIs {
+		all = all && shown(id, known)
+	}
+	if all {
+		return nil
+	}
+	enis, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+	if err != nil {
+		return fmt.Errorf("ask EC2 for addresses that metadata does not show: %w", err)
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		Agree(s, enis, asked)
+		NoteAttached(s, enis, asked)
+	})
+}
+
+// Agree removes from the registry what is not on the ENIs of this instance, as EC2 described
+// them at the time asked.
+func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
+	for _, e := range enis {
+		known := s.ENIs[e.ID]
+		if known.Foreign || e.Instance != s.Instance.ID {
+			continue
+		}
+		if x := lost(s, known, e, asked); !x.Empty() {
+			slog.Warn("somebody else has unassigned addresses of the ENI: pods that have them have lost their network",
+				"eni", e.ID, "addrs", x.List(), "prefixes", x.CIDRs())
+			book.Withdraw(s, e.ID, x)
+		}
+	}
+}
+
+// lost returns what the registry has on an ENI, but a source does not show there. It leaves
+// out what is so new that the source may not have shown it at the time asked. It also leaves
+// out the primary address, which cannot leave its ENI.
+//
+// An address is old if the ENI has not grown lately. It is also old if its lease is, or if its last lease has
+// ended before: on a busy node, an ENI grows all the time.
+func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
+	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
+	old := asked.Add(-Settled)
+	for _, a := range known.Addrs {
+		if (known.Grown.Before(old) || usedBefore(s, a, old)) && a != known.Primary() && !book.Carries(e, a) {
+			x.Addrs[a] = time.Time{}
+		}
+	}
+	for _, b := range known.Prefixes {
+		if b.Since.Before(old) && !book.Carries(e, b.CIDR.Addr()) {
+			x.Prefixes = append(x.Prefixes, b)
+		}
+	}
+	return x
+}
+
+// usedBefore reports whether an address has had a lease before a time.
+func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
+	if l, leased := s.Leases.At(a); leased {
+		return l.Since.Before(t)
+	}
+	since, _ := s.Free.At(a)
+	return !since.IsZero() && since.Before(t)
+}
+
+// Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 repeats
+// that, missing forgets the ENI. The first answer may have come too early. If the ENI is new, both may.
+func (p *Node) Missing(ctx context.Context, id string) error {
+	s, err := p.Registry.View()
+	if err != nil || time.Since(s.ENIs[id].Grown) < Settled {
+		return err
+	}
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
+	if err != nil && !errors.Is(err, aws.ErrNotFound) || len(enis) > 0 {
+		return err
+	}
+	return p.Forget(ctx, id)
+}
+
+// Forget drops an ENI that EC2 does not know any more. The leases on the ENI stay until their
+// pods end, because EC2's answer may have come too early.
+func (p *Node) Forget(ctx context.Context, id string) error {
+	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
+}
+
+// Compare makes the registry agree with EC2 about the addresses of an ENI. Somebody else has
+// changed them, or a call of this node whose answer was lost.
+func (p *Node) Compare(ctx context.Context, id string) error {
+	asked := time.Now()
+	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
+	if err != nil {
+		return fmt.Errorf("compare %s with EC2: %w", id, err)
+	}
+	used := p.Used(macs(enis)...)
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		for _, e := range enis {
+			AddAll(s, e, used)
+		}
+		Agree(s, enis, asked)
+	})
+}
+
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. It treats those that
+// the registry did not know as Learn does: a pod may use them, and EC2's answer may be old.
+func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
+	had := s.ENIs[e.ID]
+	if had.Foreign {
+		return
+	}
+	now := time.Now()
+	discovery{State: s, used: used, now: now, lag: LagOfEC2}.learnAddrs(e)
+	if has := s.ENIs[e.ID]; len(has.Addrs) > len(had.Addrs) {
+		has.Grown = now
+		s.ENIs[e.ID] = has
+	}
+}
