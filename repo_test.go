@@ -5,6 +5,7 @@ package vpc
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"go/ast"
 	"go/parser"
@@ -138,7 +139,7 @@ var sizes = map[string]float64{
 	"unnumbered-ptp/cni-ipvlan-vpc-k8s-unnumbered-ptp": 3.88,
 	"plugin/egress/cni-ipvlan-vpc-k8s-egress":          3.38,
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.53,
-	"tool/cni-ipvlan-vpc-k8s-tool":                     16.95,
+	"tool/cni-ipvlan-vpc-k8s-tool":                     17.0,
 }
 
 type pkg struct {
@@ -385,3 +386,57 @@ func TestRepoReferenceEnvironment(t *testing.T) {
 
 // getenv finds the name of a variable that a program reads.
 var getenv = regexp.MustCompile(`os\.Getenv\("([A-Z0-9_]+)"\)|"(AWS_[A-Z0-9_]+)"`)
+
+// TestRepoNames checks that the comment of a function or a type begins with its name, and that the methods of a type have one name for
+// their receiver.
+func TestRepoNames(t *testing.T) {
+	receivers := map[string]string{}
+	for _, p := range packages(t) {
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range f.Decls {
+				name, doc := declared(d)
+				if doc != "" && name != "init" && !regexp.MustCompile(`^((A|An|The|Each|One) )?`+name+`\b`).MatchString(doc) {
+					t.Errorf("%s: the comment of %s does not begin with it: %.60s", path.Join(p.ImportPath, file), name, doc)
+				}
+				if of, receiver := received(d); receiver != "" {
+					of = p.ImportPath + "." + of
+					if was := cmp.Or(receivers[of], receiver); was != receiver {
+						t.Errorf("%s has the receivers %s and %s", of, was, receiver)
+					}
+					receivers[of] = receiver
+				}
+			}
+		}
+	}
+	if len(receivers) < 100 {
+		t.Errorf("only %d types have methods", len(receivers))
+	}
+}
+
+// declared returns the name and the comment of a function, or of a type that stands alone.
+func declared(d ast.Decl) (name, doc string) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		return d.Name.Name, d.Doc.Text()
+	case *ast.GenDecl:
+		if s, is := d.Specs[0].(*ast.TypeSpec); is && len(d.Specs) == 1 {
+			return s.Name.Name, d.Doc.Text()
+		}
+	}
+	return "", ""
+}
+
+// received returns the type of a method, and the name of its receiver.
+func received(d ast.Decl) (of, name string) {
+	f, is := d.(*ast.FuncDecl)
+	if !is || f.Recv == nil || len(f.Recv.List[0].Names) == 0 {
+		return "", ""
+	}
+	of = strings.TrimLeft(types.ExprString(f.Recv.List[0].Type), "*")
+	of, _, _ = strings.Cut(of, "[")
+	return of, f.Recv.List[0].Names[0].Name
+}

@@ -44,7 +44,7 @@ func IsFull(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
 }
 
-// An object is what a changing call is about.
+// An Object is what a changing call is about.
 type Object struct {
 	ENI, Subnet string
 	Handled     func(error) bool // refusals that the caller itself answers with another call; nil: none

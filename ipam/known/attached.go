@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An attached is EC2's answer to the question which ENIs are attached to this instance.
+// An Attached is EC2's answer to the question which ENIs are attached to this instance.
 type Attached struct {
 	ENIs  []aws.ENI
 	Asked time.Time // zero: EC2 was not asked

@@ -46,7 +46,7 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	return append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut, Protocol: nl.RouteProtocol})
 }
 
-// Routes of a client are the table before there is a tunnel, and the routes into the tunnel.
+// clientRoutes are the table before there is a tunnel, and the routes into the tunnel.
 type clientRoutes struct{ closed, open []nl.Object }
 
 // clientRoutes lead into the tunnel. If two egresses disagree about a prefix, the one that names it

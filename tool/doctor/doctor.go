@@ -142,8 +142,8 @@ type pool struct {
 }
 
 // policies are those of the pools of all networks.
-func (n *Node) policies() (all []pool) {
-	for _, l := range n.ours {
+func (p *Node) policies() (all []pool) {
+	for _, l := range p.ours {
 		for _, policy := range l.IPAM.Policies() {
 			all = append(all, pool{policy, l.Name})
 		}
@@ -152,14 +152,14 @@ func (n *Node) policies() (all []pool) {
 }
 
 // Close ends the use of the node.
-func (n *Node) Close() {
-	if n.pool != nil {
-		_ = n.pool.Close() // there is nothing to lose
+func (p *Node) Close() {
+	if p.pool != nil {
+		_ = p.pool.Close() // there is nothing to lose
 	}
 }
 
 // path returns where a file of the system is.
-func (n *Node) path(name string) string { return filepath.Join(n.root, name) }
+func (p *Node) path(name string) string { return filepath.Join(p.root, name) }
 
 // A Report is what doctor answers.
 type Report struct {
@@ -171,11 +171,11 @@ type Report struct {
 
 // Examine makes the checks. With fix, it also makes the changes that can do no harm. Its
 // error is about the changes that failed.
-func (n *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, error) {
+func (p *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, error) {
 	r := Report{Checked: []string{}, Findings: []Finding{}}
 	var failed error
 	for _, c := range checks {
-		found := n.make(ctx, c)
+		found := p.make(ctx, c)
 		if fix {
 			failed = errors.Join(failed, fixAll(ctx, found))
 		}
@@ -187,11 +187,11 @@ func (n *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, e
 }
 
 // make makes a check. If that fails, the failure is a finding.
-func (n *Node) make(ctx context.Context, c Check) []Finding {
+func (p *Node) make(ctx context.Context, c Check) []Finding {
 	defer cli.Working("check " + c.Name)()
-	found, err := c.look(n, ctx)
+	found, err := c.look(p, ctx)
 	if err != nil {
-		found = append(found, n.notMade(c, err))
+		found = append(found, p.notMade(c, err))
 	}
 	for i := range found {
 		found[i].Check = c.Name
@@ -200,7 +200,7 @@ func (n *Node) make(ctx context.Context, c Check) []Finding {
 }
 
 // notMade is the finding that a check could not be made. That EC2 cannot be reached is an error, once: pods that need EC2 fail.
-func (n *Node) notMade(c Check, err error) Finding {
+func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct first what this says, then run the check again: " + cli.Name + " doctor --check " + c.Name}
 	if errors.Is(err, aws.ErrNoMetadata) {
@@ -209,8 +209,8 @@ func (n *Node) notMade(c Check, err error) Finding {
 	if !aws.Unreached(err) {
 		return f
 	}
-	if f.Do = "correct first that this node does not reach EC2"; !n.unreached {
-		n.unreached = true
+	if f.Do = "correct first that this node does not reach EC2"; !p.unreached {
+		p.unreached = true
 		f.Severity, f.Do = severe, aws.Hint(err)
 		f.Means = "this node does not reach EC2: pods that find no free address fail, and nothing is released. " + err.Error()
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// A rolePolicy is a policy document (IAM user guide, "Grammar of the IAM JSON policy language").
+// A Policy is a policy document (IAM user guide, "Grammar of the IAM JSON policy language").
 type Policy struct {
 	Version   string
 	Statement []Permission
@@ -30,7 +30,7 @@ type Permission struct {
 	Condition map[string]map[string]string `json:",omitempty"` // operator, key, value
 }
 
-// needs are what a policy is made from.
+// Needs are what a policy is made from.
 type Needs struct {
 	Networks  []Network
 	Mode      lease.Provision // what the node may ask EC2 for; empty: what each network says

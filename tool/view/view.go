@@ -226,7 +226,7 @@ type Difference struct {
 	Addrs         []Row     `json:"addresses"`
 }
 
-// A diffRow is what each of the four says of an address.
+// A Row is what each of the four says of an address.
 type Row struct {
 	Addr     netip.Addr `json:"ip"`
 	Registry string     `json:"registry"` // its state, and its pod
