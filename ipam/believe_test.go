@@ -15,13 +15,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-func errText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
 // What EC2 says that it has assigned, and cannot be, goes to no pod, now or later.
 func TestStrangeAnswers(t *testing.T) {
 	for _, test := range []struct{ name, action, from, to string }{
