@@ -72,7 +72,8 @@
 //	acceptance -> acceptance/compare acceptance/ends aws aws/api sim/ec2sim ipam/lease tool/iam   acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl
 //	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim   sim/vpcsim -> sim/ec2sim nl   sim/ec2sim -> aws/api   nl/nltest -> nl   nl -> nl/bpf nl/ifname
 //
-// To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
+// To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then
+// nl.Wiring.Add.
 //
 // # Glossary
 //

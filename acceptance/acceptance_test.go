@@ -214,7 +214,8 @@ func TestInterrupted(t *testing.T) {
 	}
 }
 
-// TestShownLate interrupts a run of which EC2 shows nothing for a while. Nothing remains, and nobody believes that nothing is there.
+// TestShownLate interrupts a run of which EC2 shows nothing for a while. Nothing remains, and nobody believes that
+// nothing is there.
 func TestShownLate(t *testing.T) {
 	var hide, hidden atomic.Int32
 	late := func(ec2 http.Handler) http.Handler {

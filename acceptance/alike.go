@@ -128,7 +128,8 @@ func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, e
 	}, nil
 }
 
-// alike returns the configuration of a simulator like this EC2: its VPC, the subnets of the zone, and the peerings of the region.
+// alike returns the configuration of a simulator like this EC2: its VPC, the subnets of the zone, and the peerings of
+// the region.
 func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, error) {
 	subnets, err := c.ec2.DescribeSubnets(ctx, &ec2.DescribeSubnetsInput{Filters: filters("vpc-id", *p.vpc.VpcId, "availability-zone", *p.subnet.AvailabilityZone)})
 	if err != nil {

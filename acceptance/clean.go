@@ -20,10 +20,12 @@ import (
 // cleanPatience is how long everything may take to disappear. An instance ends within a minute or two.
 const cleanPatience = 15 * time.Minute
 
-// looks is how often, one after another, EC2 must show nothing until a run believes it. What was made a moment ago may be shown late.
+// looks is how often, one after another, EC2 must show nothing until a run believes it. What was made a moment ago may
+// be shown late.
 const looks = 3
 
-// remains are what EC2 shows of runs. Instances that are terminated do not count: EC2 shows them for an hour, and they cost nothing.
+// remains are what EC2 shows of runs. Instances that are terminated do not count: EC2 shows them for an hour, and they
+// cost nothing.
 type remains struct {
 	instances []types.Instance
 	enis      []types.NetworkInterface
@@ -67,8 +69,8 @@ func (r remains) runs() []string {
 	return slices.Compact(all)
 }
 
-// remains asks EC2 for what a run has made, or any run if its ID is empty. EC2 may show late what was made a moment ago. So what a run
-// knows of, m, counts also when EC2 does not show it. m may be nil.
+// remains asks EC2 for what a run has made, or any run if its ID is empty. EC2 may show late what was made a moment
+// ago. So what a run knows of, m, counts also when EC2 does not show it. m may be nil.
 func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, err error) {
 	mine := filters("tag-key", tagRun)
 	if run != "" {
@@ -148,10 +150,12 @@ func again(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
-// clean deletes what a run has made, or any run if its ID is empty. It ends when EC2 has shown nothing for a number of looks.
+// clean deletes what a run has made, or any run if its ID is empty. It ends when EC2 has shown nothing for a number of
+// looks.
 //
-// The security group is what makes this sure. EC2 deletes it only when no instance and no ENI has it, shown or not. After that, EC2
-// refuses each launch and each new ENI of the run that is still under way, because they have this group.
+// The security group is what makes this sure. EC2 deletes it only when no instance and no ENI has it, shown or not.
+// After that, EC2 refuses each launch and each new ENI of the run that is still under way, because they have this
+// group.
 func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {
@@ -187,8 +191,8 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 	return nil
 }
 
-// look asks EC2 for what remains, and deletes what can be deleted now. EC2 must answer in a minute: a look is better made again than
-// never ended.
+// look asks EC2 for what remains, and deletes what can be deleted now. EC2 must answer in a minute: a look is better
+// made again than never ended.
 func (c *cloud) look(ctx context.Context, run string, m *made, say func(key, line string)) (remains, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()

@@ -31,8 +31,8 @@ type cloud struct {
 
 const noCredentials = "there are no AWS credentials: say AWS_PROFILE=NAME, after aws sso login if the profile needs it, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// open finds the credentials as the AWS CLI does, and asks whose they are. The instance role of this machine does not count: nobody
-// has chosen it for this.
+// open finds the credentials as the AWS CLI does, and asks whose they are. The instance role of this machine does not
+// count: nobody has chosen it for this.
 func open(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region), config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
 	if err != nil {
@@ -72,11 +72,11 @@ func (c *cloud) env(s sdk.Credentials) [][2]string {
 // sessionLife is how long the session of the instances is valid, at most.
 const sessionLife = time.Hour
 
-// forNodes returns a session for the instances. Keys that never expire do not leave this machine: STS makes a session of them. It
-// goes to the instances over SSH, and there into the memory of processes alone.
+// forNodes returns a session for the instances. Keys that never expire do not leave this machine: STS makes a session
+// of them. It goes to the instances over SSH, and there into the memory of processes alone.
 //
-// Why not an instance profile: to make one takes the rights to make and pass roles, which fewer people have than those for EC2. IAM
-// shows a new one late, and it remains if this process is killed.
+// Why not an instance profile: to make one takes the rights to make and pass roles, which fewer people have than those
+// for EC2. IAM shows a new one late, and it remains if this process is killed.
 func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil

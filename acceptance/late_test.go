@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A late is an EC2 that interrupts the program at one of its calls. EC2 carries this call out late, when the program has already
-// looked for what remains.
+// A late is an EC2 that interrupts the program at one of its calls. EC2 carries this call out late, when the program
+// has already looked for what remains.
 type late struct {
 	ec2    http.Handler
 	signal syscall.Signal
@@ -85,8 +85,8 @@ func (l *late) looked() {
 	}
 }
 
-// TestInterruptedAnywhere interrupts a run at its changes, one after another. EC2 carries the change out when the program has already
-// looked once or twice for what remains. In the end, nothing remains.
+// TestInterruptedAnywhere interrupts a run at its changes, one after another. EC2 carries the change out when the
+// program has already looked once or twice for what remains. In the end, nothing remains.
 func TestInterruptedAnywhere(t *testing.T) {
 	signals := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}
 	seen := map[string]bool{}

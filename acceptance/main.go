@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command acceptance tries the suite on the real EC2, for a person with an AWS account. make test-ec2 builds what it needs and
-// runs it.
+// Command acceptance tries the suite on the real EC2, for a person with an AWS account. make test-ec2 builds what it
+// needs and runs it.
 //
-// It launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2 and of the
-// metadata service with those of the simulator (package compare). Then it makes pods with the installed plugins, and sends
-// packets between them, the instances and the internet: the checks of make demo, between real ENIs. At the end it deletes what
-// it has made, and prints an estimate of the cost.
+// It launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2 and of
+// the metadata service with those of the simulator (package compare). Then it makes pods with the installed plugins,
+// and sends packets between them, the instances and the internet: the checks of make demo, between real ENIs. At the
+// end it deletes what it has made, and prints an estimate of the cost.
 //
-// Everything that it makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on, with the ID of the run as the value.
-// So it finds what to delete in EC2, also after a lost answer, and after a run that was killed (-clean). It deletes nothing without
-// the tag. The instances end by themselves after an hour.
+// Everything that it makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on, with the ID of the run as
+// the value. So it finds what to delete in EC2, also after a lost answer, and after a run that was killed (-clean). It
+// deletes nothing without the tag. The instances end by themselves after an hour.
 //
 // Without -yes, it only prints what it would make or delete, where, and what that would cost.
 package main

@@ -53,7 +53,8 @@ func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
 	return all
 }
 
-// make makes the key pair, the group and the instances, and waits until the instances run. It notes in m what it has made.
+// make makes the key pair, the group and the instances, and waits until the instances run. It notes in m what it has
+// made.
 func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output) error {
 	userData, err := m.keys()
 	if err != nil {
@@ -81,8 +82,8 @@ func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output
 // shownPatience is how long EC2 may refuse to know what it has made.
 const shownPatience = time.Minute
 
-// whenShown makes a call again while EC2 does not yet know what it has made a moment ago (EC2 developer guide, "Eventual
-// consistency").
+// whenShown makes a call again while EC2 does not yet know what it has made a moment ago (EC2 developer guide,
+// "Eventual consistency").
 func (c *cloud) whenShown(ctx context.Context, call func() error) error {
 	for end := time.Now().Add(shownPatience); ; {
 		err := call()
@@ -97,11 +98,12 @@ func (c *cloud) whenShown(ctx context.Context, call func() error) error {
 
 // keys makes the caller's key and the instances' host key, and returns the user data with the latter.
 //
-// By a host key that it has chosen, the test knows the instances. Nobody between can pretend to be one, and get the credentials. Who
-// may read the user data can: those with ec2:DescribeInstanceAttribute in this account, and programs on the instances.
+// By a host key that it has chosen, the test knows the instances. Nobody between can pretend to be one, and get the
+// credentials. Who may read the user data can: those with ec2:DescribeInstanceAttribute in this account, and programs
+// on the instances.
 //
-// At the end of its boot, the instance also sets the time of its end. It terminates then, because the launch says so. Not earlier in the
-// boot: shutdown(8) needs systemd-logind to wait.
+// At the end of its boot, the instance also sets the time of its end. It terminates then, because the launch says so.
+// Not earlier in the boot: shutdown(8) needs systemd-logind to wait.
 func (m *made) keys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -133,7 +135,8 @@ ssh_keys:
   ed25519_public: %s`, int(instancesEndAfter.Minutes()), text, ssh.MarshalAuthorizedKey(m.host)), nil
 }
 
-// makeGroup makes the security group: SSH from the caller, and everything between its members, which are instances and pods.
+// makeGroup makes the security group: SSH from the caller, and everything between its members, which are instances and
+// pods.
 func (c *cloud) makeGroup(ctx context.Context, p plan, m *made) error {
 	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.name()), Description: new("acceptance test of cni-ipvlan-vpc-k8s"),
 		VpcId: p.vpc.VpcId, TagSpecifications: p.tags(types.ResourceTypeSecurityGroup)})

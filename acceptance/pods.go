@@ -34,7 +34,8 @@ type story struct {
 	eni      map[netip.Addr]int   // the device index of the ENI that has a pod's address
 }
 
-// pods installs the suite, makes pods, tries all paths, deletes the pods, and looks for what is left. It returns how many checks failed.
+// pods installs the suite, makes pods, tries all paths, deletes the pods, and looks for what is left. It returns how
+// many checks failed.
 func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output) (failures int, err error) {
 	session, err := c.forNodes(ctx)
 	if err != nil {
@@ -152,8 +153,8 @@ type path struct {
 	from, to end
 }
 
-// paths tries each path by a ping and a connection, as make demo does. There is no host outside Kubernetes here: to pods of the
-// first node, the second node is one.
+// paths tries each path by a ping and a connection, as make demo does. There is no host outside Kubernetes here: to
+// pods of the first node, the second node is one.
 func (s *story) paths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.end(one, s.on(1)[0]), s.end(one, s.on(1)[1])
@@ -318,8 +319,8 @@ func (s *story) collect(ctx context.Context) error {
 	return nil
 }
 
-// released runs collections until EC2 shows the boot ENI alone. An ENI is free a second after its addresses at the earliest, and EC2
-// takes some seconds to detach it.
+// released runs collections until EC2 shows the boot ENI alone. An ENI is free a second after its addresses at the
+// earliest, and EC2 takes some seconds to detach it.
 func (s *story) released(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error

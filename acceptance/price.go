@@ -8,13 +8,14 @@ import (
 	"time"
 )
 
-// A price is what an instance of a type costs in an hour, in dollars: On-Demand, with Linux, without tax. Types that spend CPU
-// credits cost more when they are busy, at most this much.
+// A price is what an instance of a type costs in an hour, in dollars: On-Demand, with Linux, without tax. Types that
+// spend CPU credits cost more when they are busy, at most this much.
 type price struct{ hour, credits float64 }
 
-// prices are about those of us-east-1, as the pages https://aws.amazon.com/ec2/pricing/on-demand, https://aws.amazon.com/vpc/pricing
-// and https://aws.amazon.com/ebs/pricing had them in 2025. Other regions cost up to twice as much. Credits: two vCPUs at $0.05 an
-// hour, for the 80 % above the baseline (EC2 user guide, "Unlimited mode for burstable performance instances").
+// prices are about those of us-east-1, as the pages https://aws.amazon.com/ec2/pricing/on-demand,
+// https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing had them in 2025. Other regions cost up to
+// twice as much. Credits: two vCPUs at $0.05 an hour, for the 80 % above the baseline (EC2 user guide, "Unlimited mode
+// for burstable performance instances").
 var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0}, "c5.large": {0.085, 0}}
 
 const (
@@ -42,7 +43,8 @@ func (p plan) cost(d time.Duration) string {
 	return text
 }
 
-// mostCost is what a run costs at most: if nobody deletes the instances, and they are busy until they end by themselves.
+// mostCost is what a run costs at most: if nobody deletes the instances, and they are busy until they end by
+// themselves.
 func (p plan) mostCost() string {
 	busy, known := prices[p.kind]
 	if !known {

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A daemon is a server of SSH on an instance, which cloud-init has set up: by the user data, and by the key of the launch. It
-// executes commands, and forwards connections, as sshd(8) does by default.
+// A daemon is a server of SSH on an instance, which cloud-init has set up: by the user data, and by the key of the
+// launch. It executes commands, and forwards connections, as sshd(8) does by default.
 type daemon struct {
 	*vpcsim.Instance
 	command func(context.Context, string, ...string) *exec.Cmd // on the instance

@@ -19,8 +19,8 @@ import (
 // own are the directories that are an instance's own: those to which the installation writes.
 var own = []string{"/etc/cni", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni"}
 
-// TestWhole runs the whole program against simulated instances on a kernel with ipvlan: launch, comparison, installation, pods,
-// and cleaning up. It needs the programs of make build.
+// TestWhole runs the whole program against simulated instances on a kernel with ipvlan: launch, comparison,
+// installation, pods, and cleaning up. It needs the programs of make build.
 func TestWhole(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	w := newWhole(t)

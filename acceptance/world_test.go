@@ -60,8 +60,8 @@ type world struct {
 	args []string
 }
 
-// newWorld starts a world. The function change, if it is not nil, gets between the program and EC2. The function boot boots an
-// instance that was launched.
+// newWorld starts a world. The function change, if it is not nil, gets between the program and EC2. The function boot
+// boots an instance that was launched.
 func newWorld(t *testing.T, c ec2sim.Config, change func(http.Handler) http.Handler, boot func(*vpcsim.Instance)) *world {
 	t.Helper()
 	f, err := vpcsim.New(c)

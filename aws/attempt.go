@@ -40,8 +40,9 @@ type attempts struct {
 	maybeDone bool // EC2 may have carried out an attempt that failed
 }
 
-// answering returns the context of an attempt that was sent. The caller may give up, but an answer that comes soon after
-// that counts: without it, nobody knows whether EC2 has carried out the call, and to find that out takes more calls.
+// answering returns the context of an attempt that was sent. The caller may give up, but an answer that comes soon
+// after that counts: without it, nobody knows whether EC2 has carried out the call, and to find that out takes more
+// calls.
 func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	const soon = 3 * time.Second
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

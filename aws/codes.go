@@ -69,7 +69,8 @@ var meanings = []meaning{
 	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
 	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
 
-	// ansible/ansible-modules-core#347 quotes the first, philips-software/terraform-provider-hsdp#68 the code of the second.
+	// ansible/ansible-modules-core#347 quotes the first, philips-software/terraform-provider-hsdp#68 the code of the
+	// second.
 	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup, ofAll(ScopeCall), 0, hintGroup},
 	// API.
 	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, ofAll(ScopeCall), 0, hintGroup},
@@ -92,7 +93,8 @@ var meanings = []meaning{
 	// after a creation it proves nothing (API Reference, "Eventual consistency").
 	{[]string{"*.NotFound", "InvalidInstanceType"}, "", ErrNotFound, ofENI, 0, ""},
 
-	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny wins over each Allow.
+	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny wins over each
+	// Allow.
 	{unauthorized, "explicit deny", ErrDenied, ofRole, correctable,
 		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing: look at the policies of the role, at its " +
 			"permissions boundary, and at the organization's policies (SCP, RCP)"},

@@ -15,7 +15,8 @@ import (
 
 var update = flag.Bool("update-codes", false, "write the table of codes in docs/refusals.md")
 
-// TestCodesPage: docs/refusals.md has the table of codes. After a change, run: go test ./aws -run TestCodesPage -update-codes
+// TestCodesPage: docs/refusals.md has the table of codes. After a change, run: go test ./aws -run TestCodesPage
+// -update-codes
 func TestCodesPage(t *testing.T) {
 	const page, begin, end = "../docs/refusals.md", "<!-- codes -->\n", "<!-- end of codes -->\n"
 	b, err := os.ReadFile(page)
@@ -67,7 +68,8 @@ func briefly(d time.Duration) string {
 	return fmt.Sprintf("%d min", d/time.Minute)
 }
 
-// Each row of the table has a scope for each kind of action, and a refusal that is remembered has a hint, unless it passes.
+// Each row of the table has a scope for each kind of action, and a refusal that is remembered has a hint, unless it
+// passes.
 func TestCodesWhole(t *testing.T) {
 	for _, m := range append(slices.Clone(meanings), newCode) {
 		if m.about.change == "" || m.about.create == "" || m.about.attach == "" {

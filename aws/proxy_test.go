@@ -130,7 +130,8 @@ func (a authority) certify(hello *tls.ClientHelloInfo) (*tls.Certificate, error)
 }
 
 // TestEndpointByProxy starts a process for each environment. All ask EC2 through a proxy that intercepts TLS and is
-// EC2. It records for which host each process asks, and TLS checks that the process wants this host. Nothing leaves loopback.
+// EC2. It records for which host each process asks, and TLS checks that the process wants this host. Nothing leaves
+// loopback.
 func TestEndpointByProxy(t *testing.T) {
 	sim, _, _ := world(t, "m5.large")
 	ca := newAuthority(t)

@@ -56,7 +56,8 @@ type Refusal struct {
 	*Error
 }
 
-// RefusalOf returns the refusal in an error. There is none if EC2 has not answered, or if it may have carried out the call.
+// RefusalOf returns the refusal in an error. There is none if EC2 has not answered, or if it may have carried out the
+// call.
 func RefusalOf(err error) (Refusal, bool) {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Code == "" || MaybeDone(err) {

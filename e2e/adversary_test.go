@@ -43,7 +43,8 @@ type shot struct {
 
 var update = flag.Bool("update", false, "write the tables of docs")
 
-// shooterEnv makes the test binary the program in a pod. It fires the shots that it reads, each a line, and answers each.
+// shooterEnv makes the test binary the program in a pod. It fires the shots that it reads, each a line, and answers
+// each.
 const shooterEnv = "VPC_SHOOTER"
 
 func init() {
@@ -254,9 +255,9 @@ var ways = []way{
 	}},
 }
 
-// TestAdversaryWays has programs in a pod try each way, in both families: one with only sockets, one with each capability of networks,
-// and one that is root in a user namespace that it has made. docs/security.md has the counts. A way may succeed only where that page says
-// so. Without its guard it does succeed: so this test can fail.
+// TestAdversaryWays has programs in a pod try each way, in both families: one with only sockets, one with each
+// capability of networks, and one that is root in a user namespace that it has made. docs/security.md has the counts. A
+// way may succeed only where that page says so. Without its guard it does succeed: so this test can fail.
 func TestAdversaryWays(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	r := newRange(t)
@@ -291,8 +292,8 @@ func TestAdversaryWays(t *testing.T) {
 	}
 }
 
-// answers has a pod that is no client call the internet by a router, by a socket that has the tunnel's port. The answer comes to that
-// socket. If the pod names a client as the source, the answer goes to that client, which refuses it.
+// answers has a pod that is no client call the internet by a router, by a socket that has the tunnel's port. The answer
+// comes to that socket. If the pod names a client as the source, the answer goes to that client, which refuses it.
 func (r *gallery) answers(t *testing.T) {
 	t.Helper()
 	far := map[paths.Family]netip.Addr{paths.IPv4: vpcsim.InternetAddr, paths.IPv6: vpcsim.InternetAddr6}
@@ -447,8 +448,8 @@ func newRange(t *testing.T) *gallery {
 	return r
 }
 
-// arrived lists the successes since the last call. The node sends a datagram to each box, and what was sent before has arrived by then,
-// or never will.
+// arrived lists the successes since the last call. The node sends a datagram to each box, and what was sent before has
+// arrived by then, or never will.
 func (r *gallery) arrived(t *testing.T, w way, f paths.Family) (got []string) {
 	t.Helper()
 	for _, b := range r.boxes {

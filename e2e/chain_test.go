@@ -34,9 +34,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// programs is the directory of ours, as make builds them: the chain runs as it does on a node, by processes that start as fast as
-// there. Go takes no result for that of other programs: it remembers which files a test has opened. They are read, as this one
-// is: a VM gets a program from its host page by page, and on a busy machine that took longer than a plugin has.
+// programs is the directory of ours, as make builds them: the chain runs as it does on a node, by processes that start
+// as fast as there. Go takes no result for that of other programs: it remembers which files a test has opened. They are
+// read, as this one is: a VM gets a program from its host page by page, and on a busy machine that took longer than a
+// plugin has.
 func programs(t testing.TB) string {
 	t.Helper()
 	dir, err := inMemory()
@@ -59,7 +60,8 @@ var inMemory = sync.OnceValues(func() (dir string, err error) {
 	return dir, err
 })
 
-// every has tests go through every combination of what they vary. Otherwise each value is met, in one combination or more:
+// every has tests go through every combination of what they vary. Otherwise each value is met, in one combination or
+// more:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./e2e -args -every
 var every = flag.Bool("every", false, "test every combination, not each value once")
@@ -104,8 +106,8 @@ func TestChain(t *testing.T) {
 	}
 }
 
-// testChain runs one transcript. Two at once would find each other's pods: they have the same addresses, and a collection looks
-// into all namespaces.
+// testChain runs one transcript. Two at once would find each other's pods: they have the same addresses, and a
+// collection looks into all namespaces.
 func testChain(t *testing.T, file string, form func([]byte) []byte) {
 	testscript.Run(t, testscript.Params{
 		Files:               []string{file},

@@ -28,7 +28,8 @@ var option = regexp.MustCompile(`(--?[a-z][a-z_-]*)(?:[= ]([^\s]+))?`)
 // retiredCommands are those that docs/operations.md names as gone.
 var retiredCommands = []string{"mend", "completion", "man"}
 
-// TestRepoCommands checks that the tool has each command and each option that a page, a file of the packages or a message names.
+// TestRepoCommands checks that the tool has each command and each option that a page, a file of the packages or a
+// message names.
 func TestRepoCommands(t *testing.T) {
 	commands := map[string]*cli.Command{}
 	for _, c := range tool.New(io.Discard).Commands {
@@ -87,7 +88,8 @@ func options(t *testing.T, file, whole string, c *cli.Command, text string) (n i
 // named are the variables by which our source names the tool.
 var named = regexp.MustCompile(`"\s*\+\s*(?:cli\.)?(?:Name|Program)\s*\+\s*"|\b(?:cli\.)?(?:Name|Program)\s*\+\s*"`)
 
-// claimed returns the texts that name commands: pages, files of the packages, and the source with its messages, as these are written.
+// claimed returns the texts that name commands: pages, files of the packages, and the source with its messages, as
+// these are written.
 func claimed(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -125,7 +127,8 @@ var (
 	configKey  = regexp.MustCompile("`([a-z]+[A-Z][A-Za-z0-9]*)`")
 )
 
-// TestRepoPages checks that what the pages name exists: targets of make, files of this repository, and keys of configurations.
+// TestRepoPages checks that what the pages name exists: targets of make, files of this repository, and keys of
+// configurations.
 func TestRepoPages(t *testing.T) {
 	makefile, err := os.ReadFile("Makefile")
 	if err != nil {

@@ -77,8 +77,9 @@ func (d direct) untouched(t *testing.T, untracked bool) {
 	}
 }
 
-// manyConnections makes many connections to a Service, one after the other. None may wait until another is forgotten. The client
-// ends each, and keeps its port for a minute: TestManyConnections of unnumbered-ptp makes more than there are ports.
+// manyConnections makes many connections to a Service, one after the other. None may wait until another is forgotten.
+// The client ends each, and keeps its port for a minute: TestManyConnections of unnumbered-ptp makes more than there
+// are ports.
 func manyConnections(t *testing.T, s *paths.Scene) {
 	t.Helper()
 	const count = 500

@@ -25,8 +25,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// wayOut gives the pods of two namespaces a way to the whole internet by the pods of another. The routers' subnets have a NAT
-// gateway.
+// wayOut gives the pods of two namespaces a way to the whole internet by the pods of another. The routers' subnets have
+// a NAT gateway.
 var wayOut = map[string]any{"partner": map[string]any{
 	"gateways":     []string{"172.20.0.24", "fd00:20::24"}, // of the Service egress of package kubeproxy
 	"destinations": []string{"0.0.0.0/0", "::/0"},
@@ -45,8 +45,8 @@ var egressModes = []mode{
 	{"chained", withServices, dual},
 }
 
-// TestEgress tries clients and routers: what clients reach by routers, and that all other paths are as before. kube-proxy has both
-// of its modes.
+// TestEgress tries clients and routers: what clients reach by routers, and that all other paths are as before.
+// kube-proxy has both of its modes.
 func TestEgress(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := &matrix{counts: map[cell]string{}}
@@ -81,8 +81,8 @@ func TestEgress(t *testing.T) {
 	t.Logf("probes that were right, by path, family and mode:\n%s", m.table(rows))
 }
 
-// An egressScene has two clients on the first node, on two ENIs, and a router on the ENI of the first client. Another pod there is
-// no client. The second node has the other router.
+// An egressScene has two clients on the first node, on two ENIs, and a router on the ENI of the first client. Another
+// pod there is no client. The second node has the other router.
 type egressScene struct {
 	*paths.Scene
 	config string // the path of the conflist
@@ -174,8 +174,8 @@ func (e *egressScene) tryAll(t *testing.T, m *matrix, column string) {
 	}
 }
 
-// clean checks that all is right for doctor, which asks the routers of the node's clients for an answer, and for the plugins'
-// CHECK.
+// clean checks that all is right for doctor, which asks the routers of the node's clients for an answer, and for the
+// plugins' CHECK.
 func (e *egressScene) clean(t *testing.T) {
 	t.Helper()
 	if out := e.tool(t, 0, "doctor", "--check=egress", "--config="+e.config); !strings.HasPrefix(out, "nothing is wrong") {
@@ -275,8 +275,8 @@ func (e *egressScene) send(t *testing.T, to *paths.Pod, packets ...[]byte) {
 	}
 }
 
-// refuses checks that nobody calls a client through its tunnel, and that a router takes packets of clients only, and none for
-// itself.
+// refuses checks that nobody calls a client through its tunnel, and that a router takes packets of clients only, and
+// none for itself.
 func (e *egressScene) refuses(t *testing.T) {
 	const nobody = "203.0.113.77"
 	node := e.Nodes[0].Addr()
@@ -303,7 +303,8 @@ func (e *egressScene) refuses(t *testing.T) {
 	dropless(t, e.Scene)
 }
 
-// othersErrors has somebody lower the path MTU of a client's connection outside the tunnel, by an error that comes out of it.
+// othersErrors has somebody lower the path MTU of a client's connection outside the tunnel, by an error that comes out
+// of it.
 func (e *egressScene) othersErrors(t *testing.T) {
 	t.Helper()
 	to := netip.AddrPortFrom(e.remote.Addr(paths.IPv4), paths.Port)
@@ -400,8 +401,8 @@ func (e *egressScene) manyClients(t *testing.T) {
 	}
 }
 
-// withoutAnswers has doctor look at a router whose clients call somebody who does not answer. Then somebody answers: the Service
-// may lead all clients to the other router, and doctor would report this one again.
+// withoutAnswers has doctor look at a router whose clients call somebody who does not answer. Then somebody answers:
+// the Service may lead all clients to the other router, and doctor would report this one again.
 func (e *egressScene) withoutAnswers(t *testing.T) {
 	var packets [][]byte
 	for range 30 {
@@ -446,8 +447,8 @@ func (e *egressScene) reports(t *testing.T, config, want string) {
 	}
 }
 
-// TestRouterCallsSibling: a router calls a Service whose backend is beside it on its ENI. Packets go there without the VPC, which
-// need not send back what comes from the same ENI.
+// TestRouterCallsSibling: a router calls a Service whose backend is beside it on its ENI. Packets go there without the
+// VPC, which need not send back what comes from the same ENI.
 func TestRouterCallsSibling(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	m := egressModes[0]
@@ -470,9 +471,9 @@ func TestRouterCallsSibling(t *testing.T) {
 	}
 }
 
-// TestEgressToOwnVPC: the VPC is a destination, so the routers and the backends of Services are, too. The service loop masquerade
-// forwards packets for them in the client's pod. These do not enter the tunnel. The loop redirect sends them out by the VPC's router,
-// and asks nobody for the MAC address of the gateway. Only a test's VPC would answer.
+// TestEgressToOwnVPC: the VPC is a destination, so the routers and the backends of Services are, too. The service loop
+// masquerade forwards packets for them in the client's pod. These do not enter the tunnel. The loop redirect sends them
+// out by the VPC's router, and asks nobody for the MAC address of the gateway. Only a test's VPC would answer.
 func TestEgressToOwnVPC(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables", "fou", "fib")
 	for _, loop := range []string{redirect, "masquerade"} {

@@ -281,9 +281,9 @@ func TestExclusiveGiven(t *testing.T) {
 	}
 }
 
-// TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that somebody has created. The links are
-// on the node then. The runtime ends the old pods, whose namespaces are gone, and makes new ones, which get such ENIs again. A pod
-// that does not ask for it has no address of them.
+// TestExclusiveReboot: the node reboots while pods have whole ENIs, one of ours and one that somebody has created. The
+// links are on the node then. The runtime ends the old pods, whose namespaces are gone, and makes new ones, which get
+// such ENIs again. A pod that does not ask for it has no address of them.
 func TestExclusiveReboot(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	given := w.give(t)
@@ -341,7 +341,8 @@ func TestExclusiveReboot(t *testing.T) {
 	w.back(t, on["second"], before(on["second"]))
 }
 
-// TestExclusiveDualStack: a whole ENI has both families, limits of the bandwidth, and the block of the metadata service.
+// TestExclusiveDualStack: a whole ENI has both families, limits of the bandwidth, and the block of the metadata
+// service.
 func TestExclusiveDualStack(t *testing.T) {
 	w, list := newExclusive(t, example{ipv6: 1}, `"ipFamilies": ["IPv4", "IPv6"], "blockInstanceMetadata": true, `)
 	if err := w.host.Answer(examplePort); err != nil {
@@ -371,8 +372,8 @@ func TestExclusiveDualStack(t *testing.T) {
 	w.back(t, on[0], before(on[0]))
 }
 
-// settingsOf is what ip(8) shows of the link of an ENI that a pod can change, by a namespace that has it, without what belongs to
-// the place: index, name, group and counters.
+// settingsOf is what ip(8) shows of the link of an ENI that a pod can change, by a namespace that has it, without what
+// belongs to the place: index, name, group and counters.
 func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string) string {
 	t.Helper()
 	var out []byte
@@ -397,9 +398,9 @@ func settingsOf(t *testing.T, in interface{ Do(func() error) error }, mac string
 	return ""
 }
 
-// TestExclusiveSettings: a pod changes all that it can at the link of its ENI. The next pod finds nothing of it, however the link has come
-// back: by a DEL, by the end of the namespace and a DEL, or by the end of the namespace alone. What the link does not take back keeps the
-// ENI from pods, and doctor says so.
+// TestExclusiveSettings: a pod changes all that it can at the link of its ENI. The next pod finds nothing of it,
+// however the link has come back: by a DEL, by the end of the namespace and a DEL, or by the end of the namespace
+// alone. What the link does not take back keeps the ENI from pods, and doctor says so.
 func TestExclusiveSettings(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)
@@ -467,7 +468,8 @@ func TestExclusiveSettings(t *testing.T) {
 	}
 }
 
-// TestExclusiveAbove: a pod has made a link on its ENI, in a namespace of its own that goes on. No pod gets the ENI meanwhile.
+// TestExclusiveAbove: a pod has made a link on its ENI, in a namespace of its own that goes on. No pod gets the ENI
+// meanwhile.
 func TestExclusiveAbove(t *testing.T) {
 	w, list := newExclusive(t, example{}, "")
 	w.asks(`[{"exclusive": true}]`)

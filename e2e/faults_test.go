@@ -28,9 +28,10 @@ const replaced = "delete the pod"
 
 var allFaults = flag.Bool("faults", false, "TestFaults makes all faults, and writes the page; without, some of them")
 
-// TestFaults makes each of the faults on a node with two pods, and asks the programs. Doctor must find each, and name no other cause,
-// except where the page says why. What doctor or the runbook names must end the fault when it is run literally, and so must --fix
-// where doctor offers it. docs/faults.md has the answers. Without -faults, some faults must have the answers of the page.
+// TestFaults makes each of the faults on a node with two pods, and asks the programs. Doctor must find each, and name
+// no other cause, except where the page says why. What doctor or the runbook names must end the fault when it is run
+// literally, and so must --fix where doctor offers it. docs/faults.md has the answers. Without -faults, some faults
+// must have the answers of the page.
 func TestFaults(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	page, err := os.ReadFile(faultsPage)
@@ -267,8 +268,8 @@ func (n *faultNode) judge(f fault, fails []string, found []faultFinding) {
 	}
 }
 
-// heals reports whether the checks that have found the fault find nothing any more, and all works again. A busy machine may need a
-// moment.
+// heals reports whether the checks that have found the fault find nothing any more, and all works again. A busy machine
+// may need a moment.
 func (n *faultNode) heals(f fault, found []faultFinding) bool {
 	n.t.Helper()
 	checks := namedChecks(found)

@@ -59,7 +59,8 @@ func hasMTU(t *testing.T, what string, l nl.Link, err error, mtu int) {
 	}
 }
 
-// TestMTUOfOthers: the boot ENI's MTU changes. An ADD gives it to no ENI that other pods use, and doctor does not either.
+// TestMTUOfOthers: the boot ENI's MTU changes. An ADD gives it to no ENI that other pods use, and doctor does not
+// either.
 func TestMTUOfOthers(t *testing.T) {
 	w, list, file := dualStack(t, 1400)
 	w.pod(t, "second")
@@ -102,8 +103,8 @@ func TestMTUOfOthers(t *testing.T) {
 	}
 }
 
-// TestMTU6OfSlaves: another program cuts the MTU of an ENI with a pod. CHECK and doctor see that the pod's IPv6 does not know, and
-// doctor --fix tells it.
+// TestMTU6OfSlaves: another program cuts the MTU of an ENI with a pod. CHECK and doctor see that the pod's IPv6 does
+// not know, and doctor --fix tells it.
 func TestMTU6OfSlaves(t *testing.T) {
 	w, list, file := dualStack(t, 0)
 	_, enis := w.added(t, list, "pod")

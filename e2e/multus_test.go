@@ -65,9 +65,9 @@ func (a *apiServer) serve(t *testing.T, node *vpcsim.Instance) (kubeconfig strin
 	return kubeconfig
 }
 
-// TestMultus: Multus calls the plugins for a pod's network, and for two and three of them. Each interface answers by itself.
-// Its verbs succeed in its orders: CHECK and STATUS of the first network, GC with the attachments of its cache, and DEL of
-// all, also when the pod is deleted, and again.
+// TestMultus: Multus calls the plugins for a pod's network, and for two and three of them. Each interface answers by
+// itself. Its verbs succeed in its orders: CHECK and STATUS of the first network, GC with the attachments of its cache,
+// and DEL of all, also when the pod is deleted, and again.
 func TestMultus(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	multus, err := filepath.Abs(".cache/cri/multus")
@@ -128,7 +128,8 @@ func TestMultus(t *testing.T) {
 	}
 }
 
-// multus returns Multus' configuration, with the first network, and lets the runtime find its program beside the others.
+// multus returns Multus' configuration, with the first network, and lets the runtime find its program beside the
+// others.
 func (w *world) multus(t *testing.T, program, kubeconfig, first string) *libcni.NetworkConfigList {
 	t.Helper()
 	dir := t.TempDir()

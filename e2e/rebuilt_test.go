@@ -22,8 +22,8 @@ const rebuiltConflist = `{"cniVersion": "1.1.0", "name": "rebuilt", "plugins": [
 	{"type": "cni-ipvlan-vpc-k8s-ipvlan"},
 	{"type": "cni-ipvlan-vpc-k8s-unnumbered-ptp", "hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}]}`
 
-// TestRebuilt deletes the registry under running pods. CHECK finds them whole, before and after a collection or an ADD has
-// rebuilt the registry. No other pod gets their addresses, until their DEL.
+// TestRebuilt deletes the registry under running pods. CHECK finds them whole, before and after a collection or an ADD
+// has rebuilt the registry. No other pod gets their addresses, until their DEL.
 func TestRebuilt(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	rebuilds := map[string]func(*world, *libcni.NetworkConfigList, *testing.T){

@@ -103,8 +103,8 @@ var (
 	heading   = regexp.MustCompile(`^## (.*)$`)
 )
 
-// referenceEntries are those of each plugin, by its type, which is the heading. The plugin that is all three has none of its
-// own, but all of theirs.
+// referenceEntries are those of each plugin, by its type, which is the heading. The plugin that is all three has none
+// of its own, but all of theirs.
 func referenceEntries(t *testing.T) map[string][]entry {
 	t.Helper()
 	text, err := os.ReadFile(reference)

@@ -24,8 +24,9 @@ import (
 // The codes of refusals: the pod can never have what it asks for, or not now.
 const never, later = 100, 11
 
-// TestRequestsRefused: a pod that may not have, or cannot have, what it asks for gets an error that names the key, the value and
-// what would be right. Nothing is changed: neither in EC2, nor on the node, nor in the pod, nor for the pod beside it.
+// TestRequestsRefused: a pod that may not have, or cannot have, what it asks for gets an error that names the key, the
+// value and what would be right. Nothing is changed: neither in EC2, nor on the node, nor in the pod, nor for the pod
+// beside it.
 func TestRequestsRefused(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile("conflist-examples/requests.conflist")
@@ -146,9 +147,9 @@ func (w *world) bare(t *testing.T, pod string) {
 	}
 }
 
-// TestGivenUntouched: no command deletes or changes an ENI that somebody has created for pods: no collection, also with a new
-// registry, no eni-gc, no remove-interface. The node attaches and detaches it. If somebody has moved it to another instance
-// meanwhile, it stays there.
+// TestGivenUntouched: no command deletes or changes an ENI that somebody has created for pods: no collection, also with
+// a new registry, no eni-gc, no remove-interface. The node attaches and detaches it. If somebody has moved it to
+// another instance meanwhile, it stays there.
 func TestGivenUntouched(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	list, err := libcni.ConfListFromFile("conflist-examples/requests.conflist")

@@ -41,8 +41,8 @@ func TestRunbook(t *testing.T) {
 // runbookCommand matches a command of the page: in a line of its own, or in quotes.
 var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd) [^`]*)`")
 
-// runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the state that the
-// entry is about. The commands of an entry are in these files.
+// runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the
+// state that the entry is about. The commands of an entry are in these files.
 var runbookStates = map[string][]string{
 	"## Look at a node":                                             {"e2e/sim_test.go", "tool/testdata/limits.txtar"},
 	"## Who had this address?":                                      {"tool/testdata/whois.txtar"},
@@ -102,7 +102,8 @@ var runByNobody = map[string]string{
 	"cni-tool man":                     "gone, as the page says",
 }
 
-// asOperators matches the tool in a transcript, with what names files and programs that an operator has in their usual places.
+// asOperators matches the tool in a transcript, with what names files and programs that an operator has in their usual
+// places.
 var asOperators = regexp.MustCompile(`cni-ipvlan-vpc-k8s-tool( [a-z-]+)?(?: --(?:config|root|bin-dir)[ =]\S*)*`)
 
 // TestRunbookCommands checks that a test runs each command of docs/operations.md in the state that its entry is about.

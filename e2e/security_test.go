@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// held has for each statement of docs/security.md, by its first words, the tests that hold it. An advice, and a limit of what is
-// protected, need none.
+// held has for each statement of docs/security.md, by its first words, the tests that hold it. An advice, and a limit
+// of what is protected, need none.
 var held = map[string]string{
 	"No program listens on a port":           "TestListensNowhere",
 	"State is in `/run":                      "TestPermissions TestRebuilt",
@@ -57,7 +57,8 @@ var held = map[string]string{
 	"The plugins execute two other":          "TestListensNowhere",
 }
 
-// TestSecurityHeld checks that each statement of docs/security.md that begins a point names its tests above, and that there are such tests.
+// TestSecurityHeld checks that each statement of docs/security.md that begins a point names its tests above, and that
+// there are such tests.
 func TestSecurityHeld(t *testing.T) {
 	text, err := os.ReadFile("docs/security.md")
 	if err != nil {
@@ -112,7 +113,8 @@ func testNames(t *testing.T) map[string]bool {
 	return all
 }
 
-// onNodes are the source files of what runs on nodes: of the programs, and of all packages of this repository that they import.
+// onNodes are the source files of what runs on nodes: of the programs, and of all packages of this repository that they
+// import.
 func onNodes(t *testing.T) (files []string) {
 	t.Helper()
 	const programs = "./plugin/... ./ipam/... ./unnumbered-ptp/... ./tool/..."
@@ -145,8 +147,8 @@ func list(t *testing.T, format string, args ...string) []string {
 	return strings.Fields(string(out))
 }
 
-// TestListensNowhere: nothing that runs on a node opens a socket to which others connect, and only these files execute programs. The
-// plugins are the first two.
+// TestListensNowhere: nothing that runs on a node opens a socket to which others connect, and only these files execute
+// programs. The plugins are the first two.
 func TestListensNowhere(t *testing.T) {
 	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
 	listens := regexp.MustCompile(`\b(net|http|unix|syscall)\.(ListenConfig|Listen\w*|Serve\w*|Accept4?)\(|\.ListenAndServe`)
@@ -188,7 +190,8 @@ func TestNeverAsked(t *testing.T) {
 	}
 }
 
-// TestStatic: the programs in bin, which make builds first, need no library of the node, and name no path of the machine that has built them.
+// TestStatic: the programs in bin, which make builds first, need no library of the node, and name no path of the
+// machine that has built them.
 func TestStatic(t *testing.T) {
 	files, err := filepath.Glob("bin/cni-ipvlan-vpc-k8s*")
 	if err != nil || len(files) != 6 {

@@ -27,8 +27,8 @@ var (
 	blanks        = regexp.MustCompile(`(?m) +$`)
 )
 
-// TestSim types the commands of the transcript of make sim in docs/playground.md, and wants what it shows. With UPDATE=1 it writes
-// what it gets into the file.
+// TestSim types the commands of the transcript of make sim in docs/playground.md, and wants what it shows. With
+// UPDATE=1 it writes what it gets into the file.
 func TestSim(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	text, err := os.ReadFile(playground)
@@ -57,7 +57,8 @@ func TestSim(t *testing.T) {
 	}
 }
 
-// sim is what make sim executes, with a pipe for standard input. It mounts over directories, and so has them for itself.
+// sim is what make sim executes, with a pipe for standard input. It mounts over directories, and so has them for
+// itself.
 func sim(t *testing.T, script string, args ...string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "bin/shell", args...)
@@ -80,10 +81,10 @@ func playSim(t *testing.T, commands []string) string {
 	return blanks.ReplaceAllString(shown[:max(strings.LastIndex(shown, "node1# "), 0)], "")
 }
 
-// TestSimScript pipes a script to make sim, which ends with the script's status. On a healthy node with pods, doctor and the
-// comparison of all sources find nothing: other instances and the simulator are not seen. When the node has lost a part of a
-// young pod's network, doctor reports it, and repair puts it back. What is lost in the pod is reported, too. After the registry was
-// deleted, status shows the pods by their names.
+// TestSimScript pipes a script to make sim, which ends with the script's status. On a healthy node with pods, doctor
+// and the comparison of all sources find nothing: other instances and the simulator are not seen. When the node has
+// lost a part of a young pod's network, doctor reports it, and repair puts it back. What is lost in the pod is
+// reported, too. After the registry was deleted, status shows the pods by their names.
 func TestSimScript(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	const script = `set -ex

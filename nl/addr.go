@@ -179,7 +179,8 @@ func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, e
 	}
 	var found []kernelAddr
 	for _, m := range msgs {
-		// Without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all). Some kernels have more than two.
+		// Without IPv6 (ipv6.disable=1) the kernel lists all families instead (rtnl_dump_all). Some kernels have more
+		// than two.
 		if f := Family(m[0]); f != family && (family != bothFamilies || !slices.Contains(Families, f)) {
 			continue
 		}

@@ -12,8 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attribute is a struct rtattr of rtnetlink(7) with its value, as the kernel reads it: padded to four bytes. Attributes that are
-// joined are a list of attributes. Package netlink builds a tree of them, with several allocations for each.
+// An attribute is a struct rtattr of rtnetlink(7) with its value, as the kernel reads it: padded to four bytes.
+// Attributes that are joined are a list of attributes. Package netlink builds a tree of them, with several allocations
+// for each.
 type attribute []byte
 
 func attr(typ int, value []byte) attribute { return append(header(typ, len(value)), value...).pad() }

@@ -19,16 +19,17 @@ type Carrier struct {
 	Addrs []netip.Addr
 }
 
-// Slaves lists the links of n that were made on a link of another namespace, home: ipvlan, macvlan and VLANs. Peer is the index
-// of that link in home.
+// Slaves lists the links of n that were made on a link of another namespace, home: ipvlan, macvlan and VLANs. Peer is
+// the index of that link in home.
 //
-// The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all kinds. It
-// cannot choose the namespace of the link below: to make a link on one of home takes the privilege for home. So only the kernel's
-// word on the link below counts. When the kernel tells of a link whose link below is in home, it gives n a number for home, and n
-// keeps that number (peernet2id_alloc). So a namespace without a number for home has no such link, and is asked nothing else.
+// The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all
+// kinds. It cannot choose the namespace of the link below: to make a link on one of home takes the privilege for home.
+// So only the kernel's word on the link below counts. When the kernel tells of a link whose link below is in home, it
+// gives n a number for home, and n keeps that number (peernet2id_alloc). So a namespace without a number for home has
+// no such link, and is asked nothing else.
 //
-// If links change all the time, no list of the kernel may be complete. Then Slaves returns all that several lists have shown. A
-// namespace can hide only its own slaves in that way, and no other slave can have their addresses meanwhile.
+// If links change all the time, no list of the kernel may be complete. Then Slaves returns all that several lists have
+// shown. A namespace can hide only its own slaves in that way, and no other slave can have their addresses meanwhile.
 func (n *NS) Slaves(home *NS) ([]Carrier, error) {
 	number, err := n.numberOf(home)
 	if err != nil {
@@ -40,8 +41,9 @@ func (n *NS) Slaves(home *NS) ([]Carrier, error) {
 	return n.carriers(func(l Link) bool { return l.peerNS == number && borrows(l) })
 }
 
-// HasOn reports whether the namespace has a link that was made on a link of home, also if that has come to home later. Then the kernel
-// gives n a number for home only when it lists the links of n. Only a card that a pod has had comes later.
+// HasOn reports whether the namespace has a link that was made on a link of home, also if that has come to home later.
+// Then the kernel gives n a number for home only when it lists the links of n. Only a card that a pod has had comes
+// later.
 func (n *NS) HasOn(home *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -50,8 +52,8 @@ func (n *NS) HasOn(home *NS, l Link) (bool, error) {
 	return slices.ContainsFunc(slaves, func(c Carrier) bool { return c.Peer == l.Index }), err
 }
 
-// CardsOf lists the links of the namespace that are network cards, by their kinds (see [Link]). Like Slaves, it returns all that
-// several lists have shown.
+// CardsOf lists the links of the namespace that are network cards, by their kinds (see [Link]). Like Slaves, it returns
+// all that several lists have shown.
 func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
 	return n.carriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }
@@ -78,7 +80,8 @@ func (n *NS) carriers(wanted func(Link) bool) ([]Carrier, error) {
 	return all, nil
 }
 
-// addrsOf lists the addresses of a link. The kernel lists only those (inet_dump_ifaddr, inet6_dump_addr), since Linux 4.20.
+// addrsOf lists the addresses of a link. The kernel lists only those (inet_dump_ifaddr, inet6_dump_addr), since Linux
+// 4.20.
 func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	addrs := map[netip.Addr]bool{}
 	msg := nl.NewIfAddrmsg(int(bothFamilies))

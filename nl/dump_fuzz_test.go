@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FuzzDump reads any bytes as messages of a dump. The kernel makes them, and a pod with CAP_NET_ADMIN decides much of what is in those
-// about its namespace. Each reader must end, and take nothing that is not there.
+// FuzzDump reads any bytes as messages of a dump. The kernel makes them, and a pod with CAP_NET_ADMIN decides much of
+// what is in those about its namespace. Each reader must end, and take nothing that is not there.
 func FuzzDump(f *testing.F) {
 	rule := slices.Concat(attrString(unix.NFTA_RULE_CHAIN, "forward"), attr(unix.NFTA_RULE_USERDATA, commented("0123456789abcdef")))
 	f.Add([]byte(rule))

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cardSetting is one of ethtool(8). Its value is the structure that the kernel fills for the command get, without the number of the
-// command. The command set takes the same structure.
+// A cardSetting is one of ethtool(8). Its value is the structure that the kernel fills for the command get, without the
+// number of the command. The command set takes the same structure.
 type cardSetting struct {
 	name     string
 	get, set uint32
@@ -23,7 +23,8 @@ type cardSetting struct {
 	args     []uint32 // behind the number of the command
 }
 
-// The commands of linux/ethtool.h, in the order in which a driver takes them: the number of queues decides what is valid of others.
+// The commands of linux/ethtool.h, in the order in which a driver takes them: the number of queues decides what is
+// valid of others.
 const (
 	ethtoolGetRSS      = 0x46 // of two parts: see rss
 	ethtoolSetRSS      = 0x47
@@ -31,7 +32,8 @@ const (
 	ethtoolSetFeatures = 0x3b
 )
 
-// cardSettings are those that a driver for EC2 may have, and pods may set. A setting with the command 0 cannot be put back.
+// cardSettings are those that a driver for EC2 may have, and pods may set. A setting with the command 0 cannot be put
+// back.
 func cardSettings() []cardSetting {
 	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2
 	all := []cardSetting{
@@ -79,7 +81,8 @@ func (n *NS) cardSettings(l Link, s Settings) error {
 	return errors.Join(failed, read(rssSetting, value, err))
 }
 
-// lacks reports whether a driver has no such setting. One that knows the command, but not this kind of it, says that it is invalid.
+// lacks reports whether a driver has no such setting. One that knows the command, but not this kind of it, says that it
+// is invalid.
 func lacks(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) }
 
 // features reads the offloads: for each 32 of them, those that can be changed, and those of them that are wanted.

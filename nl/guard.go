@@ -17,18 +17,19 @@ import (
 
 // A Guard keeps what slaves of a link send from the namespace of the link.
 //
-// In mode l2, ipvlan gives a slave's frame to its master, as if it had arrived there, if the destination and the source of the frame
-// are the same MAC address, and no slave has the destination of the packet (ipvlan_xmit_mode_l2). Any program with a packet socket can
-// send such a frame, with any source inside. The MAC address may be the master's own, or that of a group, as ff:ff:ff:ff:ff:ff.
-// Otherwise, the kernel takes the frame for another host's. No frame from outside has either source.
+// In mode l2, ipvlan gives a slave's frame to its master, as if it had arrived there, if the destination and the source
+// of the frame are the same MAC address, and no slave has the destination of the packet (ipvlan_xmit_mode_l2). Any
+// program with a packet socket can send such a frame, with any source inside. The MAC address may be the master's own,
+// or that of a group, as ff:ff:ff:ff:ff:ff. Otherwise, the kernel takes the frame for another host's. No frame from
+// outside has either source.
 //
-// So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address, and from that of a group by any link.
-// It does so in netfilter, behind ipvlan: packets to slaves do not get there, and cost nothing more. A filter of tc would see other
-// protocols, too. But it would cost each packet to a slave, and a slave can bypass it: what has gone through a link of type ifb skips
-// tc and netfilter's ingress at the next link (tc_skip_classify).
+// So the Guard drops IPv4, IPv6 and ARP that have arrived by the link from its own MAC address, and from that of a
+// group by any link. It does so in netfilter, behind ipvlan: packets to slaves do not get there, and cost nothing more.
+// A filter of tc would see other protocols, too. But it would cost each packet to a slave, and a slave can bypass it:
+// what has gone through a link of type ifb skips tc and netfilter's ingress at the next link (tc_skip_classify).
 //
-// All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing: another slave may
-// need it. When a Guard is added, the elements of links that are gone are deleted.
+// All Guards of a namespace are elements of a set, in a table for each of two families. Deleting one does nothing:
+// another slave may need it. When a Guard is added, the elements of links that are gone are deleted.
 type Guard struct {
 	Link  string
 	Index int    // if these two are known, Check does not ask for the link
@@ -56,8 +57,8 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables are the two tables, with these elements in their sets. In the family inet the chain is before the kernel joins
-// fragments, at -400. Pods' veths have no slaves.
+// guardTables are the two tables, with these elements in their sets. In the family inet the chain is before the kernel
+// joins fragments, at -400. Pods' veths have no slaves.
 func guardTables(members []guarded) []Table {
 	drop := []NFRule{{arrivedFromItself(members), Count(), Drop()}, {fromGroup(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450, Rules: append([]NFRule{{IIFGroup(OwnGroup), Accept()}}, drop...)}
@@ -65,7 +66,8 @@ func guardTables(members []guarded) []Table {
 	return []Table{{Family: "inet", Name: GuardTable, Chains: []Chain{chain}}, {Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
-// A guarded is an element of the set: the index of a link in the kernel's byte order, and a MAC address, in registers of 4 bytes.
+// A guarded is an element of the set: the index of a link in the kernel's byte order, and a MAC address, in registers
+// of 4 bytes.
 type guarded [12]byte
 
 func (g Guard) element(n *NS) (e guarded, err error) {
@@ -88,7 +90,8 @@ func (g Guard) element(n *NS) (e guarded, err error) {
 
 func (e guarded) index() int { return int(binary.NativeEndian.Uint32(e[:])) }
 
-// Add adds the Guard, with the tables if they are not there. If the set has the element, Add does not look at the rules: Check does.
+// Add adds the Guard, with the tables if they are not there. If the set has the element, Add does not look at the
+// rules: Check does.
 func (g Guard) Add(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {
@@ -132,8 +135,8 @@ func (g Guard) Check(n *NS) error {
 	return nil
 }
 
-// guard makes both tables, with the elements of all links that are there, in one transaction. The kernel refuses it if somebody
-// has changed any table since the elements were read: that may have been another Guard.
+// guard makes both tables, with the elements of all links that are there, in one transaction. The kernel refuses it if
+// somebody has changed any table since the elements were read: that may have been another Guard.
 func (n *NS) guard(e guarded) (err error) {
 	for range 100 {
 		var generation uint32
@@ -215,7 +218,8 @@ func (t Table) replace(x *transaction) error {
 	return t.fill(x)
 }
 
-// arrivedFromItself matches frames whose source is the MAC address of the link by which they have arrived, if the set has that link.
+// arrivedFromItself matches frames whose source is the MAC address of the link by which they have arrived, if the set
+// has that link.
 func arrivedFromItself(members []guarded) Term {
 	return Term{"iif . ether saddr @" + GuardSet, func(x *transaction) ([]attribute, error) {
 		const first, second = unix.NFT_REG32_00, unix.NFT_REG32_01
@@ -237,7 +241,8 @@ func fromGroup() Term {
 	})
 }
 
-// masters adds the set with its elements. Its type is that of nft(8), which prints the elements by it: ifindex . ether_addr.
+// masters adds the set with its elements. Its type is that of nft(8), which prints the elements by it: ifindex .
+// ether_addr.
 func (x *transaction) masters(members []guarded) {
 	const typ, size = 20<<6 | 9, 12
 	x.sets++

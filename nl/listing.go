@@ -8,8 +8,9 @@ import (
 	"slices"
 )
 
-// A listing is what a namespace has of rules and routes, each list from the moment in which somebody first needed it. Each check of
-// a rule asks the kernel for all rules, and the kernel lists those of all pods. So whoever makes many checks makes them from one list.
+// A listing is what a namespace has of rules and routes, each list from the moment in which somebody first needed it.
+// Each check of a rule asks the kernel for all rules, and the kernel lists those of all pods. So whoever makes many
+// checks makes them from one list.
 type listing struct {
 	dev   int // the routes are those by the link of this index; 0: all
 	rules map[Family]*ruleList
@@ -29,8 +30,8 @@ type routeList struct {
 	err    error
 }
 
-// List makes all looks at rules, and at the routes by a link, use one list of each until forget is called. Without a name it is for
-// the routes by all links. Changes do not change the lists: call forget first.
+// List makes all looks at rules, and at the routes by a link, use one list of each until forget is called. Without a
+// name it is for the routes by all links. Changes do not change the lists: call forget first.
 func (n *NS) List(dev string) (forget func(), err error) {
 	l := &listing{rules: map[Family]*ruleList{}, all: map[Family]*routeList{}}
 	if dev != "" {

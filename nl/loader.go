@@ -19,7 +19,8 @@ type loader struct {
 	pods  uint32 // the number of pods for which the maps have room
 }
 
-// ownPods is for how many pods a pod's own maps have room, if it cannot share any. Each processor keeps some entries for itself.
+// ownPods is for how many pods a pod's own maps have room, if it cannot share any. Each processor keeps some entries
+// for itself.
 const ownPods = 8
 
 func newLoader(share bool) *loader {
@@ -54,8 +55,8 @@ func (l *loader) open() (err error) {
 	return nil
 }
 
-// openMap opens a map by its name, or makes it with a part of the sets of all pods, each an eighth of a kB. A pinned map
-// outlives this release, so its name must change with its layout.
+// openMap opens a map by its name, or makes it with a part of the sets of all pods, each an eighth of a kB. A pinned
+// map outlives this release, so its name must change with its layout.
 func (l *loader) openMap(name string, part uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
 	const anyRelease = "cbf29ce484222325" // the hash of nothing, as the first releases named the maps: all share them

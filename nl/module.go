@@ -5,9 +5,9 @@ package nl
 
 import "golang.org/x/sys/unix"
 
-// loadModule asks the kernel for a module by its name. Most modules name what they are for, so that a request loads them.
-// fou and fou6 do not. But the kernel also takes the name of a link that it does not know for a module's, if the caller has
-// CAP_SYS_MODULE (dev_load, net/core/dev_ioctl.c). Whether the module is there, only what needs it can tell.
+// loadModule asks the kernel for a module by its name. Most modules name what they are for, so that a request loads
+// them. fou and fou6 do not. But the kernel also takes the name of a link that it does not know for a module's, if the
+// caller has CAP_SYS_MODULE (dev_load, net/core/dev_ioctl.c). Whether the module is there, only what needs it can tell.
 func (n *NS) loadModule(name string) {
 	fd, err := n.openSocket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {

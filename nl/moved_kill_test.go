@@ -47,8 +47,8 @@ func moveCard(verb, path string) error {
 	return w.Add()
 }
 
-// TestMovedLinkKill kills Add and Del after each system call. The card is then in the pod, complete, or on the node. A Del
-// brings it to the node in any case, and the next Add works. Before that it has each call of Add fail.
+// TestMovedLinkKill kills Add and Del after each system call. The card is then in the pod, complete, or on the node. A
+// Del brings it to the node in any case, and the next Add works. Before that it has each call of Add fail.
 func TestMovedLinkKill(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node, b.pod)

@@ -245,7 +245,8 @@ func TestMovedLinkName(t *testing.T) {
 	}
 }
 
-// TestMovedLinkReturned has Del find the card on the node, where the kernel has put it at the end of the pod's namespace.
+// TestMovedLinkReturned has Del find the card on the node, where the kernel has put it at the end of the pod's
+// namespace.
 func TestMovedLinkReturned(t *testing.T) {
 	b := newBay(t)
 	before := nltest.Dump(t, b.node, b.pod)

@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMovedLinkXDP: a pod has left a program of XDP at its card, and has ended. The card drops no packets of the next pod.
+// TestMovedLinkXDP: a pod has left a program of XDP at its card, and has ended. The card drops no packets of the next
+// pod.
 func TestMovedLinkXDP(t *testing.T) {
 	b := newBay(t)
 	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
@@ -38,8 +39,9 @@ func TestMovedLinkXDPLate(t *testing.T) {
 	b.must(w.Del())
 }
 
-// TestMovedLinkXDPAbove: a link above the card, in another namespace, has a program, too, and the kernel detaches none from the card as
-// long as it has. The card comes back all the same, and the next pod gets it without a program, or not at all.
+// TestMovedLinkXDPAbove: a link above the card, in another namespace, has a program, too, and the kernel detaches none
+// from the card as long as it has. The card comes back all the same, and the next pod gets it without a program, or not
+// at all.
 func TestMovedLinkXDPAbove(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MTU6 is the state of a link whose IPv6 sends no larger packets than the link takes. IPv6 has an MTU of its own, a sysctl of the
-// link. If the MTU of an ENI becomes smaller, its slaves get it without a message (ipvlan_adjust_mtu), and their IPv6 keeps the old
-// one. Larger packets are then lost, and the sender gets no ICMPv6 error.
+// MTU6 is the state of a link whose IPv6 sends no larger packets than the link takes. IPv6 has an MTU of its own, a
+// sysctl of the link. If the MTU of an ENI becomes smaller, its slaves get it without a message (ipvlan_adjust_mtu),
+// and their IPv6 keeps the old one. Larger packets are then lost, and the sender gets no ICMPv6 error.
 type MTU6 struct{ Dev string }
 
 func (m MTU6) String() string {
@@ -52,7 +52,8 @@ func (l Link) fault6() error {
 	return fmt.Errorf("its IPv6 sends packets of up to %d bytes, and the link takes %d: larger ones are lost without an error", l.MTU6, l.MTU)
 }
 
-// mtu6 reads the MTU of IPv6, the third of the link's parameters (DEVCONF_MTU6 of linux/ipv6.h). It is 0 if the link has no IPv6.
+// mtu6 reads the MTU of IPv6, the third of the link's parameters (DEVCONF_MTU6 of linux/ipv6.h). It is 0 if the link
+// has no IPv6.
 func mtu6(families []byte) int {
 	const conf, mtu = 2 /* IFLA_INET6_CONF */, 2
 	if values := inside(families, unix.AF_INET6, conf); len(values) >= 4*(mtu+1) {

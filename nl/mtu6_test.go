@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestMTU6: the MTU of an ENI changes. Its slave follows, and the slave's IPv6 keeps a larger one. Check finds that, and Add
-// puts it right. A smaller one loses nothing.
+// TestMTU6: the MTU of an ENI changes. Its slave follows, and the slave's IPv6 keeps a larger one. Check finds that,
+// and Add puts it right. A smaller one loses nothing.
 func TestMTU6(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)

@@ -81,9 +81,9 @@ func (x *transaction) encode(seq uint32) (b []byte) {
 	return append(b, encode(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first failure. The socket stays open as long as n. When it is closed, the kernel
-// waits until everything deleted is freed, 10 ms or more (nft_rcv_nl_event). At the end of n the kernel has other things to wait
-// for meanwhile.
+// commit sends the transaction, and returns the first failure. The socket stays open as long as n. When it is closed,
+// the kernel waits until everything deleted is freed, 10 ms or more (nft_rcv_nl_event). At the end of n the kernel has
+// other things to wait for meanwhile.
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -111,10 +111,10 @@ func (s *socket) commit(x *transaction) error {
 	return s.failure(first)
 }
 
-// failure returns the first failure that the kernel reports about the messages from the number first on. The kernel reports
-// each before write(2) returns (nfnl_err_deliver), in their order. So no report is a success, and the kernel need not
-// acknowledge the messages. A missing module lets each message fail. If the socket has no room for all the reports, read(2)
-// fails once with ENOBUFS, and then reads those for which there was room.
+// failure returns the first failure that the kernel reports about the messages from the number first on. The kernel
+// reports each before write(2) returns (nfnl_err_deliver), in their order. So no report is a success, and the kernel
+// need not acknowledge the messages. A missing module lets each message fail. If the socket has no room for all the
+// reports, read(2) fails once with ENOBUFS, and then reads those for which there was room.
 func (s *socket) failure(first uint32) (failed error) {
 	var lost error
 	for {

@@ -193,7 +193,8 @@ func TestTransactions(t *testing.T) {
 	}
 }
 
-// TestComment finds the comment beside other things that a program has stored with a rule, and survives what is no list.
+// TestComment finds the comment beside other things that a program has stored with a rule, and survives what is no
+// list.
 func TestComment(t *testing.T) {
 	for _, c := range []struct {
 		userdata []byte
@@ -219,7 +220,8 @@ func sent(t *testing.T, what func(*nftables.Conn)) (all []string) {
 	enough := errors.New("enough")
 	c, err := nftables.New(nftables.WithTestDial(func(msgs []netlink.Message) ([]netlink.Message, error) {
 		for _, m := range msgs {
-			// It asks for acknowledgements and for what it has sent, creates without saying so, and marks a number as a list.
+			// It asks for acknowledgements and for what it has sent, creates without saying so, and marks a number as a
+			// list.
 			flags := m.Header.Flags &^ (netlink.Acknowledge | netlink.Echo)
 			if flags&netlink.Excl != 0 {
 				flags |= netlink.Create

@@ -115,8 +115,8 @@ func open(name string, fd netns.NsHandle) *NS {
 // asks for its thread's number may be on another thread then, and the first one elsewhere.
 func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
-// ofProcess reports whether n, which is the calling thread's, is also the namespace of a thread that no goroutine has locked, and
-// so of every such thread. /proc/self may show another: Do may have moved the first thread of the process.
+// ofProcess reports whether n, which is the calling thread's, is also the namespace of a thread that no goroutine has
+// locked, and so of every such thread. /proc/self may show another: Do may have moved the first thread of the process.
 func (n *NS) ofProcess() (is bool) {
 	thread := unix.Gettid()
 	done := make(chan struct{})
@@ -151,9 +151,10 @@ func (n *NS) Close() error {
 	return n.fd.Close()
 }
 
-// Do runs f in the namespace, for what neither a netlink socket nor a file opened there can do. In another namespace than the process'
-// own, f has its own thread. Goroutines that it starts do not run in the namespace. f uses no NS: one may take its thread for one in the namespace of the process.
-// If f panics, so does Do: nobody could recover on that thread.
+// Do runs f in the namespace, for what neither a netlink socket nor a file opened there can do. In another namespace
+// than the process' own, f has its own thread. Goroutines that it starts do not run in the namespace. f uses no NS: one
+// may take its thread for one in the namespace of the process. If f panics, so does Do: nobody could recover on that
+// thread.
 func (n *NS) Do(f func() error) error {
 	if n.process {
 		return f()

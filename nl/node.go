@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node opens the namespace of the calling thread. A plugin runs in the node's. If another goroutine does not run on the same thread,
-// Node opens the namespace of that one, too, to compare the two.
+// Node opens the namespace of the calling thread. A plugin runs in the node's. If another goroutine does not run on the
+// same thread, Node opens the namespace of that one, too, to compare the two.
 func Node() (*NS, error) {
 	n, err := bySocket()
 	if err != nil { // Linux before 4.10, or not the capabilities for it
@@ -26,8 +26,8 @@ func Node() (*NS, error) {
 	return n, nil
 }
 
-// bySocket opens the namespace of the calling thread by a socket that nearly all who open it need (ioctl_ns(2)). The way by /proc
-// takes three times as long.
+// bySocket opens the namespace of the calling thread by a socket that nearly all who open it need (ioctl_ns(2)). The
+// way by /proc takes three times as long.
 func bySocket() (*NS, error) {
 	n := &NS{Name: "node", process: true, sockets: map[int]*socket{}}
 	s, err := n.netlink(unix.NETLINK_ROUTE)

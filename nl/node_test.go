@@ -10,7 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestKeepOpen: all that use one context have one namespace of the node and one of the pod, which stay open until the end.
+// TestKeepOpen: all that use one context have one namespace of the node and one of the pod, which stay open until the
+// end.
 func TestKeepOpen(t *testing.T) {
 	node := func(use func() (*nl.NS, error)) *nl.NS {
 		t.Helper()

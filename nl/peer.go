@@ -19,11 +19,12 @@ func (n *NS) IsPeer(near Link, other *NS, index int) bool {
 	return err == nil && near.peerNS == ns
 }
 
-// A Namespaces knows namespaces by the number that the kernel has given them in another. So it finds the one to which a link leads
-// without a look at each.
+// A Namespaces knows namespaces by the number that the kernel has given them in another. So it finds the one to which a
+// link leads without a look at each.
 type Namespaces map[uint32]string
 
-// Know opens the namespace at a path, and remembers it. A namespace that is gone, or to which no link of n leads, is not remembered.
+// Know opens the namespace at a path, and remembers it. A namespace that is gone, or to which no link of n leads, is
+// not remembered.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)
 	if err != nil {

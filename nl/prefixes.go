@@ -70,8 +70,8 @@ func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 // anonymous is the name of a set that belongs to one rule. The kernel puts a number into it.
 const anonymous = "__set%d"
 
-// together is the number of elements in a message. An attribute ends before 64 kB, and so does the report of a failure, which
-// repeats the message.
+// together is the number of elements in a message. An attribute ends before 64 kB, and so does the report of a failure,
+// which repeats the message.
 const together = 1000
 
 // set adds a set of the prefixes for the rule that is added next, and returns its number in the transaction.

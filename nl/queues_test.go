@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestQueues: each end of a pair asks for one queue in each direction. What the kernel makes without that depends on the CPUs of
-// the machine.
+// TestQueues: each end of a pair asks for one queue in each direction. What the kernel makes without that depends on
+// the CPUs of the machine.
 func TestQueues(t *testing.T) {
 	attrs, err := Veth{Name: "near", Peer: "far", PeerNS: &NS{}}.attrs()
 	if err != nil {

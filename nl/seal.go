@@ -8,18 +8,20 @@ import (
 	"hash/fnv"
 )
 
-// The seal of a table is an empty chain that nothing calls. Its name is a hash of all rules and of how the chains are called. A
-// transaction makes it together with the rules. So a table with the seal had these rules once, and only somebody who edits the table
-// by hand can change them. Add looks for the seal, and counts the rules of each chain. That takes half as long as to read the rules.
-// Check reads them.
+// The seal of a table is an empty chain that nothing calls. Its name is a hash of all rules and of how the chains are
+// called. A transaction makes it together with the rules. So a table with the seal had these rules once, and only
+// somebody who edits the table by hand can change them. Add looks for the seal, and counts the rules of each chain.
+// That takes half as long as to read the rules. Check reads them.
 
-// Sealed reports whether the kernel has the table with the seal of this one: it was made with these rules, and for the same Of.
+// Sealed reports whether the kernel has the table with the seal of this one: it was made with these rules, and for the
+// same Of.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.chain(n, t.sealName())
 	return err == nil
 }
 
-// stands reports whether the kernel has the table with its seal, and as many rules as it should have, in chains that are called.
+// stands reports whether the kernel has the table with its seal, and as many rules as it should have, in chains that
+// are called.
 func (t Table) stands(n *NS) bool {
 	if !t.Sealed(n) {
 		return false

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClusterIPs lists the addresses of a family that kube-proxy translates for a Service of the cluster. It reads the set of
-// kube-proxy's nftables mode, and the rules of its iptables mode where iptables(8) is iptables-nft. iptables-legacy is
-// another engine, IPVS has neither, and a Service without endpoints has no such rule.
+// ClusterIPs lists the addresses of a family that kube-proxy translates for a Service of the cluster. It reads the set
+// of kube-proxy's nftables mode, and the rules of its iptables mode where iptables(8) is iptables-nft. iptables-legacy
+// is another engine, IPVS has neither, and a Service without endpoints has no such rule.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.elements(n, "cluster-ips")
@@ -47,8 +47,8 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil // a rule for each port
 }
 
-// ServiceEndpoints lists the addresses of a family to which kube-proxy translates calls of Services. It reads the rules of the
-// same modes as [NS.ClusterIPs].
+// ServiceEndpoints lists the addresses of a family to which kube-proxy translates calls of Services. It reads the rules
+// of the same modes as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} { // in nat, others translate, too
 		t := proxyTable(family, table)
@@ -76,8 +76,9 @@ func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil
 }
 
-// translations are what a rule translates a destination to. Each value begins with the address. nft(8) loads a register with the
-// value, or takes one from a map. iptables-nft has the target DNAT with a struct nf_nat_range2, whose flags come first.
+// translations are what a rule translates a destination to. Each value begins with the address. nft(8) loads a register
+// with the value, or takes one from a map. iptables-nft has the target DNAT with a struct nf_nat_range2, whose flags
+// come first.
 func (t Table) translations(n *NS, rule []byte) (values [][]byte, err error) {
 	set := ""
 	for name, data := range expressions(rule) {
@@ -138,7 +139,8 @@ func proxyTable(family Family, name string) Table {
 	return Table{Family: "ip", Name: name}
 }
 
-// destination is the first address with which a rule compares. iptables-nft writes -d behind -p alone, and a protocol is one byte.
+// destination is the first address with which a rule compares. iptables-nft writes -d behind -p alone, and a protocol
+// is one byte.
 func destination(rule []byte) (a netip.Addr, ok bool) {
 	for name, data := range expressions(rule) {
 		if a, ok = netip.AddrFromSlice(inside(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)); ok && name == "cmp" {

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callIn makes three system calls: setns(ns), the one with the number trap, and setns(home). Each result is the kernel's, so -errno
-// is a failure. If it cannot enter ns, it makes no other call.
+// callIn makes three system calls: setns(ns), the one with the number trap, and setns(home). Each result is the
+// kernel's, so -errno is a failure. If it cannot enter ns, it makes no other call.
 //
-// The three calls must be on one thread. In Go, a goroutine would lock its thread, and then the runtime starts another one:
-// that takes 3 % of a short process, and each ADD opens sockets in two namespaces. Go preempts no function in assembly
-// (isAsyncSafePoint of package runtime), so the goroutine cannot move to another thread in between. No release of Go
-// promises that. If it ends, the calls go into a function with runtime.LockOSThread.
+// The three calls must be on one thread. In Go, a goroutine would lock its thread, and then the runtime starts another
+// one: that takes 3 % of a short process, and each ADD opens sockets in two namespaces. Go preempts no function in
+// assembly (isAsyncSafePoint of package runtime), so the goroutine cannot move to another thread in between. No release
+// of Go promises that. If it ends, the calls go into a function with runtime.LockOSThread.
 //
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)
@@ -56,7 +56,8 @@ func (n *NS) openSocket(domain, typ, protocol int) (fd int, err error) {
 	return n.came(callIn(uintptr(n.fd), uintptr(home), unix.SYS_SOCKET, uintptr(domain), uintptr(typ), uintptr(protocol), 0))
 }
 
-// came is what callIn has returned. If the thread cannot come back, it ends the process: Go would run any goroutine on it.
+// came is what callIn has returned. If the thread cannot come back, it ends the process: Go would run any goroutine on
+// it.
 func (n *NS) came(entered, result, left uintptr) (int, error) {
 	if err := failed(left); err != nil {
 		fmt.Fprintf(os.Stderr, "a thread entered the network namespace %s, and cannot leave it: %v; the program ends\n", n.Name, err)

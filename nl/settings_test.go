@@ -124,8 +124,8 @@ func TestMovedLinkSysctls(t *testing.T) {
 	}
 }
 
-// TestMovedLinkAbove: what a pod has made on its card is gone when the card is back. What it has moved elsewhere keeps the card from the
-// next pod, as far as the kernel shows it by itself.
+// TestMovedLinkAbove: what a pod has made on its card is gone when the card is back. What it has moved elsewhere keeps
+// the card from the next pod, as far as the kernel shows it by itself.
 func TestMovedLinkAbove(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	b := newBay(t)
@@ -150,8 +150,8 @@ func TestMovedLinkAbove(t *testing.T) {
 	b.must(b.moved().Del(b.node))
 }
 
-// TestMovedLinkTCX: a pod has left programs of tcx at its card, by themselves and by bpf_links that a process has still. The next pod has
-// none.
+// TestMovedLinkTCX: a pod has left programs of tcx at its card, by themselves and by bpf_links that a process has
+// still. The next pod has none.
 func TestMovedLinkTCX(t *testing.T) {
 	b := newBay(t)
 	w := nl.Wiring{{NS: b.node, Object: b.moved()}}
@@ -228,8 +228,8 @@ func (b bay) noTCX(n *nl.NS, link string) {
 	}))
 }
 
-// TestSettingsCard: a program changes what drivers have, as ethtool does, and the node puts it back. A veth pair has some of it, and a
-// tap has other.
+// TestSettingsCard: a program changes what drivers have, as ethtool does, and the node puts it back. A veth pair has
+// some of it, and a tap has other.
 func TestSettingsCard(t *testing.T) {
 	b := newBay(t)
 	b.sh(b.pod, "ip link add many numtxqueues 4 numrxqueues 4 type veth peer x; ip tuntap add tap0 mode tap")
@@ -254,7 +254,8 @@ func TestSettingsCard(t *testing.T) {
 	}
 }
 
-// noScatterGather switches off the first of all offloads. For each 32 of them it has which are valid, and which of these are wanted.
+// noScatterGather switches off the first of all offloads. For each 32 of them it has which are valid, and which of
+// these are wanted.
 var noScatterGather = []uint32{0x3b, 2, 1, 0, 0, 0}
 
 // ethtool carries out a command of ethtool(8) in a namespace.

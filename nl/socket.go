@@ -26,8 +26,8 @@ type socket struct {
 	seq uint32 // of the last request
 }
 
-// rooms are for answers. Each has room for the largest, and most answers are small. So an answer is copied, and the next
-// one is read into the same pages of memory.
+// rooms are for answers. Each has room for the largest, and most answers are small. So an answer is copied, and the
+// next one is read into the same pages of memory.
 var rooms = sync.Pool{New: func() any { return new([nl.RECEIVE_BUFFER_SIZE]byte) }}
 
 // netlink opens a socket of a netlink family in the namespace.
@@ -36,7 +36,8 @@ func (n *NS) netlink(family int) (*socket, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	// Anybody may send to a netlink socket, but only the kernel to one that is connected to it (netlink_getsockbyportid).
+	// Anybody may send to a netlink socket, but only the kernel to one that is connected to it
+	// (netlink_getsockbyportid).
 	if err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		unix.Close(fd)
 		return nil, os.NewSyscallError("connect", err)
@@ -57,8 +58,9 @@ var ErrUnanswered = errors.New("netlink has not answered")
 // end of a dump, or the only answer. With a type other than 0, exchange
 // returns only answers of that type.
 //
-// A request with NLM_F_ACK only asks whether it succeeds. The kernel reports each failure, before write(2) returns. So no report is
-// a success, and the kernel need not acknowledge it. If it has no memory for a report, read(2) fails with ENOBUFS (netlink_ack).
+// A request with NLM_F_ACK only asks whether it succeeds. The kernel reports each failure, before write(2) returns. So
+// no report is a success, and the kernel need not acknowledge it. If it has no memory for a report, read(2) fails with
+// ENOBUFS (netlink_ack).
 func (s *socket) exchange(typ, flags int, answer uint16, head nl.NetlinkRequestData, attrs []attribute) (answers [][]byte, err error) {
 	s.seq++
 	silent := flags&unix.NLM_F_ACK != 0

@@ -15,15 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strip removes what a pod has attached to a card: links that it has made on it, and programs. All of that would stay at the card
-// when it moves, see the next pod's packets, and change or drop them.
+// strip removes what a pod has attached to a card: links that it has made on it, and programs. All of that would stay
+// at the card when it moves, see the next pod's packets, and change or drop them.
 func (n *NS) strip(l Link) error { return errors.Join(n.delAbove(l), n.delPrograms(l)) }
 
-// delPrograms detaches the programs of XDP and of tcx. In contrast to filters, they move with a card, and no process need hold them.
+// delPrograms detaches the programs of XDP and of tcx. In contrast to filters, they move with a card, and no process
+// need hold them.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
-// delAbove deletes the links of the namespace that were made on a card. Those that a pod has moved to another namespace stay:
-// [NS.Unshared] and [NS.Slaves] find them.
+// delAbove deletes the links of the namespace that were made on a card. Those that a pod has moved to another namespace
+// stay: [NS.Unshared] and [NS.Slaves] find them.
 func (n *NS) delAbove(l Link) error {
 	above, failed := n.above(l)
 	for _, a := range above {
@@ -43,8 +44,8 @@ func (n *NS) above(l Link) ([]Link, error) {
 	return slices.DeleteFunc(links, func(a Link) bool { return a.Peer != l.Index || a.peerNS != 0 || !borrows(a) }), err
 }
 
-// delXDP detaches the programs of XDP. The kernel detaches none that a bpf_link holds (EBUSY), which ends with the processes that have
-// it, and none as long as an upper link has one, too (EEXIST). Not all drivers have all modes.
+// delXDP detaches the programs of XDP. The kernel detaches none that a bpf_link holds (EBUSY), which ends with the
+// processes that have it, and none as long as an upper link has one, too (EEXIST). Not all drivers have all modes.
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()
@@ -82,7 +83,8 @@ func (n *NS) delTCX(l Link) error {
 	})
 }
 
-// queryTCX lists the IDs of the programs at a hook, and of the bpf_links that hold them, or 0. Linux before 6.6 has no such hook.
+// queryTCX lists the IDs of the programs at a hook, and of the bpf_links that hold them, or 0. Linux before 6.6 has no
+// such hook.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
 	query := struct { // of union bpf_attr, for BPF_PROG_QUERY

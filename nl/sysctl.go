@@ -59,8 +59,8 @@ func (s Sysctl) over(is string) string {
 	return s.Value
 }
 
-// change replaces the value by the wanted one. It does not write the same value: that would have effects, too. For example,
-// ip_forward=1 resets a dozen other parameters. To open the file costs the most, so change opens it once.
+// change replaces the value by the wanted one. It does not write the same value: that would have effects, too. For
+// example, ip_forward=1 resets a dozen other parameters. To open the file costs the most, so change opens it once.
 func (s Sysctl) change(n *NS, wanted func(is string) string) error {
 	fd, err := s.open(n, unix.O_RDWR)
 	if err != nil {
@@ -126,8 +126,9 @@ func (s Sysctl) writeTo(fd int, value string) error {
 	return nil
 }
 
-// open opens the parameter of the namespace: a file is of the namespace in which it was opened (net_ctl_header_lookup). It does so
-// without package os, which would register it with the runtime's poller. That would double the cost of everything here.
+// open opens the parameter of the namespace: a file is of the namespace in which it was opened (net_ctl_header_lookup).
+// It does so without package os, which would register it with the runtime's poller. That would double the cost of
+// everything here.
 func (s Sysctl) open(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {
@@ -136,11 +137,12 @@ func (s Sysctl) open(n *NS, mode int) (int, error) {
 	return fd, nil
 }
 
-// openSysctl opens a parameter. If n is the namespace of the process, it does so by an open directory, /proc/sys/net/ipv4 or ipv6.
+// openSysctl opens a parameter. If n is the namespace of the process, it does so by an open directory,
+// /proc/sys/net/ipv4 or ipv6.
 //
-// The kernel's cache of names has these directories once for each namespace, in one list. A lookup compares one after the other
-// (proc_sys_compare), the newest first: on a node with 1500 pods that takes a fiftieth of an ADD. A pod of which ADD changes
-// parameters is the newest.
+// The kernel's cache of names has these directories once for each namespace, in one list. A lookup compares one after
+// the other (proc_sys_compare), the newest first: on a node with 1500 pods that takes a fiftieth of an ADD. A pod of
+// which ADD changes parameters is the newest.
 func (n *NS) openSysctl(key string, mode int) (int, error) {
 	at := len("net/ipv4")
 	if !n.process || len(key) <= at || key[at] != '/' {

@@ -169,8 +169,9 @@ func (t Table) Check(n *NS) error {
 	return ErrOtherRules
 }
 
-// Intact reports a table whose rules are not those with which it was made, as far as it shows without knowing them: it is not there, it
-// is dormant, one of the chains is gone, empty, or called in another way, or somebody else has added a rule.
+// Intact reports a table whose rules are not those with which it was made, as far as it shows without knowing them: it
+// is not there, it is dormant, one of the chains is gone, empty, or called in another way, or somebody else has added a
+// rule.
 func (t Table) Intact(n *NS) error {
 	if err := t.awake(n); err != nil {
 		return err
@@ -289,8 +290,8 @@ func (t Table) rules(n *NS, which ...attribute) ([][]byte, error) {
 	return n.dump(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)}, which...)...)
 }
 
-// dump asks for all objects of nftables of a type and a family that the attributes are about. Each answer is a header, which
-// begins with the object's family, and the object's attributes.
+// dump asks for all objects of nftables of a type and a family that the attributes are about. Each answer is a header,
+// which begins with the object's family, and the object's attributes.
 func (n *NS) dump(typ int, family uint8, which ...attribute) ([][]byte, error) {
 	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0, &nl.Nfgenmsg{NfgenFamily: family}, which...)
 	if err != nil {

@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestManyPrefixes: rules about thousands of prefixes take more than one message for a set, and more than a socket's buffer.
+// TestManyPrefixes: rules about thousands of prefixes take more than one message for a set, and more than a socket's
+// buffer.
 func TestManyPrefixes(t *testing.T) {
 	n, _ := nltest.NS(t, "host")
 	nltest.Need(t, "nftables")

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestNoRA makes two pairs, and has the pod send router advertisements. It waits until the end
-// that accepts them has an address. The other must have none. The same is so where the host forwards, and each of its links believes
-// routers nevertheless.
+// TestNoRA makes two pairs, and has the pod send router advertisements. It waits until the end that accepts them has an
+// address. The other must have none. The same is so where the host forwards, and each of its links believes routers
+// nevertheless.
 func TestNoRA(t *testing.T) {
 	t.Run("a host", func(t *testing.T) { noRA(t, false) })
 	t.Run("a router", func(t *testing.T) { noRA(t, true) })

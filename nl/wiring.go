@@ -73,7 +73,8 @@ func (w Wiring) remember() (forget func()) {
 	}
 }
 
-// deleted makes the namespaces forget all indices if a link has been deleted. With one end of a pair, the other is gone, too.
+// deleted makes the namespaces forget all indices if a link has been deleted. With one end of a pair, the other is
+// gone, too.
 func (w Wiring) deleted() {
 	lost := false
 	w.each(func(n *NS) { lost, n.lost = lost || n.lost, false })

@@ -15,8 +15,8 @@ import (
 // containerd is a directory of make, with the programs that sim/cri tests, too.
 const containerd = "../.cache/cri/"
 
-// imported wants a real containerd to import the layout, as the guide says, and to unpack the image of this machine: its tool
-// runs, and finds what it would install.
+// imported wants a real containerd to import the layout, as the guide says, and to unpack the image of this machine:
+// its tool runs, and finds what it would install.
 func imported(t *testing.T, layout, version string) {
 	need(t, containerd+"containerd", containerd+"ctr")
 	dir := t.TempDir()

@@ -20,8 +20,8 @@ import (
 // maxPodsKey matches the number of pods in a file for a platform.
 var maxPodsKey = regexp.MustCompile(`(?i)max-?pods(?:PerNode)?\\?"?\s*[:=]\s*"?(\d+)`)
 
-// TestMaxPods wants the files for platforms to have the number that cni-tool maxpods prints on their instance type, an m5.large. Nodes
-// of Karpenter come with their addresses, and have as many pods.
+// TestMaxPods wants the files for platforms to have the number that cni-tool maxpods prints on their instance type, an
+// m5.large. Nodes of Karpenter come with their addresses, and have as many pods.
 func TestMaxPods(t *testing.T) {
 	files, err := filepath.Glob("platforms/*")
 	if err != nil {

@@ -216,8 +216,8 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// validIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: with Multus, a pod
-// chooses it. An earlier release accepted such names, so a DEL and a CHECK accept them.
+// validIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: with
+// Multus, a pod chooses it. An earlier release accepted such names, so a DEL and a CHECK accept them.
 func (c *call) validIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {

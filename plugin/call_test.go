@@ -120,8 +120,8 @@ func TestLikeSkel(t *testing.T) {
 	}
 }
 
-// TestRefusedNames: an ADD refuses names of interfaces that skel accepts. With Multus, a pod chooses the name. A DEL and a CHECK
-// accept them, because an ADD of an earlier release did.
+// TestRefusedNames: an ADD refuses names of interfaces that skel accepts. With Multus, a pod chooses the name. A DEL
+// and a CHECK accept them, because an ADD of an earlier release did.
 func TestRefusedNames(t *testing.T) {
 	for _, name := range []string{"größe", "a\x1b[2J", "a\u202eb", "lo", "all", "eth%d", "egress4", "tunl0"} {
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {

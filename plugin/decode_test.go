@@ -64,8 +64,8 @@ func TestNamesOfPods(t *testing.T) {
 	}
 }
 
-// TestNullInPrevResult: a DEL goes on if a list of prevResult has null, and a CHECK is refused. The library panics, or leaves nil
-// in the list.
+// TestNullInPrevResult: a DEL goes on if a list of prevResult has null, and a CHECK is refused. The library panics, or
+// leaves nil in the list.
 func TestNullInPrevResult(t *testing.T) {
 	for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 		for _, list := range []string{"ips", "interfaces", "routes"} {

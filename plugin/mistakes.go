@@ -26,8 +26,8 @@ func Decode(text []byte, config any) error {
 	return nil
 }
 
-// mistakes returns those of a configuration that could not be decoded. encoding/json reports only the first one, in the words
-// of our code. It has decoded all other keys, so Validate finds the mistakes in their values.
+// mistakes returns those of a configuration that could not be decoded. encoding/json reports only the first one, in the
+// words of our code. It has decoded all other keys, so Validate finds the mistakes in their values.
 func mistakes(text []byte, config any, first error) error {
 	m := mistyped{}
 	m.object(text, config)
@@ -40,7 +40,8 @@ func mistakes(text []byte, config any, first error) error {
 	return errors.Join(m.found...)
 }
 
-// Mistyped returns the values of an object that have another type than their keys. It finds all of them, with their places.
+// Mistyped returns the values of an object that have another type than their keys. It finds all of them, with their
+// places.
 func Mistyped(text []byte, config any) []error {
 	var m mistyped
 	m.object(text, config)
@@ -128,7 +129,8 @@ func (m *mistyped) add(at string, value json.RawMessage, t reflect.Type) {
 	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-// further adds the mistakes that Validate has found in other keys. A value that could not be decoded is as good as none.
+// further adds the mistakes that Validate has found in other keys. A value that could not be decoded is as good as
+// none.
 func (m *mistyped) further(err error) {
 	if err == nil {
 		return

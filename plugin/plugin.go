@@ -84,8 +84,8 @@ const (
 	grace = time.Second
 )
 
-// Unhurried gives every command an hour. It is for tests that stop a process at each of its system calls, on a machine that
-// may be busy: a STATUS that runs out of time reports success.
+// Unhurried gives every command an hour. It is for tests that stop a process at each of its system calls, on a machine
+// that may be busy: a STATUS that runs out of time reports success.
 var Unhurried bool
 
 // supported are the specification versions in which prevResult and chaining exist.

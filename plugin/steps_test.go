@@ -15,9 +15,9 @@ import (
 	"testing"
 )
 
-// TestSteps counts what commands do with text that a pod writes: how often each statement of ours is executed. Four times
-// the text must cost four times the steps at most, and a DEL must not depend on what the text says. The programs are
-// the real ones, built to count.
+// TestSteps counts what commands do with text that a pod writes: how often each statement of ours is executed. Four
+// times the text must cost four times the steps at most, and a DEL must not depend on what the text says. The programs
+// are the real ones, built to count.
 func TestSteps(t *testing.T) {
 	s := buildSteps(t)
 	fill := func(text string) func(n int) string {

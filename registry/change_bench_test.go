@@ -15,12 +15,13 @@ import (
 	"time"
 )
 
-// changer in the environment makes the test binary a process that changes the registry in this directory; if that is empty, a
-// process that does nothing.
+// changer in the environment makes the test binary a process that changes the registry in this directory; if that is
+// empty, a process that does nothing.
 const changer = "REGISTRY_TEST_CHANGER"
 
-// BenchmarkChange measures what a process pays for a change of the registry, by CPU time: that of a process which ends a
-// lease, or begins it again, without that of one which does nothing. On a clock that counts instructions, a nanosecond is one:
+// BenchmarkChange measures what a process pays for a change of the registry, by CPU time: that of a process which ends
+// a lease, or begins it again, without that of one which does nothing. On a clock that counts instructions, a
+// nanosecond is one:
 //
 //	CGO_ENABLED=0 go test -c -o bin/registry.test ./registry
 //	nl/nltest/vm/icount bin/registry.test -test.run '^$' -test.bench Change -test.benchtime 30x

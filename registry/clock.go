@@ -49,7 +49,8 @@ var Uptime = func() time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// BootID identifies the boot of this machine. If the kernel does not show it, BootID returns "". Tests replace it, as Uptime.
+// BootID identifies the boot of this machine. If the kernel does not show it, BootID returns "". Tests replace it, as
+// Uptime.
 var BootID = func() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -86,8 +86,8 @@ func (d *directory) setAside(why string) (path string, err error) {
 	return d.path(aside), nil
 }
 
-// SetAside renames the file if it is of another node, as other decides, and returns where it is. The next change then begins with
-// a Blank state. If the file is not of another node, SetAside returns "".
+// SetAside renames the file if it is of another node, as other decides, and returns where it is. The next change then
+// begins with a Blank state. If the file is not of another node, SetAside returns "".
 func (r *Registry) SetAside(ctx context.Context, other func(*State) bool) (path string, err error) {
 	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {

@@ -54,8 +54,8 @@ func parse(b []byte, written time.Time) (*State, error) {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
 	s.upgrade()
-	// After an edit, the members of a lease may be in another order, or have escapes. Then Held would not find the lease
-	// once the file is ours again.
+	// After an edit, the members of a lease may be in another order, or have escapes. Then Held would not find the
+	// lease once the file is ours again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.begin()) })
 	return s, s.check()
 }

@@ -42,8 +42,8 @@ type ENI struct {
 	Missed      time.Time    `json:"missed,omitzero"`       // since when its link is missing on the node; zero: not missing, as far as is known
 	Detached    bool         `json:"detached,omitempty"`    // EC2 reports that it is no longer attached to this instance
 
-	// Provisioning is set while an operator's command makes this ENI and has not answered with it. If the command is repeated,
-	// this ENI is its answer.
+	// Provisioning is set while an operator's command makes this ENI and has not answered with it. If the command is
+	// repeated, this ENI is its answer.
 	Provisioning bool `json:"provisioning,omitempty"`
 
 	// OnRequest is set if a pod has asked for this ENI, which somebody else has created. The

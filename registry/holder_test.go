@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestHolder stops a process that has the lock of the registry, or of its directory. A process that gives up waiting for the lock
-// names the stopped one, and what to do.
+// TestHolder stops a process that has the lock of the registry, or of its directory. A process that gives up waiting
+// for the lock names the stopped one, and what to do.
 func TestHolder(t *testing.T) {
 	if _, err := exec.LookPath("flock"); err != nil {
 		t.Fatal(err) // util-linux is essential on Debian

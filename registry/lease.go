@@ -134,8 +134,8 @@ func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {
 	}
 }
 
-// EndWaiters removes what waits for the interfaces of an attachment. What has given up stays: a runtime deletes the attachment
-// of a failed ADD before it repeats the ADD under another ID.
+// EndWaiters removes what waits for the interfaces of an attachment. What has given up stays: a runtime deletes the
+// attachment of a failed ADD before it repeats the ADD under another ID.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })

@@ -24,10 +24,10 @@ import (
 // has another size, and the next change or collection writes the lines. So no line says what did
 // not happen, and only the lines of a killed process are missing, until then.
 //
-// Logs may reach a reader in pieces, twice, in another order, or damaged. So the lines have numbers, in series. The lines of
-// a series are by one registry, in one boot of the machine, by one clock. Their numbers count the changes of leases. A snapshot
-// has the number of the last change that it includes, and says how many leases follow it. It also names the end of the series before.
-// So a reader needs no order of the lines, and sees which are lost.
+// Logs may reach a reader in pieces, twice, in another order, or damaged. So the lines have numbers, in series. The
+// lines of a series are by one registry, in one boot of the machine, by one clock. Their numbers count the changes of
+// leases. A snapshot has the number of the last change that it includes, and says how many leases follow it. It also
+// names the end of the series before. So a reader needs no order of the lines, and sees which are lost.
 //
 // A log cannot make an ADD or a DEL fail. If it cannot be written, the lines wait in the registry.
 
@@ -172,7 +172,8 @@ func (l Logging) end() string {
 	return l.Series + "." + strconv.Itoa(l.Number)
 }
 
-// endOf is the end of the series that a file ends with. It is empty if an earlier release or another instance has written the end.
+// endOf is the end of the series that a file ends with. It is empty if an earlier release or another instance has
+// written the end.
 func endOf(instance string, f *os.File, size int) string {
 	const last = 64 << 10 // more than a line has
 	from := max(0, size-last)

@@ -142,8 +142,8 @@ func read1(t *testing.T, file string) []byte {
 	return text
 }
 
-// On a full disk, the log can be opened and not written. As many lines wait as if it could not be opened. When there is room
-// again, the log goes on.
+// On a full disk, the log can be opened and not written. As many lines wait as if it could not be opened. When there is
+// room again, the log goes on.
 func TestLeaseLogFullDisk(t *testing.T) {
 	nltest.Need(t, "root")
 	r, file := withLog(t, 4)

@@ -31,9 +31,9 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 	return func() { l.Unlock() }, nil
 }
 
-// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody may have
-// deleted the file, and the next process then creates and locks another one. So the locked file must still have the
-// name; otherwise hold begins again.
+// hold opens and locks the file with this name in the directory. A lock belongs to an inode. While we waited, somebody
+// may have deleted the file, and the next process then creates and locks another one. So the locked file must still
+// have the name; otherwise hold begins again.
 func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range attempts {
@@ -92,8 +92,8 @@ func openAt(dir int, path string, flag int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// wait locks the file in a goroutine, because ctx may be done first. TryLockContext of the library asks again and again instead: its
-// waiters come late, and in no turn.
+// wait locks the file in a goroutine, because ctx may be done first. TryLockContext of the library asks again and again
+// instead: its waiters come late, and in no turn.
 func wait(ctx context.Context, l *flock.Flock) error {
 	done := make(chan error, 1)
 	go func() {

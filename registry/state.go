@@ -310,7 +310,8 @@ func (s *State) check() error {
 	return nil
 }
 
-// both returns an address that is free and leased, if there is one. In a file of ours, it can only be one that was changed since.
+// both returns an address that is free and leased, if there is one. In a file of ours, it can only be one that was
+// changed since.
 func (s *State) both() netip.Addr {
 	free, leased := s.Free.Keys(), func(func(netip.Addr) bool) {}
 	if s.ours {

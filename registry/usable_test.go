@@ -73,8 +73,8 @@ func TestUnusable(t *testing.T) {
 	}
 }
 
-// A full or read-only file system takes no lease. A change writes into the file that the last one replaced: a full file system
-// takes a lease that fits into this file. Usable says what an ADD would meet.
+// A full or read-only file system takes no lease. A change writes into the file that the last one replaced: a full file
+// system takes a lease that fits into this file. Usable says what an ADD would meet.
 func TestUnusableFileSystem(t *testing.T) {
 	nltest.Need(t, "root")
 	full := func(dir string) error {

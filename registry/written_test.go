@@ -94,8 +94,8 @@ func work(s *State) string {
 	return fmt.Sprintf("%v %v %v %s", held, err, bad, bytes.Join(b, nil))
 }
 
-// Whoever writes into a file of ours, or puts another file in its place, ends that it is ours. Who reads meanwhile reads
-// the file in full.
+// Whoever writes into a file of ours, or puts another file in its place, ends that it is ours. Who reads meanwhile
+// reads the file in full.
 func TestWrittenByOthers(t *testing.T) {
 	for name, edit := range map[string]func(path string, b []byte) error{
 		"nobody": func(string, []byte) error { return nil },

@@ -98,7 +98,8 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 	return i.Uninstall(c.Context)
 }
 
-// installation reads what is to be installed, enters the node's root directory, and finds out where things belong there.
+// installation reads what is to be installed, enters the node's root directory, and finds out where things belong
+// there.
 func installation(c *cli.Context) (*install.Installation, error) {
 	root, from := filepath.Clean(c.String("root")), filepath.Clean(c.String("from"))
 	if root == from {
@@ -184,7 +185,8 @@ func place(c *cli.Context) (install.Place, error) {
 	return p, nil
 }
 
-// special reports whether systemd or a shell may read a character of a command line as something else, as a blank, % or $.
+// special reports whether systemd or a shell may read a character of a command line as something else, as a blank, % or
+// $.
 func special(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._+@:=,~-", r)
 }

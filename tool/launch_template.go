@@ -218,8 +218,9 @@ func planOf(c *cli.Context) (plan, error) {
 	return p, err
 }
 
-// together is the policy of the first of the networks that share a pool, with ENIs that serve the pods of all: with the families
-// of each, from the highest interfaceIndex on, and with addresses for all their pods together. A pod of Multus may be of each.
+// together is the policy of the first of the networks that share a pool, with ENIs that serve the pods of all: with the
+// families of each, from the highest interfaceIndex on, and with addresses for all their pods together. A pod of Multus
+// may be of each.
 func together(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -297,8 +298,8 @@ func (p *plan) pods() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
-// bootPods returns for how many pods the boot ENI has addresses, if it serves pods. Its primary address is the node's, and so is the first
-// one of IPv6.
+// bootPods returns for how many pods the boot ENI has addresses, if it serves pods. Its primary address is the node's,
+// and so is the first one of IPv6.
 func (p *plan) bootPods() int {
 	n := p.pods() - 1
 	if slices.Contains(p.Families, lease.IPv6) {

@@ -98,7 +98,8 @@ const (
 	measureEvery = time.Minute
 )
 
-// loop works until the context is done. At a boot many nodes begin at once, so the first collection comes at a random time.
+// loop works until the context is done. At a boot many nodes begin at once, so the first collection comes at a random
+// time.
 func (m *maintenance) loop(ctx context.Context) {
 	m.warm(ctx)
 	collect, measure := time.After(m.every/5+jitter(m.every)), time.After(0)
@@ -152,8 +153,8 @@ func orOK(text string) string {
 	return text
 }
 
-// warm refills the pools. The command removes the mark before it works; if it cannot even read the conflist, the mark would
-// start it again each second.
+// warm refills the pools. The command removes the mark before it works; if it cannot even read the conflist, the mark
+// would start it again each second.
 func (m *maintenance) warm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // as ExecStartPre= of cni-warm.service
 	return []commandRow{m.run(ctx, "warm", "--config", m.config)}
@@ -185,7 +186,8 @@ func (m *maintenance) measure(ctx context.Context) []commandRow {
 	return []commandRow{m.run(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// run runs a command of this tool in a process of its own, so that the death or the memory of one work is not that of all.
+// run runs a command of this tool in a process of its own, so that the death or the memory of one work is not that of
+// all.
 func (m *maintenance) run(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -204,8 +206,8 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 	return commandRow{Command: command}
 }
 
-// Programs that pods share stay in the kernel until the node boots, because others may use them. What no ADD has opened for
-// a week goes: whoever has opened one has it (cni-gc.service does the same).
+// Programs that pods share stay in the kernel until the node boots, because others may use them. What no ADD has opened
+// for a week goes: whoever has opened one has it (cni-gc.service does the same).
 const (
 	bpffs      = "/sys/fs/bpf"
 	pins       = "cni_ipvlan_vpc_k8s:*"

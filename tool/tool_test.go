@@ -91,7 +91,8 @@ func forgive(ts *testscript.TestScript, _ bool, _ []string) {
 	update(ts, func(s *registry.State) { clear(s.Refusals) })
 }
 
-// has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the kernel has no ipvlan.
+// has gives an address to a pod, as the plugins do: at a link that is made on an ENI's. It is a macvlan where the
+// kernel has no ipvlan.
 func has(ts *testscript.TestScript, _ bool, args []string) {
 	netns, link, addr := args[0], args[1], args[2]
 	name := "on-" + link

@@ -67,8 +67,8 @@ pods had asked (requests) and that no pod uses any more: a DEL leaves the mark, 
 // filling is how long the command works while EC2 throttles: a little less than a command may take.
 const filling = cli.Patience - 10*time.Second
 
-// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. A collection that runs does so,
-// too, and it may take minutes while EC2 throttles. So half of the time is left to fill the pools.
+// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. A collection that runs does
+// so, too, and it may take minutes while EC2 throttles. So half of the time is left to fill the pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {

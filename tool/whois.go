@@ -120,7 +120,8 @@ func warn(damage []history.Damage) {
 }
 
 // nodesLogs are the files of this node's lease log. The registry names it, and before the first pod after a boot the
-// first network that has one. It is one log: networks with different logs write them in turns, and history reads one file after the other.
+// first network that has one. It is one log: networks with different logs write them in turns, and history reads one
+// file after the other.
 func nodesLogs(config string) ([]string, error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {

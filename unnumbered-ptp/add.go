@@ -43,7 +43,8 @@ func add(r *request) (*types100.Result, error) {
 	return nil, s.second(unavailable(err))
 }
 
-// second explains the failure of an ADD for a pod that has its first network from another plugin, and its default route with it.
+// second explains the failure of an ADD for a pod that has its first network from another plugin, and its default route
+// with it.
 func (s *scene) second(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err

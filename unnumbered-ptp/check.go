@@ -47,7 +47,8 @@ func check(r *request) error {
 	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
-// list makes all that follows use one list of the node's rules, one of its routes to the pod, and one of each of the pod.
+// list makes all that follows use one list of the node's rules, one of its routes to the pod, and one of each of the
+// pod.
 func (s *scene) list(p pair) (forget func(), err error) {
 	near, err := s.nodeNS.List(p.veth.Name)
 	if err != nil {
@@ -105,8 +106,8 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, minor).Check()
 }
 
-// needs is what a pod needs besides its pair and what serves all pods: the list of ADD without what an ADD may not have made, and
-// without what a later plugin may have changed (CNI specification, CHECK).
+// needs is what a pod needs besides its pair and what serves all pods: the list of ADD without what an ADD may not have
+// made, and without what a later plugin may have changed (CNI specification, CHECK).
 func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {
@@ -122,8 +123,8 @@ func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 
 // excuses reports whether a pod whose main table has some routes may lack a step.
 //
-// A later plugin may have added routes to prevResult, or lead a destination elsewhere. So the node need send back to the pod only
-// what the pod sends out by its ENI, and a route in the pod may be one by a link that is not ours.
+// A later plugin may have added routes to prevResult, or lead a destination elsewhere. So the node need send back to
+// the pod only what the pod sends out by its ENI, and a route in the pod may be one by a link that is not ours.
 func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
@@ -148,15 +149,16 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// hasWithoutMTU reports whether the node has a route, with whatever MTU. A later plugin, such as tuning, may have changed the MTU of the
-// pod's link since the ADD, and the route has that of the ADD.
+// hasWithoutMTU reports whether the node has a route, with whatever MTU. A later plugin, such as tuning, may have
+// changed the MTU of the pod's link since the ADD, and the route has that of the ADD.
 func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	r.MTU = 0
 	return r.Check(s.nodeNS) == nil
 }
 
-// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made it: nobody asked for it,
-// and a later plugin may have added the default route to prevResult. The default route of IPv6 is in the answer of our ipam plugin.
+// unblocked reports whether nothing keeps the pod from the metadata service of IPv4, and ADD may not have made it:
+// nobody asked for it, and a later plugin may have added the default route to prevResult. The default route of IPv6 is
+// in the answer of our ipam plugin.
 func (s *scene) unblocked(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
@@ -169,8 +171,8 @@ func (s *scene) blocks(devs []string, addrs []netip.Addr) bool {
 	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
 }
 
-// portsEndBefore reports whether the pod gives only ports below one to its own connections. What is reserved from there on then does
-// not matter. The runtime sets the sysctls of a pod after the ADD, and may have replaced the list.
+// portsEndBefore reports whether the pod gives only ports below one to its own connections. What is reserved from there
+// on then does not matter. The runtime sets the sysctls of a pod after the ADD, and may have replaced the list.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
 	var first, last int

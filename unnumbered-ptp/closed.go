@@ -11,19 +11,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The service loop fails closed. What a pod sends to the VPC by the node goes back to the pod, by the rule and the table of the pod. If
-// another program removes the rule or a route, the packet would leave by the boot ENI, and get the node's address there: it would pass
-// the security groups of the node. So the node drops what begins a connection and takes that way.
+// The service loop fails closed. What a pod sends to the VPC by the node goes back to the pod, by the rule and the
+// table of the pod. If another program removes the rule or a route, the packet would leave by the boot ENI, and get the
+// node's address there: it would pass the security groups of the node. So the node drops what begins a connection and
+// takes that way.
 //
-// A chain of the type nat sees the first packet of a connection, and no other. So the chain costs other packets nothing. It costs an ADD
-// nothing either, because it serves all pods. The packets of a connection that stood before keep the pod's address, and EC2 drops them
-// at the boot ENI.
+// A chain of the type nat sees the first packet of a connection, and no other. So the chain costs other packets
+// nothing. It costs an ADD nothing either, because it serves all pods. The packets of a connection that stood before
+// keep the pod's address, and EC2 drops them at the boot ENI.
 //
-// A rule of last resort beside the rule of each pod would cost an ADD two messages, and each packet to the node's routes as many
-// comparisons more as there are pods. And who removes the pod's rule removes that one, too.
+// A rule of last resort beside the rule of each pod would cost an ADD two messages, and each packet to the node's
+// routes as many comparisons more as there are pods. And who removes the pod's rule removes that one, too.
 //
-// Pods without a loop use exactly that way. Their packets get the node's address in a chain before this one, in a table of its own. It
-// stays as long as the node has pods, and the loop of all of them fails open as long as it stays.
+// Pods without a loop use exactly that way. Their packets get the node's address in a chain before this one, in a table
+// of its own. It stays as long as the node has pods, and the loop of all of them fails open as long as it stays.
 
 // closedChain is the name of the chain. looplessTable cannot be the table of a network.
 const (
@@ -31,8 +32,8 @@ const (
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// closed is the node's chain for what pods with a loop send to their destinations by the boot ENI. It has no rules if the pods have no
-// loop. Destinations of hostCIDRs go that way on purpose.
+// closed is the node's chain for what pods with a loop send to their destinations by the boot ENI. It has no rules if
+// the pods have no loop. Destinations of hostCIDRs go that way on purpose.
 func closed(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98}
 	if !c.Loops() {
@@ -66,8 +67,8 @@ func (c Config) open() nl.Table {
 		Rules: []nl.NFRule{{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()}}}}}
 }
 
-// failsClosed fails if the node's chain closed is missing or empty, except while there is the table for pods without a loop. The rules
-// depend on the CIDRs that the VPC had when the last pod was made, so they are not compared.
+// failsClosed fails if the node's chain closed is missing or empty, except while there is the table for pods without a
+// loop. The rules depend on the CIDRs that the VPC had when the last pod was made, so they are not compared.
 func failsClosed(r *request) error {
 	chain := closed(r)
 	if len(chain.Rules) == 0 {

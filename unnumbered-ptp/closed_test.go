@@ -38,7 +38,8 @@ func wayByNode(s scene, p *pod) {
 	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1", Metric: 5000})
 }
 
-// attempts sends a datagram to the Service, and one to its backend by the veth. It returns what has arrived, and in whose name.
+// attempts sends a datagram to the Service, and one to its backend by the veth. It returns what has arrived, and in
+// whose name.
 func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string) {
 	t.Helper()
 	server := bind(t, s.other, network, ":9999")
@@ -57,8 +58,8 @@ func (s scene) attempts(t *testing.T, p *pod, network string) (arrived []string)
 	}
 }
 
-// nearby sends a datagram to a Service of another pod of the node. It arrives, with the node's address. By IPv4 it would not where rp_filter
-// checks sources: the way back begins in that pod's table.
+// nearby sends a datagram to a Service of another pod of the node. It arrives, with the node's address. By IPv4 it
+// would not where rp_filter checks sources: the way back begins in that pod's table.
 func (s scene) nearby(t *testing.T, p *pod, network string) {
 	t.Helper()
 	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
@@ -72,8 +73,9 @@ func (s scene) nearby(t *testing.T, p *pod, network string) {
 	must(t, server.Close())
 }
 
-// TestClosed: another program removes a pod's rules from the node, or the routes of its table. No packet to the VPC then gets the node's
-// address, neither to a Service nor by the veth. Restore makes Services work again. CHECK, Lost and Repair know the chain that does so.
+// TestClosed: another program removes a pod's rules from the node, or the routes of its table. No packet to the VPC
+// then gets the node's address, neither to a Service nor by the veth. Restore makes Services work again. CHECK, Lost
+// and Repair know the chain that does so.
 func TestClosed(t *testing.T) {
 	for _, loop := range []string{"redirect", "masquerade"} {
 		s := newScene(t, [2]string{loop, loop})
@@ -132,8 +134,9 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestClosedBesideLoopless: a pod without a loop reaches the VPC as the node, and goes on when pods with a loop come. Beside it, and after
-// its end, a pod with a loop whose rules are missing does so, too. This ends when the node has had no pod.
+// TestClosedBesideLoopless: a pod without a loop reaches the VPC as the node, and goes on when pods with a loop come.
+// Beside it, and after its end, a pod with a loop whose rules are missing does so, too. This ends when the node has had
+// no pod.
 func TestClosedBesideLoopless(t *testing.T) {
 	s := newScene(t, [2]string{"none", "redirect"})
 	s.add(s.node, dns()...)

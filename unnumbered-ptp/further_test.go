@@ -326,8 +326,8 @@ func TestFurtherAttachments(t *testing.T) {
 	}
 }
 
-// TestSecondToOthers: a pod has its first network, and its default route, from another plugin. The error says which plugins fit. With
-// these, the pod reaches the VPC by its ENI.
+// TestSecondToOthers: a pod has its first network, and its default route, from another plugin. The error says which
+// plugins fit. With these, the pod reaches the VPC by its ENI.
 func TestSecondToOthers(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)

@@ -114,8 +114,8 @@ func TestOriginal(t *testing.T) {
 	}
 }
 
-// TestOriginalUnprintable: another program has rules in the table nat that iptables cannot print. DEL deletes what the original
-// plugin has made, and leaves these.
+// TestOriginalUnprintable: another program has rules in the table nat that iptables cannot print. DEL deletes what the
+// original plugin has made, and leaves these.
 func TestOriginalUnprintable(t *testing.T) {
 	nltest.Need(t, "iptables", "nftables", "fib")
 	for _, rule := range []string{"meta skuid 7 counter", "fib daddr type local counter", "ip saddr @block counter"} {
@@ -179,8 +179,9 @@ func TestOriginalUnread(t *testing.T) {
 	}
 }
 
-// TestOriginalAgain rolls a node back. With what the documentation says, the original's DEL deletes a pod of ours. Without it,
-// its first command fails in a way that it does not expect: it takes only the status 1 for a rule or a chain that is gone.
+// TestOriginalAgain rolls a node back. With what the documentation says, the original's DEL deletes a pod of ours.
+// Without it, its first command fails in a way that it does not expect: it takes only the status 1 for a rule or a
+// chain that is gone.
 func TestOriginalAgain(t *testing.T) {
 	nltest.Need(t, "iptables")
 	f, p := prepared(t)

@@ -165,7 +165,8 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestCheckForbid: CHECK misses the filters against the metadata service, which the pod has because its default route is by its ENI.
+// TestCheckForbid: CHECK misses the filters against the metadata service, which the pod has because its default route
+// is by its ENI.
 func TestCheckForbid(t *testing.T) {
 	f := newFabric(t)
 	p := f.pod("pod", "10.0.1.50")

@@ -50,8 +50,8 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// callFrom connects from a port and returns the server's answer. The last connection from the port may not have ended yet: its
-// last acknowledgement is on the way.
+// callFrom connects from a port and returns the server's answer. The last connection from the port may not have ended
+// yet: its last acknowledgement is on the way.
 func callFrom(port int, to string) (string, error) {
 	d := net.Dialer{Timeout: time.Minute, LocalAddr: &net.TCPAddr{Port: port}}
 	c, err := d.Dial("tcp4", to)

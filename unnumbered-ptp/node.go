@@ -28,8 +28,8 @@ type node struct {
 // wantsHost is what to do about a hostInterface that the node does not have.
 const wantsHost = "hostInterface is the name of the boot ENI's link on this node, see 'ip route show default'"
 
-// readNode reads the node. If hostInterface is an alternative name of the link, readNode replaces it by the name: netfilter and
-// /proc/sys know no other.
+// readNode reads the node. If hostInterface is an alternative name of the link, readNode replaces it by the name:
+// netfilter and /proc/sys know no other.
 func readNode(ns *nl.NS, c *Config) (node, error) {
 	l, err := ns.SeenLink(c.HostInterface)
 	if errors.Is(err, fs.ErrNotExist) {

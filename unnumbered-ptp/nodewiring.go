@@ -166,8 +166,8 @@ func senders() nl.Chain {
 		}}
 }
 
-// lasting is the part of the node's wiring that CHECK looks for. The chain for callers is not
-// in it, because it depends on the CIDRs that the VPC had when the last pod was made. Nor is the chain closed, see [failsClosed].
+// lasting is the part of the node's wiring that CHECK looks for. The chain for callers is not in it, because it depends
+// on the CIDRs that the VPC had when the last pod was made. Nor is the chain closed, see [failsClosed].
 func lasting(w nl.Wiring) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {

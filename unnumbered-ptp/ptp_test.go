@@ -151,8 +151,9 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// TestCheckOlder has an older pod, and a later one made by another configuration, or after the node has lost or got IPv6. CRI-O calls
-// CHECK of the older pod with the configuration of its ADD. CHECK succeeds as long as nothing that the pod needs is missing.
+// TestCheckOlder has an older pod, and a later one made by another configuration, or after the node has lost or got
+// IPv6. CRI-O calls CHECK of the older pod with the configuration of its ADD. CHECK succeeds as long as nothing that
+// the pod needs is missing.
 func TestCheckOlder(t *testing.T) {
 	const lose, get = "-6 addr del fd00:0:9::10/64 dev eth0", "-6 addr add fd00:0:9::10/64 dev eth0 nodad"
 	for name, x := range map[string]struct {
@@ -396,7 +397,8 @@ func TestHostInterfaceMissing(t *testing.T) {
 	}
 }
 
-// TestBelievingNode: on a node that forwards IPv6, and whose new links accept router advertisements nevertheless, a pod is no router.
+// TestBelievingNode: on a node that forwards IPv6, and whose new links accept router advertisements nevertheless, a pod
+// is no router.
 func TestBelievingNode(t *testing.T) {
 	for _, value := range []string{"1", "2"} {
 		f, _ := prepared(t)

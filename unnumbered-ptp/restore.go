@@ -15,11 +15,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Programs remove what belongs to pods: systemd-networkd removes the rules and routes of others, and the kernel those of a link that
-// somebody sets down, or of all links when somebody disables IPv6 on the node. CHECK finds that, and few runtimes call it. So
-// [Missing] compares a running pod with the list of its ADD, and [Restore] adds what is missing on the node.
+// Programs remove what belongs to pods: systemd-networkd removes the rules and routes of others, and the kernel those
+// of a link that somebody sets down, or of all links when somebody disables IPv6 on the node. CHECK finds that, and few
+// runtimes call it. So [Missing] compares a running pod with the list of its ADD, and [Restore] adds what is missing on
+// the node.
 //
-// Both leave the pod's namespace as it is. What the pod lacks there, its own processes may have removed, and they may mean it.
+// Both leave the pod's namespace as it is. What the pod lacks there, its own processes may have removed, and they may
+// mean it.
 
 // A Loss is what an attachment lacks of what its ADD made.
 type Loss struct {
@@ -30,7 +32,8 @@ type Loss struct {
 	Changed  error      // what is wrong on the node, and no program can restore
 }
 
-// Serious reports whether the pod works less without what is missing on the node. A spare route, for example, is not serious.
+// Serious reports whether the pod works less without what is missing on the node. A spare route, for example, is not
+// serious.
 func (l Loss) Serious() bool {
 	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !minor(s) })
 }
@@ -40,8 +43,9 @@ func (l Loss) None() bool {
 	return !l.Unpaired && len(l.Node) == 0 && len(l.Pod) == 0 && l.Changed == nil
 }
 
-// Missing returns what a running attachment lacks. The request must have what a CHECK has, and a configuration that is validated.
-// The caller must know the addresses of prevResult from elsewhere than the pod: the pod could name those of another.
+// Missing returns what a running attachment lacks. The request must have what a CHECK has, and a configuration that is
+// validated. The caller must know the addresses of prevResult from elsewhere than the pod: the pod could name those of
+// another.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := open(newRequest(node, r))
 	if err != nil {
@@ -92,8 +96,8 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// judge compares what goes with the pair. A pod may have any of several forms. It has the one of which its namespace lacks the
-// least, and then the node: nobody loses a part of another form.
+// judge compares what goes with the pair. A pod may have any of several forms. It has the one of which its namespace
+// lacks the least, and then the node: nobody loses a part of another form.
 func (s *scene) judge(p pair, l *Loss) error {
 	n, err := s.whenMade(p)
 	if err != nil {
@@ -166,8 +170,8 @@ func familyOf(o nl.Object) nl.Family {
 	return nl.IPv4
 }
 
-// Restore adds what [Missing] has found to be missing on the node, and returns what it has added. It may run beside commands for the
-// pod. If the pair is gone meanwhile, nothing is missing any more.
+// Restore adds what [Missing] has found to be missing on the node, and returns what it has added. It may run beside
+// commands for the pod. If the pair is gone meanwhile, nothing is missing any more.
 func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	for _, step := range l.Node {
 		if err := install(nl.Wiring{step}); err != nil {
@@ -182,8 +186,8 @@ func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	return done, failed
 }
 
-// Bare lists the node's ends of a network's pairs that have lost the routes to their pods, in a family of which there is still a rule
-// or in both. It is for pods of which nobody knows what they had.
+// Bare lists the node's ends of a network's pairs that have lost the routes to their pods, in a family of which there
+// is still a rule or in both. It is for pods of which nobody knows what they had.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

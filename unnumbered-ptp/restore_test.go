@@ -57,8 +57,9 @@ func run(t *testing.T, n *nl.NS, command string) {
 	}))
 }
 
-// TestRestore takes from the node what belongs to a pod, as other programs and the kernel do. CHECK and Missing find it. Restore puts
-// all of it back, and then calls of a Service by each family succeed as before. Nothing is left to restore.
+// TestRestore takes from the node what belongs to a pod, as other programs and the kernel do. CHECK and Missing find
+// it. Restore puts all of it back, and then calls of a Service by each family succeed as before. Nothing is left to
+// restore.
 func TestRestore(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		for name, family := range map[string]func(*types100.Result){"IPv4": nil, "dual": dual, "IPv6 alone": only6} {
@@ -198,8 +199,8 @@ func TestCheckPod(t *testing.T) {
 	}
 }
 
-// TestCheckPodChosen has a pod that has chosen the ports of its own connections. The runtime writes them after the ADD, and replaces
-// our list. CHECK is content as long as the pod cannot use the loop's ports by that.
+// TestCheckPodChosen has a pod that has chosen the ports of its own connections. The runtime writes them after the ADD,
+// and replaces our list. CHECK is content as long as the pod cannot use the loop's ports by that.
 func TestCheckPodChosen(t *testing.T) {
 	f, p := prepared(t)
 	must(t, f.ADD(p))

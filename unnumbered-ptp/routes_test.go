@@ -126,8 +126,8 @@ func TestRoutesChanged(t *testing.T) {
 	}
 }
 
-// TestCheckLaterRoutes: a later plugin has added a route to the result, which CHECK gets (CNI specification 1.1.0, section 2,
-// "CHECK": plugins may change routes).
+// TestCheckLaterRoutes: a later plugin has added a route to the result, which CHECK gets (CNI specification 1.1.0,
+// section 2, "CHECK": plugins may change routes).
 func TestCheckLaterRoutes(t *testing.T) {
 	for name, dst := range map[string]string{"default route": "0.0.0.0/0", "of hostCidrs": "172.20.0.0/16"} {
 		t.Run(name, func(t *testing.T) {
@@ -146,8 +146,8 @@ func TestCheckLaterRoutes(t *testing.T) {
 	}
 }
 
-// TestRoutesOfPeer: the VPC is peered with one that has the CIDRs of the Services, so prevResult has the routes of hostCidrs by the
-// ENI. They still lead to the node.
+// TestRoutesOfPeer: the VPC is peered with one that has the CIDRs of the Services, so prevResult has the routes of
+// hostCidrs by the ENI. They still lead to the node.
 func TestRoutesOfPeer(t *testing.T) {
 	for _, loop := range []string{"redirect", "masquerade"} {
 		t.Run(loop, func(t *testing.T) {

@@ -31,8 +31,9 @@ func TestPathMTU(t *testing.T) {
 	}
 }
 
-// TestPathMTUOfDatagrams sends datagrams in fragments that do not fit through the router's link to another host. By IPv6, the
-// router reports that: its error is about a fragment, and must reach the socket that sends, also of a call to a Service.
+// TestPathMTUOfDatagrams sends datagrams in fragments that do not fit through the router's link to another host. By
+// IPv6, the router reports that: its error is about a fragment, and must reach the socket that sends, also of a call to
+// a Service.
 func TestPathMTUOfDatagrams(t *testing.T) {
 	for _, loop := range loopsOfAll {
 		s := newScene(t, [2]string{loop, loop})

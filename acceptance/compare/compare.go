@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the answers
-// field by field. One EC2 is the real one, and the other is the simulator, set up alike.
+// Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the
+// answers field by field. One EC2 is the real one, and the other is the simulator, set up alike.
 //
-// The calls are those of the suite: its own client (package aws) makes them, by the unchanged SDK. They lead an ENI through its
-// life, and also ask for what EC2 must refuse. What goes over the wire is recorded.
+// The calls are those of the suite: its own client (package aws) makes them, by the unchanged SDK. They lead an ENI
+// through its life, and also ask for what EC2 must refuse. What goes over the wire is recorded.
 //
-// IDs, addresses and times differ in any case. So a text is compared by its form: "an ID eni-", "an IPv4 address". Texts that
-// both sides know by a name, such as the ID of the new ENI, are compared by the name.
+// IDs, addresses and times differ in any case. So a text is compared by its form: "an ID eni-", "an IPv4 address".
+// Texts that both sides know by a name, such as the ID of the new ENI, are compared by the name.
 //
-// Whether the suite reads a field is not on a list. The recorded answer is played to the suite's client again, without the
-// field. If the client's result is then another one, the suite reads the field. A difference in kind of such a field is a
-// failure: the simulator, and so all tests with it, differ from EC2 where it matters.
+// Whether the suite reads a field is not on a list. The recorded answer is played to the suite's client again, without
+// the field. If the client's result is then another one, the suite reads the field. A difference in kind of such a
+// field is a failure: the simulator, and so all tests with it, differ from EC2 where it matters.
 package compare
 
 import (
@@ -78,8 +78,8 @@ func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
-// Run takes all steps on both sides. An error means that a side could not go on, for example because EC2 refuses what the
-// simulator allows. The table then has what was compared until then.
+// Run takes all steps on both sides. An error means that a side could not go on, for example because EC2 refuses what
+// the simulator allows. The table then has what was compared until then.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	defer quiet()()
 	t := &table{seen: map[Row]int{}, calls: map[string]bool{}}

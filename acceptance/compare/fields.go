@@ -19,7 +19,8 @@ import (
 // statusField is the HTTP status of an answer, as a field.
 const statusField = "(HTTP status)"
 
-// messageField is the text of an error. People read it. What the suite makes of it is compared as the meaning of the step.
+// messageField is the text of an error. People read it. What the suite makes of it is compared as the meaning of the
+// step.
 const messageField = "Errors.Error.Message"
 
 // unlike are fields that are never alike.

@@ -23,7 +23,8 @@ type answer struct {
 	body   []byte
 }
 
-// A recorder keeps the last answer to each call: of EC2 by the action, of metadata by the path. Goroutines may share it.
+// A recorder keeps the last answer to each call: of EC2 by the action, of metadata by the path. Goroutines may share
+// it.
 type recorder struct {
 	aws.HTTPClient
 	mu    sync.Mutex

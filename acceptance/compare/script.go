@@ -202,8 +202,8 @@ func refused(name string, do func(context.Context, *side, *aws.Client) error) st
 	return s
 }
 
-// dry is a dry run of an action. Actions without a dry run are tried with an address that EC2 must refuse. The client makes
-// nil of the refusal that is the proof of the permission.
+// dry is a dry run of an action. Actions without a dry run are tried with an address that EC2 must refuse. The client
+// makes nil of the refusal that is the proof of the permission.
 func dry(action string) step {
 	return step{name: "dry run of " + action, refused: true, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return nil, c.DryRun(ctx, action, aws.Target{ENI: s.eni.ID, Attachment: s.attachment, Instance: s.place.Node, Subnet: s.place.Subnet,

@@ -75,8 +75,8 @@ func sentinel(err error) string {
 	return ""
 }
 
-// take takes a step, and again until what it waits for has come. With a deadline, the SDK does not end a request for metadata after
-// five seconds.
+// take takes a step, and again until what it waits for has come. With a deadline, the SDK does not end a request for
+// metadata after five seconds.
 func (s *side) take(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -114,7 +114,8 @@ func (s *side) take(ctx context.Context, step step) error {
 	}
 }
 
-// calls returns the calls of the last step, by a name that is the same on both sides: paths of metadata have MAC addresses.
+// calls returns the calls of the last step, by a name that is the same on both sides: paths of metadata have MAC
+// addresses.
 func (s *side) calls() map[string]string {
 	all := map[string]string{}
 	for call := range s.heard {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ends is what the acceptance test runs on an instance: it has the ends of connections there. It makes pods as a
-// container runtime does, with the installed plugins, and sends packets from and to them. The test calls it by net/rpc over a
-// session of SSH. When the session ends, the program ends, and its namespaces are removed.
+// Package ends is what the acceptance test runs on an instance: it has the ends of connections there. It makes pods as
+// a container runtime does, with the installed plugins, and sends packets from and to them. The test calls it by
+// net/rpc over a session of SSH. When the session ends, the program ends, and its namespaces are removed.
 package ends
 
 import (

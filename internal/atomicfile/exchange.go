@@ -18,8 +18,9 @@ import (
 // Old is the end of the name under which Exchange keeps the file that it has replaced.
 const Old = ".old"
 
-// Exchange is [Replace] for a large file that changes often, in an open directory. It keeps the replaced file, and the next
-// Exchange writes into that one: to allocate pages and to free others takes the kernel longer than to copy the text.
+// Exchange is [Replace] for a large file that changes often, in an open directory. It keeps the replaced file, and the
+// next Exchange writes into that one: to allocate pages and to free others takes the kernel longer than to copy the
+// text.
 //
 // The file has the given modification time, if that is not zero, and if the file system can.
 //
@@ -45,8 +46,8 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 	return nil
 }
 
-// spare opens the file of that name to write, as it is, and returns its size. If somebody else may see what is written, it
-// makes a new one.
+// spare opens the file of that name to write, as it is, and returns its size. If somebody else may see what is written,
+// it makes a new one.
 func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, uint32(mode))
@@ -68,12 +69,13 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 	}
 }
 
-// alone reports whether nobody else has the file, neither open nor by another name. A process may have opened the file when it
-// had its other name, and read slowly. The kernel gives a write lease only if there is no other open file, see fcntl(2).
-// Whoever opens the file later waits until it is closed here.
+// alone reports whether nobody else has the file, neither open nor by another name. A process may have opened the file
+// when it had its other name, and read slowly. The kernel gives a write lease only if there is no other open file, see
+// fcntl(2). Whoever opens the file later waits until it is closed here.
 //
-// Linux before 6.1 counts a reader only after it has looked for leases ("locks: fix TOCTOU race when granting write lease").
-// So a reader that opens the file by its other name, and is slow, may see what is written. A reader must notice that.
+// Linux before 6.1 counts a reader only after it has looked for leases ("locks: fix TOCTOU race when granting write
+// lease"). So a reader that opens the file by its other name, and is slow, may see what is written. A reader must
+// notice that.
 func alone(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false
@@ -100,7 +102,8 @@ func fill(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// A process that is being started may have the open file until it executes its program: the lease would stay as long.
+	// A process that is being started may have the open file until it executes its program: the lease would stay as
+	// long.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }
@@ -116,8 +119,8 @@ func setTime(fd int, t time.Time) error {
 	return nil
 }
 
-// swap exchanges the files of two names. If there is no second one, or if the file system cannot exchange, the first gets the
-// second name.
+// swap exchanges the files of two names. If there is no second one, or if the file system cannot exchange, the first
+// gets the second name.
 func swap(dir int, old, name string) error {
 	if unix.Renameat2(dir, old, dir, name, unix.RENAME_EXCHANGE) == nil {
 		return nil

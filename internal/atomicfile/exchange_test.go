@@ -130,7 +130,8 @@ func TestExchangeSpares(t *testing.T) {
 	}
 }
 
-// TestExchangeDeleted deletes the directory, or the files in it. Nothing is written into a directory that gets its path.
+// TestExchangeDeleted deletes the directory, or the files in it. Nothing is written into a directory that gets its
+// path.
 func TestExchangeDeleted(t *testing.T) {
 	path, dir := onTmpfs(t)
 	put(t, dir, "one")

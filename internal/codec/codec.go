@@ -154,8 +154,8 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// namesOf returns the names of the described members, in the exact mode. Only there, most members are of another description: a
-// configuration is that of several plugins.
+// namesOf returns the names of the described members, in the exact mode. Only there, most members are of another
+// description: a configuration is that of several plugins.
 func (c *Codec) namesOf(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil

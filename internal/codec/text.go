@@ -5,8 +5,8 @@ package codec
 
 import "unsafe"
 
-// Here is what a kind needs that works on the text itself: one that keeps the text of what it reads and writes that text
-// again, or that writes an index of its text. Kinds of configurations need nothing of it.
+// Here is what a kind needs that works on the text itself: one that keeps the text of what it reads and writes that
+// text again, or that writes an index of its text. Kinds of configurations need nothing of it.
 
 // A cut is a text that comes at an offset of the output.
 type cut struct {
@@ -14,8 +14,8 @@ type cut struct {
 	text string
 }
 
-// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts, which are not to be changed:
-// some are of the text that was read. So a large text is neither copied nor in memory twice.
+// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts, which are not to be
+// changed: some are of the text that was read. So a large text is neither copied nor in memory twice.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	c := Codec{out: out, parts: true}
 	value(&c)

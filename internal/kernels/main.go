@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command kernels writes one row of the table of kernels: how the tests went on one of them. It reads what go test -json
-// prints, and prints the packages and the failures. It fails if a test failed, or if a package of the table did not run.
+// Command kernels writes one row of the table of kernels: how the tests went on one of them. It reads what go test
+// -json prints, and prints the packages and the failures. It fails if a test failed, or if a package of the table did
+// not run.
 //
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' | kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
@@ -153,8 +154,8 @@ func (r *result) failed() bool {
 	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(r.tests, "fail")
 }
 
-// rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. A package that the
-// table does not have gets a column. The text is empty if there is no table.
+// rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. A package
+// that the table does not have gets a column. The text is empty if there is no table.
 func rewrite(text string, fixed []string, results map[string]*result) (string, error) {
 	before, rows, after := table.Cut(text)
 	if rows == nil {

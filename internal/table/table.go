@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package table has the Markdown tables that benchmarks and matrices of tests print. Later runs and plots read them back.
+// Package table has the Markdown tables that benchmarks and matrices of tests print. Later runs and plots read them
+// back.
 package table
 
 import (

@@ -29,7 +29,8 @@ type Maps struct {
 	Looped int // the last connections of TCP that have begun by the veth, to tell what answers them
 }
 
-// Revision identifies the sources of the programs, in 16 characters. TestSources shows that the programs are made of them.
+// Revision identifies the sources of the programs, in 16 characters. TestSources shows that the programs are made of
+// them.
 func Revision() string { return sources[:16] }
 
 // Onward is the program of a Splice for the veth: what is addressed to a MAC address goes on

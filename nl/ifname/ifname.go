@@ -38,8 +38,9 @@ func Fault(name string) string {
 // Wanted describes the names that Refused allows, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused says why nobody may choose a name for a link of a pod. It is "" for a name that may be chosen. All names that come from
-// pods and from requests pass here. A terminal would obey some names, and other names belong to the kernel or to us.
+// Refused says why nobody may choose a name for a link of a pod. It is "" for a name that may be chosen. All names that
+// come from pods and from requests pass here. A terminal would obey some names, and other names belong to the kernel or
+// to us.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault
@@ -57,8 +58,9 @@ func Refused(name string) string {
 	return ""
 }
 
-// ofKernel are names that the kernel uses in each namespace. lo is there, and all and default are names of sysctls. The others are
-// fallback devices of tunnels. If a link of any namespace has such a name, the kernel cannot load the module of the tunnel.
+// ofKernel are names that the kernel uses in each namespace. lo is there, and all and default are names of sysctls. The
+// others are fallback devices of tunnels. If a link of any namespace has such a name, the kernel cannot load the module
+// of the tunnel.
 func ofKernel() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0", "ip_vti0", "ip6_vti0"}
 }

@@ -69,8 +69,8 @@ func routeBack(n *nl.NS) error {
 	}}.Add(n)
 }
 
-// tunnels makes tunnels of both families. From then on each new namespace has the links tunl0 and ip6tnl0, where they are
-// in modules.
+// tunnels makes tunnels of both families. From then on each new namespace has the links tunl0 and ip6tnl0, where they
+// are in modules.
 func tunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {

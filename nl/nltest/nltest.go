@@ -81,7 +81,8 @@ func Remove(t testing.TB, path string) {
 }
 
 // create makes a new namespace, as "ip netns add" does. The name has the process ID for mounted. So testutils.NewNS of
-// containernetworking/plugins does not serve here: it chooses the name itself. It also mounts the directory over itself.
+// containernetworking/plugins does not serve here: it chooses the name itself. It also mounts the directory over
+// itself.
 func create(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)
@@ -96,8 +97,8 @@ func create(name string) (path string, err error) {
 	return filepath.Join(dir, name), <-done
 }
 
-// mounted lists the names under which namespaces are to be found, but not those that create has made in other processes:
-// the tests of another package may run at the same time.
+// mounted lists the names under which namespaces are to be found, but not those that create has made in other
+// processes: the tests of another package may run at the same time.
 func mounted() []string {
 	names, _ := filepath.Glob(filepath.Join(dir, "*"))
 	return slices.DeleteFunc(names, func(name string) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Stranger starts a process as a user without privileges, in a user namespace and a network namespace of its own, as anybody on a node
-// can. It returns the network namespace, with lo up, and its path. The process ends with the test.
+// Stranger starts a process as a user without privileges, in a user namespace and a network namespace of its own, as
+// anybody on a node can. It returns the network namespace, with lo up, and its path. The process ends with the test.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")
@@ -36,8 +36,8 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 	return n, path
 }
 
-// Idle starts a process that does nothing until it is stopped, the test ends, or this process does. Pdeathsig would end it with the
-// thread that has started it.
+// Idle starts a process that does nothing until it is stopped, the test ends, or this process does. Pdeathsig would end
+// it with the thread that has started it.
 func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("cat")

@@ -6,9 +6,9 @@
 //	image -o DIR -version VERSION -date SECONDS ARCH=ROOT...
 //
 // The image of an architecture has the files below ROOT in one layer, and nothing else. Beside each image there is an
-// artifact with the software bill of materials (CycloneDX) that is in ROOT. Its subject is the image, so registries list it
-// as a referrer (OCI image specification 1.1, "Image Manifest"). It is in the index, too, as BuildKit does it: a tool that
-// copies the index copies the bill. It has no platform, so no runtime takes it for an image.
+// artifact with the software bill of materials (CycloneDX) that is in ROOT. Its subject is the image, so registries
+// list it as a referrer (OCI image specification 1.1, "Image Manifest"). It is in the index, too, as BuildKit does it:
+// a tool that copies the index copies the bill. It has no platform, so no runtime takes it for an image.
 //
 // Nothing depends on the machine, the time or the order of a directory: the same files give the same digests.
 package main

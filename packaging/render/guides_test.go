@@ -45,7 +45,8 @@ func TestPlatforms(t *testing.T) {
 
 const guides = "../../docs/install-on.md"
 
-// TestGuides wants each example of the guides to parse, and their conflists to be valid. Each platform says what was tried.
+// TestGuides wants each example of the guides to parse, and their conflists to be valid. Each platform says what was
+// tried.
 func TestGuides(t *testing.T) {
 	text := read(t, guides)
 	blocks := regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(text, -1)

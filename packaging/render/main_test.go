@@ -77,7 +77,8 @@ func documents(t *testing.T, text string) (all []string) {
 	return all
 }
 
-// TestManifests wants the shipped manifests to be the objects of the chart with the shipped values. With UPDATE it writes them.
+// TestManifests wants the shipped manifests to be the objects of the chart with the shipped values. With UPDATE it
+// writes them.
 func TestManifests(t *testing.T) {
 	for manifest, values := range map[string]string{"systemd.yaml": "values.yaml", "maintain.yaml": "values-maintain.yaml"} {
 		text := "# kubectl apply -f. Change the words in CAPITALS, the subnet tag and the security groups. After a change of the conflist: kubectl -n kube-system\n" +

@@ -58,7 +58,8 @@ func (c *Config) Validate() error {
 	return errors.Join(append(mistakes, Unhooked(c.ipvlan.Mode, &c.ptp, len(c.egress.Egresses)))...)
 }
 
-// Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod see nothing of what arrives from the VPC.
+// Unhooked returns what cannot work in a mode of ipvlan: in l3s the hooks of a pod see nothing of what arrives from the
+// VPC.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {

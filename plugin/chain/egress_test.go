@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// TestEgressOfPod: a client or a router has its tunnel once, on a node with a strict rp_filter, too. A further attachment of the
-// pod has nothing of it, and its DEL takes nothing.
+// TestEgressOfPod: a client or a router has its tunnel once, on a node with a strict rp_filter, too. A further
+// attachment of the pod has nothing of it, and its DEL takes nothing.
 func TestEgressOfPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	for keys, role := range map[string]string{"namespaces": egress.Client, "routers": egress.Router} {
@@ -60,8 +60,8 @@ func TestEgressOfPod(t *testing.T) {
 	}
 }
 
-// TestEgressOfRepairedPod: a client or a router whose veth pair was deleted and put back, as cni-tool repair does, checks no sources
-// at the new link either.
+// TestEgressOfRepairedPod: a client or a router whose veth pair was deleted and put back, as cni-tool repair does,
+// checks no sources at the new link either.
 func TestEgressOfRepairedPod(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, keys := range []string{"namespaces", "routers"} {
@@ -79,8 +79,8 @@ func TestEgressOfRepairedPod(t *testing.T) {
 	}
 }
 
-// TestEgressLost: CHECK and doctor see what a client or a router has lost of what isolates it. A pod of another configuration is right as
-// long as it is whole.
+// TestEgressLost: CHECK and doctor see what a client or a router has lost of what isolates it. A pod of another
+// configuration is right as long as it is whole.
 func TestEgressLost(t *testing.T) {
 	nltest.Need(t, "fou")
 	const other = `{"e": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "clients": ["10.0.0.0/9"], "selectable": ["nobody"], "%s": ["default"]}}`
@@ -161,7 +161,8 @@ func (n node) anySource(pod *nl.NS) {
 	}
 }
 
-// TestEgressRefused: a pod that may not have what it asks for has nothing at all. Its error names the egress, and what to do.
+// TestEgressRefused: a pod that may not have what it asks for has nothing at all. Its error names the egress, and what
+// to do.
 func TestEgressRefused(t *testing.T) {
 	n := newNode(t)
 	pod, path := nltest.NS(t, "pod")

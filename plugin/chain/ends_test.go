@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 )
 
-// TestEgressEnds kills the DEL of a client and of a router after each system call, while packets for a partner are sent all the time.
-// The partner never sees another address than the router's: what leaves a client is in the tunnel, and what leaves a router leaves by its
-// ENI, with its address.
+// TestEgressEnds kills the DEL of a client and of a router after each system call, while packets for a partner are sent
+// all the time. The partner never sees another address than the router's: what leaves a client is in the tunnel, and
+// what leaves a router leaves by its ENI, with its address.
 func TestEgressEnds(t *testing.T) {
 	nltest.Need(t, "fou")
 	for _, c := range []struct{ name, role, keys string }{
@@ -120,7 +120,8 @@ type stream struct {
 	sent       atomic.Int64
 }
 
-// packets sends 300 packets a second: a client to the partner, and the VPC to a router, each in the tunnel and of another connection.
+// packets sends 300 packets a second: a client to the partner, and the VPC to a router, each in the tunnel and of
+// another connection.
 func (v victim) packets(role string, pod *nl.NS, own string) *stream {
 	v.Helper()
 	from, to := pod, partner.String()

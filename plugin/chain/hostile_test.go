@@ -88,8 +88,8 @@ func TestReusedPath(t *testing.T) {
 	n.vacant()
 }
 
-// TestNodesNamespace: a path with the number of a process may lead to the namespace of the node. ADD and CHECK refuse it, and nothing
-// is leased.
+// TestNodesNamespace: a path with the number of a process may lead to the namespace of the node. ADD and CHECK refuse
+// it, and nothing is leased.
 func TestNodesNamespace(t *testing.T) {
 	n := newNode(t)
 	r := n.request("/proc/thread-self/ns/net", "")

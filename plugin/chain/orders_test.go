@@ -284,8 +284,8 @@ func (s *stage) add(name string) {
 		add = s.three
 	}
 	result, err := add(s.requestOf(p))
-	// The kernel destroys the slaves of a removed namespace in a work item (cleanup_net), and no address cools here. A runtime repeats an
-	// ADD that fails, too.
+	// The kernel destroys the slaves of a removed namespace in a work item (cleanup_net), and no address cools here. A
+	// runtime repeats an ADD that fails, too.
 	for end := time.Now().Add(time.Minute); len(s.parts) > 1 && isTaken(err) && time.Now().Before(end); {
 		result, err = add(s.requestOf(p))
 	}

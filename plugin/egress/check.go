@@ -17,8 +17,9 @@ import (
 
 // check compares all that a pod has with what it should have, except sysctls and MTUs, which other plugins may change.
 //
-// Another configuration applies to new pods. The seal of the table reports whether the pod is of the present one. Then the destinations and
-// the clients are compared, too. Of any other pod, check knows only what all configurations have in common: see [Lost].
+// Another configuration applies to new pods. The seal of the table reports whether the pod is of the present one. Then
+// the destinations and the clients are compared, too. Of any other pod, check knows only what all configurations have
+// in common: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.role(r.Pod)
 	if err != nil || role.none() || r.Prev == nil {
@@ -79,8 +80,8 @@ func (p *pod) otherwise() error {
 	return is.lost()
 }
 
-// Lost reports what a pod has lost of what each client and each router has, whatever its configuration. name is the link of the ENI. The
-// error answers to fs.ErrNotExist if the pod has nothing of an egress.
+// Lost reports what a pod has lost of what each client and each router has, whatever its configuration. name is the
+// link of the ENI. The error answers to fs.ErrNotExist if the pod has nothing of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := fromKernel(ns, name)
 	if err != nil {

@@ -89,23 +89,25 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 	return routes, err
 }
 
-// withoutTunnel is the route to a destination that counts when the one by the tunnel is gone, with its link or without. Its metric is larger.
+// withoutTunnel is the route to a destination that counts when the one by the tunnel is gone, with its link or without.
+// Its metric is larger.
 func withoutTunnel(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// onTunnel makes a gateway of IPv6 valid for routes by the tunnel. No packet takes it: the route that spares the gateway has a
-// smaller metric. But that one has no link. The kernel looks for a route to the gateway by the link of a new route, in the table of
-// the new route, and so finds this one (ip6_route_check_nh).
+// onTunnel makes a gateway of IPv6 valid for routes by the tunnel. No packet takes it: the route that spares the
+// gateway has a smaller metric. But that one has no link. The kernel looks for a route to the gateway by the link of a
+// new route, in the table of the new route, and so finds this one (ip6_route_check_nh).
 //
-// The flag onlink is no way to that. Before Linux 7.0, the kernel refuses it if the main table has a route to the gateway by
-// another link (ip6_route_check_nh_onlink). The pod has one: to the Services.
+// The flag onlink is no way to that. Before Linux 7.0, the kernel refuses it if the main table has a route to the
+// gateway by another link (ip6_route_check_nh_onlink). The pod has one: to the Services.
 func onTunnel(gw netip.Addr) nl.Route {
 	return nl.Route{Dst: single(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// pastTunnel is the rule for what leaves by the ENI's link. The service loop redirect looks for the next hop of a packet that it sends out
-// there (bpf_redirect_neigh). In IPv6 the kernel does not skip a route by another link, and would take the tunnel's gateway.
+// pastTunnel is the rule for what leaves by the ENI's link. The service loop redirect looks for the next hop of a
+// packet that it sends out there (bpf_redirect_neigh). In IPv6 the kernel does not skip a route by another link, and
+// would take the tunnel's gateway.
 func (p *pod) pastTunnel() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
@@ -129,9 +131,9 @@ func gateways(all []Egress) (gws []netip.Addr) {
 // again: the service loop masquerade sends it on by the ENI. It may be for a router, in the tunnel's own
 // packets, or for another backend of a Service in a destination.
 //
-// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such connections, and errors about
-// them, and nothing else. Otherwise anybody who can send UDP to the pod could call it with any source, answer in the name of its DNS
-// server, or lower the path MTU of its other connections.
+// A connection that leaves by the tunnel gets the mark, too. From the tunnel the pod takes answers of such connections,
+// and errors about them, and nothing else. Otherwise anybody who can send UDP to the pod could call it with any source,
+// answer in the name of its DNS server, or lower the path MTU of its other connections.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // of containers in the pod
@@ -169,8 +171,9 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too.
-// What comes out of UDP does not pass this hook again. It also drops what comes to the UDP port from other addresses than those that are known.
+// onlyInUDP drops packets in packets that are not in UDP: the tunnel's link would take them, too. What comes out of UDP
+// does not pass this hook again. It also drops what comes to the UDP port from other addresses than those that are
+// known.
 func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuse(nl.L4Proto("4")), refuse(nl.L4Proto("41"))}
 	for _, f := range families {

@@ -163,7 +163,8 @@ func TestNotConfigured(t *testing.T) {
 	}
 }
 
-// TestStatus: a node whose kernel has no FOU is not ready if its configuration has an egress. The error names the modules.
+// TestStatus: a node whose kernel has no FOU is not ready if its configuration has an egress. The error names the
+// modules.
 func TestStatus(t *testing.T) {
 	nltest.Need(t, "root")
 	lacks := nl.Scratch(nl.FOU{}.Supported)
@@ -213,7 +214,8 @@ func TestTunnels(t *testing.T) {
 	}
 }
 
-// TestConcerns: a DEL reads no annotation, and looks into the pod if the pod may have a role. A long annotation is refused unread.
+// TestConcerns: a DEL reads no annotation, and looks into the pod if the pod may have a role. A long annotation is
+// refused unread.
 func TestConcerns(t *testing.T) {
 	c := config(t, egresses(`"bank": {"gateways": ["172.20.0.77"], "routers": ["egress"], "destinations": ["203.0.113.0/24"], "namespaces": ["pay*"], "selectable": ["*"]}`))
 	for _, tt := range []struct {

@@ -26,8 +26,8 @@ func private() []netip.Prefix {
 	)
 }
 
-// never are networks that no destination may be in: each node, and each ENI, has its own. A router that forwarded there would let its
-// clients ask the metadata service as the router, past the proxy of its node.
+// never are networks that no destination may be in: each node, and each ENI, has its own. A router that forwarded there
+// would let its clients ask the metadata service as the router, past the proxy of its node.
 func never() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
@@ -91,14 +91,15 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 // single is the prefix of one address.
 func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// A layer is prefixes to which a router forwards, or does not. The layers before it have the longer prefixes within these.
+// A layer is prefixes to which a router forwards, or does not. The layers before it have the longer prefixes within
+// these.
 type layer struct {
 	pass bool
 	to   []netip.Prefix
 }
 
-// layers are the destinations of a family, as a router sees them: the longest prefix decides, as in the table of routes that a client
-// gets. own are the networks that the router reaches by its ENI. Beyond all layers nothing passes.
+// layers are the destinations of a family, as a router sees them: the longest prefix decides, as in the table of routes
+// that a client gets. own are the networks that the router reaches by its ENI. Beyond all layers nothing passes.
 func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	refuse := e.spared(f, own, e.gateways)
 	pass := slices.DeleteFunc(of(f, e.destinations), func(d netip.Prefix) bool { return slices.Contains(refuse, d) })

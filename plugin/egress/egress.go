@@ -21,9 +21,9 @@
 // The files: client.go and router.go are what the two kinds get, pod.go is what both need to
 // know, destinations.go is what leaves by a tunnel, role.go who may, end.go is DEL, and check.go is CHECK.
 //
-// The invariants: a pod that is neither client nor router gets nothing. Everything is in the
-// pod's namespace. Only connections that the pod begins use the tunnel. Where a part of it is missing, what would take the
-// tunnel goes nowhere: no packet to a destination leaves by the address of the client, or of a node.
+// The invariants: a pod that is neither client nor router gets nothing. Everything is in the pod's namespace. Only
+// connections that the pod begins use the tunnel. Where a part of it is missing, what would take the tunnel goes
+// nowhere: no packet to a destination leaves by the address of the client, or of a node.
 package egress
 
 //go:generate go run ../../internal/codec/gen

@@ -11,16 +11,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// end deletes what a pod has by an attachment, whose links are in the group own, in an order in which no packet of a client leaves by
-// another address than before, wherever it is killed:
+// end deletes what a pod has by an attachment, whose links are in the group own, in an order in which no packet of a
+// client leaves by another address than before, wherever it is killed:
 //
 //   - First the UDP ports close. So nothing of a client comes into a router any more.
 //   - Then all links of the attachment end, in one request: the ENI's, the pair and the tunnels. The kernel stops them all before it
 //     removes a route of any. A link that is not in the group, such as a whole ENI, goes down before.
 //   - The rest has no effect without links.
 //
-// The plugins that made the links find them deleted. A namespace that has the first attachment of another pod is not this one's: the
-// path of the namespace may lead there now.
+// The plugins that made the links find them deleted. A namespace that has the first attachment of another pod is not
+// this one's: the path of the namespace may lead there now.
 func end(ns *nl.NS, name string, own uint32) error {
 	links, err := ns.Links()
 	if err != nil {

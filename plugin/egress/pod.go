@@ -81,7 +81,8 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	return p.client(all)
 }
 
-// readPod returns nil for a further attachment of a pod, as Multus makes it. That gets nothing: the tunnel has the address of the first.
+// readPod returns nil for a further attachment of a pod, as Multus makes it. That gets nothing: the tunnel has the
+// address of the first.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// router is what a router gets: the tunnel, the right to forward, and two tables of routes. The table of netfilter comes before all, and
-// the UDP port of the tunnel comes last. So each packet of a client finds all of it.
+// router is what a router gets: the tunnel, the right to forward, and two tables of routes. The table of netfilter
+// comes before all, and the UDP port of the tunnel comes last. So each packet of a client finds all of it.
 //
 // What comes out of the tunnel leaves by the pod's routes to the VPC, or else by its ENI: not by
 // the node, as the router's own packets to the internet do. What answers it carries a mark,
@@ -49,8 +49,8 @@ func forwards(f nl.Family) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
-// routesOut are the routes of what came out of the tunnel. The subnet is on the link: the VPC need not send back what is for another
-// pod of the ENI.
+// routesOut are the routes of what came out of the tunnel. The subnet is on the link: the VPC need not send back what
+// is for another pod of the ENI.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -65,8 +65,8 @@ func (p *pod) routeBack(f nl.Family) nl.Object {
 	return nl.Route{Dst: f.Everywhere(), Dev: linkName(f), Src: p.addr(f), Table: tableBack, Protocol: nl.RouteProtocol}
 }
 
-// routerRules choose a table. A packet of the router itself that a program binds to the ENI's link leaves as its clients' do: so a
-// readiness probe can try the way.
+// routerRules choose a table. A packet of the router itself that a program binds to the ENI's link leaves as its
+// clients' do: so a readiness probe can try the way.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {
@@ -85,11 +85,11 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 
 // routerTable is what a router forwards, and how.
 //
-// It forwards what comes out of the tunnel from addresses of clients to destinations of the egress, and what answers that, besides what
-// the service loop may forward by the pair. Nothing of the tunnel leaves by the pair: there are the node, its proxy for the
-// metadata service, and all Services. A connection that has passed once has the mark, and its further packets are not compared again. A
-// packet that belongs to no connection would keep its source (ct state invalid), so it is dropped. The router itself is nobody's
-// destination in the tunnel.
+// It forwards what comes out of the tunnel from addresses of clients to destinations of the egress, and what answers
+// that, besides what the service loop may forward by the pair. Nothing of the tunnel leaves by the pair: there are the
+// node, its proxy for the metadata service, and all Services. A connection that has passed once has the mark, and its
+// further packets are not compared again. A packet that belongs to no connection would keep its source (ct state
+// invalid), so it is dropped. The router itself is nobody's destination in the tunnel.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark), nl.Count(), nl.Accept()}, refuse(in, out)}
@@ -145,8 +145,8 @@ func of(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// served are the addresses of clients of a family: those that the configuration names, or else all that the router reaches by its ENI.
-// In IPv6 the configuration names them.
+// served are the addresses of clients of a family: those that the configuration names, or else all that the router
+// reaches by its ENI. In IPv6 the configuration names them.
 func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{of(f, clients), of(f, p.vpc)} {
 		if len(all) > 0 {

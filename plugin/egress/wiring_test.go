@@ -28,8 +28,8 @@ func aPod(routes []netip.Prefix) *pod {
 	}
 }
 
-// tunnelled reports whether the routes of a client send packets for an address into the tunnel: the longest prefix of the table
-// decides.
+// tunnelled reports whether the routes of a client send packets for an address into the tunnel: the longest prefix of
+// the table decides.
 func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 	t.Helper()
 	w, err := aPod(own).client([]Egress{e})
@@ -63,8 +63,8 @@ func TestRouterWithoutWayOut(t *testing.T) {
 	}
 }
 
-// TestRouterTakesClients: a router takes what comes from its VPC, and from the clients that the configuration names. Their VPC may be
-// another one, to which the routers' default route leads.
+// TestRouterTakesClients: a router takes what comes from its VPC, and from the clients that the configuration names.
+// Their VPC may be another one, to which the routers' default route leads.
 func TestRouterTakesClients(t *testing.T) {
 	e := config(t, egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"], "clients": ["100.64.0.0/16", "10.64.0.0/16"]}`)).Egresses["e"]
 	w, err := aPod(nil).router(e)
@@ -81,8 +81,8 @@ func TestRouterTakesClients(t *testing.T) {
 	}
 }
 
-// TestClientKnowsRouters: with routerCidrs, a client takes packets of the tunnel only from there. If one of its egresses does not tell
-// its routers, nobody knows.
+// TestClientKnowsRouters: with routerCidrs, a client takes packets of the tunnel only from there. If one of its
+// egresses does not tell its routers, nobody knows.
 func TestClientKnowsRouters(t *testing.T) {
 	c := config(t, egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"], "routerCidrs": ["10.0.7.0/24"]}`,
 		`"b": {"gateways": ["172.20.0.78"], "destinations": ["198.51.100.0/24"], "namespaces": ["x"]}`))
@@ -151,9 +151,9 @@ func TestGatewaysAreSpared(t *testing.T) {
 	}
 }
 
-// TestGatewayOfIPv6: routes by the tunnel need no flag onlink, which kernels before 7.0 refuse here. The route that makes the gateway
-// valid for them comes before them. The one that spares the gateway comes before that, and has a smaller metric. This is so even
-// if the gateway is in no destination.
+// TestGatewayOfIPv6: routes by the tunnel need no flag onlink, which kernels before 7.0 refuse here. The route that
+// makes the gateway valid for them comes before them. The one that spares the gateway comes before that, and has a
+// smaller metric. This is so even if the gateway is in no destination.
 func TestGatewayOfIPv6(t *testing.T) {
 	for _, destinations := range []string{"::/0", "fd00:99::/64"} {
 		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+`"], "except": ["2600:1f18::/56"], "namespaces": ["x"]}`)).Egresses["e"]

@@ -32,8 +32,8 @@ type adversary struct {
 	admin  bool // it can change its links
 }
 
-// adversaries: a pod as Kubernetes makes it, one whose owner trusts it, one without any capability, and one that is root in a user
-// namespace of its own (hostUsers: false).
+// adversaries: a pod as Kubernetes makes it, one whose owner trusts it, one without any capability, and one that is
+// root in a user namespace of its own (hostUsers: false).
 func adversaries() []adversary {
 	nobody := &syscall.Credential{Uid: 65534, Gid: 65534}
 	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 65534, Size: 1}}
@@ -46,7 +46,8 @@ func adversaries() []adversary {
 	}
 }
 
-// adversaryEnv makes the test binary the program in a pod. It carries out the attempts that it reads, each a line, and answers each.
+// adversaryEnv makes the test binary the program in a pod. It carries out the attempts that it reads, each a line, and
+// answers each.
 const adversaryEnv = "IPVLAN_ADVERSARY"
 
 func init() {
@@ -107,7 +108,8 @@ func (c captive) tell(attempt, family string) string {
 	return strings.TrimSpace(answer)
 }
 
-// A target is a bench whose node accepts all that a node may: it forwards, believes routers and neighbours, and checks no source.
+// A target is a bench whose node accepts all that a node may: it forwards, believes routers and neighbours, and checks
+// no source.
 type target struct {
 	bench
 	sockets []net.PacketConn // of the node, and of what is behind it, in both families
@@ -138,8 +140,8 @@ func newTarget(t *testing.T) target {
 	return g
 }
 
-// arrived returns what has come since the last call. It sends datagrams on the same ways first, and waits for those: what has been sent
-// before has arrived by then, or never will.
+// arrived returns what has come since the last call. It sends datagrams on the same ways first, and waits for those:
+// what has been sent before has arrived by then, or never will.
 func (g target) arrived() (got []string) {
 	g.Helper()
 	for _, addr := range []string{"10.0.1.5:9", "[fd00:0:0:1::5]:9"} {
@@ -183,7 +185,8 @@ func (g target) beliefs() (got []string) {
 	return got
 }
 
-// forget undoes what the node has learned. It knows the router of IPv6: nobody believes a claim about an unknown neighbour.
+// forget undoes what the node has learned. It knows the router of IPv6: nobody believes a claim about an unknown
+// neighbour.
 const forget = `ip -6 addr flush dev ens6 scope global dynamic; ip -6 route flush proto ra; ip neigh flush dev ens6 to 10.0.1.66
 	ip neigh replace fd00:0:0:1::1 lladdr 0a:00:00:00:00:01 nud stale dev ens6`
 
@@ -199,8 +202,9 @@ func datagram(network, addr, text string) error {
 
 var claimed6 = netip.MustParsePrefix("fd66::/64")
 
-// TestAdversaries has each adversary make each attempt, in both families. With the guard none succeeds, but those that the documents
-// name. Without it those succeed that need a packet socket: so this test can fail. docs/security.md has the counts.
+// TestAdversaries has each adversary make each attempt, in both families. With the guard none succeeds, but those that
+// the documents name. Without it those succeed that need a packet socket: so this test can fail. docs/security.md has
+// the counts.
 func TestAdversaries(t *testing.T) {
 	nltest.Need(t, "root", "ipvlan", "nftables")
 	var counts nltest.Matrix
@@ -233,7 +237,8 @@ func TestAdversaries(t *testing.T) {
 	}
 }
 
-// try makes an attempt in both families. It returns how many of the two were made, how many have succeeded, and how many may.
+// try makes an attempt in both families. It returns how many of the two were made, how many have succeeded, and how
+// many may.
 func (g target) try(c captive, try attempt) (made, succeeded, wanted int) {
 	g.Helper()
 	for _, family := range []string{"IPv4", "IPv6"} {

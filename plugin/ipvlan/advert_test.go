@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// TestAdvertisement has a pod that claims to be a router, as any pod with CAP_NET_RAW can. A pod of the same ENI, with IPv6 or
-// without, must not believe it. What is at the other end of the ENI shows when the message has arrived.
+// TestAdvertisement has a pod that claims to be a router, as any pod with CAP_NET_RAW can. A pod of the same ENI, with
+// IPv6 or without, must not believe it. What is at the other end of the ENI shows when the message has arrived.
 func TestAdvertisement(t *testing.T) {
 	claimed := netip.MustParsePrefix("fd66::/64")
 	for name, addrs := range map[string][][2]string{

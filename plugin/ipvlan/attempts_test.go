@@ -14,7 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attempt is one by a program in a pod to send to its node as if from the VPC. All are harmless: they go to namespaces of the test.
+// An attempt is one by a program in a pod to send to its node as if from the VPC. All are harmless: they go to
+// namespaces of the test.
 type attempt struct {
 	name  string
 	admin bool // it takes CAP_NET_ADMIN
@@ -62,7 +63,8 @@ func injectBy(mac string, p packet, option int) error {
 	return frame(eth0.Index, p.tagged(slices.Concat(hw, hw)), option, 0)
 }
 
-// injectTagged sends a frame with the tag of VLAN 0, which only has a priority: the kernel takes it for one without a tag.
+// injectTagged sends a frame with the tag of VLAN 0, which only has a priority: the kernel takes it for one without a
+// tag.
 func injectTagged(p packet) error {
 	return inject(own, packet{unix.ETH_P_8021Q, p.tagged([]byte{0, 0})})
 }

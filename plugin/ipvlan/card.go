@@ -30,8 +30,8 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 	return c.Del(node)
 }
 
-// mayHaveCard reports whether an attachment may have a card. Most attachments have none, and nobody need look. It does not
-// parse what the pod asks: that costs a DEL, and the text may be wrong.
+// mayHaveCard reports whether an attachment may have a card. Most attachments have none, and nobody need look. It does
+// not parse what the pod asks: that costs a DEL, and the text may be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // bringBack moves the attachment's cards from the pod to the node. It finds them by their groups,

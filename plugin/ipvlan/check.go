@@ -31,8 +31,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// guarded fails if the master of a slave accepts what slaves send to the node as if from the VPC. The guard is of the ENI, and no part of
-// the pod's list: doctor and repair look at each ENI once.
+// guarded fails if the master of a slave accepts what slaves send to the node as if from the VPC. The guard is of the
+// ENI, and no part of the pod's list: doctor and repair look at each ENI once.
 func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -96,8 +96,8 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// needs is the list of one NIC's ADD without what only has an effect in the ADD, and without what a later plugin may have changed. No
-// NIC has another address, which would be another pod's, and none listens to routers.
+// needs is the list of one NIC's ADD without what only has an effect in the ADD, and without what a later plugin may
+// have changed. No NIC has another address, which would be another pod's, and none listens to routers.
 func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object
@@ -131,8 +131,8 @@ func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, 
 	return w, nil
 }
 
-// needsRoutes are the routes of prevResult. A later plugin may lead a destination elsewhere, by another link or from another table.
-// unnumbered-ptp leads some by the veth pair, and never all of IPv6.
+// needsRoutes are the routes of prevResult. A later plugin may lead a destination elsewhere, by another link or from
+// another table. unnumbered-ptp leads some by the veth pair, and never all of IPv6.
 func (s slave) needsRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {

@@ -197,8 +197,8 @@ func TestLoopback6(t *testing.T) {
 	}
 }
 
-// callSelf connects to one of the namespace's own addresses. The kernel adds the local route of a new IPv6 address by a work
-// queue. Who connects before that asks for a neighbor with this address, and there is none.
+// callSelf connects to one of the namespace's own addresses. The kernel adds the local route of a new IPv6 address by a
+// work queue. Who connects before that asks for a neighbor with this address, and there is none.
 func callSelf(addr string) error {
 	l, err := net.Listen("tcp", net.JoinHostPort(addr, "0"))
 	if err != nil {

@@ -50,8 +50,9 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		// namespace disables it on lo, too.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
-		// No detection of duplicates, for which the pod would wait a second. EC2 gives an address to one ENI only, and ipvlan refuses
-		// one that another slave has. Their link-local addresses differ by their dev_id (addrconf_ifid_eui48).
+		// No detection of duplicates, for which the pod would wait a second. EC2 gives an address to one ENI only, and
+		// ipvlan refuses one that another slave has. Their link-local addresses differ by their dev_id
+		// (addrconf_ifid_eui48).
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})
@@ -85,8 +86,8 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	return nl.Wiring{{NS: node, Object: g}}
 }
 
-// deaf is that the NIC does not listen to routers. The pod has the routes of the result, and none that routers advertise, or pods that
-// claim to be routers. Without addresses of IPv6, it would get some that way.
+// deaf is that the NIC does not listen to routers. The pod has the routes of the result, and none that routers
+// advertise, or pods that claim to be routers. Without addresses of IPv6, it would get some that way.
 func (s slave) deaf() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}

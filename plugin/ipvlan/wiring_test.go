@@ -93,7 +93,8 @@ func TestWiringSeveral(t *testing.T) {
 	nltest.Golden(t, "further", shipped(t, true).String(), *update)
 }
 
-// shipped is the wiring of a pod with two NICs in both families, or of a further attachment with the second of them alone.
+// shipped is the wiring of a pod with two NICs in both families, or of a further attachment with the second of them
+// alone.
 func shipped(t *testing.T, further bool) nl.Wiring {
 	node, pod := &nl.NS{Name: "node"}, &nl.NS{Name: "pod"}
 	r := request(t, `{}`, nil, nil)

@@ -165,7 +165,8 @@ func (e *Entries[V]) writeNew(c *codec.Codec, one *entry, x *indexer, kind func(
 	x.add(c, row{k, value - from, len(c.Output()) - from})
 }
 
-// runs divides the entries into those that are neighbours in the text, and unchanged. A changed one is a run of its own.
+// runs divides the entries into those that are neighbours in the text, and unchanged. A changed one is a run of its
+// own.
 func (e *entries) runs() (runs [][]entry) {
 	for rest := e.all; len(rest) > 0; {
 		end, n := rest[0].to, 1
@@ -178,8 +179,8 @@ func (e *entries) runs() (runs [][]entry) {
 	return runs
 }
 
-// indexSize is how many characters the index takes. It is 0 if there is none: there are no entries, the key of one has a
-// zone, or its text is too long for a row.
+// indexSize is how many characters the index takes. It is 0 if there is none: there are no entries, the key of one has
+// a zone, or its text is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {
@@ -274,8 +275,8 @@ func (e *entries) before(i int, k netip.Addr) bool {
 	return r < rank || r == rank && e.key(one).Less(k)
 }
 
-// ask returns the value of an entry. A value that cannot be parsed is the zero value: [codec.Read] has returned an error
-// for it, and [codec.ReadTrusted] never gets one.
+// ask returns the value of an entry. A value that cannot be parsed is the zero value: [codec.Read] has returned an
+// error for it, and [codec.ReadTrusted] never gets one.
 func (e *Entries[V]) ask(i int) V {
 	one := &e.all[i]
 	if one.known == 0 {

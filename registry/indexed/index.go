@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Before Entries, [codec.Write] writes an index of them, as a member of its own: a row for each entry. So a process that
-// uses few of thousands of entries need not look for where each begins. A row is
+// Before Entries, [codec.Write] writes an index of them, as a member of its own: a row for each entry. So a process
+// that uses few of thousands of entries need not look for where each begins. A row is
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Kept are the values of a table when [codec.ReadTrusted] read its text, by their keys. A value that is still the same is written as
-// its original text, which takes a tenth of the time.
+// Kept are the values of a table when [codec.ReadTrusted] read its text, by their keys. A value that is still the same
+// is written as its original text, which takes a tenth of the time.
 type Kept[V any] struct {
 	values map[string]kept[V]
 	text   string // of the table

@@ -58,7 +58,8 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-// TestMedian: the first collection of a node does more than the next ones. It changes neither the elapsed time of the upkeep nor its CPU.
+// TestMedian: the first collection of a node does more than the next ones. It changes neither the elapsed time of the
+// upkeep nor its CPU.
 func TestMedian(t *testing.T) {
 	var runs []sample
 	for _, wall := range []time.Duration{6900, 1200, 1100, 1150, 1170} {

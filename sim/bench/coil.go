@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A coil is the tunnels of Coil 2.12: package founat of its source. A client has a link for each egress, whose far end is
-// the ClusterIP. A router has a link and a route for each client. A link without far end takes packets out of UDP where
-// the source of the answer is no ClusterIP.
+// A coil is the tunnels of Coil 2.12: package founat of its source. A client has a link for each egress, whose far end
+// is the ClusterIP. A router has a link and a route for each client. A link without far end takes packets out of UDP
+// where the source of the answer is no ClusterIP.
 //
 // Two things are better for Coil here. Routers leave by the ENI, as ours do, and not by the node. And there is no rule
 // that computes checksums of the tunnels' packets.

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A host outside has two addresses. Pod a reaches the first one by the router b on the other node, and the second one by
-// the router c on its own node. The routers have a Service each, so that kube-proxy has no choice. The host is the
+// A host outside has two addresses. Pod a reaches the first one by the router b on the other node, and the second one
+// by the router c on its own node. The routers have a Service each, so that kube-proxy has no choice. The host is the
 // subnet's router itself: what is beyond costs all layouts the same, and would only dilute the ratios.
 var (
 	outside  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
@@ -44,8 +44,8 @@ var egressLayouts = []layout{
 	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1, sport: tunnelPort}.add},
 }
 
-// wayOut makes pod a a client of two egresses, and the others their routers. The Kubernetes namespaces have the names of
-// the pods.
+// wayOut makes pod a a client of two egresses, and the others their routers. The Kubernetes namespaces have the names
+// of the pods.
 var wayOut = map[string]any{"egress": map[string]any{
 	"other": map[string]any{"gateways": gateways[:1], "destinations": outside[:1], "namespaces": []string{"a"}, "routers": []string{"b"}},
 	"same":  map[string]any{"gateways": gateways[1:], "destinations": outside[1:], "namespaces": []string{"a"}, "routers": []string{"c"}},

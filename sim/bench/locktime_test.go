@@ -14,7 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestLockTimeAlone: collections of this process's own garbage are due all the time, and none falls into the measurement.
+// TestLockTimeAlone: collections of this process's own garbage are due all the time, and none falls into the
+// measurement.
 func TestLockTimeAlone(t *testing.T) {
 	n := &node{dir: t.TempDir()}
 	r, err := registry.Open(filepath.Join(n.dir, "run"))

@@ -100,7 +100,8 @@ func machine() string {
 	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possible(), runtime.Version())
 }
 
-// possible says how many CPUs the kernel is prepared for, if that is not the number that there are. What a link costs depends on it.
+// possible says how many CPUs the kernel is prepared for, if that is not the number that there are. What a link costs
+// depends on it.
 func possible() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")

@@ -68,7 +68,8 @@ func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, 
 	if err != nil {
 		return 0, 0, err
 	}
-	// A plugin never collects garbage. This process has that of the simulated cloud, too: to collect it takes longer than a change.
+	// A plugin never collects garbage. This process has that of the simulated cloud, too: to collect it takes longer
+	// than a change.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration

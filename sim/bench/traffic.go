@@ -79,8 +79,8 @@ type flows struct {
 	further        string // the name of a column with the pairs' notes; empty for none
 }
 
-// run measures the flows of the layouts that build has made, and prints their cost. With counted instructions it fails if
-// a budget is exceeded. Measured times vary too much for that.
+// run measures the flows of the layouts that build has made, and prints their cost. With counted instructions it fails
+// if a budget is exceeded. Measured times vary too much for that.
 func (fs *flows) run(ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error) (err error) {
 	f, err := vpcsim.New(ec2sim.Config{
 		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},

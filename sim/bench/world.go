@@ -15,8 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A size is an instance type of a node, and how many pods fit on it by single addresses. On the large ones, the boot ENI
-// serves pods, too (EC2 user guide, "Maximum IP addresses per network interface"). The last one has four network cards.
+// A size is an instance type of a node, and how many pods fit on it by single addresses. On the large ones, the boot
+// ENI serves pods, too (EC2 user guide, "Maximum IP addresses per network interface"). The last one has four network
+// cards.
 type size struct {
 	ec2sim.InstanceType
 	pods  int

@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// httpFrom returns an HTTP client whose connections begin in a network namespace. Each request has a connection of its own.
+// httpFrom returns an HTTP client whose connections begin in a network namespace. Each request has a connection of its
+// own.
 func httpFrom(ns *nl.NS, patience time.Duration) *http.Client {
 	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
 		if e := ns.Do(func() error {

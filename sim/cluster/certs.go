@@ -54,7 +54,8 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 	return c, errors.Join(err1, err2, c.serviceAccounts(), c.writeKubeconfig(server))
 }
 
-// sign writes a new key and its certificate, which the CA has signed. Without the CA's key the certificate signs itself.
+// sign writes a new key and its certificate, which the CA has signed. Without the CA's key the certificate signs
+// itself.
 func (c certificates) sign(name string, cert, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

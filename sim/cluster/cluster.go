@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package cluster runs Kubernetes on the simulated VPC: etcd, the control plane, containerd, kubelet, kube-proxy and CoreDNS,
-// each the program that its project releases. The plugins are installed as on a real node.
+// Package cluster runs Kubernetes on the simulated VPC: etcd, the control plane, containerd, kubelet, kube-proxy and
+// CoreDNS, each the program that its project releases. The plugins are installed as on a real node.
 //
 //	master    10.0.1.0/24   etcd, kube-apiserver, kube-controller-manager, kube-scheduler
 //	node1 ... 10.0.0.0/24   containerd, kubelet, kube-proxy; pods from 100.64.0.0/16
 //	peer      10.1.0.0/24   a host in a peered VPC
 //
-// All of it runs on one kernel. Each instance is a machine of package machine. It needs root, cgroup v2 and a kernel with
-// ipvlan and overlayfs: nl/nltest/vm/exec has one.
+// All of it runs on one kernel. Each instance is a machine of package machine. It needs root, cgroup v2 and a kernel
+// with ipvlan and overlayfs: nl/nltest/vm/exec has one.
 package cluster
 
 import (

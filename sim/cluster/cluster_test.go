@@ -19,7 +19,8 @@ var (
 	file  = flag.String("table", "", "`file` for the table of results")
 )
 
-// A scenario is what a user of a cluster does. The short ones run in each test of the repository, all by make test-cluster.
+// A scenario is what a user of a cluster does. The short ones run in each test of the repository, all by make
+// test-cluster.
 type scenario struct {
 	name  string
 	short bool

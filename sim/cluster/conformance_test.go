@@ -49,7 +49,8 @@ func (w *world) conformance(t *testing.T) {
 	}
 }
 
-// readReport logs the report of ginkgo, and returns the names of specs by their state. Each spec that failed is an error.
+// readReport logs the report of ginkgo, and returns the names of specs by their state. Each spec that failed is an
+// error.
 func readReport(t *testing.T, file string, failure error) map[string][]string {
 	t.Helper()
 	b, err := os.ReadFile(file)

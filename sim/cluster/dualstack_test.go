@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// dualStack checks two nodes whose pods have an address of each family, one with prefixes for IPv4. The pods reach each other and
-// a Service by both.
+// dualStack checks two nodes whose pods have an address of each family, one with prefixes for IPv4. The pods reach each
+// other and a Service by both.
 func (w *world) dualStack(t *testing.T) {
 	keys := object{"ipFamilies": []string{"IPv4", "IPv6"}, "hostCidrs": []string{"fd00:20::/112"}}
 	single := w.join(t, "single", cluster.NodeOptions{Conflist: edited(t, "dual-stack", keys), IPv6: 1})

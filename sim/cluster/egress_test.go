@@ -22,8 +22,8 @@ const (
 	routing = "egress"
 )
 
-// egress checks clients that reach a host of a peered VPC by routers, while routers are added, drained, killed and deleted. The
-// host sees the router's address. kube-proxy chooses the router.
+// egress checks clients that reach a host of a peered VPC by routers, while routers are added, drained, killed and
+// deleted. The host sees the router's address. kube-proxy chooses the router.
 func (w *world) egress(t *testing.T) {
 	to := w.partner(t)
 	w.reconfigure(t, object{

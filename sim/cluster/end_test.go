@@ -196,8 +196,9 @@ func names(line string, links []string) bool {
 	return slices.ContainsFunc(words, func(w string) bool { return slices.Contains(links, w) })
 }
 
-// asBefore returns an error for each thing on a node that is there for a pod that is gone, or that has been lost since the start.
-// What may differ are the ENIs of pods, and which of them have free addresses: growth and collections change that.
+// asBefore returns an error for each thing on a node that is there for a pod that is gone, or that has been lost since
+// the start. What may differ are the ENIs of pods, and which of them have free addresses: growth and collections change
+// that.
 func (w *world) asBefore(ctx context.Context, n *cluster.Node) error {
 	s, err := w.state(ctx, n)
 	if err != nil {
@@ -276,8 +277,8 @@ func (s *nodeState) addressesOfENIs() error {
 	return differ("the registry, compared with EC2,", ec2, ours)
 }
 
-// settled checks that no work is open. Of a creation whose process was killed, a note remains for 15 minutes after its ENI was
-// found: so long EC2 may show another one. It names no subnet, and nobody repeats it.
+// settled checks that no work is open. Of a creation whose process was killed, a note remains for 15 minutes after its
+// ENI was found: so long EC2 may show another one. It names no subnet, and nobody repeats it.
 func (s *nodeState) settled() error {
 	var errs []error
 	for _, i := range s.registry.Intents {
@@ -359,7 +360,8 @@ func (w *world) apart() error {
 	return nil
 }
 
-// allReleased checks that EC2 has got back what no pod uses: the ENIs without pods, and the addresses that are not the primary one.
+// allReleased checks that EC2 has got back what no pod uses: the ENIs without pods, and the addresses that are not the
+// primary one.
 func (w *world) allReleased() error {
 	used := map[netip.Addr]bool{}
 	for _, n := range w.Nodes {

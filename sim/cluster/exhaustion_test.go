@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// exhaustion checks a node whose kubelet takes more pods than there are addresses. The event of a pod that waits says what is
-// exhausted and what to do. The pod starts when another has ended.
+// exhaustion checks a node whose kubelet takes more pods than there are addresses. The event of a pod that waits says
+// what is exhausted and what to do. The pod starts when another has ended.
 func (w *world) exhaustion(t *testing.T) {
 	n := w.join(t, "small", cluster.NodeOptions{
 		Conflist: edited(t, "10-cni-ipvlan-vpc-k8s", object{"reuseIPWait": 5}),

@@ -24,8 +24,9 @@ const (
 	ourImage = "localhost/cni-ipvlan-vpc-k8s"
 )
 
-// installsItself checks a node that has nothing of ours, and is not ready. The shipped manifest and the container image install
-// the plugins, pods run and end, the second container refills and collects, and a removal leaves nothing on the node.
+// installsItself checks a node that has nothing of ours, and is not ready. The shipped manifest and the container image
+// install the plugins, pods run and end, the second container refills and collects, and a removal leaves nothing on the
+// node.
 func (w *world) installsItself(t *testing.T) {
 	n, err := w.AddNode(t.Context(), "bare", cluster.NodeOptions{Bare: true, MaxPods: 20})
 	if n != nil {
@@ -80,8 +81,8 @@ func (w *world) installsItself(t *testing.T) {
 
 const ours = "cni-ipvlan-vpc-k8s"
 
-// manifest returns the shipped objects as somebody has changed them for a node: the words in CAPITALS, the tags and groups of
-// the simulated VPC, and a selector of the node. The command is install's own, or a removal.
+// manifest returns the shipped objects as somebody has changed them for a node: the words in CAPITALS, the tags and
+// groups of the simulated VPC, and a selector of the node. The command is install's own, or a removal.
 func (w *world) manifest(t *testing.T, n *cluster.Node, command string) string {
 	t.Helper()
 	text := string(must(os.ReadFile(manifest)))

@@ -12,7 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// preProvisioned checks a node that has its ENIs and addresses from a launch template. Its pods run, and nothing changes in EC2.
+// preProvisioned checks a node that has its ENIs and addresses from a launch template. Its pods run, and nothing
+// changes in EC2.
 func (w *world) preProvisioned(t *testing.T) {
 	const config = "/run/template.conflist"
 	check(t, w.Nodes[0].WriteFile(config, edited(t, "pre-provisioned", object{"secGroupIds": []string{"sg-1234"}}), 0o644))

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 )
 
-// kills kills the programs of both nodes while they create pods. All pods must come, each with an address of its own, and
-// nothing may remain of them.
+// kills kills the programs of both nodes while they create pods. All pods must come, each with an address of its own,
+// and nothing may remain of them.
 func (w *world) kills(t *testing.T) {
 	w.apply(t, deployment("web", 10, server()))
 	for i, program := range []string{"containerd", "kubelet", "kube-proxy"} {
@@ -119,7 +119,8 @@ func (w *world) churn(t *testing.T) {
 	await(t, func() error { return w.allAsBefore(t.Context()) })
 }
 
-// plantedFaults checks that the checks find faults: a wrong route to a pod, and a lease of a pod that has ended without a DEL.
+// plantedFaults checks that the checks find faults: a wrong route to a pod, and a lease of a pod that has ended without
+// a DEL.
 func (w *world) plantedFaults(t *testing.T) {
 	w.wrongRoute(t)
 	w.strayLease(t)
@@ -161,7 +162,8 @@ func found(t *testing.T, err error, what ...string) {
 	}
 }
 
-// strayLease plants a pod whose namespace ends without a DEL. Its lease and its rule remain, until a collection ends both.
+// strayLease plants a pod whose namespace ends without a DEL. Its lease and its rule remain, until a collection ends
+// both.
 func (w *world) strayLease(t *testing.T) {
 	node := w.node("node2")
 	run(t, node.Run, "ip", "netns", "add", "stray")

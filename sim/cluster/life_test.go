@@ -74,8 +74,8 @@ func (c *caller) report(t *testing.T) {
 	}
 }
 
-// undisturbed makes a change while a pod and a node call the ClusterIP of a Service, and a host of a peered VPC its NodePorts.
-// No call may fail.
+// undisturbed makes a change while a pod and a node call the ClusterIP of a Service, and a host of a peered VPC its
+// NodePorts. No call may fail.
 func (w *world) undisturbed(t *testing.T, name string, change func()) {
 	t.Helper()
 	w.apply(t, podOn("client", "node1", server()))
@@ -127,8 +127,8 @@ func (w *world) inside(t *testing.T, p pod) *nl.NS {
 	return ns
 }
 
-// lasting is server for pods that are called until they end. After the deletion of a pod, a kube-proxy sends it connections
-// until it has heard of that. So the pod serves on for some time: its users need that with any network.
+// lasting is server for pods that are called until they end. After the deletion of a pod, a kube-proxy sends it
+// connections until it has heard of that. So the pod serves on for some time: its users need that with any network.
 func lasting() object {
 	c := container("netexec")
 	c["lifecycle"] = object{"preStop": object{"sleep": object{"seconds": 40}}}

@@ -13,11 +13,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// localDNS is where NodeLocal DNSCache listens on each node (kubernetes.io, "Using NodeLocal DNSCache in Kubernetes Clusters").
+// localDNS is where NodeLocal DNSCache listens on each node (kubernetes.io, "Using NodeLocal DNSCache in Kubernetes
+// Clusters").
 var localDNS = netip.MustParseAddr("169.254.20.10")
 
-// nodeLocalDNS checks a name server on each node at an address that only the node has. Its program is node-cache in a real
-// cluster: CoreDNS, and a dummy link with the address, which this test makes.
+// nodeLocalDNS checks a name server on each node at an address that only the node has. Its program is node-cache in a
+// real cluster: CoreDNS, and a dummy link with the address, which this test makes.
 func (w *world) nodeLocalDNS(t *testing.T) {
 	w.apply(t, deployment("web", 2, server()), service("web", "web"))
 	w.apply(t, object{"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("node-local-dns"), "data": object{"Corefile": fmt.Sprintf(

@@ -27,9 +27,9 @@ const (
 	atOnce   = 30
 )
 
-// podStart measures pods from kubelet's request for a sandbox to the start of the container, and the plugins' share of it.
-// Nodes with our plugins and with upstream's take turns, so that they have the same conditions. The addresses of our pods are
-// there before, as on a node with warm addresses.
+// podStart measures pods from kubelet's request for a sandbox to the start of the container, and the plugins' share of
+// it. Nodes with our plugins and with upstream's take turns, so that they have the same conditions. The addresses of
+// our pods are there before, as on a node with warm addresses.
 func (w *world) podStart(t *testing.T) {
 	names := []string{"ours", "ptp"}
 	warm := object{"min": oneByOne + atOnce + 10}

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// reboot checks that the pods of a node run again after a reboot, with addresses that others reach, and that nothing is left of
-// what they had before.
+// reboot checks that the pods of a node run again after a reboot, with addresses that others reach, and that nothing is
+// left of what they had before.
 func (w *world) reboot(t *testing.T) {
 	n := w.join(t, "reboots", cluster.NodeOptions{Conflist: conflist(t, "10-cni-ipvlan-vpc-k8s")})
 	spec := server()

@@ -14,7 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// podsOnBothNodes checks a Deployment with probes: its pods are on both nodes, have addresses of the VPC, and see each other's.
+// podsOnBothNodes checks a Deployment with probes: its pods are on both nodes, have addresses of the VPC, and see each
+// other's.
 func (w *world) podsOnBothNodes(t *testing.T) {
 	w.apply(t, deployment("web", 4, server()))
 	pods := w.ready(t, "web", 4)
@@ -65,7 +66,8 @@ func seesHost(t *testing.T, from *nl.NS, to netip.AddrPort, want netip.Addr) {
 	})
 }
 
-// clusterIP checks that a backend of a Service sees the pod that calls, by TCP and UDP, also where caller and backend are one.
+// clusterIP checks that a backend of a Service sees the pod that calls, by TCP and UDP, also where caller and backend
+// are one.
 func (w *world) clusterIP(t *testing.T) {
 	w.apply(t, deployment("web", 2, server()), service("web", "web"), podOn("client", "node1", server()), podOn("single", "node1", server()), service("single", "single"))
 	pods := append(w.ready(t, "web", 2), w.ready(t, "client", 1)...)

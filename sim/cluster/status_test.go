@@ -24,8 +24,8 @@ import (
 // state is the directory of the registry on a node.
 const state = "/run/cni-ipvlan-vpc-k8s"
 
-// statusWhileLocked checks that a node stays Ready while a process holds the lock of the registry. The runtime asks the plugins
-// by STATUS every few seconds. A pod of this time waits for the lock, and then starts.
+// statusWhileLocked checks that a node stays Ready while a process holds the lock of the registry. The runtime asks the
+// plugins by STATUS every few seconds. A pod of this time waits for the lock, and then starts.
 func (w *world) statusWhileLocked(t *testing.T) {
 	w.apply(t, podOn("before", "node1", server()))
 	before := w.ready(t, "before", 1)[0] // there is a registry
@@ -54,8 +54,9 @@ func lock(t *testing.T, dir string) (unlock func()) {
 	return func() { check(t, f.Close()) }
 }
 
-// statusOfBrokenNode checks that a node which lacks a program of ours is not Ready, for a reason that names the program, until the
-// program is back. It also shows that the runtime asks for STATUS, which the other scenarios take for granted.
+// statusOfBrokenNode checks that a node which lacks a program of ours is not Ready, for a reason that names the
+// program, until the program is back. It also shows that the runtime asks for STATUS, which the other scenarios take
+// for granted.
 func (w *world) statusOfBrokenNode(t *testing.T) {
 	const program = "/opt/cni/bin/cni-ipvlan-vpc-k8s-ipam"
 	n := w.Nodes[0]
@@ -86,7 +87,8 @@ func (w *world) statusUnderLoad(t *testing.T) {
 	})
 }
 
-// staysReady checks that a node is Ready all the time while a function runs. Its condition has the time of its last change.
+// staysReady checks that a node is Ready all the time while a function runs. Its condition has the time of its last
+// change.
 func (w *world) staysReady(t *testing.T, node string, during func()) {
 	t.Helper()
 	began, err := w.readiness(t.Context(), node)
@@ -135,7 +137,8 @@ func (w *world) readiness(ctx context.Context, node string) (string, error) {
 	return w.Kubectl(ctx, "get", "node", node, "-o", `jsonpath={range .status.conditions[?(@.type=="Ready")]}{.status} {.lastTransitionTime} {.message}{end}`)
 }
 
-// untilReported waits until a kubelet reports its node once more: it reports what is true now, and has reported what was.
+// untilReported waits until a kubelet reports its node once more: it reports what is true now, and has reported what
+// was.
 func (w *world) untilReported(t *testing.T, node string) {
 	t.Helper()
 	first := ""

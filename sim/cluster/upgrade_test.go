@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/cluster"
 )
 
-// upgrade checks the step from the original's conflist to the one plugin, as the documentation has it. Running pods lose no
-// call, new pods start by the one plugin, which also deletes the old ones, and nothing is left of them.
+// upgrade checks the step from the original's conflist to the one plugin, as the documentation has it. Running pods
+// lose no call, new pods start by the one plugin, which also deletes the old ones, and nothing is left of them.
 func (w *world) upgrade(t *testing.T) {
 	n := w.join(t, "upgrades", cluster.NodeOptions{Conflist: edited(t, "original", object{"routeToVpcPeers": true})})
 	clean := findings(t, n)
@@ -88,7 +88,8 @@ func calls(all ...func() error) (stop func() (made int, lost []error)) {
 	}
 }
 
-// podsByOne starts pods until one has been wired by the one plugin: the runtime reads the new conflist a moment after the rename.
+// podsByOne starts pods until one has been wired by the one plugin: the runtime reads the new conflist a moment after
+// the rename.
 func (w *world) podsByOne(t *testing.T, n *cluster.Node) (names []string) {
 	t.Helper()
 	for {

@@ -33,8 +33,8 @@ type pod struct {
 	addrs      []netip.Addr // of all families
 }
 
-// patience is how long scenarios wait for the cluster. A machine that has other work takes several times as long as one that
-// has none.
+// patience is how long scenarios wait for the cluster. A machine that has other work takes several times as long as one
+// that has none.
 const patience = 15 * time.Minute
 
 // check ends a test at an error.
@@ -119,7 +119,8 @@ func deployment(name string, replicas int, spec object) object {
 	}
 }
 
-// service is a Service of pods by their name, with ports 80 and UDP 81 for netexec's. Further fields are key, value, ....
+// service is a Service of pods by their name, with ports 80 and UDP 81 for netexec's. Further fields are key, value,
+// ....
 func service(name, app string, fields ...any) object {
 	spec := object{
 		"selector": labels(app),

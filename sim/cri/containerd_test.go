@@ -31,8 +31,8 @@ var containerd = kind{
 	keeps:   true,
 }
 
-// containerdConfig limits containerd to its directory. It also keeps it from lowering its OOM score, which is not allowed
-// everywhere.
+// containerdConfig limits containerd to its directory. It also keeps it from lowering its OOM score, which is not
+// allowed everywhere.
 const containerdConfig = `version = 4
 debug = {level = 'warn'}
 [plugins.'io.containerd.cri.v1.images'.pinned_images]

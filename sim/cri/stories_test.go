@@ -347,8 +347,8 @@ func awaitStop(t *testing.T, pids []int) {
 	}
 }
 
-// signal sends a signal to processes. One of them at least must be there: another may have come to its end already, and have
-// waited for its parent.
+// signal sends a signal to processes. One of them at least must be there: another may have come to its end already, and
+// have waited for its parent.
 func signal(t *testing.T, pids []int, s syscall.Signal) {
 	t.Helper()
 	there := 0

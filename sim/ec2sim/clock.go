@@ -18,8 +18,9 @@ type clock struct {
 // signature": "within 5 minutes").
 const tooOld = 5 * time.Minute
 
-// SetClock makes EC2's clock differ from the machine's. EC2 refuses a request with the code if the time in its signature is
-// wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2 accepts all times again.
+// SetClock makes EC2's clock differ from the machine's. EC2 refuses a request with the code if the time in its
+// signature is wrong by more than five minutes. Each answer has EC2's time. With an empty code, EC2 accepts all times
+// again.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,8 +42,8 @@ type describeInstancesOutput struct {
 	NextToken    string           `xml:"nextToken,omitempty"`
 }
 
-// instanceCatalogue: API: DescribeInstances. Terminated instances "might appear in the returned results"; here they always do.
-// The states are the present ones: Config.Lag does not delay them.
+// instanceCatalogue: API: DescribeInstances. Terminated instances "might appear in the returned results"; here they
+// always do. The states are the present ones: Config.Lag does not delay them.
 var instanceCatalogue = catalogue[*Instance]{
 	id:      func(i *Instance) string { return i.ID },
 	absent:  func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },

@@ -45,11 +45,10 @@
 //
 // The simulator is not a mock: all answers follow from one state. It moves no packets; package vpcsim does, as a
 // listener of [Sim.OnChange]. It checks no signatures, and no policies except the actions of [Config.Denied]. There is
-// no Elastic IP address, no primary IPv6 address, no volume, and no stopping of instances. Rules of security groups are kept,
-// but nothing heeds them. The only interface types are the
-// ordinary one, and the EFA-only one of a launch. All times come from package time, so a simulator inside a
-// testing/synctest bubble uses the bubble's clock. If EC2's documentation leaves a rule open, the comment at the rule
-// says that it is a guess.
+// no Elastic IP address, no primary IPv6 address, no volume, and no stopping of instances. Rules of security groups are
+// kept, but nothing heeds them. The only interface types are the ordinary one, and the EFA-only one of a launch. All
+// times come from package time, so a simulator inside a testing/synctest bubble uses the bubble's clock. If EC2's
+// documentation leaves a rule open, the comment at the rule says that it is a guess.
 //
 // The invariant: an address of a subnet belongs to one network interface at most, and the free count of a subnet is
 // exactly the number of its unused addresses.

@@ -136,9 +136,10 @@ func (sub *subnet) settle4(w spec) (h holding, err error) {
 	return h, nil
 }
 
-// withDefault adds the subnet's default to a demand for IPv6. If the request does not ask for IPv6, and the subnet assigns
-// it by default, this is one address. A count of 0 prevents that (API: CreateNetworkInterface, Ipv6AddressCount). A
-// subnet without IPv4 always adds an address (a guess: EC2 does not say that an ENI can have none).
+// withDefault adds the subnet's default to a demand for IPv6. If the request does not ask for IPv6, and the subnet
+// assigns it by default, this is one address. A count of 0 prevents that (API: CreateNetworkInterface,
+// Ipv6AddressCount). A subnet without IPv4 always adds an address (a guess: EC2 does not say that an ENI can have
+// none).
 func (sub *subnet) withDefault(d demand) demand {
 	if d.none() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}

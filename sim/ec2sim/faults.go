@@ -44,8 +44,8 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
-// RefuseOn makes all calls of the action about one object answer with the error code, and do nothing: about an ENI, or a
-// creation in a subnet, or an attachment of an ENI of a subnet. An empty code ends it.
+// RefuseOn makes all calls of the action about one object answer with the error code, and do nothing: about an ENI, or
+// a creation in a subnet, or an attachment of an ENI of a subnet. An empty code ends it.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustKnow(action)
 	s.mu.Lock()

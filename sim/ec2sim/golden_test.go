@@ -39,7 +39,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestAnswers compares an answer of each action, byte for byte, in the life of one ENI. In the bubble it is the year 2000.
+// TestAnswers compares an answer of each action, byte for byte, in the life of one ENI. In the bubble it is the year
+// 2000.
 func TestAnswers(t *testing.T) {
 	life := []string{
 		"CreateNetworkInterface SubnetId=subnet-dual Description=CNI-ENI SecurityGroupId.1=sg-1 SecurityGroupId.2=sg-2 SecondaryPrivateIpAddressCount=1 Ipv6AddressCount=2" +

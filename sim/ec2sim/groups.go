@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// A securityGroup is one that CreateSecurityGroup has made. Those of the Config are in the Config. The simulator keeps rules,
-// but moves no packets.
+// A securityGroup is one that CreateSecurityGroup has made. Those of the Config are in the Config. The simulator keeps
+// rules, but moves no packets.
 type securityGroup struct {
 	id, name, description, vpc string
 	ingress                    []groupRule
@@ -92,7 +92,8 @@ type pairRequest struct {
 	Description string `ec2:"Description"`
 }
 
-// authorizeSecurityGroupIngress adds rules to a group (API: AuthorizeSecurityGroupIngress). Protocol -1 is all, without ports.
+// authorizeSecurityGroupIngress adds rules to a group (API: AuthorizeSecurityGroupIngress). Protocol -1 is all, without
+// ports.
 func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*done, error) {
 	g, err := s.madeGroup(in.ID)
 	if err != nil {
@@ -184,7 +185,8 @@ type deleteSecurityGroupInput struct {
 	ID string `ec2:"GroupId,required"`
 }
 
-// deleteSecurityGroup deletes a group that no ENI has, and to which no rule of another group refers (API: DeleteSecurityGroup).
+// deleteSecurityGroup deletes a group that no ENI has, and to which no rule of another group refers (API:
+// DeleteSecurityGroup).
 func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*done, error) {
 	if _, err := s.madeGroup(in.ID); err != nil {
 		return nil, err

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works").
-// dated is the version of a path: of the day since which the tree is so (Guide: "Access instance metadata"). Here, all versions are the same.
+// The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works"). dated is the version of a path: of
+// the day since which the tree is so (Guide: "Access instance metadata"). Here, all versions are the same.
 var dated = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
 
 const (

@@ -71,8 +71,8 @@ type reservation struct {
 	Instances set[instanceItem] `xml:"instancesSet"`
 }
 
-// runInstances launches instances that are alike (API: RunInstances). Each gets its boot ENI here: the simulator takes one
-// request for a network interface, for device index 0. Tags of volumes are accepted, but there are no volumes.
+// runInstances launches instances that are alike (API: RunInstances). Each gets its boot ENI here: the simulator takes
+// one request for a network interface, for device index 0. Tags of volumes are accepted, but there are no volumes.
 func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	if r, err := s.launchedBy(in); r != nil || err != nil {
 		return r, err

@@ -5,8 +5,8 @@ package ec2sim
 
 import "cmp"
 
-// A Tracking holds the timeouts, in seconds, with which the security groups of an ENI track idle connections. 0: not set, so
-// the default of the instance type counts (Guide: "Connection tracking timeouts").
+// A Tracking holds the timeouts, in seconds, with which the security groups of an ENI track idle connections. 0: not
+// set, so the default of the instance type counts (Guide: "Connection tracking timeouts").
 type Tracking struct {
 	TCPEstablished int
 	UDPStream      int

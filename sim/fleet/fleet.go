@@ -5,6 +5,6 @@
 // runs all of it, and writes docs/fleet.md.
 //
 // The nodes run the real code of package ipam, in one bubble of testing/synctest, against EC2's token buckets. Beside
-// them are models of two other plugins, which take tokens from the same buckets. Hours pass in minutes, and with the same
-// seed everything happens at the same nanosecond.
+// them are models of two other plugins, which take tokens from the same buckets. Hours pass in minutes, and with the
+// same seed everything happens at the same nanosecond.
 package fleet

@@ -82,8 +82,8 @@ func report(t *testing.T, w way, r result) {
 	}
 }
 
-// TestSmall plays the ways of the real code with so few nodes that the buckets are not empty, and checks that all pods run,
-// that no address is twice, that nothing leaks, and that no way makes more calls than it needs.
+// TestSmall plays the ways of the real code with so few nodes that the buckets are not empty, and checks that all pods
+// run, that no address is twice, that nothing leaks, and that no way makes more calls than it needs.
 func TestSmall(t *testing.T) {
 	const n = 12
 	for _, c := range []struct {

@@ -10,8 +10,8 @@ import (
 )
 
 // An original models a node of the plugin that this project succeeds, as its source has it (aws/allocate.go,
-// aws/interface.go, lib/lock.go, plugin/ipam/main.go): one lock for all of an ADD or DEL, one address with each write, and no
-// back-off but that of the SDK. If EC2 refuses an address for any reason, it makes an ENI.
+// aws/interface.go, lib/lock.go, plugin/ipam/main.go): one lock for all of an ADD or DEL, one address with each write,
+// and no back-off but that of the SDK. If EC2 refuses an address for any reason, it makes an ENI.
 type original struct {
 	*account
 	*place
@@ -53,8 +53,8 @@ func (o *original) locked(do func() error) error {
 	return do()
 }
 
-// try makes a call as the SDK of the original does: three more attempts. Each waits twice as long as the one before, at first
-// half a second to a second (aws-sdk-go v1, aws/client/default_retryer.go).
+// try makes a call as the SDK of the original does: three more attempts. Each waits twice as long as the one before, at
+// first half a second to a second (aws-sdk-go v1, aws/client/default_retryer.go).
 func (o *original) try(action string) bool {
 	for attempt := range 4 {
 		if attempt > 0 {

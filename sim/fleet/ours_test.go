@@ -23,9 +23,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// An ours is a node with the real code of package ipam. Each call of a method is a process, but for what the kernel would
-// have it wait for: in a bubble, no time passes while a goroutine waits in the kernel. So processes wait for the lock
-// "grow" in turn.
+// An ours is a node with the real code of package ipam. Each call of a method is a process, but for what the kernel
+// would have it wait for: in a bubble, no time passes while a goroutine waits in the kernel. So processes wait for the
+// lock "grow" in turn.
 type ours struct {
 	*place
 	*region

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// How long EC2 takes to answer. AWS publishes no such times. The answer to AttachNetworkInterface comes when the link is
-// on the node. A refusal because of the rate comes at once.
+// How long EC2 takes to answer. AWS publishes no such times. The answer to AttachNetworkInterface comes when the link
+// is on the node. A refusal because of the rate comes at once.
 var latencies = map[string]time.Duration{
 	"AssignPrivateIpAddresses":        300 * time.Millisecond,
 	"UnassignPrivateIpAddresses":      300 * time.Millisecond,

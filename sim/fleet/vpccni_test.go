@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// A vpcCNI models a node of amazon-vpc-cni-k8s with its defaults, and with ENABLE_PREFIX_DELEGATION: WARM_ENI_TARGET=1, or
-// WARM_PREFIX_TARGET=1. The model is of these files:
+// A vpcCNI models a node of amazon-vpc-cni-k8s with its defaults, and with ENABLE_PREFIX_DELEGATION: WARM_ENI_TARGET=1,
+// or WARM_PREFIX_TARGET=1. The model is of these files:
 //
 //   - pkg/ipamd/ipamd.go: nodeInit describes, tags, and increases the pool once. StartNodeIPPoolManager looks at the pool every
 //     five seconds. increaseDatastorePool first asks for addresses on an ENI with room, and otherwise for an ENI. After a
@@ -72,8 +72,8 @@ func (v *vpcCNI) boot(ctx context.Context) error {
 // againAgent is how long the kubelet waits until it starts a container again that has ended.
 const againAgent = 10 * time.Second
 
-// try makes a call with the retries of the SDK: ten attempts, a random part of 1, 2, 4 ... 20 seconds between them, and a
-// budget of 500, of which each repetition takes 5 and each success gives 1 (aws-sdk-go-v2, aws/retry/standard.go).
+// try makes a call with the retries of the SDK: ten attempts, a random part of 1, 2, 4 ... 20 seconds between them, and
+// a budget of 500, of which each repetition takes 5 and each success gives 1 (aws-sdk-go-v2, aws/retry/standard.go).
 func (v *vpcCNI) try(action string) bool {
 	for attempt := range 10 {
 		if attempt > 0 {

@@ -17,8 +17,8 @@ type way struct {
 	policy   lease.Policy
 	launched int // prefixes of the ENI that the launch template makes; 0: it makes none
 
-	// The changing calls that the pods of a node need at least: for all of them, how many more to replace the first one, and
-	// how many to replace all.
+	// The changing calls that the pods of a node need at least: for all of them, how many more to replace the first
+	// one, and how many to replace all.
 	needs, first, churns map[string]int
 }
 
@@ -41,8 +41,8 @@ func enis(n int) map[string]int {
 }
 
 // ways are those that the plan compares. An ENI has 15 addresses, or 14 prefixes. A replacement of all pods needs 15
-// addresses more: so many cool. The three prefixes of a new ENI are enough for that. With the defaults, the pods have all
-// addresses of two ENIs, and a new pod needs one before the old pod ends.
+// addresses more: so many cool. The three prefixes of a new ENI are enough for that. With the defaults, the pods have
+// all addresses of two ENIs, and a new pod needs one before the old pod ends.
 var ways = []way{
 	{name: "defaults", policy: defaults(), needs: enis(2), first: enis(1)},
 	{name: "prefixes", policy: with(func(p *lease.Policy) { p.Prefixes = true }), needs: enis(1)},

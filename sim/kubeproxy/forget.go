@@ -12,9 +12,9 @@ import (
 )
 
 // forget empties a namespace's connection tracker. Rules of nat see only a connection's first packet. Without forget, a
-// datagram from a port that was used before would for two minutes go to a backend of rules that were removed. Before there
-// were rules, a datagram to a ClusterIP went to no backend, and for 30 seconds others from its port would follow it.
-// kube-proxy also deletes such entries.
+// datagram from a port that was used before would for two minutes go to a backend of rules that were removed. Before
+// there were rules, a datagram to a ClusterIP went to no backend, and for 30 seconds others from its port would follow
+// it. kube-proxy also deletes such entries.
 func forget(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families

@@ -55,9 +55,9 @@ var Modes = []Mode{IPTables, NFTables}
 
 // Load gives a namespace the rules of a mode, with the addresses of a scenario. It also sets the sysctls that
 // kube-proxy sets on a node (testdata/*/sysctls). It loads the rules of a family if the scenario's Node has an address
-// of it, and empties the connection tracker. Load does not check for existing rules, so call unload before Load is called for
-// the same namespace again. unload removes everything except the sysctls, which kube-proxy also leaves, and empties the
-// connection tracker.
+// of it, and empties the connection tracker. Load does not check for existing rules, so call unload before Load is
+// called for the same namespace again. unload removes everything except the sysctls, which kube-proxy also leaves, and
+// empties the connection tracker.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command
 	for _, f := range families {

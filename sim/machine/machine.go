@@ -53,8 +53,8 @@ type Machine struct {
 	ctx     context.Context // of this boot
 }
 
-// Boot boots an instance for the first time: its own directories are empty. The environment is that of all programs of the
-// machine, in addition to this process's and the instance's.
+// Boot boots an instance for the first time: its own directories are empty. The environment is that of all programs of
+// the machine, in addition to this process's and the instance's.
 func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {
@@ -70,8 +70,8 @@ func Boot(i *vpcsim.Instance, name string, env []string, own ...string) (*Machin
 	return m, nil
 }
 
-// format gives each of the machine's own directories a file system: kubelet finds how full a directory is by the device, and
-// overlayfs writes to a tmpfs.
+// format gives each of the machine's own directories a file system: kubelet finds how full a directory is by the
+// device, and overlayfs writes to a tmpfs.
 func (m *Machine) format() error {
 	for _, dir := range m.own {
 		at := filepath.Join(m.disk, dir)
@@ -93,8 +93,8 @@ func (m *Machine) discard() error {
 	return os.RemoveAll(m.disk)
 }
 
-// Reboot ends all processes, without a warning, and boots the machine again. Its ENIs stay attached, and its own directories
-// keep their files. Its network is as [vpcsim.Instance.Reboot] says. Nothing that Keep has started runs.
+// Reboot ends all processes, without a warning, and boots the machine again. Its ENIs stay attached, and its own
+// directories keep their files. Its network is as [vpcsim.Instance.Reboot] says. Nothing that Keep has started runs.
 func (m *Machine) Reboot() error {
 	err := errors.Join(m.off(), m.Instance.Reboot())
 	if err == nil {
@@ -122,8 +122,8 @@ func (m *Machine) boot() error {
 	return m.start(group)
 }
 
-// start starts process 1 and waits until it is ready. It makes its cgroup namespace itself: the one that the kernel makes
-// with a process begins at the cgroup of the parent.
+// start starts process 1 and waits until it is ready. It makes its cgroup namespace itself: the one that the kernel
+// makes with a process begins at the cgroup of the parent.
 func (m *Machine) start(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
 	m.init = exec.Command("sh", append([]string{"-ec", enter, "sh", group, script, m.Name, m.disk}, m.own...)...)
@@ -153,7 +153,8 @@ func (m *Machine) start(group string) error {
 	return nil
 }
 
-// delegate lets the root cgroup hand its controllers to the machines' cgroups. The root may have processes nevertheless.
+// delegate lets the root cgroup hand its controllers to the machines' cgroups. The root may have processes
+// nevertheless.
 func delegate() error {
 	all, err := os.ReadFile(filepath.Join(cgroups, "cgroup.controllers"))
 	if err != nil {
@@ -178,7 +179,8 @@ func (m *Machine) Command(ctx context.Context, name string, args ...string) *exe
 	return c
 }
 
-// Environ returns the environment of the machine's programs. /run is its own, so the plugins' state is at its usual place.
+// Environ returns the environment of the machine's programs. /run is its own, so the plugins' state is at its usual
+// place.
 func (m *Machine) Environ() []string {
 	env := append([]string{"HOME=/root"}, m.env...)
 	for _, e := range m.Env() {
@@ -204,8 +206,8 @@ func Output(where string, c *exec.Cmd) (string, error) {
 	return stdout.String(), nil
 }
 
-// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. Its output is appended
-// to a file. It ends with this boot.
+// Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. Its output is
+// appended to a file. It ends with this boot.
 func (m *Machine) Keep(log string, name string, args ...string) error {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -248,7 +250,8 @@ func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error
 	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, content, mode))
 }
 
-// Close ends all processes of the machine, and removes its cgroups and files. The instance remains. A second Close does nothing.
+// Close ends all processes of the machine, and removes its cgroups and files. The instance remains. A second Close does
+// nothing.
 func (m *Machine) Close() error { return errors.Join(m.off(), m.discard()) }
 
 // off ends all processes, and removes the cgroups.

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 )
 
-// InstallUnits copies units of systemd below a root directory, and enables one, as systemctl enable does with a timer. Nothing
-// runs them.
+// InstallUnits copies units of systemd below a root directory, and enables one, as systemctl enable does with a timer.
+// Nothing runs them.
 func InstallUnits(root, units, timer string) error {
 	const system = "/etc/systemd/system"
 	wants := filepath.Join(root, system, "timers.target.wants")

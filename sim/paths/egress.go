@@ -26,8 +26,8 @@ func WithoutEgress() []Path {
 	})
 }
 
-// byRouter is the router that kube-proxy has chosen for a client, as the internet sees it. By IPv4 it sees the NAT gateway of
-// the routers' subnets.
+// byRouter is the router that kube-proxy has chosen for a client, as the internet sees it. By IPv4 it sees the NAT
+// gateway of the routers' subnets.
 func byRouter(s *Scene, f Family, from End) (netip.Addr, error) {
 	to, err := internet(s, f)
 	if err != nil {

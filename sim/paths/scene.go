@@ -75,7 +75,8 @@ type Options struct {
 	Tracking bool     // pods track their connections: their serviceLoop is masquerade
 	Loopless bool     // pods have no service loop, so Services see the node: their serviceLoop is none
 
-	// Annotations are those of the pods, by their Kubernetes namespace. The configuration must have the capability for them.
+	// Annotations are those of the pods, by their Kubernetes namespace. The configuration must have the capability for
+	// them.
 	Annotations map[string]map[string]string
 }
 

@@ -4,8 +4,8 @@
 // Command sim is a shell on a simulated EC2 instance, for learning. The plugins are installed. A simulated EC2 and its
 // metadata service answer, and a simulated VPC moves the packets.
 //
-// Without arguments it starts bash: interactive on a terminal or with -i, otherwise for the script on standard input. With
-// arguments it runs that command. It returns the exit status of the command or script. On the instance,
+// Without arguments it starts bash: interactive on a terminal or with -i, otherwise for the script on standard input.
+// With arguments it runs that command. It returns the exit status of the command or script. On the instance,
 //
 //   - /opt/cni/bin has the plugins, /etc/cni/net.d the shipped conflist, /etc/systemd our units, and cni-tool and cnitool
 //     are on the path;
@@ -17,7 +17,8 @@
 //     peered VPC. Their names are in /etc/hosts. Each answers ping. On TCP port 8080, each answers with the caller's
 //     address.
 //
-// It mounts over /opt, /etc and /usr/local, so it needs a mount namespace of its own: make sim runs it in one, or in a VM.
+// It mounts over /opt, /etc and /usr/local, so it needs a mount namespace of its own: make sim runs it in one, or in a
+// VM.
 package main
 
 import (
@@ -93,8 +94,8 @@ func (f installation) scene() (*paths.Scene, error) {
 	return s, nil
 }
 
-// shell runs a command on the instance, with this terminal. The command and its process 1 have namespaces of their own, which
-// end with process 1, and everything in them.
+// shell runs a command on the instance, with this terminal. The command and its process 1 have namespaces of their own,
+// which end with process 1, and everything in them.
 func shell(node *vpcsim.Instance, command []string) (status int, err error) {
 	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}

@@ -97,8 +97,8 @@ func (f *Fabric) boot(i *Instance) {
 	f.booting = i
 }
 
-// Env returns the environment in which programs on the instance find EC2 and their state directory. The metadata service
-// is at its usual address.
+// Env returns the environment in which programs on the instance find EC2 and their state directory. The metadata
+// service is at its usual address.
 func (i *Instance) Env() []string {
 	return []string{
 		"AWS_ENDPOINT_URL_EC2=http://" + ec2Addr,

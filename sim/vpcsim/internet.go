@@ -50,8 +50,8 @@ func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	return f.translate()
 }
 
-// OpenPorts allows calls from the internet to ports of public addresses by IPv4, TCP and UDP, as a security group does (VPC
-// user guide: "Security groups"). By default no port is open.
+// OpenPorts allows calls from the internet to ports of public addresses by IPv4, TCP and UDP, as a security group does
+// (VPC user guide: "Security groups"). By default no port is open.
 func (f *Fabric) OpenPorts(ports ...uint16) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

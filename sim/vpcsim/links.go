@@ -17,10 +17,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// An ENI's link may be moved to the namespace of a pod. If that namespace ends, the kernel destroys all virtual links in
-// it, such as a veth. But it moves a network card, such as an ENI, to the initial namespace (net/core/dev.c:
-// default_device_exit_net). The card keeps its name if that is free there; otherwise it gets the name dev<ifindex>.
-// It keeps its MAC address, MTU and group. It is down, and has neither addresses nor routes.
+// An ENI's link may be moved to the namespace of a pod. If that namespace ends, the kernel destroys all virtual links
+// in it, such as a veth. But it moves a network card, such as an ENI, to the initial namespace (net/core/dev.c:
+// default_device_exit_net). The card keeps its name if that is free there; otherwise it gets the name dev<ifindex>. It
+// keeps its MAC address, MTU and group. It is down, and has neither addresses nor routes.
 //
 // So the fabric restores such a link in its instance. The link is still attached: only EC2 removes it, and its wiring.
 // Nobody can delete an ENI's link either, so a link that somebody has deleted comes back, too. The only difference is
@@ -28,9 +28,9 @@ import (
 //
 // When the link is gone, nobody can ask for its name any more. So the fabric looks at it whenever something changes.
 
-// watchLinks follows the links of all ENIs until the fabric is closed. The socket gets all changes of links in the fabric's
-// namespace, and in those for which it has an ID: those of instances, and of pods that have an ENI's link (netlink(7),
-// NETLINK_LISTEN_ALL_NSID). netlink.LinkSubscribe does not have that option.
+// watchLinks follows the links of all ENIs until the fabric is closed. The socket gets all changes of links in the
+// fabric's namespace, and in those for which it has an ID: those of instances, and of pods that have an ENI's link
+// (netlink(7), NETLINK_LISTEN_ALL_NSID). netlink.LinkSubscribe does not have that option.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket
 	err := f.vpc.Do(func() (err error) {
@@ -163,9 +163,9 @@ func (f *Fabric) restore(p plugged) error {
 	return nil
 }
 
-// freeName returns the name that the kernel gives a link which returns to the namespace n: the name that it was last seen
-// with; or "dev" and its index there; or "dev" and the lowest free number. A link that was never seen gets the name
-// unseen.
+// freeName returns the name that the kernel gives a link which returns to the namespace n: the name that it was last
+// seen with; or "dev" and its index there; or "dev" and the lowest free number. A link that was never seen gets the
+// name unseen.
 func freeName(n *nl.NS, last nl.Link, unseen string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

@@ -163,8 +163,8 @@ func TestLinkReturns(t *testing.T) {
 	}
 }
 
-// TestMovedLink gives pods an ENI's link. It works in the pod; and after DEL, or the end of the namespace, it works as the
-// master of a slave, and in another pod.
+// TestMovedLink gives pods an ENI's link. It works in the pod; and after DEL, or the end of the namespace, it works as
+// the master of a slave, and in another pod.
 func TestMovedLink(t *testing.T) {
 	nltest.Need(t, "ipvlan")
 	f := newFabric(t)
@@ -226,7 +226,8 @@ func TestMovedLink(t *testing.T) {
 	drops(t, f, vpcsim.Drops{})
 }
 
-// TestDetachFromPod detaches an ENI whose link is in the namespace of a pod: the link vanishes there, and does not return.
+// TestDetachFromPod detaches an ENI whose link is in the namespace of a pod: the link vanishes there, and does not
+// return.
 func TestDetachFromPod(t *testing.T) {
 	f := newFabric(t)
 	node := run(t, f, "node", "subnet-dual")
@@ -287,8 +288,8 @@ func TestRebootUnderPod(t *testing.T) {
 	}
 }
 
-// TestLinkRaces ends namespaces with an ENI's link while EC2 assigns an address to the ENI, detaches it, or the instance
-// reboots.
+// TestLinkRaces ends namespaces with an ENI's link while EC2 assigns an address to the ENI, detaches it, or the
+// instance reboots.
 func TestLinkRaces(t *testing.T) {
 	nltest.Need(t, "nftables")
 	f := newFabric(t)

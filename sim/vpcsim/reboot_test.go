@@ -11,7 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// TestReboot changes all that plugins change on an instance. After a reboot all of it is as before, and the instance can be called.
+// TestReboot changes all that plugins change on an instance. After a reboot all of it is as before, and the instance
+// can be called.
 func TestReboot(t *testing.T) {
 	nltest.Need(t, "nftables")
 	f := newFabric(t)

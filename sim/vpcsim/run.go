@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run is a number that no other process uses, for the names of what a Fabric creates: the directory /run/vpcsim0 and the
-// namespaces /run/netns/vpcsim0-*. The process that holds the lock of the directory has the number. So what a killed
-// process has left can be distinguished from what is in use.
+// A run is a number that no other process uses, for the names of what a Fabric creates: the directory /run/vpcsim0 and
+// the namespaces /run/netns/vpcsim0-*. The process that holds the lock of the directory has the number. So what a
+// killed process has left can be distinguished from what is in use.
 type run struct {
 	dir  string
 	lock *os.File

@@ -24,8 +24,8 @@
 //
 // There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address except those of
 // the ENI that asks. For IPv6 it is fe80:ec2::1, the router of all subnets. It follows EC2 alone: a call such as
-// AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The fabric is also the metadata
-// service, and recognises an instance by the source address of its request.
+// AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The fabric is also the
+// metadata service, and recognises an instance by the source address of its request.
 //
 // The fabric consists of routing. A rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to the table
 // of its VPC. The table has a route for each address that is reachable from there. A packet without such a rule or

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// TestForeignText: no command shows text of pods so that a terminal obeys it, whether in a table, in a sentence, in an error or in a
-// warning. JSON has the text itself.
+// TestForeignText: no command shows text of pods so that a terminal obeys it, whether in a table, in a sentence, in an
+// error or in a warning. JSON has the text itself.
 func TestForeignText(t *testing.T) {
 	const name = "a\x1b[2J\u202e\u2066\x00\u009b\xffb\r\nforged   row\tx"
 	type row struct {

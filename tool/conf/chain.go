@@ -151,7 +151,8 @@ func (r *review) further(at map[string]int) {
 	}
 }
 
-// hooks reviews whether what stands behind the slave works in its mode. It compares three plugins, where one checks itself.
+// hooks reviews whether what stands behind the slave works in its mode. It compares three plugins, where one checks
+// itself.
 func (r *review) hooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }
@@ -208,8 +209,8 @@ func (r *review) pair(i int) {
 // (iptablesMasqueradeBit and iptablesDropBit, with their defaults).
 const kubeProxyMarks = 0xc000
 
-// tuning reviews whether the plugin tuning gives a pod's link another MAC address. An ipvlan link has that of the ENI, and the
-// kernel refuses a change.
+// tuning reviews whether the plugin tuning gives a pod's link another MAC address. An ipvlan link has that of the ENI,
+// and the kernel refuses a change.
 func (r *review) tuning(i int) {
 	var c struct {
 		MAC          string          `json:"mac"`
@@ -287,7 +288,8 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// byENI says why pods reach the address of a Service by their ENI, unless hostCidrs has it. It returns "" if they reach it by the node.
+// byENI says why pods reach the address of a Service by their ENI, unless hostCidrs has it. It returns "" if they reach
+// it by the node.
 func byENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := holder(routed, a)
 	switch {
@@ -418,7 +420,8 @@ func replaces(fresh, old string) bool {
 	return !isRead(fresh) && (target == old || target == strings.TrimSuffix(old, filepath.Ext(old)))
 }
 
-// logOf returns the lease log that a list wants, with its defaults. It is empty if there is none, or if ipam's configuration has a mistake.
+// logOf returns the lease log that a list wants, with its defaults. It is empty if there is none, or if ipam's
+// configuration has a mistake.
 func logOf(c List) registry.LeaseLog {
 	if c.IPAM == nil {
 		return registry.LeaseLog{}

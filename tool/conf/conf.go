@@ -146,7 +146,8 @@ func isRead(name string) bool {
 // ErrNone means that no conflist has one of our plugins that gives addresses.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
-// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that nobody can read it.
+// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that nobody can read
+// it.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
 // PoolName returns the name of a pool for people. In the registry, the default pool has an

@@ -148,8 +148,8 @@ func TestDropIns(t *testing.T) {
 	}
 }
 
-// TestMistake: a network with a mistake is left out, the others count, and the error names it. What nobody can parse counts only if
-// no network is ours. What the missing one could change is not answered.
+// TestMistake: a network with a mistake is left out, the others count, and the error names it. What nobody can parse
+// counts only if no network is ours. What the missing one could change is not answered.
 func TestMistake(t *testing.T) {
 	list := func(name string) string {
 		plugin := strings.Replace(onePlugin, `"name": "pods"`, `"name": "`+name+`"`, 1)

@@ -58,8 +58,8 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	return wanted
 }
 
-// Pools returns a policy for each pool, to fill the pool. Networks may share a pool. Then it is the policy of the first one,
-// with the largest numbers of free addresses, as collections keep them.
+// Pools returns a policy for each pool, to fill the pool. Networks may share a pool. Then it is the policy of the first
+// one, with the largest numbers of free addresses, as collections keep them.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
@@ -100,7 +100,8 @@ func (c *Conflists) LowestIndex() int {
 	return slices.MinFunc(all, func(a, b lease.Policy) int { return cmp.Compare(a.MinIndex, b.MinIndex) }).MinIndex
 }
 
-// MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0: nobody knows yet.
+// MostENIs returns how many ENIs the instance may have: as many as its type can, and maxENIs of a network allows. 0:
+// nobody knows yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {

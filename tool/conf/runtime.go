@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). They refuse the whole list for one
-// value of the wrong type, also in the configuration of a plugin that others have made. A test compares the two.
+// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). They refuse the whole list for
+// one value of the wrong type, also in the configuration of a plugin that others have made. A test compares the two.
 
 // runtime reviews what a runtime parses before it calls a plugin.
 func (r *review) runtime(b []byte, object map[string]json.RawMessage) {

@@ -106,7 +106,8 @@ func TestValidateAnything(t *testing.T) {
 	}
 }
 
-// TestPoolNames: the plugin separates the parts of names that it makes by / and =, so no pool of a configuration has these.
+// TestPoolNames: the plugin separates the parts of names that it makes by / and =, so no pool of a configuration has
+// these.
 func TestPoolNames(t *testing.T) {
 	for name, right := range map[string]bool{"payments": true, "payments-2.a": true, "team/payments": false, "a=b": false, "": false} {
 		list := fmt.Sprintf(`{"name": "a", "cniVersion": "1.0.0", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "secGroupIds": [],

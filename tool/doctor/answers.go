@@ -51,8 +51,8 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// withoutMain finds that no rule leads everything to the main table. The kernel makes that rule once, and "ip rule flush" deletes it.
-// A node without any rule of a family does not have the family.
+// withoutMain finds that no rule leads everything to the main table. The kernel makes that rule once, and "ip rule
+// flush" deletes it. A node without any rule of a family does not have the family.
 func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
 	for _, f := range nl.Families {
 		var some, leads bool
@@ -73,7 +73,8 @@ func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
 // prefMain is the priority of the kernel's own rule for the main table.
 const prefMain = 32766
 
-// podRoutes returns the node's routes to the addresses of its pods, without those that the node itself has: checkAddresses finds these.
+// podRoutes returns the node's routes to the addresses of its pods, without those that the node itself has:
+// checkAddresses finds these.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.pool.Host.Links()
 	if err != nil {
@@ -137,7 +138,8 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) F
 	return a
 }
 
-// catches returns the first rule of another program before the main table that the node's packets from the address match.
+// catches returns the first rule of another program before the main table that the node's packets from the address
+// match.
 func catches(own netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
 		if r.Family != nl.FamilyOf(own) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable || r.Pref >= prefMain {

@@ -45,8 +45,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	return append(found, p.secondConflist(files)...), beside.Unlisted
 }
 
-// secondConflist finds another file in the directory of CRI-O, if nothing names our network. CRI-O takes the first file. If that is not
-// ours when it starts, it takes the running pods for ones of another network that have ended.
+// secondConflist finds another file in the directory of CRI-O, if nothing names our network. CRI-O takes the first
+// file. If that is not ours when it starts, it takes the running pods for ones of another network that have ended.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.path("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })

@@ -199,7 +199,8 @@ func (p *Node) make(ctx context.Context, c Check) []Finding {
 	return found
 }
 
-// notMade is the finding that a check could not be made. That EC2 cannot be reached is an error, once: pods that need EC2 fail.
+// notMade is the finding that a check could not be made. That EC2 cannot be reached is an error, once: pods that need
+// EC2 fail.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct first what this says, then run the check again: " + cli.Name + " doctor --check " + c.Name}

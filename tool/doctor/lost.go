@@ -19,8 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lost looks for what the node has lost of what all pods share, and for what each running pod has lost. It leaves out the
-// sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
+// lost looks for what the node has lost of what all pods share, and for what each running pod has lost. It leaves out
+// the sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
 func (p *Node) lost() ([]Finding, error) {
 	networks, _ := p.conflists.Networks()
 	var found []Finding
@@ -89,7 +89,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	return found
 }
 
-// unknownPod is the finding about a pod whose routes the node has lost, and nobody knows them. The link is the node's end of its pair.
+// unknownPod is the finding about a pod whose routes the node has lost, and nobody knows them. The link is the node's
+// end of its pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and nobody knows them: neither the registry nor the container runtime has the attachment. Node and pod do not reach each other",

@@ -19,8 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy, or by their routes, and for Services that lead
-// clients of an egress past their tunnels.
+// checkProxy looks for Services that pods do not reach, by the mode of kube-proxy, or by their routes, and for Services
+// that lead clients of an egress past their tunnels.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.ipvs()
 	networks, _ := p.conflists.Networks() // checkConfig finds what is wrong with one
@@ -47,7 +47,8 @@ func (p *Node) ipvs() ([]Finding, error) {
 		Do: "run kube-proxy in nftables or iptables mode (docs/install.md). If it is in one of these modes already: ip link del " + link}}, err
 }
 
-// servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so nobody answers.
+// servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so nobody
+// answers.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	if n.IPAM == nil {
 		return nil, nil // another plugin gives the addresses, or checkConfig finds the mistake
@@ -75,8 +76,8 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	return found, nil
 }
 
-// pastTunnels looks for Services with an endpoint among the destinations of an egress. A packet to a ClusterIP goes to the node,
-// which translates the address: there is no tunnel behind that.
+// pastTunnels looks for Services with an endpoint among the destinations of an egress. A packet to a ClusterIP goes to
+// the node, which translates the address: there is no tunnel behind that.
 func (p *Node) pastTunnels() (found []Finding, err error) {
 	networks, _ := p.conflists.Egress() // checkConfig finds what is wrong with one
 	if len(networks) == 0 {

@@ -151,8 +151,8 @@ func (d *dual) repair() (did []string, err error) {
 	return did, err
 }
 
-// TestRepairPods takes from the node what belongs to a running pod, as other programs and the kernel do. doctor and repair find it, by
-// each of the sources that know the pod, and each puts all of it back.
+// TestRepairPods takes from the node what belongs to a running pod, as other programs and the kernel do. doctor and
+// repair find it, by each of the sources that know the pod, and each puts all of it back.
 func TestRepairPods(t *testing.T) {
 	const veth = "$VETH"
 	losses := map[string]struct{ lose, means string }{
@@ -268,8 +268,8 @@ func TestRepairSpare(t *testing.T) {
 	}
 }
 
-// TestRepairClosed: another program has emptied the chain without which the service loop fails open. Doctor names the table, and repair
-// puts the chain back.
+// TestRepairClosed: another program has emptied the chain without which the service loop fails open. Doctor names the
+// table, and repair puts the chain back.
 func TestRepairClosed(t *testing.T) {
 	d := newDual(t, "")
 	d.settled()
@@ -290,7 +290,8 @@ func TestRepairClosed(t *testing.T) {
 	}
 }
 
-// TestRepairNotInPod: the pod has lost its default route. doctor names it, and repair leaves the pod's namespace as it is.
+// TestRepairNotInPod: the pod has lost its default route. doctor names it, and repair leaves the pod's namespace as it
+// is.
 func TestRepairNotInPod(t *testing.T) {
 	d := newDual(t, "")
 	d.tell(nil)
@@ -338,8 +339,8 @@ func TestRepairPair(t *testing.T) {
 	}
 }
 
-// TestRepairLimits: the pod has a limit of its bandwidth. Only the runtime knows it, and the repaired pair has it again. A kernel that
-// has no limits shows by its refusal that it was asked for one.
+// TestRepairLimits: the pod has a limit of its bandwidth. Only the runtime knows it, and the repaired pair has it
+// again. A kernel that has no limits shows by its refusal that it was asked for one.
 func TestRepairLimits(t *testing.T) {
 	d := newDual(t, "")
 	pod, _ := d.running()
@@ -427,8 +428,8 @@ func want(t *testing.T, err error) {
 	}
 }
 
-// TestRepairGuard: a program has deleted what keeps pods from sending to the node as if from the VPC. doctor finds that, also that the
-// node believes routers on the link of a secondary ENI, and repair puts the guard back.
+// TestRepairGuard: a program has deleted what keeps pods from sending to the node as if from the VPC. doctor finds
+// that, also that the node believes routers on the link of a secondary ENI, and repair puts the guard back.
 func TestRepairGuard(t *testing.T) {
 	d := newDual(t, "")
 	other, _ := nltest.NS(t, "vpc")

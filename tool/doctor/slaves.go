@@ -24,8 +24,8 @@ func slaveConfig(n conf.List) (c ipvlan.Config) {
 	return c
 }
 
-// checkSlaves compares the links of running pods with their conflist. The kernel changes all slaves of an ENI with the ENI's MTU,
-// and with the mode of the newest slave.
+// checkSlaves compares the links of running pods with their conflist. The kernel changes all slaves of an ENI with the
+// ENI's MTU, and with the mode of the newest slave.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
 	for _, n := range p.ours {

@@ -42,8 +42,8 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkLock(), p.checkLog()), nil
 }
 
-// checkLock looks for a process that keeps the lock of the registry. A change holds it for milliseconds, so a process that holds it
-// at each of several looks is stopped, or hangs.
+// checkLock looks for a process that keeps the lock of the registry. A change holds it for milliseconds, so a process
+// that holds it at each of several looks is stopped, or hangs.
 func (p *Node) checkLock() []Finding {
 	const looks, between = 5, 200 * time.Millisecond
 	first, held := p.pool.Registry.Holder()

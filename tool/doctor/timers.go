@@ -68,8 +68,8 @@ func (p *Node) checkTool() []Finding {
 // repairs matches the command that restores, by either name of the program.
 var repairs = regexp.MustCompile(`\bcni-(ipvlan-vpc-k8s-)?tool repair\b`)
 
-// checkRepairs checks that cni-gc.service runs repair, too. The README of the original has a unit of this name without it. In
-// /etc, that unit hides the one of a package.
+// checkRepairs checks that cni-gc.service runs repair, too. The README of the original has a unit of this name without
+// it. In /etc, that unit hides the one of a package.
 func (p *Node) checkRepairs() []Finding {
 	const unit = "cni-gc.service"
 	file, installed := p.lookUp("systemd/system", unit)

@@ -3,10 +3,10 @@
 
 // Package history reads lease logs: who had which address at a time in the past.
 //
-// A log has every begin and end of a lease, but it may reach the reader in pieces, twice, in another order, or damaged. So the
-// reader puts the lines of a node into series by their numbers, each line once (see series.go). Each line shows who had an address
-// before it and after it (see walk.go). Where a number is missing, nothing is concluded across it: what a lost line may
-// have said is unknown.
+// A log has every begin and end of a lease, but it may reach the reader in pieces, twice, in another order, or damaged.
+// So the reader puts the lines of a node into series by their numbers, each line once (see series.go). Each line shows
+// who had an address before it and after it (see walk.go). Where a number is missing, nothing is concluded across it:
+// what a lost line may have said is unknown.
 package history
 
 import (
@@ -114,8 +114,8 @@ func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
 // At lists the leases that an address had at a time: none, or one, or more if the clocks of two nodes differ.
 func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.Between(a, at, at.Add(1)) }
 
-// Sure reports whether the log has all that there was to know of an address from the first time to before the second. Otherwise a
-// line is lost that may have named another pod. An address that a pod has is not another's.
+// Sure reports whether the log has all that there was to know of an address from the first time to before the second.
+// Otherwise a line is lost that may have named another pod. An address that a pod has is not another's.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 	for _, d := range h.of(a).doubts {
 		if !d.from.Before(to) || !d.to.IsZero() && !from.Before(d.to) {

@@ -20,8 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestShipped: logs of several nodes, as shippers deliver them: lines twice, in another order, cut, in files that are damaged. Each
-// answer is right, or unknown. Without a loss, no answer is unknown, unless the clock was set and the order is lost.
+// TestShipped: logs of several nodes, as shippers deliver them: lines twice, in another order, cut, in files that are
+// damaged. Each answer is right, or unknown. Without a loss, no answer is unknown, unless the clock was set and the
+// order is lost.
 func TestShipped(t *testing.T) {
 	histories, questions := 10*len(shippers), 100
 	type count struct{ right, unknown int }
@@ -233,7 +234,8 @@ func (w *past) reboot(n *machine) {
 	w.snapshot(n)
 }
 
-// lose deletes the registry of a node. It is rebuilt from the kernel, without the pods' names, but for a pod that has ended.
+// lose deletes the registry of a node. It is rebuilt from the kernel, without the pods' names, but for a pod that has
+// ended.
 func (w *past) lose(n *machine) {
 	n.begin()
 	over := w.rng.IntN(3) == 0

@@ -168,7 +168,8 @@ func (r *reader) add(c *content, id string, line registry.Line) {
 	s.lines = append(s.lines, line)
 }
 
-// addFragment adds what is left of a line. A fragment that names a change shows of which address a line is lost, if it is lost.
+// addFragment adds what is left of a line. A fragment that names a change shows of which address a line is lost, if it
+// is lost.
 func (r *reader) addFragment(c *content, text []byte) {
 	f := fragment(text)
 	if f.Series != "" {
@@ -241,8 +242,8 @@ func newLogFile(path string, first time.Time) logFile {
 	return f
 }
 
-// list finds the logs. A file of a directory that does not begin as a log is none, but what cannot be read may be a log. Of the paths
-// themselves, each must be one.
+// list finds the logs. A file of a directory that does not begin as a log is none, but what cannot be read may be a
+// log. Of the paths themselves, each must be one.
 func (r *reader) list(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
 		err := filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
@@ -320,8 +321,8 @@ func parse(text []byte) (line registry.Line, ok bool) {
 // mostLine is how long a line may be.
 const mostLine = 1 << 20
 
-// eachLine calls f with each line of a file that is not empty, and its number, until f fails. Of a line that is too long, f gets the
-// beginning.
+// eachLine calls f with each line of a file that is not empty, and its number, until f fails. Of a line that is too
+// long, f gets the beginning.
 func eachLine(path string, f func(number int, text []byte) error) error {
 	in, err := Open(path)
 	if err != nil {

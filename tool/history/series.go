@@ -53,8 +53,8 @@ type shot struct{ from, to int } // the indexes of its first line, and of the fi
 // sameBoot is by how much the boot time of one boot can differ, if a process computes it again.
 const sameBoot = 2 * time.Second
 
-// late is by how much the time of a line can be earlier than that of the line before it: a process takes the time, and waits for the
-// registry's lock.
+// late is by how much the time of a line can be earlier than that of the line before it: a process takes the time, and
+// waits for the registry's lock.
 const late = time.Minute
 
 func newSeries(name string) *series {
@@ -173,7 +173,8 @@ func place(l registry.Line) int {
 	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
 }
 
-// order sorts the lines. Two changes with one number contradict each other, as after a disk was restored: neither counts.
+// order sorts the lines. Two changes with one number contradict each other, as after a disk was restored: neither
+// counts.
 func (s *series) order() {
 	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
 		if a.Number != b.Number || changes(a) || changes(b) {
@@ -235,8 +236,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops the series of which nobody knows the clock: their snapshots are lost, or another series has followed in the same
-// boot, or may have, and is lost.
+// dropUnclear drops the series of which nobody knows the clock: their snapshots are lost, or another series has
+// followed in the same boot, or may have, and is lost.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -266,7 +267,8 @@ func (s *series) follows() string {
 	return name
 }
 
-// latest is the last series of the node, or nil if nobody can know it: several boots have a last series that no other one follows.
+// latest is the last series of the node, or nil if nobody can know it: several boots have a last series that no other
+// one follows.
 func latest(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })

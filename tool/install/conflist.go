@@ -32,8 +32,8 @@ func ReadConflist(file string) (*Conflist, error) {
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// auto is the hostInterface of a conflist that is for nodes whose boot ENI has different names. No link can have this name
-// and be the boot ENI: udev and Linux name links by their kind or place.
+// auto is the hostInterface of a conflist that is for nodes whose boot ENI has different names. No link can have this
+// name and be the boot ENI: udev and Linux name links by their kind or place.
 var auto = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
 // WantsHostInterface reports whether the conflist leaves the name of the boot ENI's link open.
@@ -97,7 +97,8 @@ func (i *Installation) conflists() (ours []string, err error) {
 	return ours, all.Unlisted
 }
 
-// installable reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus is not.
+// installable reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus
+// is not.
 func installable(l conf.List) bool {
 	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool { return m.File == "" && slices.Contains(conf.Types, m.Type) })
 }

@@ -147,8 +147,8 @@ func (f file) putLink() error {
 	return os.Rename(next, f.path)
 }
 
-// unfinished ends the name of a file that is about to replace another (package atomicfile). A killed run leaves it, and the
-// next run replaces it.
+// unfinished ends the name of a file that is about to replace another (package atomicfile). A killed run leaves it, and
+// the next run replaces it.
 const unfinished = ".new"
 
 // remove removes a file, and what a killed run has left of it.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package install puts the suite on a node, from the files of its container image or of any directory like it, and removes
-// it again.
+// Package install puts the suite on a node, from the files of its container image or of any directory like it, and
+// removes it again.
 //
-// The order is that of a careful administrator: programs, then units, then the conflist. When the conflist is there, the
-// runtime reports the node as ready. A removal has the reverse order. Each file is replaced by a rename, so a runtime that
-// starts a program meanwhile has the old one or the new one. Each step looks first whether it is done. So a run that was
-// killed needs no repair: the next run does what is left. Two runs at once wait for each other.
+// The order is that of a careful administrator: programs, then units, then the conflist. When the conflist is there,
+// the runtime reports the node as ready. A removal has the reverse order. Each file is replaced by a rename, so a
+// runtime that starts a program meanwhile has the old one or the new one. Each step looks first whether it is done. So
+// a run that was killed needs no repair: the next run does what is left. Two runs at once wait for each other.
 //
-// All paths are those of the node: the process enters the node's root directory (chroot(2)) after it has opened the files of
-// the image. So a symbolic link of the node means what it means there.
+// All paths are those of the node: the process enters the node's root directory (chroot(2)) after it has opened the
+// files of the image. So a symbolic link of the node means what it means there.
 package install
 
 import (

@@ -19,13 +19,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Other programs put plugins of their own behind ours: istio-cni, linkerd-cni and antrea edit the conflist of the node. An
-// installation runs at each restart of the DaemonSet. It keeps what they have added, because a pod without their plugin starts
-// outside the mesh.
+// Other programs put plugins of their own behind ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
+// An installation runs at each restart of the DaemonSet. It keeps what they have added, because a pod without their
+// plugin starts outside the mesh.
 //
-// A conflist of ours may have plugins of others, too: portmap, for example. When a later one has it no more, it must go. So
-// the file names those that it had when it was installed, by the key conf.Installed. The name and the plugins are in one file, which
-// one rename replaces. So a kill cannot separate them.
+// A conflist of ours may have plugins of others, too: portmap, for example. When a later one has it no more, it must
+// go. So the file names those that it had when it was installed, by the key conf.Installed. The name and the plugins
+// are in one file, which one rename replaces. So a kill cannot separate them.
 
 // A found is a conflist that the node has.
 type found struct {
@@ -33,7 +33,8 @@ type found struct {
 	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
 }
 
-// added returns the plugins that other programs have put into a conflist of ours. It is none if the text has no plugin of ours.
+// added returns the plugins that other programs have put into a conflist of ours. It is none if the text has no plugin
+// of ours.
 func added(text []byte) (others []conf.Member) {
 	var has found
 	if json.Unmarshal(text, &has) != nil {
@@ -54,7 +55,8 @@ func names(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// beside returns the text of the conflist with those plugins behind its own that the node's conflist has besides, and their names.
+// beside returns the text of the conflist with those plugins behind its own that the node's conflist has besides, and
+// their names.
 func (c *Conflist) beside(has []byte) (text []byte, kept []string, err error) {
 	var fresh found
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
@@ -117,8 +119,8 @@ func places(text []byte) (last, end int, err error) {
 	return 0, 0, errors.New("the list has no plugins")
 }
 
-// textFor returns what is to be in the target. If the file there means the same, it is that text: to replace it would only make
-// the runtime read it again.
+// textFor returns what is to be in the target. If the file there means the same, it is that text: to replace it would
+// only make the runtime read it again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

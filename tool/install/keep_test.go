@@ -46,7 +46,8 @@ func withAppended(t *testing.T, file, typ string) {
 	}
 }
 
-// TestKeep: an installation keeps what other programs have put behind our plugins, and nothing that an earlier conflist of ours had.
+// TestKeep: an installation keeps what other programs have put behind our plugins, and nothing that an earlier conflist
+// of ours had.
 func TestKeep(t *testing.T) {
 	const ours, istio, linkerd, portmap, tuning = conf.TypeAll, "istio-cni", "linkerd-cni", "portmap", "tuning"
 	for name, tt := range map[string]struct {
@@ -95,7 +96,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepOfOlderRelease: an earlier release has not written what it installed. Then nobody knows what others have added, and all of it stays.
+// TestKeepOfOlderRelease: an earlier release has not written what it installed. Then nobody knows what others have
+// added, and all of it stays.
 func TestKeepOfOlderRelease(t *testing.T) {
 	c := &Conflist{"10-pods.conflist", listOf(conf.TypeAll)}
 	for has, want := range map[string][]string{

@@ -33,12 +33,12 @@ type platform struct {
 
 // platforms are all platforms. The first one that is recognized counts. The last is the default.
 //
-// k3s: https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir.
-// Talos: /opt and /etc/cni are overlays on a read-only system (https://docs.siderolabs.com/talos), and there is no systemd.
-// Bottlerocket: /opt/cni and /etc/cni are writable, all else of / and /usr is not; /etc is empty after a boot. Its systemd is not for others.
-// On both, the tool is beside the plugins, for a debugger of the node (kubectl debug node/NODE).
-// Flatcar: /usr is read-only, and /opt/bin is for the administrator.
-// CRI-O: crio.conf(5), plugin_dirs and network_dir. EKS: the AMI's containerd has the directories of all others.
+// k3s: https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir. Talos: /opt and /etc/cni are overlays on
+// a read-only system (https://docs.siderolabs.com/talos), and there is no systemd. Bottlerocket: /opt/cni and /etc/cni
+// are writable, all else of / and /usr is not; /etc is empty after a boot. Its systemd is not for others. On both, the
+// tool is beside the plugins, for a debugger of the node (kubectl debug node/NODE). Flatcar: /usr is read-only, and
+// /opt/bin is for the administrator. CRI-O: crio.conf(5), plugin_dirs and network_dir. EKS: the AMI's containerd has
+// the directories of all others.
 var platforms = []platform{
 	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, local, true}, has("/var/lib/rancher/k3s/agent")},
 	{Place{"talos", binDir, confDir, binDir, false}, runs("talos")},
@@ -64,7 +64,8 @@ func Platforms() []string {
 	return names
 }
 
-// PlaceOf returns the place of a platform by its name, or of this node if the name is empty. Units are for a node with systemd.
+// PlaceOf returns the place of a platform by its name, or of this node if the name is empty. Units are for a node with
+// systemd.
 func PlaceOf(name string) (Place, error) {
 	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.here() })
 	if i < 0 {

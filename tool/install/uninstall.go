@@ -21,8 +21,8 @@ import (
 // ErrInUse means that pods of the node have addresses of ours. They need the plugins for their DEL.
 var ErrInUse = errors.New("the node has pods of this network")
 
-// Uninstall removes all that Install can have installed, the conflist first, and all conflists that have a plugin of ours. It
-// returns what it has removed, also after an error. It leaves the state in /run, which the next boot removes.
+// Uninstall removes all that Install can have installed, the conflist first, and all conflists that have a plugin of
+// ours. It returns what it has removed, also after an error. It leaves the state in /run, which the next boot removes.
 func (i *Installation) Uninstall(ctx context.Context) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {
@@ -79,8 +79,9 @@ func (i *Installation) links(units []file) (links []file) {
 	return links
 }
 
-// InUse returns ErrInUse if pods of the node have addresses, as the registry or the kernel shows. What cannot be read is no
-// proof of the contrary. The namespace is the node's, which is opened before EnterRoot: /proc may not be there afterwards.
+// InUse returns ErrInUse if pods of the node have addresses, as the registry or the kernel shows. What cannot be read
+// is no proof of the contrary. The namespace is the node's, which is opened before EnterRoot: /proc may not be there
+// afterwards.
 func InUse(host *nl.NS) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {

@@ -23,7 +23,8 @@ import (
 // system is where an administrator's units are (systemd.unit(5)).
 const system = toSystemd + "/system"
 
-// searched are the directories in which systemd looks for a program that a unit names without one (systemd.exec(5), ExecSearchPath=).
+// searched are the directories in which systemd looks for a program that a unit names without one (systemd.exec(5),
+// ExecSearchPath=).
 var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 
 // unitFiles returns the units, the drop-ins, and the links that enable units.
@@ -115,8 +116,8 @@ func enableable(units []file) (names []string) {
 // booted reports whether systemd runs the node, which is not so while an image is made (sd_booted(3)).
 func booted() bool { return has("/run/systemd/system")() }
 
-// startUnits lets systemd read the units, and start those that are enabled, except warmUnit. It always does: a run may have
-// been killed between the files and this.
+// startUnits lets systemd read the units, and start those that are enabled, except warmUnit. It always does: a run may
+// have been killed between the files and this.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !booted() {
 		return nil
@@ -157,7 +158,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []file) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's. It would ignore commands of a process that has changed its root directory, unless it is told.
+// systemctl runs the node's. It would ignore commands of a process that has changed its root directory, unless it is
+// told.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")

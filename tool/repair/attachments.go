@@ -23,7 +23,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// To compare a pod with the list of its ADD, one must know what the ADD was told. There are three sources, the best one first:
+// To compare a pod with the list of its ADD, one must know what the ADD was told. There are three sources, the best one
+// first:
 //
 //   - What the runtime keeps for the DEL, see [lease.KeptOf]: the configuration, the annotations and the answer of this very ADD. The ADD has
 //     ended then, so a pod of this second is compared, too. It outlives the registry.
@@ -46,7 +47,8 @@ type Attachment struct {
 	unlimited bool
 }
 
-// attachments lists those of a network by their leases. unknown reports the node's end of a pair whose pod nobody knows.
+// attachments lists those of a network by their leases. unknown reports the node's end of a pair whose pod nobody
+// knows.
 func attachments(host *nl.NS, n conf.Network, s *registry.State) (all []Attachment, unknown func(nl.Link) bool, failed error) {
 	leased, told := leasesOf(n.Name, s), tolds(n.Name)
 	links, err := host.Links()
@@ -116,8 +118,8 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 	return all
 }
 
-// fromTold is the attachment that a runtime has told of. It is not complete if the runtime keeps too little, or if another attachment
-// has one of the addresses by now.
+// fromTold is the attachment that a runtime has told of. It is not complete if the runtime keeps too little, or if
+// another attachment has one of the addresses by now.
 func fromTold(n conf.Network, t told, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
 	added := t.result()
@@ -147,8 +149,8 @@ func othersAt(s *registry.State, a netip.Addr, key registry.Key) bool {
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease is the attachment of a lease with some addresses. The VPC may have got CIDRs since its ADD, so the plugin that makes the
-// link to the VPC is not asked for its routes.
+// fromLease is the attachment of a lease with some addresses. The VPC may have got CIDRs since its ADD, so the plugin
+// that makes the link to the VPC is not asked for its routes.
 func fromLease(n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State) (Attachment, error) {
 	if n.Mistake != nil {
 		return Attachment{}, n.Mistake
@@ -169,7 +171,8 @@ func fromLease(n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry
 	return a, nil
 }
 
-// aliased is the attachment that the alias of the node's end of a pair names, and its pod. The name of the link follows from it.
+// aliased is the attachment that the alias of the node's end of a pair names, and its pod. The name of the link follows
+// from it.
 func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(near.Alias)
 	if near.Group != nl.OwnGroup || near.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -182,8 +185,8 @@ func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
 	return l, ptp.VethName(network, l.Attachment) == near.Name
 }
 
-// keyless are the leases without a key, which are those of the first NICs of pods, by their namespaces. A registry that was rebuilt has
-// such leases.
+// keyless are the leases without a key, which are those of the first NICs of pods, by their namespaces. A registry that
+// was rebuilt has such leases.
 type keyless struct {
 	paths nl.Namespaces
 	lease map[string]registry.Lease
@@ -207,7 +210,8 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// at returns the lease of the attachment that the alias of the node's end of a pair names, with its addresses. The other end is in its namespace.
+// at returns the lease of the attachment that the alias of the node's end of a pair names, with its addresses. The
+// other end is in its namespace.
 func (k keyless) at(near nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := aliased(near, network)
 	path := k.paths.At(near)

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Unguarded lists the links of the node whose ENIs have pods, and that do not refuse what these pods send to the node (see [nl.Guard]).
-// If a pod has a whole ENI, the link is in the pod, and has no slaves.
+// Unguarded lists the links of the node whose ENIs have pods, and that do not refuse what these pods send to the node
+// (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	used := map[string]bool{}
 	for _, l := range s.Leases.All() {

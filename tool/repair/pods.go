@@ -30,8 +30,9 @@ type Loss struct {
 // Owner names the pod.
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
-// LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods, and then each
-// pod's namespace. unknown are the node's ends of pairs that have lost their routes, and of whose pods nobody knows what these were.
+// LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods,
+// and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, and of whose pods
+// nobody knows what these were.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, nobodys, failed := attachments(host, n, s)
 	if nobodys == nil {
@@ -54,8 +55,8 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	return lost, slices.DeleteFunc(bare, func(l nl.Link) bool { return !nobodys(l) }), errors.Join(failed, err)
 }
 
-// loss is what the attachment has lost. A pod whose namespace or whose link to the VPC is gone has ended, except if the pair is there:
-// a DEL deletes both links at once.
+// loss is what the attachment has lost. A pod whose namespace or whose link to the VPC is gone has ended, except if the
+// pair is there: a DEL deletes both links at once.
 func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)
@@ -111,8 +112,8 @@ func (a Attachment) has(pod *nl.NS) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back on the node what the running pods of a network have lost there, and returns what that was. It says what is lost in the
-// pods' namespaces, and leaves these as they are.
+// Pods puts back on the node what the running pods of a network have lost there, and returns what that was. It says
+// what is lost in the pods' namespaces, and leaves these as they are.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := leases()
 	lost, unknown, failed := LostBy(host, n, s)
@@ -133,7 +134,8 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	return did, failed
 }
 
-// Repair puts back what is lost on the node, and returns what that was. Where the pair is gone, it is the pod's ADD again.
+// Repair puts back what is lost on the node, and returns what that was. Where the pair is gone, it is the pod's ADD
+// again.
 func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed error) {
 	pod := l.Owner()
 	if l.Unpaired {

@@ -45,8 +45,8 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 	return fit, zone, err
 }
 
-// Limits asks EC2 for the limits of this instance's type. If EC2 does not tell them, for instance because it throttles the many
-// nodes that boot at once, the registry may have them.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not tell them, for instance because it throttles
+// the many nodes that boot at once, the registry may have them.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

@@ -27,8 +27,9 @@ type Status struct {
 	Addrs    []Holding      `json:"addresses"`
 }
 
-// StatusOf reads it from the registry. The node may have at most so many ENIs. The addresses of a pool cool for wait, and
-// misfit says why an ENI that others have attached serves no pods. The node has links with the names of links, by MAC address.
+// StatusOf reads it from the registry. The node may have at most so many ENIs. The addresses of a pool cool for wait,
+// and misfit says why an ENI that others have attached serves no pods. The node has links with the names of links, by
+// MAC address.
 func StatusOf(s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string, links map[string]string,
 	now time.Time) Status {
 	all := Tally(s, wait, now)
@@ -70,7 +71,8 @@ type throttledCall struct {
 	Until  time.Time `json:"until"`
 }
 
-// A refusedCall is an EC2 action that this node does not call for a while about an ENI or a subnet, because EC2 has refused.
+// A refusedCall is an EC2 action that this node does not call for a while about an ENI or a subnet, because EC2 has
+// refused.
 type refusedCall struct {
 	Action string    `json:"action"`
 	About  string    `json:"about"` // "": all

@@ -93,7 +93,8 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return k, nil
 }
 
-// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. Those to which pods have routes anyway are not missed.
+// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. Those to which pods have routes anyway are
+// not missed.
 func lackingOf(ctx context.Context, cloud *aws.Client, metadata Source, routed []netip.Prefix) map[string][]netip.Prefix {
 	lacking, err := Lacking(ctx, cloud, slices.Collect(maps.Values(metadata.enis)))
 	if err != nil && !aws.NotAllowed(err) {
@@ -143,8 +144,8 @@ func (k *Comparison) addRoutes(host *nl.NS) error {
 	return err
 }
 
-// where returns where the kernel shows an address in use: in a namespace that has it on the ENI that has it by one of the others,
-// or on any ENI if none of them knows it; or by a route. Otherwise it returns "".
+// where returns where the kernel shows an address in use: in a namespace that has it on the ENI that has it by one of
+// the others, or on any ENI if none of them knows it; or by a route. Otherwise it returns "".
 func (k *Comparison) where(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)

@@ -115,8 +115,9 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	return "", nil
 }
 
-// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. They are in nftables, or in the older engine of
-// iptables. A rule of another program that iptables cannot print must not keep this pod: only the older engine needs the program.
+// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. They are in nftables, or in the
+// older engine of iptables. A rule of another program that iptables cannot print must not keep this pod: only the older
+// engine needs the program.
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 	jumps := nl.Jumps{Table: "nat", Chain: "POSTROUTING", Comment: p.comment(), To: "CNI-"}
 	err := jumps.Del(node)
@@ -126,7 +127,8 @@ func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 // comment is in the original's rules for the pod.
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
-// delOlder deletes them from the older engine, in the namespace of the thread. Most nodes do not use it: the kernel lists its tables.
+// delOlder deletes them from the older engine, in the namespace of the thread. Most nodes do not use it: the kernel
+// lists its tables.
 func (p Pod) delOlder(ctx context.Context) error {
 	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(tables)), "nat") {

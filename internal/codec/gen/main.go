@@ -10,10 +10,11 @@
 //		Max int `json:"max"`
 //	}
 //
-// The method describe is a kind: an object with these members. The method members describes the members
-// alone, for types that embed the type. With the word exported after it, the method has a capital. The members are in the order of the fields. The type of a field says its kind. The
-// tag codec names another kind, as in codec:"plugin.DNS", or a function for the whole member, as in codec:"member
-// indexed.Addrs". It also names the function that describes the members of an embedded type of others.
+// The method describe is a kind: an object with these members. The method members describes the members alone, for
+// types that embed the type. With the word exported after it, the method has a capital. The members are in the order of
+// the fields. The type of a field says its kind. The tag codec names another kind, as in codec:"plugin.DNS", or a
+// function for the whole member, as in codec:"member indexed.Addrs". It also names the function that describes the
+// members of an embedded type of others.
 package main
 
 import (

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command plot draws committed tables as one SVG, which it prints. The charts of the benchmarks show the cost of starting
-// a pod, and of reaching another pod. Those of the fleet show how long the pods of a large cluster wait for EC2.
+// Command plot draws committed tables as one SVG, which it prints. The charts of the benchmarks show the cost of
+// starting a pod, and of reaching another pod. Those of the fleet show how long the pods of a large cluster wait for
+// EC2.
 //
 //	plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg
 //	plot docs/fleet.md >docs/fleet.svg

@@ -3,8 +3,8 @@
 
 // Command cluster is a shell beside a Kubernetes cluster on the simulated VPC, for learning.
 //
-// It starts bash: interactive on a terminal or with -i, otherwise for the script on standard input. With arguments it runs
-// that command. It returns the exit status of the command or script. cluster.Shell says which commands there are.
+// It starts bash: interactive on a terminal or with -i, otherwise for the script on standard input. With arguments it
+// runs that command. It returns the exit status of the command or script. cluster.Shell says which commands there are.
 //
 // It needs what package cluster needs: make cluster runs it in a VM.
 package main

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package e2e is Kubernetes' own program of end-to-end tests with its network tests alone: the others would double its size.
+// Package e2e is Kubernetes' own program of end-to-end tests with its network tests alone: the others would double its
+// size.
 package e2e
 
 import (
