@@ -56,7 +56,7 @@ build:
 # minutes to build, once. Then the tests take a fifth of the CPU time that QEMU takes. With VM_KERNEL, test-kernel takes that kernel in
 # QEMU, and all else runs as without.
 test test-kernel test-kubernetes test-cluster cluster: export VM_KIND := uml
-test: $(READY) $(CLUSTER)/e2e.test $(if $(shell command -v apt-get),$(SEIZERS)/ready)
+test: $(READY) $(CLUSTER)/ready $(if $(shell command -v apt-get),$(SEIZERS)/ready)
 	env -u VM_KERNEL go test $(RACE) -run 'TestRepo' . ./e2e
 	$(MAKE) -j2 --no-print-directory test-native test-kernel test-kubernetes CLUSTER_KERNEL=
 
@@ -112,7 +112,7 @@ test-cluster-%:
 	rm -rf $(CLUSTER)/$*.txt $(CLUSTER)/logs/$* && mkdir -p $(CLUSTER)/logs/$*
 	VM_RW=$(CLUSTER) $(GUEST) go test -v -timeout 2h -count=1 -exec $(VM)/exec ./sim/cluster -args -proxy $* -table $(CLUSTER)/$*.txt -logs $(CLUSTER)/logs/$*
 
-cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/e2e.test
+cluster: build $(PEERS)/portmap $(RUNTIME)/containerd $(CLUSTER)/ready
 	@$(VM)/setup iptables nftables procps $(AGNHOST) </dev/null
 	@VM_STDIN=1 $(GUEST) $(VM)/exec bin/play
 
@@ -179,10 +179,11 @@ $(SEIZERS)/ready:
 
 # Kubernetes, etcd, CoreDNS, and the network tests of Kubernetes. Kubernetes takes its version from the linker.
 KUBES   := sim/cluster/programs
-$(CLUSTER)/e2e.test: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod */*.go))
-	v=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes); \
-	for build in 'build -o $(CLUSTER)/ tool' 'test -c -o $(CLUSTER)/e2e.test ./e2e'; do \
-	CGO_ENABLED=0 go $${build%% *} -C $(KUBES) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$v" $${build#* } || exit; done
+KUBE     = CGO_ENABLED=0 go $(1) -C $(KUBES) -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$(go list -C $(KUBES) -m -f '{{.Version}}' k8s.io/kubernetes)"
+$(CLUSTER)/e2e.test: $(CLUSTER)/ready $(wildcard $(KUBES)/e2e/*.go)
+	$(call KUBE,test) -c -o $@ ./e2e
+$(CLUSTER)/ready: $(wildcard $(addprefix $(KUBES)/,go.mod */go.mod))
+	$(call KUBE,build) -o $(CLUSTER)/ tool
 	install -m644 -t $(CLUSTER) $$(go list -C $(KUBES) -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.*
 	CGO_ENABLED=0 go build -C $(KUBES)/etcd -trimpath -ldflags '-s -w' -o $(CLUSTER)/etcd go.etcd.io/etcd/server/v3
 	CGO_ENABLED=0 go build -C $(KUBES)/coredns -trimpath -ldflags '-s -w' -o $(CLUSTER)/ tool

@@ -36,7 +36,7 @@ var scenarios = []scenario{
 	{"hostPort", true, (*world).hostPort},
 	{"host network", true, (*world).hostNetwork},
 	{"NodeLocal DNSCache", false, (*world).nodeLocalDNS},
-	{"conformance", true, (*world).conformance},
+	{"conformance", false, (*world).conformance},
 	{"scale", false, (*world).scale},
 	{"rolling update", false, (*world).rollingUpdate},
 	{"drain", true, (*world).drain},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -18,35 +17,15 @@ import (
 // conformanceSpecs are all of Kubernetes' conformance tests of the network.
 const conformanceSpecs = `\[sig-network\].*\[Conformance\]`
 
-// shortSpecs are those that send packets by each path, once.
-var shortSpecs = []string{
-	"Networking Granular Checks: Pods should function for intra-pod communication: http",
-	"Networking Granular Checks: Pods should function for node-pod communication: udp",
-	"DNS should provide DNS for services",
-	"Services should serve multiport endpoints from pods",
-	"Services should be able to create a functioning NodePort service",
-	"HostPort validates that there is no conflict between pods with same hostPort",
-}
-
 // conformance runs Kubernetes' own tests of the network.
 func (w *world) conformance(t *testing.T) {
-	focus := conformanceSpecs
-	if testing.Short() {
-		for i, s := range shortSpecs {
-			shortSpecs[i] = regexp.QuoteMeta(s)
-		}
-		focus = `\[sig-network\] (` + strings.Join(shortSpecs, "|") + `).*\[Conformance\]`
-	}
 	dir := t.TempDir()
 	report := filepath.Join(dir, "report.json")
 	_, failure := machine.Output("master", w.Master.Command(t.Context(), "e2e.test", "--kubeconfig="+w.Kubeconfig(), "--provider=skeleton",
 		"--num-nodes=2", "--allowed-not-ready-nodes=0", "--node-os-distro=debian", "--clean-start=false", "--report-dir="+dir,
-		"--ginkgo.focus="+focus, "--ginkgo.no-color", "--ginkgo.timeout=1h", "--ginkgo.json-report="+report))
+		"--ginkgo.focus="+conformanceSpecs, "--ginkgo.no-color", "--ginkgo.timeout=1h", "--ginkgo.json-report="+report))
 	ran := readReport(t, report, failure)
 	w.figures = append(w.figures, fmt.Sprintf("conformance: %d of %d specs passed", len(ran["passed"]), len(ran["passed"])+len(ran["failed"])))
-	if testing.Short() && len(ran["passed"]) < len(shortSpecs) {
-		t.Errorf("%d specs passed, want %d: a spec may have a new name", len(ran["passed"]), len(shortSpecs))
-	}
 }
 
 // readReport logs the report of ginkgo, and returns the names of specs by their state. Each spec that failed is an
