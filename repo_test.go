@@ -52,29 +52,37 @@ var arrows = map[string]string{
 	"plugin/egress":            "plugin plugin/values nl nl/ifname internal/codec internal/excerpt",
 	"unnumbered-ptp":           "unnumbered-ptp/legacy plugin plugin/values nl internal/codec",
 	"unnumbered-ptp/legacy":    "nl",
-	"ipam/lease":               "plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt", // and not aws: it is the warm path
-	"ipam/book":                "ipam/lease aws registry",
-	"ipam/call":                "ipam/book ipam/lease plugin aws registry",
-	"ipam/known":               "ipam/call ipam/book ipam/lease aws nl registry",
-	"ipam":                     "ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
-	"plugin/chain":             "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
-	"tool":                     "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease plugin/egress aws nl registry",
-	"tool/install":             "tool/cli tool/conf nl registry",
-	"tool/cli":                 "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
-	"tool/conf":                "tool/cli ipam ipam/book ipam/lease registry plugin plugin/values plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate
-	"tool/view":                "internal/release tool/cli tool/conf ipam ipam/book ipam/lease plugin/egress aws nl registry",
-	"tool/iam":                 "ipam/book ipam/lease",
-	"tool/history":             "registry",
-	"tool/repair":              "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
-	"tool/doctor":              "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/call ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl registry",
-	"sim/ec2sim":               "aws/api",
-	"sim/vpcsim":               "sim/ec2sim nl",
-	"nl/nltest":                "nl",
-	"nl/nltest/trace":          "",
-	"e2e":                      "",
-	"packaging":                "",
-	"packaging/sbom":           "",
-	"packaging/manual":         "tool tool/cli",
+	// and not aws: it is the warm path
+	"ipam/lease": "plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt",
+	"ipam/book":  "ipam/lease aws registry",
+	"ipam/call":  "ipam/book ipam/lease plugin aws registry",
+	"ipam/known": "ipam/call ipam/book ipam/lease aws nl registry",
+	"ipam":       "ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
+	// and not ipam, which brings the SDK
+	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl " +
+		"internal/codec",
+	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair " +
+		"tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease plugin/egress aws nl registry",
+	"tool/install": "tool/cli tool/conf nl registry",
+	"tool/cli":     "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
+	// the plugins for their configurations: validate
+	"tool/conf": "tool/cli ipam ipam/book ipam/lease registry plugin plugin/values plugin/chain " +
+		"plugin/ipvlan plugin/egress unnumbered-ptp",
+	"tool/view": "internal/release tool/cli tool/conf ipam ipam/book ipam/lease plugin/egress aws nl " +
+		"registry",
+	"tool/iam":     "ipam/book ipam/lease",
+	"tool/history": "registry",
+	"tool/repair":  "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
+	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/call " +
+		"ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl registry",
+	"sim/ec2sim":       "aws/api",
+	"sim/vpcsim":       "sim/ec2sim nl",
+	"nl/nltest":        "nl",
+	"nl/nltest/trace":  "",
+	"e2e":              "",
+	"packaging":        "",
+	"packaging/sbom":   "",
+	"packaging/manual": "tool tool/cli",
 
 	"ipam/cni-ipvlan-vpc-k8s-ipam":                     "plugin ipam",
 	"plugin/ipvlan/cni-ipvlan-vpc-k8s-ipvlan":          "plugin plugin/ipvlan ipam/lease",
@@ -94,10 +102,11 @@ var arrows = map[string]string{
 	"sim/fleet":                                        "",
 	"sim/kubeproxy":                                    "nl",
 	"sim/cri":                                          "",
-	"acceptance":                                       "aws aws/api acceptance/compare acceptance/ends sim/ec2sim ipam/lease tool/iam",
-	"acceptance/compare":                               "aws",
-	"acceptance/ends":                                  "sim/vpcsim nl",
-	"acceptance/ends/cni-acceptance-ends":              "acceptance/ends",
+	"acceptance": "aws aws/api acceptance/compare acceptance/ends sim/ec2sim " +
+		"ipam/lease tool/iam",
+	"acceptance/compare":                  "aws",
+	"acceptance/ends":                     "sim/vpcsim nl",
+	"acceptance/ends/cni-acceptance-ends": "acceptance/ends",
 }
 
 // owners are the only importers of a dependency, by the beginning of its path.
@@ -198,7 +207,8 @@ func TestRepoArrows(t *testing.T) {
 func TestRepoChosen(t *testing.T) {
 	imported := map[string]bool{}
 	for _, p := range packages(t) {
-		if strings.HasPrefix(p.ImportPath, "sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") || strings.HasPrefix(p.ImportPath, "acceptance") {
+		if strings.HasPrefix(p.ImportPath, "sim") || strings.HasPrefix(p.ImportPath, "nl/nltest") ||
+			strings.HasPrefix(p.ImportPath, "acceptance") {
 			continue
 		}
 		for _, imp := range p.Imports {

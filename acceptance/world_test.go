@@ -83,7 +83,8 @@ func newWorld(t *testing.T, c ec2sim.Config, change func(http.Handler) http.Hand
 		"AWS_ENDPOINT_URL_EC2=" + w.serve(t, "8773", handler), "AWS_ENDPOINT_URL_STS=" + w.serve(t, "8774", f.EC2.STS())}
 	root, program := filepath.Join(w.home, "root"), filepath.Join(w.home, "ends")
 	check(t, errors.Join(os.Mkdir(root, 0o755), os.WriteFile(program, nil, 0o755)))
-	w.args = []string{"-root", root, "-ends", program, "-conflist", "../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "-whoami", whoami, "-pause", "50ms"}
+	w.args = []string{"-root", root, "-ends", program, "-conflist",
+		"../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", "-whoami", whoami, "-pause", "50ms"}
 	return w
 }
 

@@ -100,7 +100,8 @@ func datagram(from netip.Addr, to netip.AddrPort, payload []byte) []byte {
 	u = append(binary.BigEndian.AppendUint16(u, size), 0, 0)          // RFC 768: no checksum
 	u = append(u, payload...)
 	if from.Is6() {
-		pseudo := slices.Concat(from.AsSlice(), to.Addr().AsSlice(), []byte{0, unix.IPPROTO_UDP}, binary.BigEndian.AppendUint16(nil, size), u)
+		pseudo := slices.Concat(from.AsSlice(), to.Addr().AsSlice(), []byte{0, unix.IPPROTO_UDP},
+			binary.BigEndian.AppendUint16(nil, size), u)
 		if len(pseudo)%2 == 1 {
 			pseudo = append(pseudo, 0)
 		}
@@ -229,9 +230,10 @@ var ways = []way{
 	{name: "send to a pod of its node by the veth, as another", raw: true, shots: func(r *gallery, f paths.Family) []shot {
 		return append(r.by(podBox, f, r.client.Addr(f), "eth1"), r.by(podBox, f, r.node(f), "eth1")...)
 	}},
-	{name: "send to its node by the veth, as another", raw: true, may: 1, guard: nodeGuard, shots: func(r *gallery, f paths.Family) []shot {
-		return append(r.by(nodeBox, f, r.client.Addr(f), "eth1"), r.by(nodeBox, f, r.cousin().Addr(f), "eth1")...)
-	}},
+	{name: "send to its node by the veth, as another", raw: true, may: 1, guard: nodeGuard,
+		shots: func(r *gallery, f paths.Family) []shot {
+			return append(r.by(nodeBox, f, r.client.Addr(f), "eth1"), r.by(nodeBox, f, r.cousin().Addr(f), "eth1")...)
+		}},
 	{name: "send to the internet by the veth, as another", raw: true, guard: nodeGuard, shots: func(r *gallery, f paths.Family) []shot {
 		return append(r.by(internetBox, f, r.cousin().Addr(f), "eth1"), r.by(internetBox, f, r.node(f), "eth1")...)
 	}},
@@ -240,9 +242,10 @@ var ways = []way{
 		return append(r.routed(nodeBox, f, r.other.Addr(f)), r.routed(hostBox, f, r.other.Addr(f))...)
 	}},
 	{name: "reach a pod by an egress router", guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot { return r.routed(podBox, f, r.other.Addr(f)) }},
-	{name: "reach a pod by an egress router, without UDP", raw: true, guard: routerGuard, shots: func(r *gallery, f paths.Family) []shot {
-		return r.bare(podBox, f)
-	}},
+	{name: "reach a pod by an egress router, without UDP", raw: true, guard: routerGuard,
+		shots: func(r *gallery, f paths.Family) []shot {
+			return r.bare(podBox, f)
+		}},
 	{name: "leave by an egress router, and not as a pod of it", shots: func(r *gallery, f paths.Family) []shot {
 		outside := map[paths.Family]netip.Addr{paths.IPv4: netip.MustParseAddr("203.0.113.77"), paths.IPv6: netip.MustParseAddr("2600:1f00::77")}
 		return r.routed(internetBox, f, outside[f])
@@ -288,7 +291,8 @@ func TestAdversaryWays(t *testing.T) {
 		}
 	}
 	if !t.Failed() {
-		nltest.Section(t, "docs/security.md", "go test ./e2e -run TestAdversaryWays -update", counts.Markdown("the pod"), *update)
+		nltest.Section(t, "docs/security.md", "go test ./e2e -run TestAdversaryWays -update",
+			counts.Markdown("the pod"), *update)
 	}
 }
 
@@ -297,7 +301,8 @@ func TestAdversaryWays(t *testing.T) {
 func (r *gallery) answers(t *testing.T) {
 	t.Helper()
 	far := map[paths.Family]netip.Addr{paths.IPv4: vpcsim.InternetAddr, paths.IPv6: vpcsim.InternetAddr6}
-	without := func(_, _ string, c syscall.RawConn) (failed error) { // packets of the tunnel have no checksum, which UDP in IPv6 refuses
+	// packets of the tunnel have no checksum, which UDP in IPv6 refuses
+	without := func(_, _ string, c syscall.RawConn) (failed error) {
 		err := c.Control(func(fd uintptr) { failed = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1) })
 		return errors.Join(failed, err)
 	}
@@ -312,7 +317,8 @@ func (r *gallery) answers(t *testing.T) {
 	for _, f := range dual.Families {
 		call := func(from netip.Addr) {
 			inside := datagram(from, netip.AddrPortFrom(far[f], paths.Port), []byte(mark))
-			if _, err := c.WriteTo(inside, net.UDPAddrFromAddrPort(netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort))); err != nil {
+			port := netip.AddrPortFrom(r.router.Addr(f), egress.DefaultPort)
+			if _, err := c.WriteTo(inside, net.UDPAddrFromAddrPort(port)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -320,7 +326,8 @@ func (r *gallery) answers(t *testing.T) {
 		b := make([]byte, 2000)
 		err := c.SetReadDeadline(time.Now().Add(20 * time.Second))
 		n, from, err2 := c.ReadFrom(b)
-		if err := errors.Join(err, err2); err != nil || !bytes.Contains(b[:n], slices.Concat(far[f].AsSlice(), r.other.Addr(f).AsSlice())) {
+		answer := slices.Concat(far[f].AsSlice(), r.other.Addr(f).AsSlice())
+		if err := errors.Join(err, err2); err != nil || !bytes.Contains(b[:n], answer) {
 			t.Errorf("%v: no answer to the pod comes out of the tunnel: %x by %v; %v", f, b[:n], from, err)
 		}
 		before := r.state(t, r.client).Refused

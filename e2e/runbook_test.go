@@ -39,42 +39,44 @@ func TestRunbook(t *testing.T) {
 }
 
 // runbookCommand matches a command of the page: in a line of its own, or in quotes.
-var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd) [^`]*)`")
+var runbookCommand = regexp.MustCompile("(?m)^    ((?:cni-tool|ip|for|sysctl|nft) [^#\n]*)|`((?:cni-tool|ip|nft|" +
+	"sysctl|systemctl|journalctl|kubectl|aws|iptables|iptables-legacy|firewall-cmd) [^`]*)`")
 
 // runbookStates are the entries of the page that name commands, by how they begin, and the files whose tests make the
-// state that the entry is about. The commands of an entry are in these files.
-var runbookStates = map[string][]string{
-	"## Look at a node":                                             {"e2e/sim_test.go", "tool/testdata/limits.txtar"},
-	"## Who had this address?":                                      {"tool/testdata/whois.txtar"},
-	"## Upgrade from the original":                                  {"tool/testdata/doctor.txtar", "tool/testdata/repair.txtar", "tool/testdata/iam_policy.txtar"},
-	"## Upgrade between versions":                                   {"tool/testdata/repair.txtar"},
-	"## From three plugins to one":                                  {"tool/testdata/validate.txtar"},
-	"## Migrate from amazon-vpc-cni-k8s":                            {"tool/testdata/doctor_node.txtar"},
-	"## Runbook":                                                    {"e2e/faults_table_test.go"},
-	`**Pods do not start: "no address is free`:                      {"tool/testdata/subnets.txtar"},
-	`**Pods do not start: "no subnet for a new ENI`:                 {"tool/testdata/doctor_subnets.txtar"},
-	`**Pods do not start: "instance is full`:                        {"tool/testdata/others.txtar"},
-	`**Pods do not start: "… EC2 throttles`:                         {"tool/testdata/launch_template.txtar"},
-	`**Pods do not start: "this node cannot reach the EC2 endpoint`: {"tool/testdata/doctor_endpoint.txtar"},
-	`**Pods do not start: "… UnauthorizedOperation`:                 {"tool/testdata/doctor_iam.txtar"},
-	`**Pods do not start: "cni-ipvlan-vpc-k8s-ipam is in none`:      {"e2e/faults_table_test.go"},
-	`**Pods do not start: "… address already in use"`:               {"tool/testdata/status_diff.txtar"},
-	"**A running pod has lost its network**":                        {"tool/testdata/status_diff.txtar", "e2e/faults_table_test.go"},
-	"**Pods that started before a new CIDR":                         {"tool/testdata/vpccidr.txtar", "tool/testdata/vpcpeercidr.txtar"},
-	`**"eni-… is passed over`:                                       {"e2e/faults_table_test.go", "e2e/faults_test.go"},
-	"**Clients of an egress reach nothing**":                        {"e2e/egress_test.go", "tool/testdata/egress.txtar"},
-	"**Connections that were idle":                                  {"tool/testdata/doctor_tracking.txtar"},
-	"**All pods of a node have lost Services":                       {"e2e/faults_table_test.go", "e2e/faults_test.go"},
-	"**A node and its pods do not reach":                            {"e2e/faults_table_test.go", "tool/testdata/doctor_node.txtar"},
-	"**A node does not reach a pod any more":                        {"e2e/faults_table_test.go"},
-	"**A pod reaches the VPC":                                       {"e2e/faults_table_test.go"},
-	"### What repair knows of a pod":                                {"e2e/sim_test.go"},
-	`**"neighbour: arp_cache`:                                       {"tool/testdata/doctor_node.txtar"},
-	`**"detach eni-…`:                                               {"tool/testdata/doctor_iam.txtar"},
-	"**ENIs that nobody uses**":                                     {"tool/testdata/eni_gc.txtar"},
-	"### The firewall restarts":                                     {"tool/testdata/repair.txtar", "e2e/faults_table_test.go"},
-	"### The firewall drops":                                        {"nl/dropping_test.go", "e2e/faults_table_test.go"},
-	"## Metrics":                                                    {"tool/testdata/metrics.txtar"},
+// state that the entry is about: transcripts of the tool, tests of this package, and others with their path. The
+// commands of an entry are in these files.
+var runbookStates = map[string]string{
+	"## Look at a node":                                             "sim_test.go limits.txtar",
+	"## Who had this address?":                                      "whois.txtar",
+	"## Upgrade from the original":                                  "doctor.txtar repair.txtar iam_policy.txtar",
+	"## Upgrade between versions":                                   "repair.txtar",
+	"## From three plugins to one":                                  "validate.txtar",
+	"## Migrate from amazon-vpc-cni-k8s":                            "doctor_node.txtar",
+	"## Runbook":                                                    "faults_table_test.go",
+	`**Pods do not start: "no address is free`:                      "subnets.txtar",
+	`**Pods do not start: "no subnet for a new ENI`:                 "doctor_subnets.txtar",
+	`**Pods do not start: "instance is full`:                        "others.txtar",
+	`**Pods do not start: "… EC2 throttles`:                         "launch_template.txtar",
+	`**Pods do not start: "this node cannot reach the EC2 endpoint`: "doctor_endpoint.txtar",
+	`**Pods do not start: "… UnauthorizedOperation`:                 "doctor_iam.txtar",
+	`**Pods do not start: "cni-ipvlan-vpc-k8s-ipam is in none`:      "faults_table_test.go",
+	`**Pods do not start: "… address already in use"`:               "status_diff.txtar",
+	"**A running pod has lost its network**":                        "status_diff.txtar faults_table_test.go",
+	"**Pods that started before a new CIDR":                         "vpccidr.txtar vpcpeercidr.txtar",
+	`**"eni-… is passed over`:                                       "faults_table_test.go faults_test.go",
+	"**Clients of an egress reach nothing**":                        "egress_test.go egress.txtar",
+	"**Connections that were idle":                                  "doctor_tracking.txtar",
+	"**All pods of a node have lost Services":                       "faults_table_test.go faults_test.go",
+	"**A node and its pods do not reach":                            "faults_table_test.go doctor_node.txtar",
+	"**A node does not reach a pod any more":                        "faults_table_test.go",
+	"**A pod reaches the VPC":                                       "faults_table_test.go",
+	"### What repair knows of a pod":                                "sim_test.go",
+	`**"neighbour: arp_cache`:                                       "doctor_node.txtar",
+	`**"detach eni-…`:                                               "doctor_iam.txtar",
+	"**ENIs that nobody uses**":                                     "eni_gc.txtar",
+	"### The firewall restarts":                                     "repair.txtar faults_table_test.go",
+	"### The firewall drops":                                        "nl/dropping_test.go faults_table_test.go",
+	"## Metrics":                                                    "metrics.txtar",
 }
 
 // runOtherwise are commands of the page that tests have in other words.
@@ -93,7 +95,7 @@ var runOtherwise = map[string]string{
 var runByNobody = map[string]string{
 	"kubectl describe pod":             "it needs a cluster, and changes nothing",
 	"journalctl -u cni-gc -u cni-warm": "it needs systemd as process 1, and changes nothing",
-	"systemctl ":                       "it needs systemd as process 1, where packaging's tests start these units by others",
+	"systemctl ":                       "it needs systemd as process 1; packaging's tests start these units",
 	"firewall-cmd":                     "the page says so: from its manual, not tried",
 	"iptables-legacy -S FORWARD":       "it changes nothing, and doctor's transcript has the note that names it",
 	"aws ec2 modify-":                  "no test has this program; the calls are of EC2's reference",
@@ -145,13 +147,17 @@ func runbookEntries(t *testing.T) map[string]string {
 	return entries
 }
 
-func stateOf(heading string) []string {
-	for begin, files := range runbookStates {
-		if strings.HasPrefix(heading, begin) {
-			return files
+func stateOf(heading string) (files []string) {
+	for _, name := range strings.Fields(byPrefix(runbookStates, heading)) {
+		switch {
+		case strings.HasSuffix(name, ".txtar"):
+			name = "tool/testdata/" + name
+		case !strings.Contains(name, "/"):
+			name = "e2e/" + name
 		}
+		files = append(files, name)
 	}
-	return nil
+	return files
 }
 
 func byPrefix(table map[string]string, command string) string {

@@ -40,21 +40,22 @@ var held = map[string]string{
 	"It cannot choose our names.":            "TestPranks TestFurtherPranks TestPodCannotReachAnother",
 	"It cannot act as a router.":             "TestAdvertisement TestNoRA TestBelievingNode TestAdversaries",
 	"It can ask for a pool":                  "TestChoosePool TestRequestsRefused",
-	"A whole ENI in a pod":                   "TestExclusiveSettings TestExclusiveAbove TestMovedLinkTCX TestSettings TestSettingsCard",
-	"It cannot change the lease log.":        "TestLeaseLogProcesses TestNamesOfPods",
-	"By its ENI, its veth pair":              "TestAdversaryWays",
-	"A router serves each host":              "TestRouterTakesClients TestAdversaryWays",
-	"A router forwards only":                 "TestRouterForwards TestAdversaryWays TestEgress",
-	"A client accepts from the tunnel":       "TestEgress TestClientKnowsRouters",
-	"Packets in packets without UDP":         "TestAdversaryWays",
-	"The plugin has the kernel load `fou`":   "TestNoFOU",
-	"A client's packets to a destination":    "TestEgressEnds TestKillEgress TestEgressLost",
-	"The node's configuration says which":    "TestEgressRefused TestEgressOfPod",
-	"A pod's text costs its node little.":    "TestSteps TestLimits TestNamesOfPods TestQuote TestJoin TestForeignText",
-	"If EC2 answers with an address":         "TestStrangeAnswers",
-	"The binaries are static Go":             "TestStatic",
-	"They are reproducible":                  "TestPackage TestReproducible",
-	"The plugins execute two other":          "TestListensNowhere",
+	"A whole ENI in a pod": "TestExclusiveSettings TestExclusiveAbove TestMovedLinkTCX " +
+		"TestSettings TestSettingsCard",
+	"It cannot change the lease log.":      "TestLeaseLogProcesses TestNamesOfPods",
+	"By its ENI, its veth pair":            "TestAdversaryWays",
+	"A router serves each host":            "TestRouterTakesClients TestAdversaryWays",
+	"A router forwards only":               "TestRouterForwards TestAdversaryWays TestEgress",
+	"A client accepts from the tunnel":     "TestEgress TestClientKnowsRouters",
+	"Packets in packets without UDP":       "TestAdversaryWays",
+	"The plugin has the kernel load `fou`": "TestNoFOU",
+	"A client's packets to a destination":  "TestEgressEnds TestKillEgress TestEgressLost",
+	"The node's configuration says which":  "TestEgressRefused TestEgressOfPod",
+	"A pod's text costs its node little.":  "TestSteps TestLimits TestNamesOfPods TestQuote TestJoin TestForeignText",
+	"If EC2 answers with an address":       "TestStrangeAnswers",
+	"The binaries are static Go":           "TestStatic",
+	"They are reproducible":                "TestPackage TestReproducible",
+	"The plugins execute two other":        "TestListensNowhere",
 }
 
 // TestSecurityHeld checks that each statement of docs/security.md that begins a point names its tests above, and that
@@ -122,7 +123,8 @@ func onNodes(t *testing.T) (files []string) {
 	for _, pattern := range strings.Fields(programs) {
 		mains = append(mains, list(t, `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`, pattern)...)
 	}
-	mains = slices.DeleteFunc(mains, func(p string) bool { return !strings.HasPrefix(filepath.Base(p), "cni-ipvlan-vpc-k8s") })
+	others := func(p string) bool { return !strings.HasPrefix(filepath.Base(p), "cni-ipvlan-vpc-k8s") }
+	mains = slices.DeleteFunc(mains, others)
 	if len(mains) != 6 {
 		t.Fatalf("the programs are %q", mains)
 	}
@@ -222,7 +224,8 @@ func TestStatic(t *testing.T) {
 
 // TestInstallerHasNoAccount: the DaemonSets that install have no account at the API server, and no role there.
 func TestInstallerHasNoAccount(t *testing.T) {
-	for _, file := range []string{"packaging/kubernetes/systemd.yaml", "packaging/kubernetes/maintain.yaml", "packaging/chart/templates/daemonset.yaml"} {
+	for _, file := range []string{"packaging/kubernetes/systemd.yaml", "packaging/kubernetes/maintain.yaml",
+		"packaging/chart/templates/daemonset.yaml"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -231,7 +234,8 @@ func TestInstallerHasNoAccount(t *testing.T) {
 			t.Errorf("%s: its pods have an account", file)
 		}
 	}
-	if kinds, err := exec.Command("grep", "-rliE", "kind: *(cluster)?role|kind: *serviceaccount", "packaging/kubernetes", "packaging/chart").Output(); len(kinds) > 0 {
+	if kinds, err := exec.Command("grep", "-rliE", "kind: *(cluster)?role|kind: *serviceaccount",
+		"packaging/kubernetes", "packaging/chart").Output(); len(kinds) > 0 {
 		t.Errorf("a role or an account is in %s; %v", kinds, err)
 	}
 }

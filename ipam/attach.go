@@ -50,7 +50,9 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	case errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s):
 		return nil
 	case errors.Is(err, aws.ErrNoGroup) && len(groups) > 0:
-		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC", "the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "), book.VPCOf(s), err)
+		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC",
+			"the pod asks for the security groups %s, and this node is in %s: %w", strings.Join(groups, ", "),
+			book.VPCOf(s), err)
 	}
 	return err
 }
@@ -129,7 +131,8 @@ func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 
 func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
-	if err := cmp.Or(p.withinQuota(), p.Standing(book.CreateAction), p.Standing(book.AttachAction), p.Turn(ctx, book.CreateAction)); err != nil {
+	if err := cmp.Or(p.withinQuota(), p.Standing(book.CreateAction), p.Standing(book.AttachAction),
+		p.Turn(ctx, book.CreateAction)); err != nil {
 		return "", err
 	}
 	s, err := p.DescribeInstance(ctx)
@@ -172,7 +175,9 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 }
 
 // newENIIn creates an ENI in a subnet, and attaches it.
-func (p *Pool) newENIIn(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen known.Attached) (string, error) {
+func (p *Pool) newENIIn(
+	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen known.Attached,
+) (string, error) {
 	if err := p.Standing(book.AttachAction, subnet.ID); err != nil {
 		return "", err
 	}
@@ -252,7 +257,8 @@ func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws
 	i := slices.IndexFunc(all, func(n aws.Subnet) bool { return n.ID == spec.Subnet })
 	if i < 0 {
 		return nil, plugin.Errorf(plugin.CodeRefused, "ask for a subnet of this zone, or let the pod run in the zone of that subnet",
-			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet, book.VPCOf(s), s.Instance.Zone, subnetText(all))
+			"the pod asks for the subnet %s, which is not in %s in %s, where this node is. There are: %s", spec.Subnet,
+			book.VPCOf(s), s.Instance.Zone, subnetText(all))
 	}
 	return Fit(all[i:i+1], book.VPCOf(s), s.Instance.Zone, nil, spec.Families)
 }
@@ -325,7 +331,8 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 // next growth or collection tries again.
 func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
-	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) || call.Standing(s, book.ModifyAction, eni) != nil {
+	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
+		call.Standing(s, book.ModifyAction, eni) != nil {
 		return err // it can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {

@@ -22,7 +22,9 @@ import (
 // and asks EC2 if seen is too old. Another program may take the slot before the attach call:
 // then EC2 refuses. So seen may be from before EC2 has throttled the calls since. In a large
 // cluster, describes are throttled, too.
-func (p *Pool) attachAnywhere(ctx context.Context, eni string, least int, seen known.Attached) (attachment string, at slot, err error) {
+func (p *Pool) attachAnywhere(
+	ctx context.Context, eni string, least int, seen known.Attached,
+) (attachment string, at slot, err error) {
 	const fresh = time.Minute
 	began := time.Now()
 	if err := p.Turn(ctx, book.AttachAction); err != nil {
@@ -88,10 +90,12 @@ func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (att
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
 		// The caller notes a refusal: another network card may take the ENI.
-		err = p.Call(ctx, book.AttachAction, call.Object{}, call.Begins(registry.Intent{Action: book.AttachAction, ENI: eni}), func(*registry.State, string) (_ func(*registry.State), err error) {
+		begin := call.Begins(registry.Intent{Action: book.AttachAction, ENI: eni})
+		do := func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
 			return func(*registry.State) {}, err
-		})
+		}
+		err = p.Call(ctx, book.AttachAction, call.Object{}, begin, do)
 		if !errors.Is(err, aws.ErrNotFound) || time.Since(start) > young {
 			return attachment, err
 		}

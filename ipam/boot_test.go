@@ -69,7 +69,8 @@ func TestBootElsewhereAtZero(t *testing.T) {
 	must(t, w.pool().Learn(t.Context()))
 	stop()
 	must(t, w.pool().Registry.Change(t.Context(), func(s *registry.State) {
-		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()} // growth asks EC2 what has become of it
+		// growth asks EC2 what has become of it
+		s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: "eni-00000000000000099", Since: time.Now()}
 	}))
 	w.mustAcquire(1)
 	if e := w.state().ENIs[boot.ID]; !e.IsBoot() || e.Index != 1 || e.Groups != nil {

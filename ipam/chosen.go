@@ -194,15 +194,17 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 	if a.Is6() {
 		do = p.Cloud.AssignIPv6Addr
 	}
-	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: aboutAddr}, call.Begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}), func(*registry.State, string) (func(*registry.State), error) {
-		return func(s *registry.State) {
-			since := time.Time{}
-			if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed { // for all others it cools: else one of them may take it first
-				since, s.Owners[a] = time.Now(), pod
-			}
-			book.AddAddrs(s, eni, []netip.Addr{a}, since)
-		}, do(ctx, eni, a)
-	})
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: aboutAddr},
+		call.Begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}),
+		func(*registry.State, string) (func(*registry.State), error) {
+			return func(s *registry.State) {
+				since := time.Time{}
+				if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed { // for all others it cools: else one of them may take it first
+					since, s.Owners[a] = time.Now(), pod
+				}
+				book.AddAddrs(s, eni, []netip.Addr{a}, since)
+			}, do(ctx, eni, a)
+		})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
 		return plugin.Errorf(plugin.CodeRefused, "ask for another address; this node never takes an address from another ENI",
 			"the pod asks for the address %s, which another ENI has: %w", a, err)

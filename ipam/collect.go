@@ -95,8 +95,8 @@ func (p *Pool) collect(ctx context.Context, c *collecting) error {
 	if err := p.endLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c),
-		p.unassignIdle(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
+		p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
 }
 
 // tidy removes what the plugins have installed on the node for all pods, when no pod is left. A

@@ -116,8 +116,10 @@ func TestPartOfBatchIsGone(t *testing.T) {
 			}
 			c := Collection{FreeAfter: time.Minute, Max: -1}
 			done := must1(w.pool().Collect(t.Context(), c))(t)
-			if addrs, prefixes := w.has(eni); addrs != 1 || prefixes != 0 || len(done.Unassigned) != 3 || len(done.Returned) != len(e.Prefixes) {
-				t.Errorf("EC2 has %d addresses and %d prefixes; released: %v and %v", addrs, prefixes, done.Unassigned, done.Returned)
+			if addrs, prefixes := w.has(eni); addrs != 1 || prefixes != 0 || len(done.Unassigned) != 3 ||
+				len(done.Returned) != len(e.Prefixes) {
+				t.Errorf("EC2 has %d addresses and %d prefixes; released: %v and %v", addrs, prefixes, done.Unassigned,
+					done.Returned)
 			}
 			w.noneElsewhere()
 			w.consistent()

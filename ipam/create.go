@@ -27,7 +27,8 @@ func (spec ENISpec) tags(instance string) map[string]string {
 	if tags == nil {
 		tags = map[string]string{}
 	}
-	tags[book.TagManaged], tags[book.TagInstance], tags[book.TagPool] = fmt.Sprint(spec.Managed), instance, cmp.Or(spec.Pool, lease.DefaultPool)
+	tags[book.TagManaged], tags[book.TagInstance], tags[book.TagPool] = fmt.Sprint(spec.Managed), instance,
+		cmp.Or(spec.Pool, lease.DefaultPool)
 	if spec.Managed {
 		tags[book.TagKeep] = fmt.Sprint(spec.Keep)
 	}

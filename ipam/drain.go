@@ -85,7 +85,8 @@ func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State,
 			continue
 		}
 		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) && !call.GoesOn(err, true) {
+		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) &&
+			!call.GoesOn(err, true) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 	}

@@ -208,7 +208,8 @@ func TestDrainLost(t *testing.T) {
 				w.lose()
 				w.leaves(eni, add)
 				time.Sleep(time.Hour)
-				w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1}) // it may say that EC2 has not ended it
+				// it may say that EC2 has not ended it
+				w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1})
 				w.leaves(eni, add)
 				time.Sleep(24 * time.Hour)
 				w.collect()

@@ -159,7 +159,8 @@ func TestDualStackFullENI(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		w := newWorld6(t, "m5.large")
 		c := aws.New(w.cloud)
-		eni, err := c.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9, Tags: map[string]string{book.TagPool: "default"}})
+		eni, err := c.CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-pod0", Secondary: 9,
+			Tags: map[string]string{book.TagPool: "default"}})
 		must(t, err)
 		_, err = c.AttachENI(t.Context(), eni.ID, w.node.ID, 0, 1)
 		must(t, err)
@@ -204,7 +205,8 @@ func TestBootWithIPv6(t *testing.T) {
 			{NS: w.host, Object: nl.Up{Dev: "eth0"}},
 			{NS: w.host, Object: nl.Addr{Prefix: netip.PrefixFrom(own[0], 128), Dev: "eth0", NoDAD: true}},
 		}.Add())
-		w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Secondary: 3, IPv6Prefixes: 1, Tags: map[string]string{book.TagPool: "default"}})
+		w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Secondary: 3, IPv6Prefixes: 1,
+			Tags: map[string]string{book.TagPool: "default"}})
 		w.sim.ResetCalls()
 		if _, err := w.acquire(1); err != nil {
 			t.Errorf("%s: %v", provision, err)

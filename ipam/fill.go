@@ -120,10 +120,12 @@ func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func
 		do = p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
-	err := p.Call(ctx, action, call.Object{ENI: eni}, call.Begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
-		got, err = do(ctx, eni, size(s))
-		return func(s *registry.State) { book.AddAddrs(s, eni, got, time.Time{}) }, cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], got, nil))
-	})
+	err := p.Call(ctx, action, call.Object{ENI: eni}, call.Begins(registry.Intent{Action: action, ENI: eni}),
+		func(s *registry.State, _ string) (record func(*registry.State), err error) {
+			got, err = do(ctx, eni, size(s))
+			return func(s *registry.State) { book.AddAddrs(s, eni, got, time.Time{}) },
+				cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], got, nil))
+		})
 	return got, p.corrected(ctx, eni, err)
 }
 
@@ -135,13 +137,16 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 		do = p.Cloud.AssignIPv6Prefixes
 	}
 	n := 1
-	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: noPrefix}, call.Begins(registry.Intent{Action: action, ENI: eni}), func(s *registry.State, _ string) (record func(*registry.State), err error) {
-		if f == lease.IPv4 {
-			n = min(book.BlocksFor(p.want(s)), most)
-		}
-		got, err := do(ctx, eni, n)
-		return func(s *registry.State) { book.AddPrefixes(s, eni, got, time.Now()) }, cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], nil, got))
-	})
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: noPrefix},
+		call.Begins(registry.Intent{Action: action, ENI: eni}),
+		func(s *registry.State, _ string) (record func(*registry.State), err error) {
+			if f == lease.IPv4 {
+				n = min(book.BlocksFor(p.want(s)), most)
+			}
+			got, err := do(ctx, eni, n)
+			return func(s *registry.State) { book.AddPrefixes(s, eni, got, time.Now()) },
+				cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], nil, got))
+		})
 	if n > 1 && noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) {
 		return p.assignPrefixes(ctx, eni, f, 1) // EC2 gives all or nothing
 	}

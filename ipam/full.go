@@ -32,7 +32,8 @@ func (p *Pool) full(s *registry.State) error {
 		limit = min(limit, p.Policy.MaxENIs)
 	}
 	if s.Attached() >= limit {
-		return fmt.Errorf("%w: %s has %d ENIs of at most %d%s", aws.ErrInstanceFull, s.Instance.ID, s.Attached(), limit, p.Misfits(s))
+		return fmt.Errorf("%w: %s has %d ENIs of at most %d%s", aws.ErrInstanceFull, s.Instance.ID, s.Attached(), limit,
+			p.Misfits(s))
 	}
 	if _, found := slotsOf(s, p.Policy.MinIndex, nil).next(); !found {
 		return fmt.Errorf("%w: %s has %d ENIs, and no free device index for pods (interfaceIndex %d)", aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), p.Policy.MinIndex)

@@ -238,7 +238,7 @@ func (m *model) answered(p *modelPod, all ...lease.Allocation) {
 		if len(got.Addrs) != len(p.asked[0].Families) {
 			m.wrong("%s has %d addresses", p.name(), len(got.Addrs))
 		}
-		m.verifyAsked(p, p.asked[i].Choice, got)
+		m.verifyAsked(p, p.asked[i], got)
 		m.verifyApart(p, i, all)
 		addrs = append(addrs, got.Addrs...)
 		excused = excused || slices.ContainsFunc(got.Addrs, func(a netip.Addr) bool { return m.excused(got.ID, a) })
@@ -372,7 +372,8 @@ func (m *model) collectNow(c Collection, f fate) (done Report, err error) {
 		done, err = pool.Collect(ctx, c)
 		return err
 	})
-	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", done.Ended, done.Unassigned, done.Returned, done.Deleted, done.Detached, err)
+	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", done.Ended, done.Unassigned, done.Returned,
+		done.Deleted, done.Detached, err)
 	if f.at == 0 && unread == nil {
 		m.verifyWarm(before, done)
 	}

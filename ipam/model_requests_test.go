@@ -97,7 +97,11 @@ func (m *model) ask(p *modelPod) {
 }
 
 // verifyAsked checks that an interface of a pod is what the pod has asked for, and has nothing that others ask for.
-func (m *model) verifyAsked(p *modelPod, choice lease.Choice, got lease.Allocation) {
+func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocation) {
+	choice := policy.Choice
+	if e := m.find(got.ID); e != nil && strings.Contains(policy.Pool, "/sg-") && !slices.Equal(e.SecurityGroups, policy.SecurityGroups) {
+		m.wrong("%s has asked for %v, and %s has %v", p.name(), policy.SecurityGroups, got.ID, e.SecurityGroups)
+	}
 	for _, a := range choice.Addrs {
 		if !slices.Contains(got.Addrs, a) {
 			m.wrong("%s has asked for %s, and has %v", p.name(), a, got.Addrs)

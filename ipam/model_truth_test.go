@@ -302,7 +302,8 @@ func (m *model) room(policy lease.Policy) string {
 // attaches such an ENI again, because running pods may have its addresses.
 func (m *model) detached(pool string) (n int) {
 	for _, e := range m.sim.ENIs() {
-		ours := (e.Tags[book.TagInstance] == m.node.ID || e.Description == book.Description(m.node.ID)) && strings.TrimPrefix(e.Tags[book.TagPool], lease.DefaultPool) == pool
+		ours := (e.Tags[book.TagInstance] == m.node.ID || e.Description == book.Description(m.node.ID)) &&
+			strings.TrimPrefix(e.Tags[book.TagPool], lease.DefaultPool) == pool
 		if e.Status == "available" && ours {
 			n++
 		}

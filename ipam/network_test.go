@@ -35,7 +35,8 @@ func TestProxy(t *testing.T) {
 			direct = append(direct, "HTTPS_PROXY="+n.serve("proxy", p), "AWS_ENDPOINT_URL_EC2=https://"+interceptedHost)
 
 			n.env = direct
-			if e := n.fails(n.cni("ADD", "first", map[string]any{"addTimeout": 20})); !strings.Contains(e.Msg, "certificate signed by unknown authority") || e.Code != plugin.CodeTryAgain ||
+			const unknown = "certificate signed by unknown authority"
+			if e := n.fails(n.cni("ADD", "first", map[string]any{"addTimeout": 20})); !strings.Contains(e.Msg, unknown) || e.Code != plugin.CodeTryAgain ||
 				!strings.Contains(e.Details, "set AWS_CA_BUNDLE to a file") || !strings.Contains(e.Details, "the endpoint is https://"+interceptedHost+", because of AWS_ENDPOINT_URL_EC2") {
 				t.Errorf("without the CA: code %d, %s (%s)", e.Code, e.Msg, e.Details)
 			}

@@ -96,7 +96,8 @@ func (n *node) attach(id string, index int) {
 
 func (n *node) collect() {
 	n.Helper()
-	if _, err := n.pool(lease.Policy{}).Collect(n.Context(), ipam.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
+	if _, err := n.pool(lease.Policy{}).Collect(n.Context(),
+		ipam.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
 		n.Fatal(err)
 	}
 }

@@ -101,7 +101,8 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 	case !p.Policy.Choice.Allows(e.Tags):
 		return refuse("add the tag to the ENI, or correct enis in requests", "requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
 	case book.Foreign(e):
-		return refuse("remove the tag, or ask for another ENI", "it has the tag %s=true, so this node must not touch it", book.TagNoManage)
+		return refuse("remove the tag, or ask for another ENI",
+			"it has the tag %s=true, so this node must not touch it", book.TagNoManage)
 	case book.ForPods(e):
 		return refuse("ask for an ENI that was created for this pod", "it was created for the pods of a pool")
 	case e.Instance == self && book.IsBoot(s.ENIs[e.ID], e):

@@ -83,8 +83,9 @@ func (m *model) confine(c permitted) {
 // show at once.
 func (m *model) launched(p lease.Policy, card, index int) {
 	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
-	e, err := c.CreateENI(context.Background(), aws.ENISpec{Subnet: "subnet-pod0", Description: pick(m.rng, "", book.Description(m.node.ID)),
-		Secondary: min(1, m.limits.IPv4PerENI-1), Tags: map[string]string{book.TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
+	e, err := c.CreateENI(context.Background(), aws.ENISpec{Subnet: "subnet-pod0",
+		Description: pick(m.rng, "", book.Description(m.node.ID)),
+		Secondary:   min(1, m.limits.IPv4PerENI-1), Tags: map[string]string{book.TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
 	must(m.T, err)
 	time.Sleep(time.Minute)
 	_, err = c.AttachENI(context.Background(), e.ID, m.node.ID, card, index)

@@ -62,7 +62,8 @@ const rounds = 4
 func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= rounds {
-			if err := call.Sleep(ctx, p.Backoff(well-rounds), "EC2 was asked, nothing failed, and others have taken what came"); err != nil {
+			if err := call.Sleep(ctx, p.Backoff(well-rounds),
+				"EC2 was asked, nothing failed, and others have taken what came"); err != nil {
 				return lease.Allocation{}, lacking(why, err)
 			}
 		}

@@ -268,7 +268,8 @@ func TestFirstPods(t *testing.T) {
 		t.Errorf("two pods have %s", a)
 	}
 	eni := w.sim.ENIs()[1]
-	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[book.TagInstance] != w.node.ID || eni.Tags[book.TagManaged] != "true" || !eni.DeleteOnTermination {
+	if eni.Description != "CNI-ENI "+w.node.ID || eni.Tags[book.TagInstance] != w.node.ID ||
+		eni.Tags[book.TagManaged] != "true" || !eni.DeleteOnTermination {
 		t.Errorf("ENI is %+v", eni)
 	}
 	if s := w.state(); len(s.Intents) > 0 || len(s.Waiters) != 0 {

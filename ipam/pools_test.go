@@ -28,7 +28,8 @@ func TestTwoPools(t *testing.T) {
 	w.end(1)
 	w.age(hour)
 	enis := w.sim.ENIs()
-	if len(enis) != 3 || enis[1].SecurityGroups[0] != "sg-1" || enis[2].SecurityGroups[0] != "sg-77" || enis[1].Tags[book.TagPool] != "default" || enis[2].Tags[book.TagPool] != "payments" {
+	if len(enis) != 3 || enis[1].SecurityGroups[0] != "sg-1" || enis[2].SecurityGroups[0] != "sg-77" ||
+		enis[1].Tags[book.TagPool] != "default" || enis[2].Tags[book.TagPool] != "payments" {
 		t.Fatalf("ENIs: %+v", enis)
 	}
 	// With the registry gone, the tags say which ENI is whose.

@@ -86,7 +86,8 @@ func TestPrefixes(t *testing.T) {
 		t.Fatal(err)
 	}
 	eni := w.sim.ENIs()[1]
-	if len(done.Returned) != 1 || done.Returned[0].Contains(second) || len(eni.Prefixes) != 1 || !eni.Prefixes[0].Contains(second) {
+	if len(done.Returned) != 1 || done.Returned[0].Contains(second) || len(eni.Prefixes) != 1 ||
+		!eni.Prefixes[0].Contains(second) {
 		t.Errorf("returned %v, ENI has %v, a pod %s", done.Returned, eni.Prefixes, second)
 	}
 	w.consistent()

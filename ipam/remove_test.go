@@ -103,12 +103,15 @@ func TestOthersENIs(t *testing.T) {
 		known   bool   // the registry still knows the ENI
 		ours    int    // calls of EC2 by us that change something
 	}{
-		"moved":                 {func(w *twoNodes) { w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
-		"moved, once draining":  {func(w *twoNodes) { w.draining(); w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
-		"moved meanwhile":       {func(w *twoNodes) { w.afterDetach(w.attach) }, "it is attached to i-00000000000000002", false, 1},
-		"about to be moved":     {func(w *twoNodes) { w.detach(); w.tag(book.TagInstance, w.other.ID) }, "it was made for i-00000000000000002", false, 0},
-		"nobody's to manage":    {func(w *twoNodes) { w.tag(book.TagNoManage, "true") }, "it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
-		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(book.TagNoManage, "true") }, "it has the tag", true, 0},
+		"moved":                {func(w *twoNodes) { w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
+		"moved, once draining": {func(w *twoNodes) { w.draining(); w.detach(); w.attach() }, "it is attached to i-00000000000000002", false, 0},
+		"moved meanwhile":      {func(w *twoNodes) { w.afterDetach(w.attach) }, "it is attached to i-00000000000000002", false, 1},
+		"about to be moved": {func(w *twoNodes) { w.detach(); w.tag(book.TagInstance, w.other.ID) },
+			"it was made for i-00000000000000002", false, 0},
+		"nobody's to manage": {func(w *twoNodes) { w.tag(book.TagNoManage, "true") },
+			"it has the tag node.k8s.amazonaws.com/no_manage=true", true, 0},
+		"so, and once draining": {func(w *twoNodes) { w.draining(); w.tag(book.TagNoManage, "true") }, "it has the tag",
+			true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for who, acts := range map[string]func(w *twoNodes) error{
@@ -278,13 +281,15 @@ func TestDetachInTurn(t *testing.T) {
 				time.Sleep(time.Hour)
 				must(w.T, w.pool().NotBefore(w.Context(), action, registry.MostBackoff))
 				w.sim.ResetCalls()
-				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.asked(action) != 0 {
+				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil ||
+					w.asked(action) != 0 {
 					w.Errorf("%d calls, %v", w.asked(action), err)
 				}
 				time.Sleep(registry.MostBackoff)
 				w.sim.Fail(action, throttling, always)
 				must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { clear(s.NotBefore) }))
-				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil || w.state().NotBefore[action].IsZero() {
+				if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil ||
+					w.state().NotBefore[action].IsZero() {
 					w.Errorf("not before %v, %v", w.state().NotBefore, err)
 				}
 			})
@@ -311,7 +316,8 @@ func TestCollectThrottledDetach(t *testing.T) {
 				time.Sleep(time.Hour)
 				throttle(w)
 				c := Collection{FreeAfter: time.Minute, Max: -1}
-				if done, err := w.pool().Collect(w.Context(), c); err == nil || len(done.Deleted)+len(done.Detached)+len(done.Unassigned) > 0 {
+				if done, err := w.pool().Collect(w.Context(), c); err == nil ||
+					len(done.Deleted)+len(done.Detached)+len(done.Unassigned) > 0 {
 					t.Errorf("released %+v: %v", c, err)
 				}
 				w.sim.ResetCalls()

@@ -218,22 +218,24 @@ func TestRequestAgain(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestChanges: an attachment that still has a lease asks for something else. It does not get what it had: that would be the wrong
-// address or ENI.
+// TestRequestChanges: an attachment that still has a lease asks for something else. It does not get what it had: that
+// would be the wrong address or ENI.
 func TestRequestChanges(t *testing.T) {
-	w := newCity(t, "m5.xlarge")
+	w := newCity(t, "m5.4xlarge")
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
 	given := fmt.Sprintf(`[{"eni": %q}]`, w.given(aws.ENISpec{Subnet: "subnet-db", Secondary: 3}).ID)
-	asks := []string{"", `[{"ip": "10.177.1.77"}]`, `[{"ip": "10.177.1.78"}]`, `[{"exclusive": true}]`, given}
+	asks := []string{"", `[{"ip": "10.177.1.77"}]`, `[{"ip": "10.177.1.78"}]`, `[{"securityGroups": ["sg-2"]}]`,
+		`[{"exclusive": true}]`, given}
 	for n, first := range asks {
 		had, err := w.ask(n, allow, first)
 		must(t, err)
 		for _, other := range asks {
-			if other == first || other == "" && first != given {
+			if other == first || other == "" && strings.Contains(first, "ip") {
 				continue // what it has is one of what it may have
 			}
 			_, err := w.ask(n, allow, other)
-			wantRefusal(t, err, fmt.Sprintf("pod default/pod%03d has %v of %s from an earlier ADD, and asks for something else now", n, had[0].Addrs, had[0].ID))
+			wantRefusal(t, err, fmt.Sprintf("pod default/pod%03d has %v of %s from an earlier ADD, and asks for "+
+				"something else now", n, had[0].Addrs, had[0].ID))
 		}
 		if again, err := w.ask(n, allow, first); err != nil || !slices.Equal(again[0].Addrs, had[0].Addrs) {
 			t.Errorf("%q: it had %v, and has %v after the same ADD (%v)", first, had[0].Addrs, again[0].Addrs, err)

@@ -95,7 +95,8 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 func (p *Pool) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
-	return err == nil && len(book.Unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed && (known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
+	return err == nil && len(book.Unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed &&
+		(known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
 // turns waits until this node may repeat the calls of the intents. Otherwise resume would ask
@@ -122,7 +123,9 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 	if err != nil {
 		return err
 	}
-	err = p.attach(ctx, e, cmp.Or(book.TokenOf(s, e.ID), call.NewToken()), ENISpec{Pool: book.PoolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[book.TagManaged] == "true"}, known.Attached{})
+	err = p.attach(ctx, e, cmp.Or(book.TokenOf(s, e.ID), call.NewToken()),
+		ENISpec{Pool: book.PoolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[book.TagManaged] == "true"},
+		known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
 		return nil // several were begun, and there is no room for all: that is an end, too

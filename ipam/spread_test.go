@@ -46,7 +46,8 @@ func TestThousandNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(lease.Pool{Registry: must1(registry.Open(memory(t)))(t)}, aws.New(aws.Options{EC2URL: "http://ec2", HTTP: inProcess{sim}}))
+	p := New(lease.Pool{Registry: must1(registry.Open(memory(t)))(t)},
+		aws.New(aws.Options{EC2URL: "http://ec2", HTTP: inProcess{sim}}))
 	spec := ENISpec{Tags: tags}
 	first, second := map[string]int{}, 0
 	for range nodes {

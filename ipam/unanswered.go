@@ -30,7 +30,8 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
 		_, had := before.ENIs[id]
-		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex || had && !e.Provisioning && !book.Begun(before, id) {
+		if e.Managed || e.OnRequest || e.Draining || e.Index < spec.MinIndex ||
+			had && !e.Provisioning && !book.Begun(before, id) {
 			continue
 		}
 		seen, err := p.shown(ctx, id, e.Grown)
@@ -86,7 +87,8 @@ func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, 
 // cameOf reports whether an ENI may be what came of the spec on this instance, by its tags, security groups and subnet.
 func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
-	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) || book.PoolOf(e) != spec.Pool ||
+	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) ||
+		book.PoolOf(e) != spec.Pool ||
 		!slices.Equal(slices.Sorted(slices.Values(e.SecurityGroups)), slices.Compact(groups)) {
 		return false, nil
 	}
@@ -109,7 +111,8 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 			return "", err
 		}
 		err = p.adoptAll(ctx, s, []aws.ENI{e}, p.reattach)
-		if errors.Is(err, aws.ErrInUse) && time.Since(began) < known.Settled { // it is attached, and EC2 does not show that yet
+		// it is attached, and EC2 does not show that yet
+		if errors.Is(err, aws.ErrInUse) && time.Since(began) < known.Settled {
 			err = call.Sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
 			if err == nil {
 				continue

@@ -194,7 +194,8 @@ func (c *collecting) spare(s *registry.State, id string, now time.Time) int {
 // the rest stays out of the registry until metadata shows it.
 func (p *Pool) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
-		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { book.Restore(s, id, x) }))
+		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
+			func(s *registry.State) { book.Restore(s, id, x) }))
 	}
 	rest, err := x, p.take(ctx, id, x)
 	if isPartial(err) {
@@ -254,6 +255,7 @@ func (p *Pool) still(ctx context.Context, id string, x book.Releasable, why erro
 	rest := x.Only(func(a netip.Addr) bool { return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) },
 		func(c netip.Prefix) bool { return slices.Contains(e.Prefixes, c) })
 	gone := x.Without(rest)
-	slog.Warn("some addresses were not on the ENI any more: somebody else, or an earlier attempt, has unassigned them", "eni", id, "addrs", gone.List(), "prefixes", gone.CIDRs())
+	slog.Warn("some addresses were not on the ENI any more: somebody else, or an earlier attempt, has unassigned them",
+		"eni", id, "addrs", gone.List(), "prefixes", gone.CIDRs())
 	return rest, nil
 }

@@ -17,16 +17,17 @@ import (
 //
 //codec:describe
 type ENI struct {
-	MAC         string       `json:"mac"`
-	Link        string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
-	Index       int          `json:"index"`          // device index on its network card
-	Card        int          `json:"card,omitempty"`
-	Boot        bool         `json:"boot,omitempty"` // it is the boot ENI, as metadata says; earlier releases set this only if it was not at index 0 of card 0: see IsBoot
-	Subnet      string       `json:"subnet"`
-	CIDR        netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
-	CIDR6       netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
-	VPC         string       `json:"vpc"`
-	Addrs       []netip.Addr `json:"addrs" codec:"member indexed.Addrs"` // of both families; the primary first, if it has IPv4
+	MAC    string       `json:"mac"`
+	Link   string       `json:"link,omitempty"` // its name when it was last seen: a hint, the MAC decides
+	Index  int          `json:"index"`          // device index on its network card
+	Card   int          `json:"card,omitempty"`
+	Boot   bool         `json:"boot,omitempty"` // it is the boot ENI, as metadata says; earlier releases set this only if it was not at index 0 of card 0: see IsBoot
+	Subnet string       `json:"subnet"`
+	CIDR   netip.Prefix `json:"cidr,omitzero"`  // the subnet's; zero if it has no IPv4
+	CIDR6  netip.Prefix `json:"cidr6,omitzero"` // the subnet's; zero if it has no IPv6
+	VPC    string       `json:"vpc"`
+	// of both families; the primary first, if it has IPv4
+	Addrs       []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
 	Prefixes    []Prefix     `json:"prefixes,omitempty"`
 	Pool        string       `json:"pool,omitempty"`        // the pool that it serves; empty: the default pool
 	Serving     bool         `json:"serving,omitempty"`     // how many addresses to keep is known: an ADD has used its pool, or its tags say so

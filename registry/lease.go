@@ -54,7 +54,8 @@ func (l Lease) PodOf() string {
 // begin returns how the text of a lease of the attachment begins: a process need not parse
 // the leases of all others.
 func (k Key) begin() string {
-	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) }) // it writes only texts, which cannot fail
+	// it writes only texts, which cannot fail
+	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })
 	return strings.TrimSuffix(string(b), "}")
 }
 

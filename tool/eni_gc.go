@@ -186,7 +186,8 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	}
 	idle = slices.DeleteFunc(idle, func(e aws.ENI) bool {
 		made := e.Tags[book.TagInstance]
-		return made == "" || e.VPC != vpc || e.Tags[book.TagNoManage] == "true" || alive[made] && (made != self.ID || busy(e.ID))
+		return made == "" || e.VPC != vpc || e.Tags[book.TagNoManage] == "true" ||
+			alive[made] && (made != self.ID || busy(e.ID))
 	})
 	slices.SortFunc(idle, func(a, b aws.ENI) int { return strings.Compare(a.ID, b.ID) })
 	return idle, nil

@@ -178,7 +178,8 @@ func planOf(c *cli.Context) (plan, error) {
 		if i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == c.String("pool") }); i >= 0 {
 			sharing = append(sharing, pools[i])
 		}
-		takes = takes || slices.ContainsFunc(l.IPAM.Permissions, func(r lease.Permission) bool { return r.TakesENIs(pools[0].Provision) })
+		takes = takes || slices.ContainsFunc(l.IPAM.Permissions,
+			func(r lease.Permission) bool { return r.TakesENIs(pools[0].Provision) })
 	}
 	if len(sharing) == 0 {
 		return p, cli.Misuse(c, "--pool: the configuration has no pool %q", c.String("pool"))

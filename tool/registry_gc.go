@@ -80,7 +80,9 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 }
 
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
-func collect(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want ipam.Collection) (ipam.Report, []nl.Rule, error) {
+func collect(
+	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want ipam.Collection,
+) (ipam.Report, []nl.Rule, error) {
 	if conflists.IsDir { // of one file, nobody knows which pools others have
 		want.Conflists = conflists.Whole()
 	}

@@ -26,9 +26,11 @@ func dns() (tables []nl.Object) {
 		var rules []nl.NFRule
 		for vip, backend := range map[string]string{dnsVIP: dnsBackend, nearVIP: nearBackend} {
 			to := netip.MustParseAddr(seenAs(network, vip))
-			rules = append(rules, nl.NFRule{nl.DAddr(netip.PrefixFrom(to, to.BitLen())), nl.DPort("udp", 53, 53), nl.DNAT(netip.MustParseAddrPort(dialled(network, backend)))})
+			rules = append(rules, nl.NFRule{nl.DAddr(netip.PrefixFrom(to, to.BitLen())), nl.DPort("udp", 53, 53),
+				nl.DNAT(netip.MustParseAddrPort(dialled(network, backend)))})
 		}
-		tables = append(tables, nl.Table{Family: family, Name: "dns", Chains: []nl.Chain{{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: rules}}})
+		tables = append(tables, nl.Table{Family: family, Name: "dns",
+			Chains: []nl.Chain{{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100, Rules: rules}}})
 	}
 	return tables
 }
@@ -170,7 +172,8 @@ func TestClosedBesideLoopless(t *testing.T) {
 	again.request.Config.ServiceLoop = "redirect"
 	must(t, s.ADD(again))
 	wayByNode(s, again)
-	s.add(again.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)), Dev: "eth1"})
+	s.add(again.NS, nl.Route{Dst: netip.MustParsePrefix("fd77::/64"), Via: netip.MustParseAddr(sixth(nodeAddr)),
+		Dev: "eth1"})
 	s.pods[1] = again // which sends the sentinel
 	run(t, s.node, fmt.Sprintf(without, again.result.Interfaces[1].Name))
 	asNode("a pod with a loop, after the node had no pod", again, false)

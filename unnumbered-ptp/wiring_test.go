@@ -196,9 +196,11 @@ func TestValidate(t *testing.T) {
 			"hostCidrs: \"10.0.0.0/33\": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example\n" +
 			"hostCidrs: \"dns\": want a CIDR or an address, 10.8.0.0/16 or 10.8.0.5 for example\n" +
 			"hostCidrs: \"0.0.0.0/0\": this is the default route: use the key defaultRoute",
-		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": the name is too long: want 1 to 15 bytes without white space, / and :\n" +
+		`{"hostInterface": "sixteen-bytes-up", "containerInterface": "a/b"}`: "hostInterface: \"sixteen-bytes-up\": " +
+			"the name is too long: want 1 to 15 bytes without white space, / and :\n" +
 			"containerInterface: \"a/b\": the name contains / or : or whitespace characters: want 1 to 15 bytes of printable ASCII without /, : and %",
-		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: want 1 to 15 bytes without white space, / and :\n" +
+		`{"hostInterface": "..", "containerInterface": "lo"}`: "hostInterface: \"..\": the name is . or ..: want 1 " +
+			"to 15 bytes without white space, / and :\n" +
 			"containerInterface: \"lo\": the name is one that the kernel uses itself: want 1 to 15 bytes of printable ASCII without /, : and %",
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "nodePorts": "", "keepCaller": true}`:       `keepCaller: true: it needs NodePorts, but nodePorts is ""`,
 		`{"hostInterface": "ens5", "containerInterface": "eth1", "serviceLoop": "none", "keepCaller": true}`: `keepCaller: true: with serviceLoop "none" pods see the node instead of the caller`,

@@ -30,7 +30,8 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 // ReadTrusted is Read for a text that Write has written, byte for byte. The caller must be sure of that, and must not
 // change the text any more. Kinds may then skip what they can read later.
 func ReadTrusted(in []byte, value func(*Codec)) error {
-	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true} // a copy of a large text costs a page fault for each page
+	// a copy of a large text costs a page fault for each page
+	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
 	return c.read(value)
 }
 

@@ -48,7 +48,7 @@ func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	return nil
 }
 
-// strangeBlock does what strange does, for a block.
+// strangeBlock does what Strange does, for a block.
 func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) error {
 	subnet := e.CIDR
 	if b.Addr().Is6() {

@@ -16,7 +16,8 @@ func TestStrange(t *testing.T) {
 	cidr, addr := netip.MustParsePrefix, netip.MustParseAddr
 	s := &registry.State{ENIs: map[string]registry.ENI{
 		"eni-1": {CIDR: cidr("10.0.0.0/24"), CIDR6: cidr("2001:db8::/64"), Addrs: []netip.Addr{addr("10.0.0.9")}},
-		"eni-2": {CIDR: cidr("10.0.0.0/24"), Addrs: []netip.Addr{addr("10.0.0.10")}, Prefixes: []registry.Prefix{{CIDR: cidr("10.0.0.32/28")}}},
+		"eni-2": {CIDR: cidr("10.0.0.0/24"), Addrs: []netip.Addr{addr("10.0.0.10")},
+			Prefixes: []registry.Prefix{{CIDR: cidr("10.0.0.32/28")}}},
 		"eni-3": {},
 	}}
 	for _, test := range []struct{ eni, block, want string }{

@@ -16,7 +16,9 @@ import (
 // calls. While EC2 throttles the action, all processes of the node wait, until ctx is done. A
 // caller without a deadline waits only for a moment: it is a collection, for example, which
 // will run again.
-func Look[T any](ctx context.Context, p *Node, action string, ask func(context.Context) (T, error)) (answer T, err error) {
+func Look[T any](
+	ctx context.Context, p *Node, action string, ask func(context.Context) (T, error),
+) (answer T, err error) {
 	const moment = 2 * time.Second
 	waiting := ctx
 	if _, ok := ctx.Deadline(); !ok {
@@ -43,7 +45,7 @@ func Look[T any](ctx context.Context, p *Node, action string, ask func(context.C
 	}
 }
 
-// InTurn makes a changing call that may be repeated, as look does. To detach or delete
+// InTurn makes a changing call that may be repeated, as Look does. To detach or delete
 // something twice does no harm.
 func (p *Node) InTurn(ctx context.Context, action string, do func(context.Context) error) error {
 	_, err := Look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
@@ -62,15 +64,18 @@ func (p *Node) NotBefore(ctx context.Context, action string, wait time.Duration)
 
 // DescribeENIs lists the ENIs that match all filters, in its turn.
 func (p *Node) DescribeENIs(ctx context.Context, filters ...aws.Filter) ([]aws.ENI, error) {
-	return Look(ctx, p, "DescribeNetworkInterfaces", func(ctx context.Context) ([]aws.ENI, error) { return p.Cloud.DescribeENIs(ctx, filters...) })
+	ask := func(ctx context.Context) ([]aws.ENI, error) { return p.Cloud.DescribeENIs(ctx, filters...) }
+	return Look(ctx, p, "DescribeNetworkInterfaces", ask)
 }
 
 // DescribeSubnets lists the subnets of a zone of a VPC, in its turn.
 func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
-	return Look(ctx, p, "DescribeSubnets", func(ctx context.Context) ([]aws.Subnet, error) { return p.Cloud.Subnets(ctx, vpc, zone) })
+	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.Cloud.Subnets(ctx, vpc, zone) }
+	return Look(ctx, p, "DescribeSubnets", ask)
 }
 
 // DescribeLimits returns the limits of an instance type, in its turn.
 func (p *Node) DescribeLimits(ctx context.Context, instanceType string) (aws.Limits, error) {
-	return Look(ctx, p, "DescribeInstanceTypes", func(ctx context.Context) (aws.Limits, error) { return p.Cloud.Limits(ctx, instanceType) })
+	ask := func(ctx context.Context) (aws.Limits, error) { return p.Cloud.Limits(ctx, instanceType) }
+	return Look(ctx, p, "DescribeInstanceTypes", ask)
 }

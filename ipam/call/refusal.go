@@ -41,7 +41,8 @@ func Explain(err error) error {
 // try another one. It is false if EC2 may have carried out the call, because growth could
 // then get the addresses twice.
 func IsFull(err error) bool {
-	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
+	return !aws.MaybeDone(err) &&
+		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
 }
 
 // An Object is what a changing call is about.

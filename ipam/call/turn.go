@@ -59,10 +59,10 @@ var ErrGivesWay = errors.New("EC2 throttles, and an ADD waits that may need anot
 
 // yield waits up to a minute before a call that EC2 has throttled is repeated, if no ADD waits here and the
 // node has pods. EC2 counts the calls of the whole account, and other nodes may have pods that wait. It ends
-// as soon as an ADD waits, with errGivesWay if that is one of another pool. A node without pods has just
+// as soon as an ADD waits, with ErrGivesWay if that is one of another pool. A node without pods has just
 // started, and its pods come soon.
 //
-// A collection does not wait, and ends with errGivesWay if any ADD waits.
+// A collection does not wait, and ends with ErrGivesWay if any ADD waits.
 func (p *Node) yield(ctx context.Context, action string) error {
 	if p.Mode.Finishes {
 		s, err := p.Registry.View()

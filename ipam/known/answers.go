@@ -41,7 +41,9 @@ type reply[T any] struct {
 }
 
 // lately returns an answer of EC2. That may be one that a process has got at most keptLife ago: see kept.
-func lately[T any](ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error)) (a reply[T], err error) {
+func lately[T any](
+	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
+) (a reply[T], err error) {
 	if a, ok := kept[T](p, file); ok && a.Question == question {
 		return a, nil
 	}
@@ -102,7 +104,8 @@ func (p *Node) ForgetUnlessThrottled(err error) {
 
 // ZoneSubnets lists the subnets of the instance's zone for a new ENI.
 func (p *Node) ZoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
-	a, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, func(ctx context.Context) ([]aws.Subnet, error) { return p.DescribeSubnets(ctx, vpc, zone) })
+	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.DescribeSubnets(ctx, vpc, zone) }
+	a, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, ask)
 	return a.All, err
 }
 
@@ -165,6 +168,9 @@ func (p *Node) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 		return nil, err
 	}
 	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
-	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool { return book.MadeFor(e) != s.Instance.ID || book.Foreign(e) }) // its owner has said so since
+	// its owner has said so since
+	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool {
+		return book.MadeFor(e) != s.Instance.ID || book.Foreign(e)
+	})
 	return append(attached, strays...), err
 }

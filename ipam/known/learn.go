@@ -41,7 +41,8 @@ func (p *Node) InUse() (lease.Used, error) {
 // If provision is none and there is one pool, Learn does not ask EC2 for the tags of the ENIs.
 // A collection does so later: the nodes of a cluster begin together, and collect in turns.
 func (p *Node) Learn(ctx context.Context) error {
-	_, err := p.LearnWith(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools, func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
+	_, err := p.LearnWith(ctx, p.Policy.Provision != lease.ProvisionNone || p.Policy.Pools,
+		func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
 	return err
 }
 
@@ -128,7 +129,9 @@ func isNew(s *registry.State, e aws.ENI) bool {
 // something new. The tags name the pool of an ENI, and forbid to touch some ENIs. If EC2 does not return
 // them, tagsUnknown is the reason. With several pools, that is an error. EC2 is not asked
 // for the tags of the boot ENI, which is the instance's own.
-func (p *Node) describeNew(ctx context.Context, instance string, enis []aws.ENI) (described map[string]aws.ENI, tagsUnknown string, _ error) {
+func (p *Node) describeNew(
+	ctx context.Context, instance string, enis []aws.ENI,
+) (described map[string]aws.ENI, tagsUnknown string, _ error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		s = &registry.State{} // Update will set the file aside
@@ -286,7 +289,8 @@ func (l discovery) learn(e aws.ENI) {
 		if out && d.Tags[book.TagManaged] != "true" {
 			return // somebody takes it away
 		}
-		known = book.Label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now, TagsUnknown: l.tagsUnknown}, d)
+		known = book.Label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now,
+			TagsUnknown: l.tagsUnknown}, d)
 		if out {
 			known.Detaching = l.now // a collection deletes it in the end
 		}
@@ -353,7 +357,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 // that first address. This node must not have unassigned it just now, and no other ENI may
 // have it.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
-	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) && book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
+	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
+		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
 }
 
 // learnAddr decides whether an address of an ENI is leased, free, or cooling.

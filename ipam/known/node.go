@@ -37,7 +37,8 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 		return nil, fmt.Errorf("limits of %s: %w", s.Instance.Type, err)
 	}
 	err = p.Registry.Update(ctx, func(now *registry.State) error {
-		now.Instance.ENIs, now.Instance.IPv4PerENI, now.Instance.IPv6PerENI = limits.ENIs, limits.IPv4PerENI, limits.IPv6PerENI
+		i := &now.Instance
+		i.ENIs, i.IPv4PerENI, i.IPv6PerENI = limits.ENIs, limits.IPv4PerENI, limits.IPv6PerENI
 		now.Instance.NoPrefixes, now.Instance.Cards = limits.NoPrefixes, several(limits.Cards)
 		s = now
 		return nil

@@ -34,7 +34,8 @@ func WithoutLink(s *registry.State) []string {
 func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
-	reason = reason || err == nil && (slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), missed) || len(s.Exclusive()) > 0)
+	reason = reason || err == nil &&
+		(slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), missed) || len(s.Exclusive()) > 0)
 	if err != nil || !reason || p.Policy.Provision == lease.ProvisionNone {
 		return
 	}
@@ -47,7 +48,8 @@ func (p *Node) NoteDetached(ctx context.Context, reason bool) {
 		err = p.Registry.Change(ctx, func(s *registry.State) { NoteAttached(s, attached, asked) })
 	}
 	if err != nil {
-		slog.Warn("EC2 did not list the attached ENIs: ENIs without a link on the node count as attached", "enis", WithoutLink(s), "error", err)
+		slog.Warn("EC2 did not list the attached ENIs: ENIs without a link on the node count as attached",
+			"enis", WithoutLink(s), "error", err)
 	}
 }
 

@@ -59,7 +59,8 @@ func (p *Node) readPeers(ctx context.Context, those func(registry.VPC) bool) err
 		if !those(s.VPCs[vpc]) {
 			continue
 		}
-		peers, err := call.Look(ctx, &p.Node, "DescribeVpcPeeringConnections", func(ctx context.Context) ([]netip.Prefix, error) { return p.Cloud.PeerCIDRs(ctx, vpc) })
+		peers, err := call.Look(ctx, &p.Node, "DescribeVpcPeeringConnections",
+			func(ctx context.Context) ([]netip.Prefix, error) { return p.Cloud.PeerCIDRs(ctx, vpc) })
 		if err == nil {
 			err = p.notePeers(ctx, vpc, peers)
 		}

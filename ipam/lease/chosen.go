@@ -57,13 +57,16 @@ func (p *Pool) refuses(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
-// differs returns an error if an attachment that has addresses of an ENI asks for something else. An earlier ADD of it has failed or was
-// overtaken by its DEL, or the pod has what it had asked for then.
-func (c Choice) differs(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
+// differs returns an error if an attachment that has addresses of an ENI asks for something else than this ENI can be. An
+// earlier ADD of it has failed or was overtaken by its DEL, or the pod has what it had asked for then. Which pool serves
+// the attachment matters only where a pod asks: operators may give a pool another name.
+func (policy Policy) differs(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
+	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
 	lacks := func(a netip.Addr) bool { return !slices.Contains(addrs, a) }
-	mine := c.ENI == eni || c.ENI == "" && !s.ENIs[eni].OnRequest
-	if mine && !slices.ContainsFunc(c.Addrs, lacks) && (l.Exclusive || !c.Exclusive) {
+	asked := strings.Contains(policy.Pool+e.Pool, ofRequest)
+	fits := c.ENI == eni || c.ENI == "" && !e.OnRequest && (!asked || e.Pool == policy.Pool)
+	if fits && !slices.ContainsFunc(c.Addrs, lacks) && (l.Exclusive || !c.Exclusive) {
 		return nil
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, "the runtime must delete an attachment (DEL) before it adds it again",

@@ -152,7 +152,8 @@ func (c *Config) Validate() error {
 		}
 	}
 	if len(c.Namespaces)+len(c.Selectable) > 0 {
-		v.Wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, which serves all others")
+		v.Wrong("namespaces and selectable belong to a pool of pools: the top-level keys are the pool default, " +
+			"which serves all others")
 	}
 	c.pools = []Policy{v.pool("", base, c.PoolConfig)}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
@@ -181,7 +182,8 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	v.Namespaces("namespaces", p.namespaces)
 	v.Namespaces("selectable", p.selectable)
 	if p.Provision == ProvisionFull && c.SecGroupIDs == nil {
-		v.Wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's default group; or \"provision\": \"assign\", for none)")
+		v.Wrong("secGroupIds must be specified: a list of security group IDs for new ENIs (or [], for the VPC's " +
+			"default group; or \"provision\": \"assign\", for none)")
 	}
 	if name == DefaultPool {
 		v.Wrong("%s is the pool of the top-level keys", DefaultPool)

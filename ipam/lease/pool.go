@@ -173,11 +173,10 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		id, addrs := held(s, o)
 		fresh := len(addrs) == 0
 		if !fresh {
-			if err := p.Policy.Choice.differs(s, o, id, addrs); err != nil {
+			if err := p.Policy.differs(s, o, id, addrs); err != nil {
 				return err
 			}
-		}
-		if fresh {
+		} else {
 			if err := p.refuses(s, o, now); err != nil {
 				return err
 			}

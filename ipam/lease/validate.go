@@ -78,7 +78,8 @@ func (v *validation) leaseLog(l *registry.LeaseLog) registry.LeaseLog {
 	}
 	log := registry.LeaseLog{File: l.File, MaxSize: cmp.Or(l.MaxSize, 10), MaxFiles: cmp.Or(l.MaxFiles, 5)}
 	if !filepath.IsAbs(l.File) || filepath.Clean(l.File) != l.File {
-		v.Wrong("leaseLog: file: %q: want the whole path of a file, for example /var/log/cni-ipvlan-vpc-k8s/leases.log", l.File)
+		v.Wrong("leaseLog: file: %q: want the whole path of a file, for example /var/log/cni-ipvlan-vpc-k8s/leases.log",
+			l.File)
 	}
 	v.Between("leaseLog: maxSize", &log.MaxSize, 0, 1, maxMiB)
 	v.Between("leaseLog: maxFiles", &log.MaxFiles, 0, 1, maxFiles)

@@ -186,26 +186,36 @@ func TestSameRule(t *testing.T) {
 	const cidr, address, link = "want a CIDR or an address, ", "want an address, ", "the name "
 	const namespace = "want a namespace, or the beginning of one and a *"
 	const id = "want an ID and no name, "
-	prefixes := []string{`"routeToCidrs": [%q]`, `"hostCidrs": [%q]`, `"egress": {"x": {"destinations": [%q]}}`, `"egress": {"x": {"except": [%q]}}`,
+	prefixes := []string{`"routeToCidrs": [%q]`, `"hostCidrs": [%q]`, `"egress": {"x": {"destinations": [%q]}}`,
+		`"egress": {"x": {"except": [%q]}}`,
 		`"egress": {"x": {"clients": [%q]}}`, `"egress": {"x": {"routerCidrs": [%q]}}`}
 	gateways := []string{`"egress": {"x": {"gateways": [%q]}}`}
 	links, newLinks := []string{`"master": %q`, `"hostInterface": %q`}, []string{`"containerInterface": %q`}
-	namespaces := []string{`"pools": {"a": {"namespaces": [%q]}}`, `"pools": {"a": {"selectable": [%q]}}`, `"requests": [{"namespaces": [%q]}]`,
-		`"egress": {"x": {"namespaces": [%q]}}`, `"egress": {"x": {"selectable": [%q]}}`, `"egress": {"x": {"routers": [%q]}}`}
+	namespaces := []string{`"pools": {"a": {"namespaces": [%q]}}`, `"pools": {"a": {"selectable": [%q]}}`,
+		`"requests": [{"namespaces": [%q]}]`,
+		`"egress": {"x": {"namespaces": [%q]}}`, `"egress": {"x": {"selectable": [%q]}}`,
+		`"egress": {"x": {"routers": [%q]}}`}
 	for _, tt := range []struct {
 		keys        []string
 		value, want string // want is empty if it is right
 	}{
-		{prefixes, "10.8.0.0/16", ""}, {prefixes, "10.8.0.5", ""}, {prefixes, "10.8.0.5/16", ""}, {prefixes, "2001:db8::5/48", ""},
+		{prefixes, "10.8.0.0/16", ""}, {prefixes, "10.8.0.5", ""}, {prefixes, "10.8.0.5/16", ""},
+		{prefixes, "2001:db8::5/48", ""},
 		{prefixes, "::ffff:10.8.0.0/112", ""}, {prefixes, "::ffff:10.8.0.5", ""}, {prefixes, "", cidr}, {prefixes, "x", cidr},
-		{prefixes, "10.8.0.0/33", cidr}, {prefixes, "10.8.0/16", cidr}, {prefixes, "010.8.0.0/16", cidr}, {prefixes, "fe80::1%eth0", cidr},
-		{prefixes, " 10.8.0.0/16", cidr}, {gateways, "10.8.0.5", ""}, {gateways, "::ffff:10.8.0.5", ""}, {gateways, "", address},
+		{prefixes, "10.8.0.0/33", cidr}, {prefixes, "10.8.0/16", cidr}, {prefixes, "010.8.0.0/16", cidr},
+		{prefixes, "fe80::1%eth0", cidr},
+		{prefixes, "::ffff:10.8.0.0/90", cidr}, {prefixes, " 10.8.0.0/16", cidr}, {gateways, "10.8.0.5", ""}, {gateways, "::ffff:10.8.0.5", ""},
+		{gateways, "", address},
 		{gateways, "10.8.0.5/16", address}, {gateways, "x", address}, {gateways, "fe80::1%eth0", address},
-		{links, "eth0", ""}, {links, "eth 0", link}, {links, "sixteen-bytes-up", link}, {links, "..", link}, {newLinks, "eth1", ""},
-		{newLinks, "eth 0", link}, {newLinks, "lo", link}, {namespaces, "shop", ""}, {namespaces, "pay*", ""}, {namespaces, "", namespace},
+		{links, "eth0", ""}, {links, "eth 0", link}, {links, "sixteen-bytes-up", link}, {links, "..", link},
+		{newLinks, "eth1", ""},
+		{newLinks, "eth 0", link}, {newLinks, "lo", link}, {namespaces, "shop", ""}, {namespaces, "pay*", ""},
+		{namespaces, "", namespace},
 		{namespaces, "a*b", namespace}, {[]string{`"requests": [{"subnets": [%q]}]`}, "subnet-1", ""},
-		{[]string{`"requests": [{"subnets": [%q]}]`}, "web", id + "subnet-"}, {[]string{`"requests": [{"securityGroups": [%q]}]`}, "sg-1", ""},
-		{[]string{`"requests": [{"securityGroups": [%q]}]`}, "sg-", id + "sg-"}, {[]string{`"requests": [{"securityGroups": [%q]}]`}, "web", id + "sg-"},
+		{[]string{`"requests": [{"subnets": [%q]}]`}, "web", id + "subnet-"},
+		{[]string{`"requests": [{"securityGroups": [%q]}]`}, "sg-1", ""},
+		{[]string{`"requests": [{"securityGroups": [%q]}]`}, "sg-", id + "sg-"},
+		{[]string{`"requests": [{"securityGroups": [%q]}]`}, "web", id + "sg-"},
 	} {
 		for _, key := range tt.keys {
 			text := fmt.Sprintf("{"+key+"}", tt.value)

@@ -139,7 +139,8 @@ func TestEgressLost(t *testing.T) {
 						t.Errorf("%s reports %v", what, err)
 					}
 				}
-				if role == "namespaces" && slices.Contains([]string{"the tunnel", "the tunnel is up", "a route by the tunnel", "all routes by the tunnel"}, lost) {
+				if role == "namespaces" && slices.Contains([]string{"the tunnel", "the tunnel is up",
+					"a route by the tunnel", "all routes by the tunnel"}, lost) {
 					err := pod.Do(func() error { _, err := net.Dial("udp", partner.String()); return err })
 					if !errors.Is(err, syscall.EHOSTUNREACH) {
 						t.Errorf("a program that calls the partner gets %v, want no route to host", err)

@@ -61,7 +61,8 @@ func (c *Config) Validate() error {
 	var v validation
 	port := *cmp.Or(c.Port, new(DefaultPort))
 	if port < 1 || port >= nl.SpliceFirst {
-		v.Wrong("egressPort: %d: want a port from 1 to %d: pods use higher ports for their calls to Services", port, nl.SpliceFirst-1)
+		v.Wrong("egressPort: %d: want a port from 1 to %d: pods use higher ports for their calls to Services", port,
+			nl.SpliceFirst-1)
 	}
 	c.port = uint16(port)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
@@ -115,7 +116,8 @@ func (v *validation) gateways(texts []string) (all []netip.Addr) {
 		}
 	}
 	if len(texts) == 0 {
-		v.Wrong("gateways must be specified: the ClusterIP of the routers' Service, which the Service should name itself so that it never changes")
+		v.Wrong("gateways must be specified: the ClusterIP of the routers' Service, which the Service should name " +
+			"itself so that it never changes")
 	}
 	return all
 }
@@ -132,7 +134,8 @@ func (v *validation) reachable(e Egress) {
 			v.Wrong("destinations: %s: gateways has no address of %v, so no router can be reached for it", d, f)
 		}
 		if f == nl.IPv6 && d.Bits() < vpc6 && !slices.ContainsFunc(e.except, func(p netip.Prefix) bool { return d.Contains(p.Addr()) }) {
-			v.Wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: name its IPv6 CIDR in except", d)
+			v.Wrong("destinations: %s: the pods' own VPC may be in it, because IPv6 addresses of a VPC are public: "+
+				"name its IPv6 CIDR in except", d)
 		}
 	}
 	for _, d := range e.destinations {
@@ -141,7 +144,8 @@ func (v *validation) reachable(e Egress) {
 		}
 	}
 	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
-		v.Wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' subnets: otherwise routers would serve anybody")
+		v.Wrong("clients must be specified with an IPv6 gateway: the VPC's IPv6 CIDR, or those of the clients' " +
+			"subnets: otherwise routers would serve anybody")
 	}
 	if len(e.Namespaces)+len(e.Selectable) == 0 {
 		v.Wrong("namespaces or selectable must be specified: otherwise no pod is a client")
@@ -161,7 +165,8 @@ func (v *validation) conflicts(all map[string]Egress) {
 		for _, other := range names[i+1:] {
 			a, b := all[one], all[other]
 			if d, same := common(a, b); same && overlap(a.Namespaces, b.Namespaces) {
-				v.Wrong("egress: %s and %s: both have the destination %s, and both have clients in the same namespaces: want one of them to differ", one, other, d)
+				v.Wrong("egress: %s and %s: both have the destination %s, and both have clients in the same "+
+					"namespaces: want one of them to differ", one, other, d)
 			}
 		}
 	}

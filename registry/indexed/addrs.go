@@ -45,7 +45,8 @@ func (l *addrList) read(c *codec.Codec) {
 	}
 	c.Seek(end)
 	all := make([]netip.Addr, len(l.rows)/wordSize-1)
-	for n, i := 0, wordSize; n < len(all) && i <= len(l.rows)-wordSize; n, i = n+1, i+wordSize { // such bounds are checked once
+	// such bounds are checked once
+	for n, i := 0, wordSize; n < len(all) && i <= len(l.rows)-wordSize; n, i = n+1, i+wordSize {
 		all[n] = numbered(number(eight(l.rows[i:])))
 	}
 	*l.all = all

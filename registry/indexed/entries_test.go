@@ -446,13 +446,16 @@ func TestAddrsReadLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		var truth struct{ All []netip.Addr }
-		err = errors.Join(json.Unmarshal(text, &truth), codec.ReadTrusted(text, described(&late)), codec.Read(text, described(&again)))
+		err = errors.Join(json.Unmarshal(text, &truth), codec.ReadTrusted(text, described(&late)),
+			codec.Read(text, described(&again)))
 		if err != nil || !slices.Equal(truth.All, list) || !slices.Equal(late, list) || !slices.Equal(again, list) {
 			t.Fatalf("%v, %v, %v (%v), want %v: %s", truth.All, late, again, err, list, text)
 		}
 		for i := range text {
 			cut := slices.Delete(bytes.Clone(text), i, i+1)
-			if err := codec.ReadTrusted(cut, described(&late)); err == nil && bytes.HasPrefix(cut, []byte(`{"allIndex":"`)) && bytes.Contains(cut, []byte(`,"all":[`)) && !slices.Equal(late, list) {
+			if err := codec.ReadTrusted(cut, described(&late)); err == nil &&
+				bytes.HasPrefix(cut, []byte(`{"allIndex":"`)) && bytes.Contains(cut, []byte(`,"all":[`)) &&
+				!slices.Equal(late, list) {
 				t.Errorf("%s is read as %v", cut, late)
 			}
 		}

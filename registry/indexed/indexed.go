@@ -4,7 +4,8 @@
 // Package indexed is for the registry of a large node: hundreds of kilobytes, of which a process uses one entry and
 // changes one. What a process does not use, it does not parse. What it does not change, it writes as the original text.
 //
-//   - [Entries] are a map by address with an index before it, so that a process finds an entry without reading the others.
+// - [Entries] are a map by address with an index before it, so that a process finds an entry without reading the
+// others.
 //   - [Addrs] is a list of addresses with an index.
 //   - [Kept] are the values of a table with their texts.
 //

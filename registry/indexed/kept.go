@@ -47,7 +47,8 @@ func (k *Kept[V]) find(key string, v *V, by Keeping[V]) (text string, same bool)
 }
 
 // KeptTable is a Table by name whose values are kept: ReadTrusted adds some, and Write looks for them.
-func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by Keeping[V], kind func(*V, *codec.Codec)) {
+func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by Keeping[V],
+	kind func(*V, *codec.Codec)) {
 	codec.Field(c, name, m, func(m *map[string]V, c *codec.Codec) {
 		switch {
 		case !c.Writes():

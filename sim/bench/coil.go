@@ -93,7 +93,8 @@ func (c coil) receive(g *guest) error {
 	if err != nil {
 		return err
 	}
-	port := netlink.Fou{Family: unix.AF_INET, Port: tunnelPort, Protocol: unix.IPPROTO_IPIP, EncapType: netlink.FOU_ENCAP_DIRECT}
+	port := netlink.Fou{Family: unix.AF_INET, Port: tunnelPort, Protocol: unix.IPPROTO_IPIP,
+		EncapType: netlink.FOU_ENCAP_DIRECT}
 	if err := g.Do(func() error { return netlink.FouAdd(port) }); err != nil {
 		return fmt.Errorf("%s: fou at port %d: %w", g.name, tunnelPort, err)
 	}
@@ -106,8 +107,9 @@ func tunnelName(number int) string { return fmt.Sprint("fou", number) }
 func (c coil) link(g *guest, number int, remote netip.Addr) error {
 	const discoverMTU, encapFOU = 1, 1 // IPTUNNEL_PMTUDISC as ip(8) sets it, and TUNNEL_ENCAP_FOU
 	return g.tunnel(&netlink.Iptun{
-		LinkAttrs: named(tunnelName(number)), Local: g.addr.AsSlice(), Remote: remote.AsSlice(), Ttl: 225, PMtuDisc: discoverMTU,
-		Proto: unix.IPPROTO_IPIP, EncapType: encapFOU, EncapSport: c.sport, EncapDport: tunnelPort,
+		LinkAttrs: named(tunnelName(number)), Local: g.addr.AsSlice(), Remote: remote.AsSlice(), Ttl: 225,
+		PMtuDisc: discoverMTU,
+		Proto:    unix.IPPROTO_IPIP, EncapType: encapFOU, EncapSport: c.sport, EncapDport: tunnelPort,
 	})
 }
 

@@ -41,7 +41,8 @@ var egressLayouts = []layout{
 	{name: tunnelled, connect: chained(wayOut), finish: leaveByNode, service: true, tunnel: func(*pair) error { return nil }},
 	{name: coilOne, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1}.add},
 	{name: coilMany, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 200}.add},
-	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true, tunnel: coil{clients: 1, sport: tunnelPort}.add},
+	{name: coilOneFlow, connect: chained(nil), finish: leaveByNode, service: true,
+		tunnel: coil{clients: 1, sport: tunnelPort}.add},
 }
 
 // wayOut makes pod a a client of two egresses, and the others their routers. The Kubernetes namespaces have the names

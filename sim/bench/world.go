@@ -128,7 +128,8 @@ func (n *node) newPods(count int) (pods, error) {
 		if err != nil {
 			return nil, err
 		}
-		made = append(made, pod{ns, name, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"}, {"K8S_POD_NAME", name}}})
+		made = append(made, pod{ns, name, [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "bench"},
+			{"K8S_POD_NAME", name}}})
 	}
 	return made, nil
 }

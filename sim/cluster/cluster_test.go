@@ -87,7 +87,8 @@ func start(t *testing.T) *world {
 	began := time.Now()
 	node := cluster.NodeOptions{Conflist: conflist(t, "portmap")}
 	o := cluster.Options{
-		Plugins: "../../bin", Programs: "../../.cache/cluster", Runtime: "../../.cache/cri", Peers: "../../.cache/peers", Units: "../../systemd",
+		Plugins: "../../bin", Programs: "../../.cache/cluster", Runtime: "../../.cache/cri",
+		Peers: "../../.cache/peers", Units: "../../systemd",
 		Logs: *logs, Proxy: *proxy,
 	}
 	if o.Logs == "" {

@@ -104,7 +104,8 @@ func (i image) write(w io.Writer) error {
 	}
 	manifest := []object{{"Config": "config.json", "RepoTags": i.names, "Layers": []string{"layer.tar"}}}
 	a := tar.NewWriter(w)
-	return errors.Join(addFile(a, "layer.tar", 0o644, size, layer), addJSON(a, "config.json", config), addJSON(a, "manifest.json", manifest), a.Close())
+	return errors.Join(addFile(a, "layer.tar", 0o644, size, layer), addJSON(a, "config.json", config),
+		addJSON(a, "manifest.json", manifest), a.Close())
 }
 
 type object = map[string]any

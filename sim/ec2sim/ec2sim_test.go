@@ -164,8 +164,9 @@ func TestNewTellsEveryMistake(t *testing.T) {
 		Peerings:      []Peering{{ID: "pcx-1", Requester: PeerVPC{ID: "vpc-8"}, Accepter: PeerVPC{ID: "vpc-9"}, Status: "fine"}},
 		InstanceTypes: []InstanceType{{Name: "huge"}},
 		Denied:        []string{"Everything"},
-		Buckets:       map[string]Bucket{"Everything": {Size: 1, Refill: 1}, "DescribeVpcs": {Size: 0, Refill: 1}, Unfiltered: {Size: 1, Refill: 0}},
-		Lag:           Lag{Most: -1},
+		Buckets: map[string]Bucket{"Everything": {Size: 1, Refill: 1}, "DescribeVpcs": {Size: 0, Refill: 1},
+			Unfiltered: {Size: 1, Refill: 0}},
+		Lag: Lag{Most: -1},
 	})
 	want := strings.Join([]string{
 		`vpc-1: 10.0.0.0/8: an IPv4 block between /16 and /28 is needed`,

@@ -41,7 +41,8 @@ type File struct {
 	Path   string
 	Lists  []List // those that can be parsed
 	Failed error  // why nobody can parse it, or a network in it
-	Multus bool   // Multus hands a pod's first network to the next conflist of the directory, or to the one that the file names
+	// Multus hands a pod's first network to the next conflist of the directory, or to the one that the file names
+	Multus bool
 
 	text   []byte
 	unread error // why nobody can read its text

@@ -161,19 +161,26 @@ func TestMistake(t *testing.T) {
 		good, whole, common int
 		failed, unread      string
 	}{
-		"all right":    {map[string]string{"10.conflist": list("a"), "20.conflist": list("b")}, 2, 2, 1, "", ""},
-		"one mistaken": {map[string]string{"10.conflist": bad, "20.conflist": list("b")}, 1, 0, 0, "10.conflist: interfaceIndex: -1", ""},
-		"all mistaken": {map[string]string{"10.conflist": bad, "20.conflist": bad}, 0, 0, 0, "20.conflist: interfaceIndex: -1", ""},
-		"one unread":   {map[string]string{"10.conflist": "{", "20.conflist": list("b")}, 1, 0, 1, "", "10.conflist: unexpected end"},
-		"only unread":  {map[string]string{"10.conflist": "{"}, 0, 0, 0, "10.conflist: unexpected end", "10.conflist: unexpected end"},
-		"none is ours": {map[string]string{"10.conflist": `{"name": "x", "plugins": [{"type": "bridge"}]}`}, 0, 0, 1, ErrNone.Error(), ""},
-		"no file":      {nil, 0, 0, 1, ErrNone.Error(), ""},
+		"all right": {map[string]string{"10.conflist": list("a"), "20.conflist": list("b")}, 2, 2, 1, "", ""},
+		"one mistaken": {map[string]string{"10.conflist": bad, "20.conflist": list("b")}, 1, 0, 0,
+			"10.conflist: interfaceIndex: -1", ""},
+		"all mistaken": {map[string]string{"10.conflist": bad, "20.conflist": bad}, 0, 0, 0,
+			"20.conflist: interfaceIndex: -1", ""},
+		"one unread": {map[string]string{"10.conflist": "{", "20.conflist": list("b")}, 1, 0, 1, "",
+			"10.conflist: unexpected end"},
+		"only unread": {map[string]string{"10.conflist": "{"}, 0, 0, 0, "10.conflist: unexpected end",
+			"10.conflist: unexpected end"},
+		"none is ours": {map[string]string{"10.conflist": `{"name": "x", "plugins": [{"type": "bridge"}]}`}, 0, 0, 1,
+			ErrNone.Error(), ""},
+		"no file": {nil, 0, 0, 1, ErrNone.Error(), ""},
 	} {
 		c := Load(written(t, tt.files))
 		all, failed := c.All()
 		_, uncommon := c.Common()
-		if len(all) != tt.good || len(c.Pools()) != min(tt.good, 1) || len(c.Whole()) != tt.whole || (uncommon == nil) != (tt.common == 1) {
-			t.Errorf("%s: %d networks, %d pools, %d of all, common: %v", name, len(all), len(c.Pools()), len(c.Whole()), uncommon)
+		if len(all) != tt.good || len(c.Pools()) != min(tt.good, 1) || len(c.Whole()) != tt.whole ||
+			(uncommon == nil) != (tt.common == 1) {
+			t.Errorf("%s: %d networks, %d pools, %d of all, common: %v", name, len(all), len(c.Pools()), len(c.Whole()),
+				uncommon)
 		}
 		for said, want := range map[string]string{fmt.Sprint(failed): tt.failed, fmt.Sprint(c.Unread()): tt.unread} {
 			if !strings.Contains(said, want) || want == "" && said != "<nil>" {

@@ -74,13 +74,17 @@ func (p *Node) namesNetwork() bool {
 func (p *Node) withoutConflist() (found []Finding) {
 	for _, f := range p.conflists.Files {
 		if f.Failed != nil {
-			found = append(found, Finding{Severity: severe, About: f.Path, Means: "it cannot be read: " + strings.TrimPrefix(f.Failed.Error(), f.Path+": ") + ": no pod gets a network from it",
+			found = append(found, Finding{Severity: severe, About: f.Path,
+				Means: "it cannot be read: " + strings.TrimPrefix(f.Failed.Error(), f.Path+": ") +
+					": no pod gets a network from it",
 				Do: "correct the file; " + cli.Name + " validate " + f.Path + " lists all mistakes"})
 		}
 	}
 	if len(found) > 0 {
 		return found
 	}
-	return []Finding{{Severity: severe, About: p.conflists.Path, Means: conf.ErrNone.Error() + " is there: no pod gets a network",
-		Do: "copy one of the examples in /usr/share/doc/cni-ipvlan-vpc-k8s to the directory that the runtime reads; if the conflist is elsewhere, name it with --config"}}
+	return []Finding{{Severity: severe, About: p.conflists.Path,
+		Means: conf.ErrNone.Error() + " is there: no pod gets a network",
+		Do: "copy one of the examples in /usr/share/doc/cni-ipvlan-vpc-k8s to the directory that the runtime reads; " +
+			"if the conflist is elsewhere, name it with --config"}}
 }

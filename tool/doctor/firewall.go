@@ -49,7 +49,8 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 // accepted reports whether each of the networks has the plugin firewall in its chain. That
 // plugin adds rules for each pod's address to this nft chain.
 func accepted(chain string, networks []conf.Network) bool {
-	return strings.HasSuffix(chain, " filter FORWARD") && !slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
+	return strings.HasSuffix(chain, " filter FORWARD") &&
+		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
 }
 
 // dropping returns the finding about a chain.

@@ -107,7 +107,8 @@ func (on targets) where(action string, at aws.Target) string {
 	if action != "CreateNetworkInterface" || len(on.creations) < 2 {
 		return ""
 	}
-	return fmt.Sprintf(" for pool %s, in %s with the security groups %v", at.Tags[book.TagPool], at.Subnet, at.SecurityGroups)
+	return fmt.Sprintf(" for pool %s, in %s with the security groups %v", at.Tags[book.TagPool], at.Subnet,
+		at.SecurityGroups)
 }
 
 func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on targets, _ error) {

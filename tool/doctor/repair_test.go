@@ -314,7 +314,8 @@ func TestRepairOthers(t *testing.T) {
 	d.owner.ContainerID = "c2"
 	want(t, d.registry.Update(t.Context(), d.lease))
 	want(t, d.node.Do(func() error { return exec.Command("ip", "route", "del", "10.0.1.5").Run() }))
-	if did, err := repair.Node(t.Context(), conf.Load(filepath.Join(d.cache, "none.conflist"))); len(did) > 0 || err == nil {
+	if did, err := repair.Node(t.Context(), conf.Load(filepath.Join(d.cache, "none.conflist"))); len(did) > 0 ||
+		err == nil {
 		t.Errorf("without a conflist: %v, %v", did, err)
 	}
 	lost, _, err := repair.LostBy(d.node, must1(conf.Load(d.conflist).Networks())[0], d.doctor().state)
@@ -470,8 +471,10 @@ func TestRepairGuard(t *testing.T) {
 
 // TestBootPods: doctor notes pods on the boot ENI, and not on another.
 func TestBootPods(t *testing.T) {
-	p := &Node{state: &registry.State{ENIs: map[string]registry.ENI{"eni-boot": {Boot: true, Index: 0}, "eni-pods": {Index: 1}}}}
-	if found := p.checkBoot(map[string]bool{"eni-boot": true, "eni-pods": true}); len(found) != 1 || found[0].About != "eni-boot" || found[0].Severity != note {
+	p := &Node{state: &registry.State{ENIs: map[string]registry.ENI{"eni-boot": {Boot: true, Index: 0},
+		"eni-pods": {Index: 1}}}}
+	if found := p.checkBoot(map[string]bool{"eni-boot": true, "eni-pods": true}); len(found) != 1 ||
+		found[0].About != "eni-boot" || found[0].Severity != note {
 		t.Errorf("doctor finds %+v", found)
 	}
 	if found := p.checkBoot(map[string]bool{"eni-pods": true}); len(found) > 0 {

@@ -153,7 +153,8 @@ func (k *Comparison) judgeStray(id string) []Finding {
 		return []Finding{{id, "it was made for this node and is not attached: a process is about to attach it, or was interrupted",
 			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
 	}
-	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and no call for it is under way: it was left behind, and counts against the account's quota of ENIs", book.TagInstance),
+	return []Finding{{id, fmt.Sprintf("it was made for this node (tag %s), is not attached, and no call for it is "+
+		"under way: it was left behind, and counts against the account's quota of ENIs", book.TagInstance),
 		"run " + cli.Name + " eni-gc twice, an hour apart", false}}
 }
 

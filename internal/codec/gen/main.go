@@ -138,7 +138,8 @@ func read(dir string) (*source, error) {
 var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?$`)
 
 // methods are the names of methods by directive.
-var methods = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members", "members exported": "Members"}
+var methods = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
+	"members exported": "Members"}
 
 // declaration adds the type of a declaration if it has a directive. It notes how methods name their receiver.
 func (s *source) declaration(d ast.Decl, receivers map[string]string) {
@@ -164,7 +165,8 @@ func (s *source) methods(b *strings.Builder, d *described) error {
 		return fmt.Errorf("%s: %w", d.name, err)
 	}
 	method := func(name, what, body string) {
-		fmt.Fprintf(b, "\n// %s describes %s, as the struct tags do.\nfunc (%s *%s) %s(j *codec.Codec) {\n%s}\n", name, what, d.receiver, d.name, name, body)
+		fmt.Fprintf(b, "\n// %s describes %s, as the struct tags do.\nfunc (%s *%s) %s(j *codec.Codec) {\n%s}\n", name,
+			what, d.receiver, d.name, name, body)
 	}
 	switch {
 	case strings.EqualFold(d.method, "members"):
@@ -255,13 +257,15 @@ func (s *source) line(t ast.Expr, key, field, kind, omit string) (string, error)
 	}
 	kind = cmp.Or(kind, s.kind(types.ExprString(element)))
 	if kind == "" {
-		return "", fmt.Errorf("the type of %s, the key %q, has no kind: it needs a directive, or the field a tag codec", field, key)
+		return "", fmt.Errorf("the type of %s, the key %q, has no kind: it needs a directive, or the field a tag codec",
+			field, key)
 	}
 	return fmt.Sprintf("codec.%s(j, %q, &%s,%s %s)\n", call, key, field, keys, kind), nil
 }
 
 var kinds = map[string]string{
-	"string": "codec.Text", "int": "codec.Number", "bool": "codec.Flag", "uint32": "codec.Natural[uint32]", "uint64": "codec.Natural[uint64]",
+	"string": "codec.Text", "int": "codec.Number", "bool": "codec.Flag", "uint32": "codec.Natural[uint32]",
+	"uint64":    "codec.Natural[uint64]",
 	"time.Time": "codec.Time", "netip.Addr": "codec.Addr", "netip.Prefix": "codec.Prefix", "json.RawMessage": "codec.Raw",
 }
 

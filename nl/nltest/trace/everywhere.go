@@ -11,7 +11,8 @@ import (
 )
 
 // Step thins out what is alike. make test-kill tries all.
-var Step = flag.Int("step", 4, "kill after one of so many system calls, and at one of so many calls of services where a command makes many")
+var Step = flag.Int("step", 4, "kill after one of so many system calls, and at one of so many calls of services "+
+	"where a command makes many")
 
 var every = flag.Bool("trace.every", false, "kill after every system call, not only after those that may leave something changed")
 
