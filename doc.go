@@ -9,7 +9,8 @@
 //	plugin/nic/     what a pod asks of its interfaces; plugin/values/ has the rules for what operators configure
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
 //	  lease/        leases the addresses that the node has; all of the warm path
-//	  book/         edits of the registry's state, and questions about it: no I/O; call/ the calls to EC2, in their turn
+//	  book/         edits of the registry's state, and questions about it: no I/O
+//	  call/         the calls to EC2, each in its turn
 //	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
@@ -27,14 +28,17 @@
 //
 // They use four packages. The first three of these do not import each other:
 //
-//	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK; aws/api/ is the table of EC2's actions
-//	nl/             links, addresses, routes, rules and nftables of two namespaces; of the programs, only nl knows netlink
+//	aws/            EC2 and its metadata service in our words; the only package that knows the AWS SDK
+//	  api/          the table of EC2's actions
+//	nl/             links, addresses, routes, rules and nftables of two namespaces; of the programs, it alone knows netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link
-//	registry/       the locked directory that all processes of a node share; the only package that knows flock; registry/indexed/ its large tables
+//	registry/       the locked directory that all processes of a node share; the only package that knows flock
+//	  indexed/      its large lists and tables, of which a process reads one entry
 //	internal/release/ which release a program is; internal/excerpt/ how messages and tables show the text of others
 //	internal/atomicfile/ a file is replaced, whole or not at all; internal/stack/ a goroutine gets its stack at once
-//	internal/codec/ JSON without the reflection of encoding/json; gen writes what it takes from the struct tags, codectest compares the two
+//	internal/codec/ JSON without the reflection of encoding/json
+//	  gen/          writes what codec takes from the struct tags; codectest/ compares the two
 //
 // The tests use a simulated cloud and a real kernel. All that pretends to be AWS, or a cluster on it, is in sim:
 //
@@ -51,26 +55,10 @@
 //	acceptance/     make test-ec2: the same checks on the real EC2, for a person with an AWS account
 //	  compare/      the same calls to two EC2s, and their answers field by field
 //	  ends/         what makes pods and sends packets on an instance
-//	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM; internal/kernels/ has the kernels that were tried, internal/table/ the tables that commands write into docs
+//	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
+//	internal/kernels/ the kernels on which the tests have run; internal/table/ the tables that commands write into docs
 //
-// The imports between packages are these and no others (repo_test.go checks them):
-//
-//	tool -> tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease aws nl registry
-//	tool/doctor -> tool/cli tool/conf tool/view tool/repair tool/iam, and what these import
-//	tool/repair -> tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry
-//	tool/view -> tool/cli tool/conf ipam ipam/book ipam/lease aws nl registry
-//	tool/conf -> tool/cli ipam ipam/book ipam/lease registry, and the plugins for their configurations   tool/install -> tool/cli tool/conf nl registry
-//	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam/book ipam/lease   tool/history -> registry
-//	ipam -> ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry   ipam/known -> ipam/call and what it imports, nl   ipam/call -> ipam/book plugin   ipam/book -> ipam/lease aws registry
-//	ipam/lease -> plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt   not aws: it is the warm path
-//	plugin/ipvlan -> plugin plugin/nic plugin/values nl internal/codec   (its program: ipam/lease, too)
-//	unnumbered-ptp -> unnumbered-ptp/legacy plugin plugin/values nl internal/codec   unnumbered-ptp/legacy -> nl
-//	plugin/chain -> plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec
-//	plugin/egress -> plugin plugin/values nl nl/ifname internal/codec internal/excerpt   plugin/values -> nl/ifname
-//	plugin -> nl/ifname internal/codec internal/excerpt internal/release internal/stack    registry -> registry/indexed internal/atomicfile internal/codec   registry/indexed -> internal/codec
-//	aws -> aws/api internal/release   tool -> internal/release   tool, tool/cli -> internal/excerpt   plugin/nic -> plugin/values nl/ifname internal/codec internal/excerpt
-//	acceptance -> acceptance/compare acceptance/ends aws aws/api sim/ec2sim ipam/lease tool/iam   acceptance/compare -> aws   acceptance/ends -> sim/vpcsim nl
-//	sim/cluster -> sim/machine sim/vpcsim sim/ec2sim   sim/machine -> sim/vpcsim   sim/vpcsim -> sim/ec2sim nl   sim/ec2sim -> aws/api   nl/nltest -> nl   nl -> nl/bpf nl/ifname
+// The table of the imports between packages is in repo_test.go, which checks it.
 //
 // To read the source, begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then
 // nl.Wiring.Add.
@@ -82,10 +70,11 @@
 // The cloud:
 //
 //	ENI           an elastic network interface of EC2; on the node it is a link
-//	boot ENI      the ENI with which EC2 launched the instance: the one that metadata names as "mac". It is at device index 0 of card 0, but on SageMaker HyperPod
+//	boot ENI      the ENI with which EC2 launched the instance, which metadata names as "mac" (see registry.ENI.IsBoot)
 //	slot          a device index of a network card, where one ENI can be attached
 //	prefix        a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
-//	pool          a named set of ENIs with subnets and security groups of its own; "default" is the one of the top-level keys, and a pod's request makes a derived one
+//	pool          a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys
+//	derived pool  one that a pod's request makes of its pool
 //	managed       an ENI that this suite created, and may delete; EC2 has this as a tag
 //	foreign       an ENI that others attached and that does not fit the pool: no pod gets its addresses
 //	peer          a VPC that is peered with the node's VPC
@@ -94,7 +83,7 @@
 // The node:
 //
 //	node          an EC2 instance as a Kubernetes node, and its network namespace
-//	host          any machine with an address, as in the kernel's host route (/32, /128); a node of ours is never called so
+//	host          any machine with an address, as in the kernel's host route (/32, /128); never a node of ours
 //	link          a network interface of the kernel, as in ip-link(8)
 //	slave         an ipvlan link; the ENI's link is its master
 //	pair          the veth pair of a pod: one end in the pod, the other on the node

@@ -6,11 +6,8 @@ package conf
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -22,7 +19,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
@@ -331,107 +327,4 @@ func (r *review) pools(where string, i int, c *lease.Config) {
 			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so nobody may ask EC2 for them`, p.Warm.Min, PoolName(p.Pool))
 		}
 	}
-}
-
-// Missing lists the programs that the list needs and that a runtime cannot execute.
-func (c List) Missing(binDir string) []Mistake {
-	r := &review{List: c, file: c.File}
-	r.programs(binDir)
-	return r.mistakes
-}
-
-// programs looks for the plugins where runtimes do.
-func (r *review) programs(dir string) {
-	if dir == "" {
-		return
-	}
-	for i, m := range r.Plugins {
-		if m.Type == "" {
-			continue // chain has found that
-		}
-		for _, name := range m.programs() {
-			if slices.Contains(r.coming, name) {
-				continue
-			}
-			r.program(i, filepath.Join(dir, name))
-		}
-	}
-}
-
-// program looks for one that a member needs.
-func (r *review) program(i int, path string) {
-	fi, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) != r.Plugins[i].Type:
-		r.wrong(r.where(i), "there is no %s, which it executes for what has to be asked of EC2: install it (--bin-dir says where it is)", path)
-	case errors.Is(err, fs.ErrNotExist):
-		r.wrong(r.where(i), "there is no %s: install it (--bin-dir says where it is)", path)
-	case err != nil:
-		r.wrong(r.where(i), "%v", err)
-	case fi.IsDir() || fi.Mode()&0o111 == 0:
-		r.wrong(r.where(i), "%s is no program: want a file that may be executed", path)
-	}
-}
-
-// neighbours compares the file with the others in its directory. Two networks of one name
-// share their leases, the node masquerades for the pods of all networks, and it has one lease log. It does not
-// compare the file with the one that it will replace.
-func (r *review) neighbours() {
-	r.decode()
-	for _, f := range r.beside.Files {
-		if filepath.Base(f.Path) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f.Path)) {
-			continue
-		}
-		for _, other := range f.Lists { // its own review says what is wrong with it
-			r.neighbour(f.Path, other)
-		}
-	}
-}
-
-// neighbour compares the list with another. Multus has copies of lists: only the copies must be of the same text.
-func (r *review) neighbour(f string, other List) {
-	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
-		r.wrong("", "name: %s has the network %q, too: an attachment to one ends with a DEL of the other", f, r.Name)
-	}
-	mine, has := pairOf(r.List)
-	if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
-		r.wrong("", "leaseLog: %s has another: the node has one log, so each ADD of one network ends that of the other, and whois reads only the last one: want the same in both", f)
-	}
-	theirs, also := pairOf(other)
-	if !has || !also {
-		return
-	}
-	if mine.IPMasq != theirs.IPMasq {
-		r.wrong("", "%s has another ipMasq: where one network masquerades, the node does so for the other's pods, too", f)
-	}
-	if mine.KeepCaller && !theirs.KeepCaller {
-		r.wrong("", "keepCaller: %s has it not: the node gives callers its own address for that network, and does so for the pods of this one, too", f)
-	}
-	if !mine.Loopless() && theirs.Loopless() {
-		r.wrong("", `serviceLoop: %s has "none": the node gives its own address to whoever calls a NodePort of that network, and does so for the pods of this one, too`, f)
-	}
-}
-
-// replaces reports whether the file fresh is meant to replace the file old by a rename:
-// 10-pods.conflist.new or .10-pods.conflist.swp replaces 10-pods.conflist. Runtimes read both
-// if fresh has one of their endings, and then it replaces nothing.
-func replaces(fresh, old string) bool {
-	target := strings.TrimPrefix(strings.TrimSuffix(fresh, filepath.Ext(fresh)), ".")
-	return !isRead(fresh) && (target == old || target == strings.TrimSuffix(old, filepath.Ext(old)))
-}
-
-// logOf returns the lease log that a list wants, with its defaults. It is empty if there is none, or if ipam's
-// configuration has a mistake.
-func logOf(c List) registry.LeaseLog {
-	if c.IPAM == nil {
-		return registry.LeaseLog{}
-	}
-	return c.IPAM.Policies()[0].Log
-}
-
-// pairOf returns the configuration of the veth pair in a list, if it has one.
-func pairOf(c List) (p ptp.Config, has bool) {
-	raw := c.Plugin(TypePTP)
-	has = raw != nil && json.Unmarshal(raw, &p) == nil
-	return p, has
 }

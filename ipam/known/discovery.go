@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package known
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// A discovery is a Learn under way.
+type discovery struct {
+	*registry.State
+	described   map[string]aws.ENI // what EC2 says, if there are new ENIs and it could be asked
+	tagsUnknown string             // why it could not
+	doubts      bool               // what metadata alone shows is not believed
+	used        lease.Used
+	links       map[string]nl.Link // of the node, by MAC address; nil if nobody looked
+	now         time.Time
+	first       bool          // nothing was ever used here
+	lag         time.Duration // of who says it: what was unassigned more recently may still be listed
+}
+
+// LagOfEC2 is how long EC2 may still list what this node is about to unassign: the call takes seconds, and
+// EC2 lags then.
+const LagOfEC2 = 2 * Settled
+
+// learn takes over what metadata says of an ENI.
+func (l discovery) learn(e aws.ENI) {
+	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
+		return // not all of it is there yet
+	}
+	known, again := l.ENIs[e.ID]
+	waits := !again && l.doubts && l.tagsUnknown == registry.NotAsked && news(l.State, e)
+	if waits {
+		l.doubts = false // it serves no pods before EC2 answers: see told
+	}
+	if partial(e, known, l.described[e.ID]) {
+		return
+	}
+	if known.Boot = e.Boot; known.Boot {
+		known.Groups, known.Tags = nil, nil // an earlier release took it for another ENI
+	}
+	later := e.Index > 0 && !e.Boot // it may have been attached after the boot
+	d, asked := l.described[e.ID]
+	if again && known.TagsUnknown != "" {
+		l.ENIs[e.ID] = known
+		known = told(l.State, e.ID, d)
+		if !asked && l.tagsUnknown != "" {
+			known.TagsUnknown = unknownOf(known, l.tagsUnknown)
+		}
+	}
+	if !again {
+		if l.described != nil && !asked && later {
+			return // metadata may show it long after it was detached
+		}
+		if l.described == nil && l.tagsUnknown == "" && later {
+			return // the registry knew it when EC2 was to be asked: the next Learn asks
+		}
+		if bare(e) && !(asked && bare(d)) {
+			return // its addresses are not there yet
+		}
+		out := book.Leaving(again, d)
+		if out && d.Tags[book.TagManaged] != "true" {
+			return // somebody takes it away
+		}
+		known = book.Label(registry.ENI{Draining: out, Boot: known.Boot, Foreign: bare(e), Grown: l.now,
+			TagsUnknown: l.tagsUnknown}, d)
+		if out {
+			known.Detaching = l.now // a collection deletes it in the end
+		}
+		if !later && !(waits && book.IsBoot(known, e)) {
+			known.TagsUnknown = "" // the boot ENI
+		}
+		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
+			known.Missed = l.now
+			if _, ok := l.Unconfirmed(); ok { // a collection may have detached it: it serves nobody until its link is there
+				known.Missed = l.now.Add(-registry.LinkPatience)
+			}
+		}
+	}
+	if !again && book.Begun(l.State, e.ID) {
+		l.first = true // of this ENI: this node has attached it for a pod
+	}
+	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
+		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // somebody may have changed them
+	}
+	known.MAC, known.Index, known.Card = e.MAC, e.Index, e.Card
+	known.Subnet, known.CIDR, known.CIDR6, known.VPC, known.Read = e.Subnet, e.CIDR, e.IPv6CIDR, e.VPC, l.now
+	l.ENIs[e.ID] = known
+	if !known.Foreign {
+		l.learnAddrs(e)
+	}
+	vpc := l.VPCs[e.VPC]
+	if len(e.VPCCIDRs) > 0 {
+		vpc.CIDRs = e.VPCCIDRs
+	}
+	if len(e.VPCIPv6CIDRs) > 0 {
+		vpc.CIDRs6 = e.VPCIPv6CIDRs
+	}
+	l.VPCs[e.VPC] = vpc
+}
+
+func (l discovery) learnAddrs(e aws.ENI) {
+	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
+		if !l.plausible(e, a) {
+			continue
+		}
+		if known := l.ENIs[e.ID]; !slices.Contains(known.Addrs, a) {
+			known.Addrs = append(known.Addrs, a)
+			l.ENIs[e.ID] = known
+		}
+		// metadata and EC2 do not say which IPv6 address of the boot ENI the node has by DHCPv6: the kernel does.
+		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
+		switch {
+		case boot && l.used.Node[a] || first && a.Is4():
+			l.Free.Delete(a) // an earlier release took it for a pod's
+		// If it is free, or a pod has it, the ENI had no IPv6 address at the boot, and EC2 gave this one for pods.
+		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
+		default:
+			l.learnAddr(e.ID, a)
+		}
+	}
+	for _, c := range slices.Concat(e.Prefixes, e.IPv6Prefixes) {
+		if l.plausible(e, c.Addr()) && !l.used.Partial {
+			l.learnPrefix(e.ID, c)
+		}
+	}
+}
+
+// plausible reports whether metadata can be right about an address, or about a prefix with
+// that first address. This node must not have unassigned it just now, and no other ENI may
+// have it.
+func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
+	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
+		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
+}
+
+// learnAddr decides whether an address of an ENI is leased, free, or cooling.
+func (l discovery) learnAddr(eni string, a netip.Addr) {
+	netns := l.used.Of(l.ENIs[eni].MAC, a)
+	switch {
+	case l.Leases.Has(a):
+	case l.FreedAfter(a, l.used.Looked): // its pod may have had it then: a DEL has come since
+	case netns != "":
+		found := l.used.Find(netns, a)
+		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now
+		l.Found(a, found)
+	case l.Free.Has(a) || l.used.Partial:
+	case l.first:
+		l.Free.Set(a, time.Time{})
+	default:
+		l.Free.Set(a, l.now)
+	}
+}
+
+// LearnUsed does what Learn does with an address of an ENI that a namespace has.
+func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
+	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
+}
+
+// learnPrefix does the same for the addresses of a prefix. In a new /28, the addresses that
+// nobody uses cool. Those of a /80 are too many to list.
+func (l discovery) learnPrefix(eni string, c netip.Prefix) {
+	e := l.ENIs[eni]
+	isNew := !slices.ContainsFunc(e.Prefixes, func(p registry.Prefix) bool { return p.CIDR == c })
+	book.AddPrefixes(l.State, eni, []netip.Prefix{c}, l.now)
+	for at := range l.used.By {
+		if c.Contains(at.Addr) && l.used.Of(e.MAC, at.Addr) != "" {
+			l.learnAddr(eni, at.Addr)
+		}
+	}
+	if !isNew || l.first || c.Addr().Is6() {
+		return
+	}
+	for a := c.Masked().Addr(); c.Contains(a); a = a.Next() {
+		l.learnAddr(eni, a)
+	}
+}
