@@ -48,8 +48,10 @@ func Example() {
 		fmt.Println(call)
 	}
 	// Output:
-	// 503 Service Unavailable addressed [10.0.0.4 10.0.0.5 10.0.0.6] 200 OK AssignPrivateIpAddresses
-	// NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2: RequestLimitExceeded
+	// 503 Service Unavailable
+	// addressed [10.0.0.4 10.0.0.5 10.0.0.6]
+	// 200 OK
+	// AssignPrivateIpAddresses NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2: RequestLimitExceeded
 	// AssignPrivateIpAddresses NetworkInterfaceId=eni-00000000000000001 SecondaryPrivateIpAddressCount=2
 }
 
