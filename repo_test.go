@@ -56,9 +56,10 @@ var arrows = map[string]string{
 	"ipam/book":                "ipam/lease aws registry",
 	"ipam/call":                "ipam/book ipam/lease plugin aws registry",
 	"ipam/known":               "ipam/call ipam/book ipam/lease aws nl registry",
-	"ipam":                     "ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
+	"ipam/less":                "ipam/known ipam/call ipam/book ipam/lease aws registry",
+	"ipam":                     "ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	"plugin/chain":             "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
-	"tool":                     "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease plugin/egress aws nl registry",
+	"tool":                     "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/less ipam/book ipam/lease plugin/egress aws nl registry",
 	"tool/install":             "tool/cli tool/conf nl registry",
 	"tool/cli":                 "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
 	"tool/conf":                "tool/cli ipam ipam/book ipam/lease registry plugin plugin/values plugin/chain plugin/ipvlan plugin/egress unnumbered-ptp", // the plugins for their configurations: validate

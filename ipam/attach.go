@@ -63,7 +63,7 @@ func (p *Pool) makeRoom(ctx context.Context, s *registry.State) (full error, _ *
 		return nil, s, nil
 	}
 	p.NoteDetached(ctx, seemsFull(s))
-	if s, err = p.drained(ctx, s); err != nil {
+	if s, err = p.DeleteDraining(ctx, s); err != nil {
 		return full, s, err
 	}
 	return cmp.Or(p.full(s), refused(s)), s, nil

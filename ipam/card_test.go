@@ -17,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -219,7 +220,7 @@ func TestCardsWithEFA(t *testing.T) {
 		w.end(n)
 	}
 	w.age(2 * lease.StaleMetadata)
-	if _, err := w.pool().Collect(t.Context(), Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
+	if _, err := w.pool().Collect(t.Context(), less.Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantSlots("")

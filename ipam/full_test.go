@@ -12,6 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -155,7 +156,7 @@ func TestDetachedByOneDescribe(t *testing.T) {
 		must(w.T, link.Del(w.host))
 		wires.hidden.Store(id)
 		wires.by = "attachment.instance-id"
-		c := Collection{FreeAfter: 24 * time.Hour, Max: -1}
+		c := less.Collection{FreeAfter: 24 * time.Hour, Max: -1}
 		for range 2 {
 			time.Sleep(time.Minute)
 			must1(w.pool().Collect(w.Context(), c))(w.T)

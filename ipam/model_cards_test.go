@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -121,7 +122,7 @@ func (m *model) verifyKnownSlots() {
 	}
 	for range 2 { // the first may find that the registry was wrong, and say so
 		time.Sleep(10 * time.Minute)
-		_, _ = m.collectNow(Collection{FreeAfter: time.Hour, Max: -1}, fate{})
+		_, _ = m.collectNow(less.Collection{FreeAfter: time.Hour, Max: -1}, fate{})
 		m.verify()
 	}
 	s, err := m.view()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -47,7 +48,7 @@ func (w *world) idle() (eni string) {
 		w.Fatal(err)
 	}
 	w.age(hour)
-	must1(w.pool().Collect(w.Context(), Collection{FreeAfter: hour, Max: 0}))(w.T) // looks what was begun: nothing
+	must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w.T) // looks what was begun: nothing
 	return eni
 }
 
@@ -90,7 +91,7 @@ func TestReleaseOutcomes(t *testing.T) {
 			eni := w.idle()
 			before, _ := w.has(eni)
 			w.sim.Script(book.UnassignAction, tt.outcomes...)
-			_, _ = w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+			_, _ = w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 			w.consistent()
 			w.noneElsewhere()
 			addrs, prefixes := w.has(eni)

@@ -13,14 +13,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 )
 
 // A Pool manages the addresses of a node: who has which, and how to get more.
-type Pool struct{ known.Node }
+type Pool struct{ less.Node }
 
 // New returns a pool that asks EC2 by this client.
 func New(p lease.Pool, cloud *aws.Client) *Pool {
-	return &Pool{known.Node{Node: call.Node{Pool: p, Cloud: cloud}}}
+	return &Pool{less.Node{Node: known.Node{Node: call.Node{Pool: p, Cloud: cloud}}}}
 }
 
 // as returns the pool for a command, or a part of one, with another mode.

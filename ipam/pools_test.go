@@ -10,6 +10,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -58,7 +59,7 @@ func TestForeignENI(t *testing.T) {
 	}
 	w.end(1)
 	w.age(hour)
-	c := Collection{FreeAfter: 1, Max: -1}
+	c := less.Collection{FreeAfter: 1, Max: -1}
 	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func retiresPool(t *testing.T, pool string) {
 	removed, has := []lease.Policy{base}, []lease.Policy{base, db}
 	w.policy = base
 	w.mustAcquire(2)
-	retire := func(conflists []lease.Policy) Report {
+	retire := func(conflists []lease.Policy) less.Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}
@@ -243,7 +244,7 @@ func TestKeepOfConflists(t *testing.T) {
 	w.mustAcquire(1)
 	w.policy = other
 	w.mustAcquire(2)
-	release := func(conflists ...lease.Policy) Report {
+	release := func(conflists ...lease.Policy) less.Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -215,7 +216,7 @@ func TestUnconfirmedWithoutPods(t *testing.T) {
 	w.mustAcquire(1)
 	must(t, w.pool().End(t.Context(), pod(1).Key))
 	w.age(2 * time.Hour)
-	c := Collection{FreeAfter: time.Hour, Max: 1}
+	c := less.Collection{FreeAfter: time.Hour, Max: 1}
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) == 0 {
 		t.Fatalf("unassigned %v, %v", done.Unassigned, err)
 	}
