@@ -55,7 +55,7 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	if err := p.EndLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.Release(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.EndBegun(ctx), p.Release(ctx, c), p.tidy(ctx, c))
 }
 
 // tidy removes what the plugins have installed on the node for all pods, when no pod is left. A

@@ -47,7 +47,7 @@ func TestCollectionGivesWay(t *testing.T) {
 	ctx, ends := context.WithTimeout(t.Context(), 2*time.Minute) // as registry-gc has
 	defer ends()
 	p, done := w.pool(), make(chan error)
-	go func() { done <- p.endBegun(ctx) }()
+	go func() { done <- p.EndBegun(ctx) }()
 	for len(w.state().NotBefore) == 0 {
 		runtime.Gosched()
 	}

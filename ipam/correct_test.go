@@ -102,7 +102,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
 			if what == "a prefix" {
-				must(t, w.pool().assignPrefixes(t.Context(), eni, lease.IPv4, 1))
+				w.moreOn(eni)
 				w.age(hour)
 			}
 			e := w.sim.ENIs()[1]
@@ -167,9 +167,10 @@ func TestSilenceIsNoProof(t *testing.T) {
 		eni := w.idle()
 		old := w.sim.ENIs()[1]
 		p := w.pool()
-		_, err := p.assign(t.Context(), eni, lease.IPv4, exactly(2))
-		must(t, err)
-		must(t, p.assignPrefixes(t.Context(), eni, lease.IPv4, 1))
+		w.policy.Batch, w.policy.Prefixes = 2, false
+		w.moreOn(eni)
+		w.policy.Prefixes = true
+		w.moreOn(eni)
 		stale := aws.ENI{ID: eni, Instance: w.node.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
 		before := w.state().ENIs[eni]
 		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -58,9 +60,28 @@ func (c *callsAt) Do(r *http.Request) (*http.Response, error) {
 // at is a pool of a process that calls before and after once, at the first such request to EC2.
 func (w *world) at(before, after func(), words ...string) *Pool {
 	p, options := w.pool(), w.cloud
-	options.HTTP = &callsAt{HTTPClient: w.cloud.HTTP, words: words, before: before, after: after}
+	carrier := w.cloud.HTTP
+	if carrier == nil {
+		carrier = http.DefaultClient
+	}
+	options.HTTP = &callsAt{HTTPClient: carrier, words: words, before: before, after: after}
 	p.Cloud = aws.New(options)
 	return p
+}
+
+// stray is the ENI of a growth that is killed before it attaches the ENI.
+func (w *world) stray() (id string) {
+	w.Helper()
+	p := w.at(runtime.Goexit, nil, "Action=AttachNetworkInterface&")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		id, err := p.NewENI(w.Context(), more.ENISpec{Tags: w.policy.SubnetTags, Managed: true})
+		w.Errorf("the growth of %s was not killed: %v", id, err)
+	}()
+	<-done
+	all := w.sim.ENIs()
+	return all[len(all)-1].ID
 }
 
 const detachWord = "Action=DetachNetworkInterface&"

@@ -160,7 +160,7 @@ func TestTagsComeLate(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := w.pool().endBegun(ctx); err != nil {
+	if err := w.pool().EndBegun(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if e := w.state().ENIs[id]; !e.Managed || !e.Serving || e.Keep {

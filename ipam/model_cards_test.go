@@ -53,6 +53,9 @@ func (m *model) cards() []int {
 	return m.limits.Cards
 }
 
+// A slot is a device index of a network card.
+type slot struct{ card, index int }
+
 // freeSlot is the first slot of an instance for an ENI with addresses, if it has one.
 func (m *model) freeSlot(of *ec2sim.Instance) (card, index int, found bool) {
 	taken := map[slot]bool{}

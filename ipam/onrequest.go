@@ -49,12 +49,12 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	if e.Instance != "" {
 		return p.recordChosen(ctx, e, book.Begun(s, id))
 	}
-	full, s, err := p.makeRoom(ctx, s)
+	full, s, err := p.MakeRoom(ctx, s)
 	if err != nil {
 		return err
 	}
 	if full != nil {
-		return plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "attach %s, for which the pod asks: %w", id, full)
+		return plugin.Errorf(plugin.CodeTryAgain, p.HintFull(s), "attach %s, for which the pod asks: %w", id, full)
 	}
 	token := call.NewToken()
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
@@ -67,11 +67,11 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	if err != nil {
 		return err
 	}
-	_, at, err := p.attachAnywhere(ctx, id, p.Policy.MinIndex, known.Attached{})
+	_, at, err := p.AttachAnywhere(ctx, id, p.Policy.MinIndex, known.Attached{})
 	if err != nil {
 		return p.notAttached(ctx, token, err)
 	}
-	e.Card, e.Index = at.card, at.index
+	e.Card, e.Index = at.Card, at.Index
 	return p.recordChosen(ctx, e, true)
 }
 
@@ -134,7 +134,7 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 func anyOf(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {
-		texts = append(texts, tagText(tags))
+		texts = append(texts, book.TagText(tags))
 	}
 	return strings.Join(texts, ", or ")
 }
@@ -190,7 +190,7 @@ func (p *Pool) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) er
 	if s.ENIs[e.ID].Draining {
 		return detaching(e.ID)
 	}
-	if err := p.recordChosen(ctx, e, false); err != nil || p.found() {
+	if err := p.recordChosen(ctx, e, false); err != nil || p.Found() {
 		return err
 	}
 	s, err := p.Registry.View()

@@ -14,14 +14,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 )
 
 // A Pool manages the addresses of a node: who has which, and how to get more.
-type Pool struct{ less.Node }
+type Pool struct{ more.Node }
 
 // New returns a pool that asks EC2 by this client.
 func New(p lease.Pool, cloud *aws.Client) *Pool {
-	return &Pool{less.Node{Node: known.Node{Node: call.Node{Pool: p, Cloud: cloud}}}}
+	return &Pool{more.Node{Node: less.Node{Node: known.Node{Node: call.Node{Pool: p, Cloud: cloud}}}}}
 }
 
 // as returns the pool for a command, or a part of one, with another mode.
@@ -125,18 +126,7 @@ func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
 			p.RenewPeers(ctx)
 		}
 	}
-	return err == nil || p.found(), err
-}
-
-// found reports whether an address is free. A growth that failed may still have finished an
-// earlier one.
-func (p *Pool) found() bool {
-	s, err := p.Registry.View()
-	if err != nil {
-		return false
-	}
-	_, addrs := lease.Candidates(s, p.Policy, time.Now())
-	return len(addrs) > 0
+	return err == nil || p.Found(), err
 }
 
 // passing reports whether err may pass. If the metadata service does not answer, it may be

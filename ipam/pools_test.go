@@ -120,16 +120,13 @@ func TestAbandonedInUse(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
 	w.mustAcquire(1)
-	subnets, err := w.pool().subnets(t.Context(), w.state(), ENISpec{Tags: w.policy.SubnetTags})
-	must(t, err)
-	stray, _, err := w.pool().create(t.Context(), w.state(), subnets[0], ENISpec{Addrs: 2, Managed: true})
-	must(t, err)
+	stray := w.stray()
 	w.sim.Fail("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", 1)
 	w.policy.Pool = "b"
 	w.mustAcquire(2)
 	w.collect()
-	if slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == stray.ID }) {
-		t.Errorf("%s is left behind: %v", stray.ID, w.sim.Calls())
+	if slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == stray }) {
+		t.Errorf("%s is left behind: %v", stray, w.sim.Calls())
 	}
 }
 

@@ -195,11 +195,7 @@ func TestStraysBeyondRoom(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	for range 2 {
-		s := w.state()
-		subnets, err := w.pool().subnets(t.Context(), s, ENISpec{Tags: w.policy.SubnetTags})
-		must(t, err)
-		_, _, err = w.pool().create(t.Context(), s, subnets[0], ENISpec{Addrs: 10, Managed: true}) // and is killed
-		must(t, err)
+		w.stray()
 	}
 	w.mustAcquire(10)
 	if n := len(w.sim.ENIs()); n != 3 || len(w.state().Intents) > 0 {
