@@ -10,7 +10,7 @@
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
 //	  lease/        leases the addresses that the node has; all of the warm path
 //	  book/         edits of the registry's state, and questions about it: no I/O; call/ the calls to EC2, in their turn
-//	  more/         gets more addresses and ENIs, and finishes what a killed process has begun
+//	  more/         gets more addresses and ENIs, and finishes what a killed process has begun; asked/ gets what single pods ask for
 //	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel; less/ gives back what the node does not need
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
@@ -62,7 +62,7 @@
 //	tool/view -> tool/cli tool/conf ipam ipam/more ipam/book ipam/lease aws nl registry
 //	tool/conf -> tool/cli ipam/book ipam/lease registry, and the plugins for their configurations   tool/install -> tool/cli tool/conf nl registry
 //	tool/cli -> internal/atomicfile ipam ipam/lease aws registry   tool/iam -> ipam/book ipam/lease   tool/history -> registry
-//	ipam -> ipam/more ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry   ipam/more -> ipam/less and what it imports, plugin   ipam/less -> ipam/known and what it imports   ipam/known -> ipam/call and what it imports, nl   ipam/call -> ipam/book plugin   ipam/book -> ipam/lease aws registry
+//	ipam -> ipam/asked ipam/more ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry   ipam/asked -> ipam/more and what it imports   ipam/more -> ipam/less and what it imports, plugin   ipam/less -> ipam/known and what it imports   ipam/known -> ipam/call and what it imports, nl   ipam/call -> ipam/book plugin   ipam/book -> ipam/lease aws registry
 //	ipam/lease -> plugin plugin/nic plugin/values nl registry internal/codec internal/excerpt   not aws: it is the warm path
 //	plugin/ipvlan -> plugin plugin/nic plugin/values nl internal/codec   (its program: ipam/lease, too)
 //	unnumbered-ptp -> unnumbered-ptp/legacy plugin plugin/values nl internal/codec   unnumbered-ptp/legacy -> nl

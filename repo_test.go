@@ -58,7 +58,8 @@ var arrows = map[string]string{
 	"ipam/known":               "ipam/call ipam/book ipam/lease aws nl registry",
 	"ipam/less":                "ipam/known ipam/call ipam/book ipam/lease aws registry",
 	"ipam/more":                "ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
-	"ipam":                     "ipam/more ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
+	"ipam/asked":               "ipam/more ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
+	"ipam":                     "ipam/asked ipam/more ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	"plugin/chain":             "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl internal/codec", // and not ipam, which brings the SDK
 	"tool":                     "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history tool/iam tool/install ipam ipam/more ipam/less ipam/book ipam/lease plugin/egress aws nl registry",
 	"tool/install":             "tool/cli tool/conf nl registry",

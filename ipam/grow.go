@@ -42,9 +42,9 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	}
 	switch {
 	case p.Policy.Choice.ENI != "":
-		return call.Explain(p.attachChosen(ctx, s))
+		return call.Explain(p.AttachChosen(ctx, s))
 	case len(p.Policy.Choice.Addrs) > 0:
-		return call.Explain(p.growChosen(ctx, s))
+		return call.Explain(p.GrowChosen(ctx, s))
 	}
 	var why []error
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {

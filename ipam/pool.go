@@ -10,19 +10,19 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/asked"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 )
 
 // A Pool manages the addresses of a node: who has which, and how to get more.
-type Pool struct{ more.Node }
+type Pool struct{ asked.Node }
 
 // New returns a pool that asks EC2 by this client.
 func New(p lease.Pool, cloud *aws.Client) *Pool {
-	return &Pool{more.Node{Node: less.Node{Node: known.Node{Node: call.Node{Pool: p, Cloud: cloud}}}}}
+	q := &Pool{}
+	q.Pool, q.Cloud = p, cloud
+	return q
 }
 
 // as returns the pool for a command, or a part of one, with another mode.

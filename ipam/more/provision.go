@@ -26,7 +26,7 @@ import (
 func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
 	spec.Managed = false
 	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
-	err = p.asked(ctx, own, func(before, s *registry.State) error {
+	err = p.locked(ctx, own, func(before, s *registry.State) error {
 		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
 			return err
 		}
@@ -52,7 +52,7 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 // index, that the role may change. It returns that ENI and the addresses, which are free then. It
 // changes no ENI for which a pod has asked, and none whose link a pod has.
 func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
-	err = p.asked(ctx, p.abandon, func(_, s *registry.State) error {
+	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {
 		var rs []lease.Place
 		inPods := s.Exclusive()
 		for id, e := range s.ENIs {
@@ -82,9 +82,9 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 	return id, got, err
 }
 
-// asked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
+// locked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
 // finishes what was begun: see resume for stray. f gets the state from before it has finished that, too.
-func (p *Node) asked(ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error) error {
+func (p *Node) locked(ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error) error {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return err

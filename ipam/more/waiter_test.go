@@ -14,9 +14,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -102,7 +100,9 @@ func node(t *testing.T, dir string, policy lease.Policy, cloud *aws.Client) *Nod
 	t.Helper()
 	r, err := registry.Open(dir)
 	must(t, err)
-	return &Node{less.Node{Node: known.Node{Node: call.Node{Pool: lease.Pool{Registry: r, Policy: policy}, Cloud: cloud}}}}
+	p := &Node{}
+	p.Pool, p.Cloud = lease.Pool{Registry: r, Policy: policy}, cloud
+	return p
 }
 
 func must(t *testing.T, err error) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package asked
 
 import (
 	"cmp"
@@ -25,9 +25,9 @@ import (
 // address. It never moves an address from another ENI: there is no AllowReassignment. Before
 // it changes anything, it asks EC2 who has the address.
 
-// growChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
+// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
 // can take them, it creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.
-func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...string) error {
+func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...string) error {
 	at, found := p.placeFor(s, denied)
 	subnet, err := p.SubnetFor(ctx, s, at.Subnet)
 	if err != nil {
@@ -42,7 +42,7 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...stri
 	for _, f := range p.Policy.Families {
 		err := p.gain(ctx, s, at, f)
 		if _, final := errors.AsType[*plugin.Error](err); !final && call.GoesOn(err, at.Managed) && !aboutAddr(err) {
-			if again := p.growChosen(ctx, s, append(denied, at.ID)...); again != nil {
+			if again := p.GrowChosen(ctx, s, append(denied, at.ID)...); again != nil {
 				return errors.Join(again, err)
 			}
 			return nil
@@ -55,7 +55,7 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...stri
 }
 
 // placeFor returns the ENI of the pool that has the chosen addresses, or can take them, but none of the ENIs denied.
-func (p *Pool) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
+func (p *Node) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if !slices.Contains(denied, at.ID) && !slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
 			return at, true
@@ -65,7 +65,7 @@ func (p *Pool) placeFor(s *registry.State, denied []string) (lease.Place, bool) 
 }
 
 // canServe reports whether an ENI has an address of a family for the pod, or can take it.
-func (p *Pool) canServe(s *registry.State, at lease.Place, f lease.Family) bool {
+func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool {
 	if a, chosen := p.Policy.Choice.Addr(f); chosen {
 		return canTake(s, at, a)
 	}
@@ -76,7 +76,7 @@ func (p *Pool) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 
 // outOfReach returns an error if a chosen address is on an ENI of this node that gives it to no pod
 // now. A new ENI could not have it.
-func (p *Pool) outOfReach(s *registry.State) error {
+func (p *Node) outOfReach(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
 			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink, "the pod asks for the address %s, which is on %s of this node: its link is not on the node, or it does not have all addresses for which the pod asks", a, id)
@@ -95,7 +95,7 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 
 // isTaken refuses a chosen address that another ENI has, by itself or in a prefix. If an ENI of
 // the pool has it, the registry is behind: then isTaken corrects the registry.
-func (p *Pool) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
+func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet.ID))
 	if err != nil {
 		return false, err
@@ -130,7 +130,7 @@ func takenBy(e aws.ENI, a netip.Addr) error {
 
 // gain gets the chosen address of a family for an ENI. If the pod has chosen none of this
 // family, gain gets any, if the ENI has none that is free.
-func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
+func (p *Node) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {
 		one := p.Policy
@@ -148,7 +148,7 @@ func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f le
 
 // assignChosen asks EC2 for one address on an ENI. The call names the address, so to repeat it
 // does no harm.
-func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
+func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
 	action, do := book.AssignAction(nl.FamilyOf(a)), p.Cloud.AssignAddr
 	if a.Is6() {
 		do = p.Cloud.AssignIPv6Addr

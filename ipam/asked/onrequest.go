@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package asked
 
 import (
 	"context"
@@ -22,15 +22,15 @@ import (
 )
 
 // This file is about ENIs that somebody else has created, and for which pods ask by their IDs.
-// The node attaches such an ENI for the first pod, and detaches it after the last. It changes
+// The node attaches such an ENI for the first pod, and detaches it after the last: see package less. It changes
 // nothing else: no addresses, no tags, no DeleteOnTermination. And it never deletes the ENI.
 //
 // The tags in requests.enis tell such ENIs from all others, also when the registry is lost. So
 // no other pod gets their addresses, and a collection detaches them whoever has attached them.
 
-// attachChosen attaches the ENI for which the pod asks, and records it with its addresses. If
+// AttachChosen attaches the ENI for which the pod asks, and records it with its addresses. If
 // it is attached already, its addresses are in use.
-func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
+func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait until that pod has ended, or ask for another ENI",
@@ -76,7 +76,7 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 }
 
 // notAttached removes the intent of an attachment that EC2 has refused.
-func (p *Pool) notAttached(ctx context.Context, token string, err error) error {
+func (p *Node) notAttached(ctx context.Context, token string, err error) error {
 	if aws.MaybeDone(err) {
 		return err
 	}
@@ -84,7 +84,7 @@ func (p *Pool) notAttached(ctx context.Context, token string, err error) error {
 }
 
 // describeChosen asks EC2 for the ENI, and refuses one that this pod cannot have on this node.
-func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
+func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
 		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
 	}
@@ -140,7 +140,7 @@ func anyOf(all []map[string]string) string {
 }
 
 // inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.
-func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
+func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
 	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {
 		return e, err
@@ -156,7 +156,7 @@ func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (a
 
 // recordChosen records an attached ENI with its addresses. If this node has just attached it,
 // they are free at once: no pod of this node has had them. Otherwise a pod may use some.
-func (p *Pool) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
+func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)
 	return p.Registry.Update(ctx, func(s *registry.State) error {
@@ -186,7 +186,7 @@ func detaching(id string) error {
 
 // chosenInUse compares an ENI that the registry knows with EC2. If that brings no free address,
 // its error says who has them.
-func (p *Pool) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
+func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
 	if s.ENIs[e.ID].Draining {
 		return detaching(e.ID)
 	}
