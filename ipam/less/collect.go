@@ -25,34 +25,6 @@ import (
 // collection notes that the pod is gone. A collection at least missingGrace later ends the lease.
 const missingGrace = time.Minute
 
-// A Collection says what a run of registry-gc may release.
-type Collection struct {
-	FreeAfter time.Duration  // release what has been free for this time
-	Max       int            // unassign at most so many addresses, and delete no ENI; negative: no limit
-	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
-}
-
-// A Report says what a collection has released, also if it has failed afterwards.
-type Report struct {
-	Ended      []netip.Addr // leases of pods that have gone without a DEL
-	Unassigned []netip.Addr
-	Deleted    []string       // ENIs
-	Detached   []string       // ENIs for which pods had asked
-	Returned   []netip.Prefix // delegated prefixes that were unassigned
-
-	// Tidied reports whether the collection has removed what serves all pods, because no pod was
-	// left. A pod may have come at that moment. So the caller must repair the node.
-	Tidied bool
-}
-
-// A Collecting is a collection under way.
-type Collecting struct {
-	Collection
-	Report
-	Used lease.Used // what the kernel shows
-	kept []string   // empty ENIs of which EC2 has said nothing: they keep their addresses
-}
-
 // Release releases what a collection may: ENIs first, and then addresses of those that stay.
 func (p *Node) Release(ctx context.Context, c *Collecting) error {
 	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c))

@@ -6,14 +6,10 @@ package less
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -73,23 +69,6 @@ func (p *Node) undrain(ctx context.Context, id string) error {
 			book.Drain(s, id, false)
 		}
 	})
-}
-
-// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after
-// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
-// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
-// its mark away meanwhile.
-func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
-	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
-			continue
-		}
-		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) && !call.GoesOn(err, true) {
-			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
-		}
-	}
-	return p.Registry.View()
 }
 
 // detachENI begins to detach an ENI, in its turn.

@@ -6,9 +6,7 @@ package less
 import (
 	"context"
 	"slices"
-	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -45,18 +43,6 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	s.OnRequest = slices.DeleteFunc(slices.Clone(before), func(r registry.OnRequest) bool { return !leased[r.Network] })
 	lease.Common(conflists...).Heed(s, "")
 	return !slices.EqualFunc(before, s.OnRequest, registry.OnRequest.Equal)
-}
-
-// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
-// leases, so it does so only before a release.
-func (c *Collecting) heeding(choose choice) choice {
-	return func(s *registry.State, id string, now time.Time) book.Releasable {
-		x := choose(s, id, now)
-		if !x.Empty() && c.heed(s) {
-			x = choose(s, id, now)
-		}
-		return x
-	}
 }
 
 // retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps nothing, and

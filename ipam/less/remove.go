@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -108,6 +109,23 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 		return errors.Join(err, p.undrain(ctx, id))
 	}
 	return err
+}
+
+// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after
+// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
+// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
+// its mark away meanwhile.
+func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
+			continue
+		}
+		err := p.deleteENI(ctx, id, p.Used(), nil)
+		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) && !call.GoesOn(err, true) {
+			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
+		}
+	}
+	return p.Registry.View()
 }
 
 // isForgotten reports whether the registry no longer has an ENI.

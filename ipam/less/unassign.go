@@ -92,6 +92,18 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 // A choice returns the addresses or prefixes that an ENI can lose.
 type choice func(s *registry.State, eni string, now time.Time) book.Releasable
 
+// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
+// leases, so it does so only before a release.
+func (c *Collecting) heeding(choose choice) choice {
+	return func(s *registry.State, id string, now time.Time) book.Releasable {
+		x := choose(s, id, now)
+		if !x.Empty() && c.heed(s) {
+			x = choose(s, id, now)
+		}
+		return x
+	}
+}
+
 // release first removes the chosen addresses or prefixes from the registry, so that no ADD
 // takes them. Then it unassigns them from the ENI. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
