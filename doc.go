@@ -11,7 +11,7 @@
 //	  lease/        leases the addresses that the node has; all of the warm path
 //	  book/         edits of the registry's state, and questions about it: no I/O; call/ the calls to EC2, in their turn
 //	  more/         gets more addresses and ENIs, and finishes what a killed process has begun; asked/ gets what single pods ask for
-//	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel; less/ gives back what the node does not need
+//	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel; less/ releases what the node does not need
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node

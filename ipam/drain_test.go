@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -20,7 +19,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -60,28 +58,25 @@ func (c *callsAt) Do(r *http.Request) (*http.Response, error) {
 // at is a pool of a process that calls before and after once, at the first such request to EC2.
 func (w *world) at(before, after func(), words ...string) *Pool {
 	p, options := w.pool(), w.cloud
-	carrier := w.cloud.HTTP
-	if carrier == nil {
-		carrier = http.DefaultClient
-	}
-	options.HTTP = &callsAt{HTTPClient: carrier, words: words, before: before, after: after}
+	options.HTTP = &callsAt{HTTPClient: w.cloud.HTTP, words: words, before: before, after: after}
 	p.Cloud = aws.New(options)
 	return p
 }
 
-// stray is the ENI of a growth that is killed before it attaches the ENI.
+// stray is the ENI of a growth that was killed when it had created the ENI.
 func (w *world) stray() (id string) {
 	w.Helper()
-	p := w.at(runtime.Goexit, nil, "Action=AttachNetworkInterface&")
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		id, err := p.NewENI(w.Context(), more.ENISpec{Tags: w.policy.SubnetTags, Managed: true})
-		w.Errorf("the growth of %s was not killed: %v", id, err)
-	}()
-	<-done
-	all := w.sim.ENIs()
-	return all[len(all)-1].ID
+	p := w.pool()
+	e, err := p.Cloud.CreateENI(w.Context(), aws.ENISpec{
+		Subnet: "subnet-pod0", Secondary: 9, Description: book.Description(w.node.ID), Tags: map[string]string{
+			book.TagManaged: "true", book.TagInstance: w.node.ID, book.TagPool: lease.DefaultPool, book.TagKeep: "false",
+		},
+	})
+	must(w.T, err)
+	must(w.T, p.Registry.Change(w.Context(), func(s *registry.State) {
+		s.Intents[e.ID] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
+	}))
+	return e.ID
 }
 
 const detachWord = "Action=DetachNetworkInterface&"
