@@ -9,9 +9,12 @@
 //	plugin/nic/     what a pod asks of its interfaces; plugin/values/ has the rules for what operators configure
 //	ipam/           the first plugin: lease, and getting more addresses from EC2
 //	  lease/        leases the addresses that the node has; all of the warm path
-//	  book/         edits of the registry's state, and questions about it: no I/O
-//	  call/         the calls to EC2, each in its turn
+//	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
+//	  asked/        gets what single pods ask for: an ENI, security groups, an address
+//	  less/         releases to EC2 what the node does not need
 //	  known/        what is true of ENIs and addresses, by metadata, EC2 and the kernel
+//	  call/         the calls to EC2, each in its turn
+//	  book/         edits of the registry's state, and questions about it: no I/O
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
 //	  legacy/       removes what the original plugin and earlier releases have left on a node

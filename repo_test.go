@@ -57,23 +57,27 @@ var arrows = map[string]string{
 	"ipam/book":  "ipam/lease aws registry",
 	"ipam/call":  "ipam/book ipam/lease plugin aws registry",
 	"ipam/known": "ipam/call ipam/book ipam/lease aws nl registry",
-	"ipam":       "ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
+	"ipam/less":  "ipam/known ipam/call ipam/book ipam/lease aws registry",
+	"ipam/more":  "ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
+	"ipam/asked": "ipam/more ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
+	"ipam":       "ipam/asked ipam/more ipam/less ipam/known ipam/call ipam/book ipam/lease plugin aws nl registry",
 	// and not ipam, which brings the SDK
 	"plugin/chain": "plugin plugin/ipvlan plugin/egress plugin/values unnumbered-ptp ipam/lease nl " +
 		"internal/codec",
 	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair " +
-		"tool/doctor tool/history tool/iam tool/install ipam ipam/book ipam/lease plugin/egress aws nl registry",
+		"tool/doctor tool/history tool/iam tool/install ipam ipam/more ipam/less ipam/book ipam/lease " +
+		"plugin/egress aws nl registry",
 	"tool/install": "tool/cli tool/conf nl registry",
 	"tool/cli":     "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
 	// the plugins for their configurations: validate
 	"tool/conf": "tool/cli ipam/book ipam/lease registry plugin plugin/values plugin/chain " +
 		"plugin/ipvlan plugin/egress unnumbered-ptp",
-	"tool/view": "internal/release tool/cli tool/conf ipam ipam/book ipam/lease plugin/egress aws nl " +
+	"tool/view": "internal/release tool/cli tool/conf ipam ipam/more ipam/book ipam/lease plugin/egress aws nl " +
 		"registry",
 	"tool/iam":     "ipam/book ipam/lease",
 	"tool/history": "registry",
 	"tool/repair":  "tool/conf tool/view ipam/lease plugin plugin/ipvlan unnumbered-ptp nl registry", // the ADD of the plugin, again
-	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/call " +
+	"tool/doctor": "internal/release tool/cli tool/conf tool/view tool/repair tool/iam ipam ipam/more ipam/call " +
 		"ipam/book ipam/lease plugin/ipvlan plugin/egress unnumbered-ptp aws aws/api nl registry",
 	"sim/ec2sim":       "aws/api",
 	"sim/vpcsim":       "sim/ec2sim nl",

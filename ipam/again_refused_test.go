@@ -6,13 +6,14 @@ package ipam
 import (
 	"testing"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // TestAskedByHand: an ADD passes over what EC2 has refused, and a command of an operator asks EC2 again at once.
 func TestAskedByHand(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
-		spec := ENISpec{Tags: w.policy.SubnetTags, SecurityGroups: w.policy.SecurityGroups, MinIndex: 1}
+		spec := more.ENISpec{Tags: w.policy.SubnetTags, SecurityGroups: w.policy.SecurityGroups, MinIndex: 1}
 		w.sim.Fail("AttachNetworkInterface", "OperationNotPermitted", 1)
 		if _, err := w.acquire(1); err == nil {
 			t.Fatal("an ADD has an address, and EC2 has refused its ENI")

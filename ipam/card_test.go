@@ -17,66 +17,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
-
-// The order in which ENIs take their slots.
-func TestSlots(t *testing.T) {
-	for _, test := range []struct {
-		name  string
-		cards []int // nil: one card of 4
-		least int
-		taken []slot // beside the boot ENI's
-		want  string // card.index ...
-	}{
-		{"one card", nil, 1, nil, "0.1 0.2 0.3"},
-		{"interfaceIndex 0", nil, 0, nil, "0.1 0.2 0.3"},
-		{"interfaceIndex beyond the number of ENIs", nil, 9, nil, "0.9 0.10 0.11"},
-		{"a gap", nil, 1, []slot{{0, 2}}, "0.1 0.3"},
-		{"two cards", []int{3, 3}, 1, nil, "1.1 0.1 1.2 0.2"},
-		{"interfaceIndex 2", []int{3, 3}, 2, nil, "1.2 0.2"},
-		{"p5", slices.Repeat([]int{2}, 4), 1, nil, "1.1 2.1 3.1 0.1"},
-		{"p5 with EFA alone on all cards", slices.Repeat([]int{2}, 4), 1, []slot{{0, 1}, {1, 0}, {2, 0}, {3, 0}}, "1.1 2.1 3.1"},
-		{"p4d with EFA at index 1", slices.Repeat([]int{4}, 3), 1, []slot{{1, 1}, {2, 1}}, "0.1 1.2 2.2 0.2 1.3 2.3 0.3"},
-		{"a card for EFA alone", []int{3, 0, 2}, 1, []slot{{1, 0}}, "2.1 0.1 0.2"},
-		{"a card that nobody knows", []int{2, 2}, 1, []slot{{7, 1}}, "1.1 0.1"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			s := &registry.State{Instance: registry.Instance{ENIs: 4, Cards: test.cards}, ENIs: map[string]registry.ENI{"eni-boot": {}}}
-			for i, at := range test.taken {
-				s.ENIs[fmt.Sprint("eni-", i)] = registry.ENI{Card: at.card, Index: at.index}
-			}
-			all, got := slotsOf(s, test.least, nil), []string(nil)
-			for {
-				at, found := all.next()
-				if !found {
-					break
-				}
-				got = append(got, fmt.Sprintf("%d.%d", at.card, at.index))
-				all.taken[at] = true
-			}
-			if strings.Join(got, " ") != test.want {
-				t.Errorf("got %v, want %s", got, test.want)
-			}
-		})
-	}
-}
-
-// EC2 is right about the ENIs that it shows, and the registry about the others.
-func TestSlotsSeen(t *testing.T) {
-	s := &registry.State{Instance: registry.Instance{ENIs: 6, Cards: []int{3, 3}}, ENIs: map[string]registry.ENI{
-		"eni-late": {Index: 1}, // metadata had no card yet
-		"eni-new":  {Index: 2},
-	}}
-	got := slotsOf(s, 1, []aws.ENI{{ID: "eni-boot"}, {ID: "eni-late", Card: 1, Index: 1}, {ID: "eni-foreign", Card: 1, Index: 2}})
-	for at, want := range map[slot]bool{{0, 0}: true, {0, 1}: false, {0, 2}: true, {1, 1}: true, {1, 2}: true} {
-		if got.taken[at] != want {
-			t.Errorf("%v taken: %v", at, got.taken[at])
-		}
-	}
-}
 
 // What is at device index 0 of another card than the first never serves pods.
 func TestServes(t *testing.T) {
@@ -219,7 +164,7 @@ func TestCardsWithEFA(t *testing.T) {
 		w.end(n)
 	}
 	w.age(2 * lease.StaleMetadata)
-	if _, err := w.pool().Collect(t.Context(), Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
+	if _, err := w.pool().Collect(t.Context(), less.Collection{FreeAfter: lease.StaleMetadata, Max: -1}); err != nil {
 		t.Fatal(err)
 	}
 	w.wantSlots("")
@@ -323,7 +268,7 @@ func TestSlotOfDetached(t *testing.T) {
 	w.policy.MaxENIs = 2
 	must(t, w.pool().Registry.Update(t.Context(), func(s *registry.State) error { s.Instance.ENIs = 2; return nil }))
 	must(t, w.sim.Operate("DetachNetworkInterface", map[string]string{"AttachmentId": w.node.ENIs()[1].Attachment}))
-	if _, at, err := w.pool().attachAnywhere(t.Context(), a.ID, 1, known.Attached{}); err != nil || at.index != 1 {
+	if _, at, err := w.pool().AttachAnywhere(t.Context(), a.ID, 1, known.Attached{}); err != nil || at.Index != 1 {
 		t.Errorf("attached at %+v: %v", at, err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -237,7 +238,7 @@ func TestCodesOfCollect(t *testing.T) {
 				collect := func() error {
 					ctx, cancel := context.WithTimeout(w.Context(), w.policy.Timeout)
 					defer cancel()
-					_, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1})
+					_, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1})
 					return err
 				}
 				w.sim.FailAs(test.action, test.code, test.message, 1)
@@ -266,7 +267,7 @@ func TestDetachedTwice(t *testing.T) {
 	w.end(0)
 	w.age(time.Hour)
 	w.sim.Lose("DetachNetworkInterface", 1)
-	if _, err := w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
+	if _, err := w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
 		t.Error(err)
 	}
 	if n := len(w.sim.ENIs()); n != 1 || w.attempts("DetachNetworkInterface") != 2 {

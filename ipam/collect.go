@@ -6,54 +6,14 @@ package ipam
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"log/slog"
-	"maps"
-	"net/netip"
-	"os"
-	"slices"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
-
-// missingGrace is how long a pod must be gone before its lease ends without a DEL. One
-// collection notes that the pod is gone. A collection at least missingGrace later ends the lease.
-const missingGrace = time.Minute
-
-// A Collection says what Collect may release.
-type Collection struct {
-	FreeAfter time.Duration  // release what has been free for this time
-	Max       int            // unassign at most so many addresses, and delete no ENI; negative: no limit
-	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
-}
-
-// A Report says what Collect has released, also if it has failed afterwards.
-type Report struct {
-	Ended      []netip.Addr // leases of pods that have gone without a DEL
-	Unassigned []netip.Addr
-	Deleted    []string       // ENIs
-	Detached   []string       // ENIs for which pods had asked
-	Returned   []netip.Prefix // delegated prefixes that were unassigned
-
-	// Tidied reports whether Collect has removed what serves all pods, because no pod was
-	// left. A pod may have come at that moment. So the caller must repair the node.
-	Tidied bool
-}
-
-// A collecting is a collection under way.
-type collecting struct {
-	Collection
-	Report
-	used lease.Used
-	kept []string // empty ENIs of which EC2 has said nothing: they keep their addresses
-}
 
 // Collect releases what this node does not need. It ends the leases of pods that are gone. It
 // unassigns addresses that have been free for FreeAfter, in one call for each ENI. It deletes
@@ -64,18 +24,18 @@ type collecting struct {
 //
 // Collect also asks EC2 for the peers of the VPC if pods get routes to them, because ADDs do
 // not ask. If a collection is interrupted, the next one finishes its work.
-func (p *Pool) Collect(ctx context.Context, what Collection) (Report, error) {
+func (p *Pool) Collect(ctx context.Context, what less.Collection) (less.Report, error) {
 	unlock, err := p.Registry.Lock(ctx, "collect")
 	if err != nil {
-		return Report{}, err
+		return less.Report{}, err
 	}
 	defer unlock()
-	c := &collecting{Collection: what}
-	err = p.as(call.Mode{Until: time.Now().Add(mostAwait)}).collect(ctx, c)
+	c := &less.Collecting{Collection: what}
+	err = p.as(call.Mode{Until: time.Now().Add(less.MostAwait)}).collect(ctx, c)
 	return c.Report, err
 }
 
-func (p *Pool) collect(ctx context.Context, c *collecting) error {
+func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return err
 	}
@@ -89,23 +49,22 @@ func (p *Pool) collect(ctx context.Context, c *collecting) error {
 		slog.Warn("the metadata service or EC2 does not answer: this collection uses only what the registry has", "error", err)
 	}
 	p.RenewPeers(ctx)
-	if c.used, err = p.InUse(); err != nil {
+	if c.Used, err = p.InUse(); err != nil {
 		return err
 	}
-	if err := p.endLost(ctx, c); err != nil {
+	if err := p.EndLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.endBegun(ctx), p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
-		p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.EndBegun(ctx), p.Release(ctx, c), p.tidy(ctx, c))
 }
 
 // tidy removes what the plugins have installed on the node for all pods, when no pod is left. A
 // registry without leases does not prove that: it may have been lost, and metadata, which lists
 // the pods' addresses, may not answer. Only the kernel proves it, see [nl.NS.RemoveShared]. If
 // there is a lease, tidy removes nothing, because a pod may be about to come.
-func (p *Pool) tidy(ctx context.Context, c *collecting) error {
+func (p *Pool) tidy(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
-		if s.Leases.Len() > 0 || c.used.Partial {
+		if s.Leases.Len() > 0 || c.Used.Partial {
 			return nil
 		}
 		removed, err := p.Host.RemoveShared()
@@ -115,124 +74,4 @@ func (p *Pool) tidy(ctx context.Context, c *collecting) error {
 		}
 		return err
 	})
-}
-
-// endLost ends the leases of pods that are gone. In each other lease it notes whether the kernel
-// shows the pod. An address that a namespace has without a lease gets a lease, whatever the
-// metadata service says.
-func (p *Pool) endLost(ctx context.Context, c *collecting) error {
-	now := time.Now()
-	return p.Registry.Change(ctx, func(s *registry.State) {
-		s.CheckLog()
-		if len(s.ENIs) > 0 {
-			s.ForgetStray()
-		}
-		for at, where := range c.used.By {
-			if id, e := s.ENIOf(at.Addr); id != "" && !e.Foreign && where != lease.TheNode && c.used.Of(e.MAC, at.Addr) != "" {
-				known.LearnUsed(s, c.used, id, at.Addr, now)
-			}
-		}
-		for a, l := range s.Leases.All() {
-			s.Leases.Set(a, sighted(s, a, l, c.used, now))
-		}
-		c.Ended = s.EndWhere(now, func(a netip.Addr, l registry.Lease) bool {
-			return !c.used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
-		})
-		s.PruneRefusals(now)
-		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > lease.StaleMetadata })
-	})
-}
-
-// sighted returns the lease with what the kernel shows of its pod. A lease without a key
-// was made for an address that was found in use. If nothing uses it now, its pod counts as gone, whatever is at the path where it was.
-func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
-	_, e := s.ENIOf(a)
-	switch {
-	case used.Has(a, e.MAC, s.ENIs[l.ENI].MAC):
-		l.Bound, l.MissingSince = true, time.Time{}
-	case l.Key == registry.Key{} && used.Holds(s, a, l), l.Key != registry.Key{} && l.NetNS != "" && isPods(l.NetNS):
-		l.MissingSince = time.Time{}
-	case l.MissingSince.IsZero():
-		l.MissingSince = now
-	}
-	return l
-}
-
-// isPods reports whether the network namespace of a pod is at path: something is there, and it is not the namespace of this
-// process, which is the node's. At /proc/PID/ns/net there may be another process by now. If stat fails for another
-// reason, isPods reports true.
-func isPods(path string) bool {
-	is, err := os.Stat(path)
-	if err != nil {
-		return !errors.Is(err, fs.ErrNotExist)
-	}
-	own, err := os.Stat("/proc/self/ns/net")
-	return err != nil || !os.SameFile(is, own)
-}
-
-// detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more.
-func (p *Pool) detachUnused(ctx context.Context, c *collecting) (err error) {
-	if c.Max < 0 && p.Policy.Provision != lease.ProvisionNone {
-		c.Detached, err = p.detachIdle(ctx, c.used)
-	}
-	return err
-}
-
-// deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It
-// keeps an ENI whose pool would then have fewer free addresses than it wants. It does nothing
-// if the node may make no ENIs.
-func (p *Pool) deleteEmpty(ctx context.Context, c *collecting) error {
-	if !p.MakesENIs() {
-		return nil
-	}
-	s, err := p.Registry.View()
-	if err != nil {
-		return err
-	}
-	var failed error
-	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		deleted, err := p.deleteIfEmpty(ctx, c, id)
-		switch {
-		case deleted:
-			c.Deleted = append(c.Deleted, id)
-		case errors.Is(err, errNotOurs):
-			slog.Warn("an ENI cannot be released, so this node no longer tries to", "eni", id, "reason", err)
-		case err != nil:
-			failed = errors.Join(failed, fmt.Errorf("delete %s, on which no pod is known: %w", id, err))
-		}
-	}
-	return failed
-}
-
-// deleteIfEmpty deletes an ENI if the collection is to.
-func (p *Pool) deleteIfEmpty(ctx context.Context, c *collecting, id string) (deleted bool, err error) {
-	goes := func(s *registry.State) bool { return c.deletes(s, id) && (!c.heed(s) || c.deletes(s, id)) }
-	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining = true })
-	if err != nil {
-		c.kept = append(c.kept, id)
-	}
-	if err != nil || !m.done {
-		return false, err
-	}
-	err = p.deleteENI(ctx, id, c.used, m.seen)
-	if errors.Is(err, errAttached) && m.stays(err) && !errors.Is(err, aws.ErrDenied) {
-		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role forbids to detach, deleteENI has
-		// taken the mark away, and the addresses go back without the ENI.
-		c.kept = append(c.kept, id)
-		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
-	}
-	return err == nil, err
-}
-
-// deletes reports whether the collection is to delete an ENI: it is empty, or somebody has begun to delete it.
-func (c *collecting) deletes(s *registry.State, id string) bool {
-	e, now := s.ENIs[id], time.Now()
-	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
-		return false
-	}
-	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
-	keep := e.Keep && !e.Detached   // a detached ENI serves no pod
-	may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && (ready == 0 || e.Passed || ready <= spare)
-	return e.Draining || may && c.empty(s, id, now)
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
@@ -28,7 +29,7 @@ func TestTidiedAgain(t *testing.T) {
 	must(t, nl.Wiring{{NS: w.host, Object: rule}}.Add())
 	// The next file cannot be made in a directory that is not there: as in one that was deleted.
 	must(t, os.Symlink("deleted/file", filepath.Join(w.dir, "registry.json.old")))
-	var c collecting
+	var c less.Collecting
 	if err := p.tidy(t.Context(), &c); err == nil {
 		t.Fatal("the registry was written")
 	}
@@ -46,7 +47,7 @@ func TestCollectionGivesWay(t *testing.T) {
 	ctx, ends := context.WithTimeout(t.Context(), 2*time.Minute) // as registry-gc has
 	defer ends()
 	p, done := w.pool(), make(chan error)
-	go func() { done <- p.endBegun(ctx) }()
+	go func() { done <- p.EndBegun(ctx) }()
 	for len(w.state().NotBefore) == 0 {
 		runtime.Gosched()
 	}
@@ -76,7 +77,7 @@ func TestEndWhileLooking(t *testing.T) {
 	p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}
 	done := make(chan error)
 	go func() {
-		_, err := p.Collect(t.Context(), Collection{FreeAfter: time.Hour, Max: -1})
+		_, err := p.Collect(t.Context(), less.Collection{FreeAfter: time.Hour, Max: -1})
 		done <- err
 	}()
 	opened(t, seen)
@@ -107,7 +108,7 @@ func TestLooksOfCollection(t *testing.T) {
 		must(t, err)
 		p := w.pool()
 		p.Shelves = []lease.Shelf{{Dir: "/proc", Below: "ns/net"}, {Dir: dir}}
-		must1(p.Collect(t.Context(), Collection{FreeAfter: time.Hour, Max: -1}))(t)
+		must1(p.Collect(t.Context(), less.Collection{FreeAfter: time.Hour, Max: -1}))(t)
 		if !w.state().Rebuilt.Compared {
 			t.Fatal("it has compared nothing")
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -24,9 +25,9 @@ import (
 func (w *world) byHand() *aws.Client { return aws.New(w.cloud) }
 
 // collect collects what has been free for an hour, with these conflists. Without any, they are not known.
-func (w *world) collect(conflists ...lease.Policy) Report {
+func (w *world) collect(conflists ...lease.Policy) less.Report {
 	w.Helper()
-	c := Collection{FreeAfter: time.Hour, Max: -1, Conflists: conflists}
+	c := less.Collection{FreeAfter: time.Hour, Max: -1, Conflists: conflists}
 	done, err := w.pool().Collect(w.Context(), c)
 	if err != nil {
 		w.Error(err)
@@ -79,7 +80,7 @@ func TestFreeUnassignedByHand(t *testing.T) {
 	must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[2]))
 	must(t, w.byHand().UnassignPrefixes(t.Context(), eni, e.Prefixes[0]))
 	w.sim.ResetCalls()
-	c := Collection{FreeAfter: hour, Max: 0}
+	c := less.Collection{FreeAfter: hour, Max: 0}
 	must1(w.pool().Collect(t.Context(), c))(t)
 	w.noneElsewhere()
 	w.consistent()
@@ -101,7 +102,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			eni := w.idle()
 			if what == "a prefix" {
-				must(t, w.pool().assignPrefixes(t.Context(), eni, lease.IPv4, 1))
+				w.moreOn(eni)
 				w.age(hour)
 			}
 			e := w.sim.ENIs()[1]
@@ -114,7 +115,7 @@ func TestPartOfBatchIsGone(t *testing.T) {
 			default:
 				must(t, w.byHand().Unassign(t.Context(), eni, e.Addrs[1:]...))
 			}
-			c := Collection{FreeAfter: time.Minute, Max: -1}
+			c := less.Collection{FreeAfter: time.Minute, Max: -1}
 			done := must1(w.pool().Collect(t.Context(), c))(t)
 			if addrs, prefixes := w.has(eni); addrs != 1 || prefixes != 0 || len(done.Unassigned) != 3 ||
 				len(done.Returned) != len(e.Prefixes) {
@@ -158,7 +159,7 @@ func TestSilenceIsNoProof(t *testing.T) {
 		eni := w.idle()
 		before := w.state().ENIs[eni]
 		defer w.node.Lie(ec2sim.ForgetENI(eni))()
-		must1(w.pool().Collect(t.Context(), Collection{FreeAfter: hour, Max: 0}))(t)
+		must1(w.pool().Collect(t.Context(), less.Collection{FreeAfter: hour, Max: 0}))(t)
 		if e := w.state().ENIs[eni]; !slices.Equal(e.Addrs, before.Addrs) || len(e.Prefixes) != len(before.Prefixes) {
 			t.Errorf("the registry has %+v, and had %+v", e, before)
 		}
@@ -168,9 +169,10 @@ func TestSilenceIsNoProof(t *testing.T) {
 		eni := w.idle()
 		old := w.sim.ENIs()[1]
 		p := w.pool()
-		_, err := p.assign(t.Context(), eni, lease.IPv4, exactly(2))
-		must(t, err)
-		must(t, p.assignPrefixes(t.Context(), eni, lease.IPv4, 1))
+		w.policy.Batch, w.policy.Prefixes = 2, false
+		w.moreOn(eni)
+		w.policy.Prefixes = true
+		w.moreOn(eni)
 		stale := aws.ENI{ID: eni, Instance: w.node.ID, Addrs: old.Addrs, Prefixes: old.Prefixes}
 		before := w.state().ENIs[eni]
 		must(t, p.Registry.Change(t.Context(), func(s *registry.State) { known.Agree(s, []aws.ENI{stale}, time.Now()) }))

@@ -18,6 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -60,6 +61,22 @@ func (w *world) at(before, after func(), words ...string) *Pool {
 	options.HTTP = &callsAt{HTTPClient: w.cloud.HTTP, words: words, before: before, after: after}
 	p.Cloud = aws.New(options)
 	return p
+}
+
+// stray is the ENI of a growth that was killed when it had created the ENI.
+func (w *world) stray() (id string) {
+	w.Helper()
+	p := w.pool()
+	e, err := p.Cloud.CreateENI(w.Context(), aws.ENISpec{
+		Subnet: "subnet-pod0", Secondary: 9, Description: book.Description(w.node.ID), Tags: map[string]string{
+			book.TagManaged: "true", book.TagInstance: w.node.ID, book.TagPool: lease.DefaultPool, book.TagKeep: "false",
+		},
+	})
+	must(w.T, err)
+	must(w.T, p.Registry.Change(w.Context(), func(s *registry.State) {
+		s.Intents[e.ID] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
+	}))
+	return e.ID
 }
 
 const detachWord = "Action=DetachNetworkInterface&"
@@ -121,12 +138,12 @@ func TestDrainKilledGrowth(t *testing.T) {
 			growth := w.at(nil, kill, detachWord)
 			s, err := growth.Registry.View()
 			must(w.T, err)
-			if _, err := growth.drained(ctx, s); err == nil {
+			if _, err := growth.DeleteDraining(ctx, s); err == nil {
 				w.Error("the growth was not killed")
 			}
 			w.sim.Fail("DetachNetworkInterface", throttling, always)
 		}, nil, detachWord)
-		if _, err := p.Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		if _, err := p.Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("EC2 has throttled the collection, and it says nothing")
 		}
 		w.leaves(eni, add)
@@ -138,7 +155,7 @@ func TestDrainLostAnswer(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
 		w.sim.Script("DetachNetworkInterface", slices.Concat([]ec2sim.Outcome{ec2sim.DoneLost}, slices.Repeat([]ec2sim.Outcome{ec2sim.Refused(throttling)}, 50))...)
-		if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("EC2 has throttled the collection, and it says nothing")
 		}
 		w.sim.Script("DetachNetworkInterface")
@@ -157,12 +174,12 @@ func TestDrainKilledCollection(t *testing.T) {
 			inDrainingBubbles(t, func(w *world, asked bool) {
 				eni, add := w.newDraining(asked)
 				ctx, kill := context.WithCancel(w.Context())
-				if _, err := w.at(nil, kill, detachWord).Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+				if _, err := w.at(nil, kill, detachWord).Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 					w.Error("the collection was not killed")
 				}
 				p := w.pool()
 				hinder(w, p)
-				p.Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}) // it may fail, or leave the ENI alone
+				p.Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}) // it may fail, or leave the ENI alone
 				w.leaves(eni, add)
 			})
 		})
@@ -175,7 +192,7 @@ func TestDrainNotBegun(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
 		w.sim.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
-		if _, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+		if _, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 			w.Error("nobody knows whether EC2 detaches the ENI, and the collection does not say so")
 		}
 		w.sim.Script("DetachNetworkInterface")
@@ -184,7 +201,7 @@ func TestDrainNotBegun(t *testing.T) {
 			w.Errorf("a pod has got an address of an ENI that EC2 may detach: %v", err)
 		}
 		time.Sleep(time.Hour)
-		w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1})
+		w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1})
 		if w.state().ENIs[eni].Draining {
 			w.Errorf("the ENI serves no pods: %+v", w.state().ENIs[eni])
 		}
@@ -202,14 +219,13 @@ func TestDrainLost(t *testing.T) {
 					must(w.T, nl.Wiring{{NS: w.host, Object: nl.Veth{Name: "veth0", Peer: "veth1", PeerNS: w.host, Group: nl.OwnGroup}}}.Add())
 				}
 				ctx, kill := context.WithCancel(w.Context())
-				if _, err := w.at(nil, kill, detachWord).Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+				if _, err := w.at(nil, kill, detachWord).Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 					w.Error("the collection was not killed")
 				}
 				w.lose()
 				w.leaves(eni, add)
 				time.Sleep(time.Hour)
-				// it may say that EC2 has not ended it
-				w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1})
+				w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}) // it may say that EC2 has not ended it
 				w.leaves(eni, add)
 				time.Sleep(24 * time.Hour)
 				w.collect()
@@ -230,10 +246,17 @@ func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
 		must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) { book.Drain(s, eni, true) }))
-		growth := w.at(nil, func() { must(w.T, w.pool().undrain(w.Context(), eni)) }, "Action=DescribeNetworkInterfaces&", eni)
+		undrain := func() {
+			must(w.T, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+				if s.ENIs[eni].Detaching.IsZero() {
+					book.Drain(s, eni, false)
+				}
+			}))
+		}
+		growth := w.at(nil, undrain, "Action=DescribeNetworkInterfaces&", eni)
 		s, err := growth.Registry.View()
 		must(w.T, err)
-		if _, err := growth.drained(w.Context(), s); err != nil {
+		if _, err := growth.DeleteDraining(w.Context(), s); err != nil {
 			w.Errorf("the growth fails: %v", err)
 		}
 		if id, err := add(2); id != eni {

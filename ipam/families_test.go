@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
@@ -123,7 +124,7 @@ func TestBootGetsIPv6Unread(t *testing.T) {
 			}
 			for range 2 {
 				w.collect()
-				w.age(2 * missingGrace)
+				w.age(2 * time.Minute)
 			}
 			w.collect()
 			if !w.state().Free.Has(a) {

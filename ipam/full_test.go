@@ -12,6 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -80,14 +81,10 @@ func TestFullAndDetachedOther(t *testing.T) {
 func TestStrayBesideDetached(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		enis := w.fill(2)
-		s := w.state()
-		subnets, err := w.pool().subnets(w.Context(), s, ENISpec{Tags: w.policy.SubnetTags})
-		must(w.T, err)
-		stray, _, err := w.pool().create(w.Context(), s, subnets[0], ENISpec{Addrs: 10, Managed: true})
-		must(w.T, err)
+		stray := w.stray()
 		w.byOperator(enis[1])
 		w.mustAcquire(20)
-		if e := w.eni(stray.ID); e.Instance != w.node.ID || w.asked("CreateNetworkInterface") != 0 {
+		if e := w.eni(stray); e.Instance != w.node.ID || w.asked("CreateNetworkInterface") != 0 {
 			w.Errorf("%+v; calls %v", e, w.sim.Calls())
 		}
 		if until := w.state().Instance.FullUntil; !until.IsZero() {
@@ -155,7 +152,7 @@ func TestDetachedByOneDescribe(t *testing.T) {
 		must(w.T, link.Del(w.host))
 		wires.hidden.Store(id)
 		wires.by = "attachment.instance-id"
-		c := Collection{FreeAfter: 24 * time.Hour, Max: -1}
+		c := less.Collection{FreeAfter: 24 * time.Hour, Max: -1}
 		for range 2 {
 			time.Sleep(time.Minute)
 			must1(w.pool().Collect(w.Context(), c))(w.T)
@@ -233,11 +230,11 @@ func TestHintFull(t *testing.T) {
 		p := &Pool{}
 		p.Policy.Prefixes, p.Policy.MinIndex = true, 1
 		s := &registry.State{Instance: registry.Instance{Type: "c6in.32xlarge", ENIs: 14}}
-		if got, want := p.hintFull(s), "this c6in.32xlarge can have no more ENIs: take a larger instance type, or "+fewer; got != want {
+		if got, want := p.HintFull(s), "this c6in.32xlarge can have no more ENIs: take a larger instance type, or "+fewer; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 		p.Policy.MinIndex = 7
-		if got, want := p.hintFull(s), "lower interfaceIndex, take a larger instance type than c6in.32xlarge, or "+fewer; got != want {
+		if got, want := p.HintFull(s), "lower interfaceIndex, take a larger instance type than c6in.32xlarge, or "+fewer; got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	})

@@ -27,17 +27,8 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		return p.provisioned()
 	}
 	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that somebody has detached
-	if err := p.deleteOnTerminations(ctx); err != nil {
-		return err
-	}
-	if !p.canWait() {
-		sure, err := p.resume(ctx, p.reattach)
-		if err != nil {
-			return call.Explain(err)
-		}
-		if sure {
-			return nil // the addresses that are now confirmed may be enough
-		}
+	if sure, err := p.Resume(ctx); err != nil || sure {
+		return err // the addresses that are now confirmed may be enough
 	}
 	s, err := p.DescribeInstance(ctx)
 	if err != nil {
@@ -51,13 +42,13 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	}
 	switch {
 	case p.Policy.Choice.ENI != "":
-		return call.Explain(p.attachChosen(ctx, s))
+		return call.Explain(p.AttachChosen(ctx, s))
 	case len(p.Policy.Choice.Addrs) > 0:
-		return call.Explain(p.growChosen(ctx, s))
+		return call.Explain(p.GrowChosen(ctx, s))
 	}
 	var why []error
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		err := p.fillCorrected(ctx, s, at)
+		err := p.FillENI(ctx, s, at)
 		if err == nil {
 			return nil
 		}
@@ -67,13 +58,13 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		why = append(why, err)
 	}
 	if p.Policy.Provision == lease.ProvisionAssign {
-		if p.knowsMore(ctx, s) {
+		if p.KnowsMore(ctx, s) {
 			return nil
 		}
 		why = append(why, errors.New(`no new ENI is created, because "provision" is "assign"`))
 		return call.Explain(errors.Join(why...))
 	}
-	return withWhy(why, p.addENI(ctx, s))
+	return withWhy(why, p.AddENI(ctx, s))
 }
 
 // withWhy returns the error of a new ENI, with the reasons why none of those that there are could grow. The last failure is what is

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -22,7 +23,7 @@ func TestOtherInstance(t *testing.T) {
 	for name, do := range map[string]func(w *world, eni string) error{
 		"ADD": func(w *world, _ string) error { _, err := w.acquire(2); return err },
 		"collect": func(w *world, _ string) error {
-			_, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+			_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 			return err
 		},
 		"warm": func(w *world, _ string) error {

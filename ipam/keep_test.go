@@ -11,6 +11,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -35,7 +36,7 @@ func TestNoADDSinceBoot(t *testing.T) {
 			// Nothing is released before it has been free for so long since the boot.
 			for _, wait := range []time.Duration{0, hour} {
 				w.age(wait)
-				c := Collection{FreeAfter: time.Minute, Max: -1}
+				c := less.Collection{FreeAfter: time.Minute, Max: -1}
 				if _, err := w.pool().Collect(t.Context(), c); err != nil {
 					t.Fatal(err)
 				}
@@ -62,7 +63,7 @@ func TestKeepWithoutEC2(t *testing.T) {
 		for _, code := range []string{"Unavailable", "RequestLimitExceeded"} {
 			w.sim.Fail("DescribeNetworkInterfaces", code, always)
 			ctx, cancel := context.WithTimeout(w.Context(), time.Second)
-			if _, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
+			if _, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Hour, Max: -1}); err == nil {
 				w.Fatalf("%s: the collection has done all", code)
 			}
 			cancel()
@@ -159,7 +160,7 @@ func TestTagsComeLate(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := w.pool().endBegun(ctx); err != nil {
+	if err := w.pool().EndBegun(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if e := w.state().ENIs[id]; !e.Managed || !e.Serving || e.Keep {

@@ -22,8 +22,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
@@ -440,7 +440,7 @@ func (n *node) runtime() runtime {
 	}
 	del := func(pod string) { noErr(n, p.End(n.Context(), podKey(pod))) }
 	gc := func() {
-		_, err := p.Collect(n.Context(), ipam.Collection{FreeAfter: time.Minute, Max: -1})
+		_, err := p.Collect(n.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 		noErr(n, err)
 	}
 	return runtime{add, del, gc}

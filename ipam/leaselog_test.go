@@ -18,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	past "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
@@ -249,7 +250,7 @@ func (l *logged) cut() {
 // heal is a collection, as before events after which the registry cannot know what is missing.
 func (l *logged) heal() {
 	l.confess()
-	if _, err := l.collectNow(Collection{FreeAfter: 24 * time.Hour, Max: 1}, fate{}); err != nil {
+	if _, err := l.collectNow(less.Collection{FreeAfter: 24 * time.Hour, Max: 1}, fate{}); err != nil {
 		l.logf("  %v", err)
 	}
 	l.damaged = false

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -51,6 +52,9 @@ func (m *model) cards() []int {
 	}
 	return m.limits.Cards
 }
+
+// A slot is a device index of a network card.
+type slot struct{ card, index int }
 
 // freeSlot is the first slot of an instance for an ENI with addresses, if it has one.
 func (m *model) freeSlot(of *ec2sim.Instance) (card, index int, found bool) {
@@ -121,7 +125,7 @@ func (m *model) verifyKnownSlots() {
 	}
 	for range 2 { // the first may find that the registry was wrong, and say so
 		time.Sleep(10 * time.Minute)
-		_, _ = m.collectNow(Collection{FreeAfter: time.Hour, Max: -1}, fate{})
+		_, _ = m.collectNow(less.Collection{FreeAfter: time.Hour, Max: -1}, fate{})
 		m.verify()
 	}
 	s, err := m.view()

@@ -13,6 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -129,7 +130,7 @@ func (m *model) verifyKept(c ec2sim.Call) {
 
 // verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses from. That was the
 // registry before. An ENI that serves no network any more has nothing ready.
-func (m *model) verifyWarm(before *registry.State, done Report) {
+func (m *model) verifyWarm(before *registry.State, done less.Report) {
 	s, err := m.view()
 	if err != nil {
 		return

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 )
 
 // The same model with processes that run at once, each with its own files for the locks,
@@ -77,7 +78,7 @@ func (m *model) rush() {
 	}
 	if m.chance(60) {
 		do(lease.Policy{}, func(ctx context.Context, pool *Pool) {
-			if _, err := pool.Collect(ctx, Collection{Max: -1}); err != nil {
+			if _, err := pool.Collect(ctx, less.Collection{Max: -1}); err != nil {
 				m.Errorf("collect: %v", err)
 			}
 		})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -348,7 +349,7 @@ func (m *model) collect() {
 	if m.locked("collect") || m.locked("grow") && m.begun() {
 		return // it would wait
 	}
-	c := Collection{FreeAfter: pick(m.rng, 0, time.Minute, time.Hour), Max: pick(m.rng, -1, -1, 1, 3)}
+	c := less.Collection{FreeAfter: pick(m.rng, 0, time.Minute, time.Hour), Max: pick(m.rng, -1, -1, 1, 3)}
 	if m.locked("grow") {
 		c.FreeAfter = never // else it would wait when it has something to unassign
 	}
@@ -361,7 +362,7 @@ func (m *model) begun() bool {
 	return err != nil || known.Due(s) || s.Blank()
 }
 
-func (m *model) collectNow(c Collection, f fate) (done Report, err error) {
+func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err error) {
 	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
 	m.verifyCalls()
 	began, refused := time.Now(), m.refused

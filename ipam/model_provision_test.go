@@ -15,6 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -27,9 +28,12 @@ import (
 // not attached for so long that its intent has ended. What is left of it then is for eni-gc. An ENI that an operator has detached may be the
 // answer to another command when it is attached again.
 
+// intentLife is after how long a node takes a call for not carried out, of which EC2 shows no trace.
+const intentLife = 15 * time.Minute
+
 // A command is new-interface with some arguments.
 type command struct {
-	spec  ENISpec
+	spec  more.ENISpec
 	begun bool                // it has been run, and has not answered
 	made  map[string]sighting // the ENIs that its runs have made since its last answer
 }
@@ -84,7 +88,7 @@ func (m *model) typed() *command {
 	case len(m.commands) > 0 && m.chance(40):
 		return pick(m.rng, m.commands...)
 	}
-	c := &command{made: map[string]sighting{}, spec: ENISpec{
+	c := &command{made: map[string]sighting{}, spec: more.ENISpec{
 		SecurityGroups: pick(m.rng, []string{"sg-1"}, []string{"sg-2"}, []string{"sg-2", "sg-1"}),
 		Tags:           pick(m.rng, map[string]string{"for": "pods"}, map[string]string{"for": "pods"}, nil),
 		MinIndex:       pick(m.rng, 1, 1, 1, 2), Addrs: pick(m.rng, 0, 1, 3, 10)}}

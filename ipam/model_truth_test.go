@@ -15,6 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -199,7 +200,7 @@ func (m *model) settle() {
 	for i := range 5 {
 		time.Sleep(2 * time.Hour)
 		// The first may find that the registry was wrong, and say so.
-		done, err := m.collectNow(Collection{FreeAfter: time.Minute, Max: -1}, fate{})
+		done, err := m.collectNow(less.Collection{FreeAfter: time.Minute, Max: -1}, fate{})
 		if err != nil && i > 0 {
 			m.wrong("collect: %v", err)
 		}

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -96,8 +96,7 @@ func (n *node) attach(id string, index int) {
 
 func (n *node) collect() {
 	n.Helper()
-	if _, err := n.pool(lease.Policy{}).Collect(n.Context(),
-		ipam.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
+	if _, err := n.pool(lease.Policy{}).Collect(n.Context(), less.Collection{FreeAfter: time.Minute, Max: -1}); err != nil {
 		n.Fatal(err)
 	}
 }
@@ -365,7 +364,7 @@ func TestMovedENIThatNoADDHasUsed(t *testing.T) {
 	noErr(t, n.sim.Operate("AttachNetworkInterface", map[string]string{"NetworkInterfaceId": was.ID, "InstanceId": other.ID, "DeviceIndex": "1"}))
 	n.sim.ResetCalls()
 	p := n.pool(linkPolicy)
-	_, err = p.Collect(t.Context(), ipam.Collection{FreeAfter: time.Minute, Max: 3})
+	_, err = p.Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: 3})
 	noErr(t, err)
 	if is := other.ENIs()[1]; len(is.Addrs) != len(was.Addrs) {
 		t.Errorf("%s on %s had %v, and has %v: %v", was.ID, other.ID, was.Addrs, is.Addrs, n.sim.Calls())

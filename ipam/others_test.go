@@ -14,6 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -164,7 +165,7 @@ func TestOthersENILater(t *testing.T) {
 		t.Errorf("the ENI of others: %+v", e)
 	}
 	w.age(hour)
-	c := Collection{Max: -1}
+	c := less.Collection{Max: -1}
 	if _, err := w.pool().Collect(t.Context(), c); err != nil || len(w.sim.ENIs()[1].Addrs) != 4 {
 		t.Errorf("collected %+v: %v", c, err)
 	}

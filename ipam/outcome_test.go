@@ -16,6 +16,8 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -40,15 +42,20 @@ func (w *world) idle() (eni string) {
 	eni = w.sim.ENIs()[1].ID
 	p := w.pool()
 	w.policy.Prefixes = true
-	if err := w.pool().assignPrefixes(w.Context(), eni, lease.IPv4, 1); err != nil {
-		w.Fatal(err)
-	}
+	w.moreOn(eni)
 	if err := p.Learn(w.Context()); err != nil {
 		w.Fatal(err)
 	}
 	w.age(hour)
-	must1(w.pool().Collect(w.Context(), Collection{FreeAfter: hour, Max: 0}))(w.T) // looks what was begun: nothing
+	must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w.T) // looks what was begun: nothing
 	return eni
+}
+
+// moreOn gets addresses for an ENI, or a prefix if the policy says so.
+func (w *world) moreOn(eni string) {
+	w.Helper()
+	s := w.state()
+	must(w.T, w.pool().MoreOf(w.Context(), s, lease.Place{ID: eni, ENI: s.ENIs[eni]}, lease.IPv4))
 }
 
 // has is how many addresses and prefixes an ENI has, by EC2.
@@ -90,7 +97,7 @@ func TestReleaseOutcomes(t *testing.T) {
 			eni := w.idle()
 			before, _ := w.has(eni)
 			w.sim.Script(book.UnassignAction, tt.outcomes...)
-			_, _ = w.pool().Collect(t.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+			_, _ = w.pool().Collect(t.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 			w.consistent()
 			w.noneElsewhere()
 			addrs, prefixes := w.has(eni)
@@ -364,7 +371,7 @@ func TestProvisionAgain(t *testing.T) {
 			t.Run(action, func(t *testing.T) {
 				w := newWorld(t, "m5.large", 20)
 				w.policy = lease.Policy{}
-				spec := ENISpec{SecurityGroups: []string{"sg-2", "sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+				spec := more.ENISpec{SecurityGroups: []string{"sg-2", "sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 				w.sim.Script(action, slices.Repeat([]ec2sim.Outcome{outcome}, 50)...)
 				brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 				defer cancel()
@@ -392,7 +399,7 @@ func TestProvisionAgain(t *testing.T) {
 // TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI: while it waits for the link, or because an ADD
 // has finished its calls. If an operator runs it again, there is one ENI.
 func TestProvisionWithoutAnswer(t *testing.T) {
-	spec := ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	again := func(w *world) {
 		w.Helper()
 		id, _, err := w.pool().Provision(w.Context(), spec)
@@ -443,7 +450,7 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 // TestProvisionBetween: new-interface is killed when its ENI is created and not attached. Before an operator runs it again, the node
 // collects, or a pod comes that may not have the ENI. There is one ENI.
 func TestProvisionBetween(t *testing.T) {
-	spec := ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	for name, between := range map[string]func(*world){
 		"collection": func(w *world) { w.collect() },
 		"ADD": func(w *world) {
@@ -478,7 +485,7 @@ func TestProvisionBetween(t *testing.T) {
 // TestProvisionDetached: new-interface has answered. Somebody detaches the ENI, and a growth attaches it again. That does not make it the
 // answer to the next new-interface.
 func TestProvisionDetached(t *testing.T) {
-	spec := ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
+	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	w := newWorld(t, "m5.xlarge", 20)
 	id, _, err := w.pool().Provision(t.Context(), spec)
 	must(t, err)
@@ -514,11 +521,11 @@ func TestProvisionOther(t *testing.T) {
 	w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.DoneLost}, 50)...)
 	brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	if _, _, err := w.pool().Provision(brief, ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 1}); err == nil {
+	if _, _, err := w.pool().Provision(brief, more.ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 1}); err == nil {
 		t.Fatal("no error")
 	}
 	w.sim.Script("AttachNetworkInterface")
-	id, _, err := w.pool().Provision(t.Context(), ENISpec{SecurityGroups: []string{"sg-2"}, MinIndex: 1})
+	id, _, err := w.pool().Provision(t.Context(), more.ENISpec{SecurityGroups: []string{"sg-2"}, MinIndex: 1})
 	if all := w.sim.ENIs(); err != nil || len(all) != 3 || all[2].ID != id {
 		t.Errorf("answered %s, and there are %+v: %v", id, all, err)
 	}
@@ -551,7 +558,7 @@ func TestProvisionAfterAdd(t *testing.T) {
 	for name, command := range map[string]func(*Pool) error{
 		"allocate": func(p *Pool) error { _, _, err := p.Allocate(t.Context(), 1); return err },
 		"provision": func(p *Pool) error {
-			_, _, err := p.Provision(t.Context(), ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 2})
+			_, _, err := p.Provision(t.Context(), more.ENISpec{SecurityGroups: []string{"sg-1"}, MinIndex: 2})
 			return err
 		},
 	} {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
@@ -45,7 +46,7 @@ func (w *world) collects(policy lease.Policy) {
 	w.Helper()
 	p := w.pool()
 	p.Policy = policy
-	must1(p.Collect(w.Context(), Collection{FreeAfter: hour, Max: 0}))(w.T)
+	must1(p.Collect(w.Context(), less.Collection{FreeAfter: hour, Max: 0}))(w.T)
 }
 
 // TestPeersRenewed: collections ask for the peers, once an hour, and so does a growth; no ADD
@@ -143,7 +144,7 @@ func TestPeersLost(t *testing.T) {
 				f(w)
 				w.wantAsked("it", 1)
 				time.Sleep(2 * time.Hour)
-				must1(w.pool().Collect(context.Background(), Collection{FreeAfter: 10 * hour, Max: 0}))(w.T)
+				must1(w.pool().Collect(context.Background(), less.Collection{FreeAfter: 10 * hour, Max: 0}))(w.T)
 				w.wantAsked("a collection", 1)
 				w.mustAcquire(1)
 				w.wantAsked("an ADD", 0)

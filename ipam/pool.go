@@ -4,23 +4,20 @@
 package ipam
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"time"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/asked"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
 // A Pool manages the addresses of a node: who has which, and how to get more.
-type Pool struct{ known.Node }
+type Pool struct{ asked.Node }
 
 // New returns a pool that asks EC2 by this client.
 func New(p lease.Pool, cloud *aws.Client) *Pool {
-	return &Pool{known.Node{Node: call.Node{Pool: p, Cloud: cloud}}}
+	q := &Pool{}
+	q.Pool, q.Cloud = p, cloud
+	return q
 }
 
 // as returns the pool for a command, or a part of one, with another mode.
@@ -37,112 +34,4 @@ func Open(policy lease.Policy) (*Pool, error) {
 		return nil, err
 	}
 	return New(*p, aws.New(aws.Options{})), nil
-}
-
-// Acquire leases an address of each family to the owner: see [lease.Pool.Acquire].
-func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
-	return p.Pool.Acquire(ctx, o, source(func() *aws.Client { return p.Cloud }))
-}
-
-// source asks EC2 in this process. The process holds the lock "grow" meanwhile, as all
-// processes do that ask EC2 for more.
-func source(cloud func() *aws.Client) lease.Source {
-	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner, why error) (lease.Allocation, error) {
-		return New(*p, cloud()).getMore(ctx, o, why)
-	}}
-}
-
-// rounds is how often one process asks without a pause while nothing fails. It asks which
-// ENIs there are, for the outcome of interrupted calls, for addresses, and for a new ENI. If
-// there is still no address then, others have taken all of them, or none will ever come.
-const rounds = 4
-
-// getMore asks EC2 until the owner has its addresses, or until there is no point in asking
-// again. The error why says what the owner lacks.
-func (p *Pool) getMore(ctx context.Context, o lease.Owner, why error) (lease.Allocation, error) {
-	for attempt, well := 0, 0; ; attempt++ {
-		if well >= rounds {
-			if err := call.Sleep(ctx, p.Backoff(well-rounds),
-				"EC2 was asked, nothing failed, and others have taken what came"); err != nil {
-				return lease.Allocation{}, lacking(why, err)
-			}
-		}
-		failed, err := p.ask(ctx, o, attempt, why)
-		if err != nil {
-			return lease.Allocation{}, lacking(why, err)
-		}
-		if !failed {
-			well++
-		}
-		var a lease.Allocation
-		if a, why = p.Take(ctx, o); !lease.IsNone(why) {
-			return a, why
-		}
-	}
-}
-
-// lacking returns the error of an ADD that did not get what it lacks.
-func lacking(none, why error) error {
-	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(none), why))
-}
-
-// ask asks EC2 for more addresses. If nothing is known of the ENIs yet, it asks which there
-// are. If that fails, but may succeed later, ask waits for a pause and reports failed. If
-// another try makes no sense, it returns an error. Each try first looks at what EC2 has done
-// in the one before.
-func (p *Pool) ask(ctx context.Context, o lease.Owner, attempt int, why error) (failed bool, _ error) {
-	began := time.Now()
-	enough, err := p.askFor(ctx, why)
-	if enough {
-		return false, nil
-	}
-	again := passing(err, attempt)
-	if again {
-		began = time.Time{}
-	}
-	if e := p.fail(ctx, o, err, began); e != nil {
-		return true, errors.Join(err, e)
-	}
-	if !again || call.Sleep(ctx, p.Backoff(attempt), "") != nil {
-		return true, err
-	}
-	return true, nil
-}
-
-// askFor asks for what an ADD lacks, and reports whether it may be there now.
-func (p *Pool) askFor(ctx context.Context, why error) (enough bool, err error) {
-	if err := p.OfThisInstance(ctx); err != nil {
-		return false, err
-	}
-	switch {
-	case errors.Is(why, lease.ErrPeers):
-		err = p.NeedPeers(ctx)
-		return err == nil, err
-	case errors.Is(why, lease.ErrUnknown):
-		err = p.Learn(ctx)
-	default:
-		if err = p.grow(ctx); err == nil {
-			p.RenewPeers(ctx)
-		}
-	}
-	return err == nil || p.found(), err
-}
-
-// found reports whether an address is free. A growth that failed may still have finished an
-// earlier one.
-func (p *Pool) found() bool {
-	s, err := p.Registry.View()
-	if err != nil {
-		return false
-	}
-	_, addrs := lease.Candidates(s, p.Policy, time.Now())
-	return len(addrs) > 0
-}
-
-// passing reports whether err may pass. If the metadata service does not answer, it may be
-// overloaded, as the node is when it starts. Or there is none.
-func passing(err error, attempt int) bool {
-	const few = 3
-	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try looks at what EC2 has done
-	return lost || errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata) && attempt < few
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -528,7 +529,7 @@ func TestCollect(t *testing.T) {
 	for n := range 12 {
 		w.end(n)
 	}
-	collect := func(c Collection) Report {
+	collect := func(c less.Collection) less.Report {
 		t.Helper()
 		done, err := w.pool().Collect(t.Context(), c)
 		if err != nil {
@@ -537,16 +538,16 @@ func TestCollect(t *testing.T) {
 		w.consistent()
 		return done
 	}
-	if c := collect(Collection{FreeAfter: time.Minute, Max: -1}); len(c.Unassigned)+len(c.Deleted) != 0 {
+	if c := collect(less.Collection{FreeAfter: time.Minute, Max: -1}); len(c.Unassigned)+len(c.Deleted) != 0 {
 		t.Errorf("too soon: %+v", c)
 	}
 	w.age(2 * time.Minute)
 	w.sim.ResetCalls()
-	if c := collect(Collection{FreeAfter: time.Minute, Max: 4}); len(c.Unassigned) != 4 {
+	if c := collect(less.Collection{FreeAfter: time.Minute, Max: 4}); len(c.Unassigned) != 4 {
 		t.Errorf("at most 4: %+v", c)
 	}
 	w.wantWrites(map[string]int{"UnassignPrivateIpAddresses": 1})
-	if c := collect(Collection{FreeAfter: time.Minute, Max: -1}); len(c.Deleted) != 2 {
+	if c := collect(less.Collection{FreeAfter: time.Minute, Max: -1}); len(c.Deleted) != 2 {
 		t.Errorf("all: %+v", c)
 	}
 	if enis := w.sim.ENIs(); len(enis) != 1 {
@@ -572,7 +573,7 @@ func TestCollectUsedENI(t *testing.T) {
 		}
 	}
 	w.age(time.Hour)
-	c := Collection{FreeAfter: time.Minute, Max: -1}
+	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	done, err := w.pool().Collect(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -592,7 +593,7 @@ func TestCollectUsedENI(t *testing.T) {
 func TestCollectLostPods(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
-	c := Collection{FreeAfter: time.Hour, Max: -1}
+	c := less.Collection{FreeAfter: time.Hour, Max: -1}
 	for want, wait := range []time.Duration{0, 0, 2 * time.Minute} {
 		w.age(wait)
 		done, err := w.pool().Collect(t.Context(), c)
@@ -660,7 +661,7 @@ func TestRouteMeansUsed(t *testing.T) {
 	if l, _ := w.state().Leases.At(a); !l.Bound {
 		t.Errorf("lease of %s: %+v", a, l)
 	}
-	c := Collection{FreeAfter: 1, Max: -1}
+	c := less.Collection{FreeAfter: 1, Max: -1}
 	w.age(hour)
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || slices.Contains(done.Unassigned, a) {
 		t.Errorf("collected %+v: %v", c, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -59,7 +60,7 @@ func TestForeignENI(t *testing.T) {
 	}
 	w.end(1)
 	w.age(hour)
-	c := Collection{FreeAfter: 1, Max: -1}
+	c := less.Collection{FreeAfter: 1, Max: -1}
 	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
@@ -120,16 +121,13 @@ func TestAbandonedInUse(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
 	w.mustAcquire(1)
-	subnets, err := w.pool().subnets(t.Context(), w.state(), ENISpec{Tags: w.policy.SubnetTags})
-	must(t, err)
-	stray, _, err := w.pool().create(t.Context(), w.state(), subnets[0], ENISpec{Addrs: 2, Managed: true})
-	must(t, err)
+	stray := w.stray()
 	w.sim.Fail("DeleteNetworkInterface", "InvalidNetworkInterface.InUse", 1)
 	w.policy.Pool = "b"
 	w.mustAcquire(2)
 	w.collect()
-	if slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == stray.ID }) {
-		t.Errorf("%s is left behind: %v", stray.ID, w.sim.Calls())
+	if slices.ContainsFunc(w.sim.ENIs(), func(e ec2sim.ENI) bool { return e.ID == stray }) {
+		t.Errorf("%s is left behind: %v", stray, w.sim.Calls())
 	}
 }
 
@@ -154,7 +152,7 @@ func retiresPool(t *testing.T, pool string) {
 	removed, has := []lease.Policy{base}, []lease.Policy{base, db}
 	w.policy = base
 	w.mustAcquire(2)
-	retire := func(conflists []lease.Policy) Report {
+	retire := func(conflists []lease.Policy) less.Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}
@@ -244,7 +242,7 @@ func TestKeepOfConflists(t *testing.T) {
 	w.mustAcquire(1)
 	w.policy = other
 	w.mustAcquire(2)
-	release := func(conflists ...lease.Policy) Report {
+	release := func(conflists ...lease.Policy) less.Report {
 		w.age(hour)
 		return w.collect(conflists...)
 	}

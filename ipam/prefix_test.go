@@ -15,6 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -80,7 +81,7 @@ func TestPrefixes(t *testing.T) {
 		w.end(n)
 	}
 	w.age(hour)
-	c := Collection{FreeAfter: time.Minute, Max: -1}
+	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	done, err := w.pool().Collect(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +156,7 @@ func TestDualStack(t *testing.T) {
 		w.end(n)
 	}
 	w.age(hour)
-	c := Collection{FreeAfter: time.Minute, Max: -1}
+	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Deleted) != 1 {
 		t.Errorf("collected %+v: %v", c, err)
 	}
@@ -241,7 +242,7 @@ func warmPool(t *testing.T, warm registry.Warm) {
 		w.end(n)
 	}
 	w.age(hour)
-	c := Collection{FreeAfter: time.Minute, Max: -1}
+	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	if _, err := w.pool().Collect(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
@@ -300,7 +301,7 @@ func TestIPv6OnlySubnet(t *testing.T) {
 	}
 	w.end(1)
 	w.age(hour)
-	c := Collection{FreeAfter: time.Minute, Max: -1}
+	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Deleted) != 1 {
 		t.Errorf("collected %+v: %v", c, err)
 	}
@@ -312,7 +313,7 @@ func TestNewPrefixIsNotIdle(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Prefixes, w.policy.Batch = true, 2*book.BlockSize+1
 	w.mustAcquire(1)
-	c := Collection{FreeAfter: 15 * time.Minute, Max: -1}
+	c := less.Collection{FreeAfter: 15 * time.Minute, Max: -1}
 	done := must1(w.pool().Collect(t.Context(), c))(t)
 	if len(done.Returned) > 0 {
 		t.Errorf("%v went back", done.Returned)

@@ -4,195 +4,35 @@
 package ipam
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
-	"slices"
-	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
-
-// This file has what operators do by name. An ADD and a collection decide by themselves.
 
 // Provision creates an ENI, attaches it and sets its link up. Its addresses are free then,
 // and no collection deletes it. If Provision fails with an ID, the ENI exists, but its link
 // is not up. If an earlier Provision with the same spec has not come to its end, its ENI is the one.
 //
 // An ENI counts as the answer to one Provision. So it has a mark until its link is up. The lock shows that the process of the mark has ended.
-func (p *Pool) Provision(ctx context.Context, spec ENISpec) (id, link string, err error) {
+func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provision(ctx, spec, p.LinkUp)
 }
 
 // provision is Provision for a caller that knows how to set a link up.
-func (p *Pool) provision(ctx context.Context, spec ENISpec, linkUp func(ctx context.Context, id string) (string, error)) (id, link string, err error) {
+func (p *Pool) provision(ctx context.Context, spec more.ENISpec, linkUp func(ctx context.Context, id string) (string, error)) (id, link string, err error) {
 	unlock, err := p.Registry.Lock(ctx, "provision")
 	if err != nil {
 		return "", "", err
 	}
 	defer unlock()
-	spec.Managed = false
-	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
-	err = p.asked(ctx, own, func(before, s *registry.State) error {
-		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
-			return err
-		}
-		// EC2 would only say so after the ENI is made.
-		attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
-		if err != nil {
-			return err
-		}
-		if len(attached) >= s.Instance.ENIs {
-			return fmt.Errorf("too many adapters on this instance already: %w: %d ENIs, of %d that %s can have",
-				aws.ErrInstanceFull, len(attached), s.Instance.ENIs, s.Instance.Type)
-		}
-		id, err = p.NewENI(ctx, spec)
-		return err
-	})
-	if err != nil {
+	if id, err = p.ENIFor(ctx, spec); err != nil {
 		return "", "", err
 	}
 	if link, err = linkUp(ctx, id); err != nil {
 		return id, "", fmt.Errorf("%s is attached, but its link is not up: %w", id, err)
 	}
 	return id, link, p.Registry.Change(ctx, func(s *registry.State) { book.EndProvision(s, id) })
-}
-
-// Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
-// index, that the role may change. It returns that ENI and the addresses, which are free then. It
-// changes no ENI for which a pod has asked, and none whose link a pod has.
-func (p *Pool) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
-	err = p.asked(ctx, p.abandon, func(_, s *registry.State) error {
-		var rs []lease.Place
-		inPods := s.Exclusive()
-		for id, e := range s.ENIs {
-			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign &&
-				!e.NoLink(time.Now()) && book.Room(s, e, lease.IPv4) > 0 {
-				rs = append(rs, lease.Place{ID: id, ENI: e})
-			}
-		}
-		slices.SortFunc(rs, func(a, b lease.Place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
-		var why []error
-		for _, r := range rs {
-			if got, err = p.assign(ctx, r.ID, lease.IPv4, exactly(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
-				id = r.ID
-				return nil
-			}
-			if !call.IsFull(err) && !call.GoesOn(err, r.Managed) {
-				return err
-			}
-			why = append(why, err)
-		}
-		if aws.NotAllowed(errors.Join(why...)) {
-			return errors.Join(why...) // some may have room
-		}
-		//lint:ignore ST1005 the original's words
-		why = append(why, fmt.Errorf("Unable to allocate - no IPs available on any interfaces: none of the ENIs from index %d on has room", p.Policy.MinIndex))
-		return errors.Join(why...)
-	})
-	return id, got, err
-}
-
-// asked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
-// finishes what was begun: see resume for stray. f gets the state from before it has finished that, too.
-func (p *Pool) asked(ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error) error {
-	unlock, err := p.Registry.Lock(ctx, "grow")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
-		return err
-	}
-	before, err := p.Registry.View()
-	if err != nil {
-		return err
-	}
-	if _, err := p.resume(ctx, stray); err != nil {
-		return err
-	}
-	s, err := p.DescribeInstance(ctx)
-	if err != nil {
-		return err
-	}
-	return f(before, s)
-}
-
-// Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It does
-// nothing if one of them is not free, or is the primary address of an ENI.
-func (p *Pool) Deallocate(ctx context.Context, addrs ...netip.Addr) error {
-	if err := p.Turn(ctx, book.UnassignAction); err != nil {
-		return err
-	}
-	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
-		return err
-	}
-	unlock, err := p.Registry.Lock(ctx, "grow") // see release
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	victims := map[string]book.Releasable{} // by ENI
-	err = p.Registry.Update(ctx, func(s *registry.State) error {
-		clear(victims)
-		var refused error
-		for _, a := range addrs {
-			id, err := spare(s, a)
-			refused = errors.Join(refused, err)
-			if victims[id].Addrs == nil {
-				victims[id] = book.Releasable{Addrs: map[netip.Addr]time.Time{}}
-			}
-			victims[id].Addrs[a], _ = s.Free.At(a)
-		}
-		if refused != nil {
-			return refused
-		}
-		for id, x := range victims {
-			book.Withdraw(s, id, x)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	var failed error
-	for _, id := range slices.Sorted(maps.Keys(victims)) {
-		for _, family := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.Is6} {
-			x := victims[id].Only(family, func(netip.Prefix) bool { return false })
-			if x.Empty() {
-				continue
-			}
-			_, err := p.unassign(ctx, id, x)
-			failed = errors.Join(failed, err)
-		}
-	}
-	return failed
-}
-
-// spare returns the ENI that can lose the address, or an error if none can.
-func spare(s *registry.State, a netip.Addr) (string, error) {
-	id, e := s.ENIOf(a)
-	lease, leased := s.Leases.At(a)
-	switch {
-	case id == "":
-		return "", fmt.Errorf("IP not found - can't release %s: it is on none of this instance's ENIs", a)
-	case leased:
-		return "", fmt.Errorf("%s is in use: %s", a, book.Holder(lease))
-	case !slices.Contains(e.Addrs, a) && a.Is6():
-		return "", fmt.Errorf("%s is in a prefix of %s, which stays as long as its ENI", a, id)
-	case !slices.Contains(e.Addrs, a):
-		return "", fmt.Errorf("%s is in a prefix of %s, and EC2 releases only whole prefixes: registry-gc does so when no pod uses the prefix", a, id)
-	case a == e.Primary():
-		return "", fmt.Errorf("%s is the primary address of %s, which cannot be unassigned", a, id)
-	case !s.Free.Has(a):
-		return "", fmt.Errorf("%s may be in use: the registry does not list it as free", a)
-	}
-	return id, nil
 }

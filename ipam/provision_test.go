@@ -11,14 +11,15 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
 // forNode is what the operators of these tests want.
-var forNode = ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"for": "pods"}}
+var forNode = more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"for": "pods"}}
 
 // noLink is a run of new-interface that ends while it waits for the link.
-func (w *world) noLink(spec ENISpec) (id string) {
+func (w *world) noLink(spec more.ENISpec) (id string) {
 	w.Helper()
 	p := w.pool()
 	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
@@ -30,7 +31,7 @@ func (w *world) noLink(spec ENISpec) (id string) {
 }
 
 // notAttached is a run of new-interface that ends before EC2 attaches its ENI.
-func (w *world) notAttached(spec ENISpec) (id string) {
+func (w *world) notAttached(spec more.ENISpec) (id string) {
 	w.Helper()
 	w.sim.Script("AttachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 50)...)
 	p := w.pool()
@@ -46,7 +47,7 @@ func (w *world) notAttached(spec ENISpec) (id string) {
 }
 
 // mustProvision runs new-interface.
-func (w *world) mustProvision(spec ENISpec) (id string) {
+func (w *world) mustProvision(spec more.ENISpec) (id string) {
 	w.Helper()
 	p := w.pool()
 	p.Policy = lease.Policy{MinIndex: spec.MinIndex}

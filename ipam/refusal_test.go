@@ -14,6 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -245,7 +246,7 @@ func TestRefusedRelease(t *testing.T) {
 					time.Sleep(time.Hour)
 					w.sim.FailAs(action, r.code, r.message, 1) // of the first ENI alone
 					collect := func() error {
-						_, err := w.pool().Collect(w.Context(), Collection{FreeAfter: time.Minute, Max: -1})
+						_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Minute, Max: -1})
 						return err
 					}
 					if err := collect(); err == nil || !strings.Contains(err.Error(), r.code) {

@@ -13,6 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -84,7 +85,7 @@ func TestStaleForHours(t *testing.T) {
 		c := w.collectOne()
 		for range 3 {
 			time.Sleep(time.Hour)
-			must1(w.pool().Collect(w.Context(), Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w.T)
+			must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: 24 * time.Hour, Max: -1}))(w.T)
 			w.consistent()
 		}
 		w.getNot(c)
@@ -94,7 +95,7 @@ func TestStaleForHours(t *testing.T) {
 // collectOne has a collection unassign an address.
 func (w *world) collectOne() netip.Addr {
 	w.Helper()
-	c := Collection{FreeAfter: time.Minute, Max: 1}
+	c := less.Collection{FreeAfter: time.Minute, Max: 1}
 	done := must1(w.pool().Collect(w.Context(), c))(w.T)
 	if len(done.Unassigned) != 1 {
 		w.Fatalf("unassigned %v, want one address", done.Unassigned)

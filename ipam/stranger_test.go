@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -89,9 +90,9 @@ func TestStrangerLeases(t *testing.T) {
 			}
 		}
 	}))
-	c := Collection{FreeAfter: 24 * time.Hour, Max: -1}
+	c := less.Collection{FreeAfter: 24 * time.Hour, Max: -1}
 	must1(w.pool().Collect(t.Context(), c))(t)
-	w.age(2 * missingGrace)
+	w.age(2 * time.Minute)
 	done := must1(w.pool().Collect(t.Context(), c))(t)
 	if len(done.Ended) < free {
 		t.Errorf("the leases of %v have ended, of %d without a pod", done.Ended, free)
@@ -132,10 +133,10 @@ func TestStrangerChanges(t *testing.T) {
 	})
 	defer changes.Wait()
 	defer close(end)
-	c := Collection{FreeAfter: time.Minute, Max: -1}
+	c := less.Collection{FreeAfter: time.Minute, Max: -1}
 	for range 4 {
 		must1(w.pool().Collect(t.Context(), c))(t)
-		w.age(2 * missingGrace)
+		w.age(2 * time.Minute)
 	}
 	if s := w.state(); s.Leases.Len() > 0 {
 		t.Errorf("after four collections, %d leases of pods that are gone have not ended", s.Leases.Len())

@@ -5,13 +5,13 @@ package ipam
 
 import (
 	"errors"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -40,7 +40,7 @@ func TestNoSubnet(t *testing.T) {
 			tt.set(&w.policy)
 			_, err := w.acquire(1)
 			e, ok := errors.AsType[*plugin.Error](err)
-			if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, tt.hint) || !errors.Is(err, ErrNoSubnet) || errors.Is(err, aws.ErrSubnetFull) {
+			if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, tt.hint) || !errors.Is(err, more.ErrNoSubnet) || errors.Is(err, aws.ErrSubnetFull) {
 				t.Errorf("got %v: %+v", err, e)
 			}
 			if !strings.HasSuffix(err.Error(), tt.want) || strings.Contains(err.Error(), "%!") {
@@ -60,7 +60,7 @@ func TestFullSubnets(t *testing.T) {
 	}
 	_, err := w.acquire(1)
 	const want = "subnet is full: no subnet of vpc-1 in us-east-1a with the tags kubernetes_kubelet=true has free addresses"
-	if !errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, ErrNoSubnet) || !strings.HasSuffix(err.Error(), want) {
+	if !errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, more.ErrNoSubnet) || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
@@ -114,30 +114,4 @@ func TestSubnetStaysFullChurn(t *testing.T) {
 			w.Errorf("%d calls in five minutes, and %d pods got the address of another", n, moves)
 		}
 	})
-}
-
-// TestNearest: of several subnets, the one with the most of the tags is named; one with a
-// tag of another value comes before one without it.
-func TestNearest(t *testing.T) {
-	subnet := func(id string, tags ...string) aws.Subnet {
-		n := aws.Subnet{ID: id, CIDR: netip.MustParsePrefix("10.0.0.0/24"), Tags: map[string]string{}}
-		for _, tag := range tags {
-			k, v, _ := strings.Cut(tag, "=")
-			n.Tags[k] = v
-		}
-		return n
-	}
-	all := []aws.Subnet{subnet("subnet-1"), subnet("subnet-2", "a=0"), subnet("subnet-3", "b=2", "c=0"), subnet("subnet-4", "b=2")}
-	for want, tags := range map[string]map[string]string{
-		"subnet-3, which comes nearest, has no tag a, and has c=0":         {"a": "1", "b": "2", "c": "3"},
-		"subnet-2, which comes nearest, has a=0":                           {"a": "1"},
-		"none of its 4 subnets has such a tag; they have the tags a, b, c": {"d": "1"},
-	} {
-		if got := nearest(all, tags); got != want {
-			t.Errorf("%v: %s, want %s", tags, got, want)
-		}
-	}
-	if got, want := nearest(all[:1], map[string]string{"a": "1"}), "none of its 1 subnets has such a tag; they have no tags"; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
@@ -193,7 +194,7 @@ func TestLookAfterRefusal(t *testing.T) {
 				stop := w.node.Lie(ec2sim.ForgetENI(ours.ID))
 				w.sim.Fail("DescribeNetworkInterfaces", code, always)
 				must(w.T, w.pool().Learn(w.Context()))
-				c := Collection{Max: -1}
+				c := less.Collection{Max: -1}
 				if _, err := w.pool().Collect(w.Context(), c); err != nil && code == "UnauthorizedOperation" {
 					w.Error(err)
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
@@ -66,7 +67,7 @@ func TestUnassignAndGrow(t *testing.T) {
 			}))
 			t.Cleanup(ec2.Close)
 			w.cloud.EC2URL = ec2.URL
-			c := Collection{FreeAfter: time.Minute, Max: -1}
+			c := less.Collection{FreeAfter: time.Minute, Max: -1}
 			if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) != tt.idle {
 				t.Errorf("the collection has unassigned %v, %v", done.Unassigned, err)
 			}
@@ -108,7 +109,7 @@ func TestUnassignIncident(t *testing.T) {
 	w.sim.ResetCalls()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if _, err := w.pool().Collect(ctx, Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
+	if _, err := w.pool().Collect(ctx, less.Collection{FreeAfter: time.Minute, Max: -1}); err == nil {
 		t.Error("no error")
 	}
 	asked := map[string]bool{}

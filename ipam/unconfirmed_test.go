@@ -13,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -194,11 +195,7 @@ func TestStraysBeyondRoom(t *testing.T) {
 		w.mustAcquire(n)
 	}
 	for range 2 {
-		s := w.state()
-		subnets, err := w.pool().subnets(t.Context(), s, ENISpec{Tags: w.policy.SubnetTags})
-		must(t, err)
-		_, _, err = w.pool().create(t.Context(), s, subnets[0], ENISpec{Addrs: 10, Managed: true}) // and is killed
-		must(t, err)
+		w.stray()
 	}
 	w.mustAcquire(10)
 	if n := len(w.sim.ENIs()); n != 3 || len(w.state().Intents) > 0 {
@@ -215,7 +212,7 @@ func TestUnconfirmedWithoutPods(t *testing.T) {
 	w.mustAcquire(1)
 	must(t, w.pool().End(t.Context(), pod(1).Key))
 	w.age(2 * time.Hour)
-	c := Collection{FreeAfter: time.Hour, Max: 1}
+	c := less.Collection{FreeAfter: time.Hour, Max: 1}
 	if done, err := w.pool().Collect(t.Context(), c); err != nil || len(done.Unassigned) == 0 {
 		t.Fatalf("unassigned %v, %v", done.Unassigned, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
@@ -374,7 +374,7 @@ func (p *plan) tags() []launchTag {
 // chooseSubnet returns the subnet of this zone that has the tags and the most free addresses.
 func (p *plan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
-	if errors.Is(err, ipam.ErrNoSubnet) {
+	if errors.Is(err, more.ErrNoSubnet) {
 		return "", err
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
@@ -36,7 +37,7 @@ answered, it makes another.` + cli.JSON("iface mac id index card boot subnet sub
 			cli.BatchFlag(),
 		},
 		Action: func(c *cli.Context) error {
-			spec := ipam.ENISpec{SecurityGroups: c.Args().Slice(), MinIndex: c.Int("index")}
+			spec := more.ENISpec{SecurityGroups: c.Args().Slice(), MinIndex: c.Int("index")}
 			var err error
 			if spec.MinIndex < 1 {
 				return cli.Misuse(c, "--index: %d: want 1 or more: the boot ENI is at 0", spec.MinIndex)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
@@ -51,7 +52,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 			if after <= 0 {
 				return cli.Misuse(c, "invalid duration %v: --free-after must be more than 0", after)
 			}
-			want := ipam.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
+			want := less.Collection{FreeAfter: after + jitter(after), Max: c.Int("max-reap")}
 			conflists := conf.Load(c.String("config"))
 			policy, unread := conflists.Common()
 			if unread != nil { // it may forbid all changes in EC2
@@ -80,9 +81,7 @@ puts back: cni-gc.service runs it first. A timer of your own needs both.` + cli.
 }
 
 // collect does a whole collection. If nothing has failed, it writes the mark that the collection is complete.
-func collect(
-	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want ipam.Collection,
-) (ipam.Report, []nl.Rule, error) {
+func collect(c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection) (less.Report, []nl.Rule, error) {
 	if conflists.IsDir { // of one file, nobody knows which pools others have
 		want.Conflists = conflists.Whole()
 	}

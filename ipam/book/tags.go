@@ -4,6 +4,7 @@
 package book
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -79,3 +80,12 @@ func MadeFor(e aws.ENI) string {
 // Untagged reports whether an ENI has not the tags that tell what a Provision makes. If the role may not
 // create tags, a Provision makes such an ENI, and so does a growth. So does the original.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
+
+// TagText formats tags for people.
+func TagText(tags map[string]string) string {
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		all = append(all, k+"="+tags[k])
+	}
+	return strings.Join(all, ", ")
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -236,7 +237,7 @@ func (n *ours) collect(ctx context.Context) error {
 	defer p.Host.Close()
 	p.Cloud = n.cloud()
 	p.Policy = lease.Policy{Provision: n.way.policy.Provision, Families: n.way.policy.Families}
-	_, err = p.Collect(ctx, ipam.Collection{FreeAfter: freeAfter + n.jitter(freeAfter*15/100), Max: -1})
+	_, err = p.Collect(ctx, less.Collection{FreeAfter: freeAfter + n.jitter(freeAfter*15/100), Max: -1})
 	return err
 }
 

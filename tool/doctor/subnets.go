@@ -12,6 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
@@ -31,7 +32,7 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 			about += " of " + pool.network
 		}
 		fit, zone, err := view.PodSubnets(ctx, p.pool.Cloud, pool.Policy)
-		if errors.Is(err, ipam.ErrNoSubnet) {
+		if errors.Is(err, more.ErrNoSubnet) {
 			found = append(found, Finding{Severity: severe, About: about, Means: err.Error(), Do: ipam.Hint(err)})
 			continue
 		}

@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
@@ -35,13 +35,13 @@ func ZoneSubnets(ctx context.Context, cloud *aws.Client) (all []aws.Subnet, vpc,
 }
 
 // PodSubnets lists the subnets in which the pool's next ENI could be. If there is none, its
-// error is an ipam.ErrNoSubnet.
+// error is an more.ErrNoSubnet.
 func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit []aws.Subnet, zone string, err error) {
 	all, vpc, zone, err := ZoneSubnets(ctx, cloud)
 	if err != nil {
 		return nil, "", err
 	}
-	fit, err = ipam.Fit(all, vpc, zone, pool.SubnetTags, pool.Families)
+	fit, err = more.Fit(all, vpc, zone, pool.SubnetTags, pool.Families)
 	return fit, zone, err
 }
 

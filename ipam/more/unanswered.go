@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 
 // unanswered returns the ENI of an earlier Provision with such a spec. A process may have
 // finished its calls since. before is the state from before this process has finished calls.
-func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
+func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
 		_, had := before.ENIs[id]
@@ -67,7 +67,7 @@ func (p *Pool) unanswered(ctx context.Context, before, s *registry.State, spec E
 }
 
 // shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not show one of the last seconds yet.
-func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
+func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 		switch {
@@ -85,7 +85,7 @@ func (p *Pool) shown(ctx context.Context, id string, since time.Time) (aws.ENI, 
 }
 
 // cameOf reports whether an ENI may be what came of the spec on this instance, by its tags, security groups and subnet.
-func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
+func (p *Node) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
 	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) ||
 		book.PoolOf(e) != spec.Pool ||
@@ -101,7 +101,7 @@ func (p *Pool) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec EN
 }
 
 // finishUnseen finishes what an earlier Provision has begun, if resume has not found its ENI. It returns the ENI if that is attached.
-func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec) (string, error) {
+func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec) (string, error) {
 	for began := time.Now(); ; {
 		e, err := p.shown(ctx, i.ENI, i.Since)
 		if err != nil || e.ID == "" || e.Instance != s.Instance.ID && e.Status != "available" {
@@ -131,7 +131,7 @@ func (p *Pool) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 
 // finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth, and leaves one of
 // another Provision, because it does not know from which device index on these wanted it: below, the ENI would take a slot and serve no pods.
-func (p *Pool) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
+func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandon(ctx, e)
 	}

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package less
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -41,7 +37,7 @@ type marked struct {
 
 // mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in an incident of
 // EC2, or while it throttles, pods can still have the addresses.
-func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI)) (m marked, err error) {
+func (p *Node) mark(ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI)) (m marked, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !goes(s) {
 		return m, err
@@ -67,7 +63,7 @@ func (p *Pool) mark(ctx context.Context, id string, goes func(*registry.State) b
 }
 
 // undrain takes the mark from an ENI that this process has not begun to detach, unless another one may have.
-func (p *Pool) undrain(ctx context.Context, id string) error {
+func (p *Node) undrain(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.ENIs[id].Detaching.IsZero() {
 			book.Drain(s, id, false)
@@ -75,26 +71,8 @@ func (p *Pool) undrain(ctx context.Context, id string) error {
 	})
 }
 
-// drained deletes the ENIs that a collection has begun to delete, and returns the state after
-// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
-// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
-// its mark away meanwhile.
-func (p *Pool) drained(ctx context.Context, s *registry.State) (*registry.State, error) {
-	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
-			continue
-		}
-		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) &&
-			!call.GoesOn(err, true) {
-			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
-		}
-	}
-	return p.Registry.View()
-}
-
 // detachENI begins to detach an ENI, in its turn.
-func (p *Pool) detachENI(ctx context.Context, e aws.ENI) error {
+func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return err
 	}
@@ -112,7 +90,7 @@ func (p *Pool) detachENI(ctx context.Context, e aws.ENI) error {
 
 // noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or an earlier
 // attempt of this one, may have begun to detach the ENI.
-func (p *Pool) noteDetach(ctx context.Context, id string) (takeBack func(*registry.State), err error) {
+func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		e, known := s.ENIs[id]

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package less
 
 import (
 	"context"
 	"slices"
-	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -17,7 +15,7 @@ import (
 // not suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And no ADD
 // comes for a pool that the configuration no longer has. The collection has found all ENIs before. ADDs go on while it waits for EC2. So
 // it heeds the conflists again before each release.
-func (p *Pool) heed(ctx context.Context, c *collecting) error {
+func (p *Node) heed(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heed(s) {
 		return err
@@ -26,7 +24,7 @@ func (p *Pool) heed(ctx context.Context, c *collecting) error {
 }
 
 // heed changes the state, and reports whether it has. If the conflists are not known, what ADDs have noted counts.
-func (c *collecting) heed(s *registry.State) bool {
+func (c *Collecting) heed(s *registry.State) bool {
 	if c.Conflists == nil {
 		return false
 	}
@@ -45,18 +43,6 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	s.OnRequest = slices.DeleteFunc(slices.Clone(before), func(r registry.OnRequest) bool { return !leased[r.Network] })
 	lease.Common(conflists...).Heed(s, "")
 	return !slices.EqualFunc(before, s.OnRequest, registry.OnRequest.Equal)
-}
-
-// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
-// leases, so it does so only before a release.
-func (c *collecting) heeding(choose choice) choice {
-	return func(s *registry.State, id string, now time.Time) book.Releasable {
-		x := choose(s, id, now)
-		if !x.Empty() && c.heed(s) {
-			x = choose(s, id, now)
-		}
-		return x
-	}
 }
 
 // retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps nothing, and

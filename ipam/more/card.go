@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"errors"
@@ -25,31 +25,31 @@ import (
 // Amazon EC2 instances with multiple network cards"). And the metadata service reports index
 // 0 for any ENI whose index it does not know yet.
 
-// A slot is where an ENI can be attached: a device index of a network card.
-type slot struct{ card, index int }
+// A Slot is where an ENI can be attached: a device index of a network card.
+type Slot struct{ Card, Index int }
 
 // slots are those of an instance.
 type slots struct {
 	cards   []int         // how many ENIs each card takes
 	least   int           // the lowest device index that is for pods
-	taken   map[slot]bool // by an ENI
+	taken   map[Slot]bool // by an ENI
 	inOrder bool          // the lowest card first
 }
 
 // slotsOf returns the slots of the instance. It combines the registry with EC2's answer, if
 // EC2 was asked. EC2 is right about the ENIs that it shows.
 func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
-	all := &slots{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[slot]bool{{0, 0}: true}}
+	all := &slots{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
 		all.cards = []int{s.Instance.ENIs}
 	}
 	shown := map[string]bool{}
 	for _, e := range described {
-		all.taken[slot{e.Card, e.Index}], shown[e.ID] = true, true
+		all.taken[Slot{e.Card, e.Index}], shown[e.ID] = true, true
 	}
 	for id, e := range s.ENIs {
 		if !shown[id] && !e.Detached {
-			all.taken[slot{e.Card, e.Index}] = true
+			all.taken[Slot{e.Card, e.Index}] = true
 		}
 	}
 	return all
@@ -61,20 +61,20 @@ func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 //
 // An index is lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531
 // quotes EC2). With a single card, EC2 accepts higher ones, too.
-func (a *slots) next() (best slot, found bool) {
+func (a *slots) next() (best Slot, found bool) {
 	load := make([]int, len(a.cards))
 	for at := range a.taken {
-		if at.card < len(load) {
-			load[at.card]++
+		if at.Card < len(load) {
+			load[at.Card]++
 		}
 	}
 	for card, most := range a.cards {
-		at := slot{card, a.least}
+		at := Slot{card, a.least}
 		for a.taken[at] {
-			at.index++
+			at.Index++
 		}
-		fits := load[card] < most && (at.index < most || len(a.cards) == 1)
-		if fits && (!found || !a.inOrder && load[card] < load[best.card]) {
+		fits := load[card] < most && (at.Index < most || len(a.cards) == 1)
+		if fits && (!found || !a.inOrder && load[card] < load[best.Card]) {
 			best, found = at, true
 		}
 	}
@@ -84,7 +84,7 @@ func (a *slots) next() (best slot, found bool) {
 // refused records EC2's refusal of a slot, and reports whether to try another one. If the
 // reason may be the card, that card is not tried again. The next try is the lowest card that
 // is left. That is card 0, which certainly takes ENIs like ours, unless it is full.
-func (a *slots) refused(at slot, err error) (again bool) {
+func (a *slots) refused(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {
 	case errors.Is(err, aws.ErrIndexTaken):
@@ -94,7 +94,7 @@ func (a *slots) refused(at slot, err error) (again bool) {
 		return false
 	case errors.Is(err, aws.ErrInstanceFull), errors.Is(err, aws.ErrCardFull),
 		strings.HasPrefix(e.Code, "InvalidParameter"), strings.HasPrefix(e.Code, "Unsupported"):
-		a.cards[at.card], a.inOrder = 0, true
+		a.cards[at.Card], a.inOrder = 0, true
 		return true
 	}
 	return false

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"cmp"
@@ -22,11 +22,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
+// Resume finishes for a growth what earlier processes have begun, if that cannot wait. It reports whether addresses are
+// confirmed now, so that they may be enough.
+func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
+	if err := p.deleteOnTerminations(ctx); err != nil || p.canWait() {
+		return false, err
+	}
+	sure, err = p.resume(ctx, p.reattach)
+	return sure, call.Explain(err)
+}
+
 // resume finishes the calls of earlier processes that died or lost EC2's answer. Its caller
 // holds the lock "grow", so every intent is left over from such a process. If there are no
 // intents, which is nearly always so, resume asks nobody. It calls stray with each ENI that
 // was about to be attached. It reports whether unconfirmed addresses are confirmed now.
-func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
+func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) || lease.Unknown(s) {
 		return false, err
@@ -92,7 +102,7 @@ func (p *Pool) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
 // unconfirmed addresses, and to repeat a change that can wait. A collection comes within minutes. If none has come, and EC2
 // does not throttle, growth compares.
-func (p *Pool) canWait() bool {
+func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
 	return err == nil && len(book.Unknowns(s)) == 0 && !s.Rebuilt.Unconfirmed &&
@@ -101,7 +111,7 @@ func (p *Pool) canWait() bool {
 
 // turns waits until this node may repeat the calls of the intents. Otherwise resume would ask
 // EC2, and could then not make the calls.
-func (p *Pool) turns(ctx context.Context, s *registry.State) error {
+func (p *Node) turns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction {
 			continue // it can wait
@@ -115,7 +125,7 @@ func (p *Pool) turns(ctx context.Context, s *registry.State) error {
 
 // reattach finishes what a growth has begun: it attaches the ENI, unless the ENI is for
 // another pool.
-func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
+func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	if book.PoolOf(e) != p.Policy.Pool {
 		return p.abandon(ctx, e)
 	}
@@ -136,7 +146,7 @@ func (p *Pool) reattach(ctx context.Context, e aws.ENI) error {
 // abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without
 // our tags may be the original's: it stays until an ADD needs it. So does one that an operator's command has begun to make: if that is
 // repeated, it goes on.
-func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
+func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
 		return err
@@ -153,10 +163,10 @@ func (p *Pool) abandon(ctx context.Context, e aws.ENI) error {
 	return err // not found: it may also be too new
 }
 
-// endBegun calls resume for a collection, if there is something to finish. It waits for a
+// EndBegun calls resume for a collection, if there is something to finish. It waits for a
 // growth that is under way. It leaves a new ENI alone while EC2 throttles, for at most ten minutes. If EC2 throttles
 // what it asks itself, and an ADD waits, it leaves the rest to the next collection.
-func (p *Pool) endBegun(ctx context.Context) error {
+func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {
 		return err
@@ -175,8 +185,9 @@ func (p *Pool) endBegun(ctx context.Context) error {
 	if err := p.deleteOnTerminations(ctx); err != nil {
 		return err
 	}
-	p = p.as(call.Mode{Finishes: true, Until: p.Mode.Until})
-	if _, err = p.resume(ctx, p.abandon); errors.Is(err, call.ErrGivesWay) {
+	q := *p
+	q.Mode = call.Mode{Finishes: true, Until: p.Mode.Until}
+	if _, err = q.resume(ctx, q.abandon); errors.Is(err, call.ErrGivesWay) {
 		slog.Info("the next collection finishes what was begun", "reason", err)
 		return nil
 	}
@@ -186,7 +197,7 @@ func (p *Pool) endBegun(ctx context.Context) error {
 // adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the
 // instance, and are in the registry with all addresses that EC2 reports. If an ENI is
 // somebody else's, and not in the registry, adoptAll leaves it to Learn. If it fails, the kept answers may be the cause.
-func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) (failed error) {
+func (p *Node) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) (failed error) {
 	ended := func(e aws.ENI, err error) error {
 		p.ForgetUnlessThrottled(err)
 		return fmt.Errorf("finish what an interrupted process began with %s: %w", e.ID, err)
@@ -218,7 +229,7 @@ func (p *Pool) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, 
 }
 
 // adopts reports whether adoptAll has to do with an ENI.
-func (p *Pool) adopts(s *registry.State, e aws.ENI) bool {
+func (p *Node) adopts(s *registry.State, e aws.ENI) bool {
 	was, known := s.ENIs[e.ID]
 	switch {
 	case !known && e.Description != book.Description(s.Instance.ID), book.Leaving(known, e):
@@ -232,7 +243,7 @@ func (p *Pool) adopts(s *registry.State, e aws.ENI) bool {
 }
 
 // finish attaches an ENI, or has it end with the instance.
-func (p *Pool) finish(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
+func (p *Node) finish(ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error) error {
 	switch {
 	case e.Status == "available":
 		return stray(ctx, e)
@@ -244,7 +255,7 @@ func (p *Pool) finish(ctx context.Context, s *registry.State, e aws.ENI, stray f
 
 // learnOthers calls Learn if EC2 shows attached ENIs that are not in the registry. Others
 // have created them, and metadata may show them by now.
-func (p *Pool) learnOthers(ctx context.Context, enis []aws.ENI) {
+func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 	s, err := p.Registry.View()
 	unknown := func(e aws.ENI) bool { _, known := s.ENIs[e.ID]; return !known && e.Status != "available" }
 	if err == nil && slices.ContainsFunc(enis, unknown) {
@@ -259,7 +270,7 @@ func (p *Pool) learnOthers(ctx context.Context, enis []aws.ENI) {
 // them. It takes them from the registry, from another ENI of the subnet, or from metadata. A
 // node that creates ENIs also asks EC2. If none of them has the CIDRs, known is false, and
 // the ENI waits until metadata shows it.
-func (p *Pool) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
+func (p *Node) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
 		return e, true, nil // this node has created it just now
 	}

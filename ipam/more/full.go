@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"context"
@@ -26,7 +26,7 @@ import (
 
 // full returns why the instance can have no more ENIs according to the registry. It returns
 // nil if it can.
-func (p *Pool) full(s *registry.State) error {
+func (p *Node) full(s *registry.State) error {
 	limit := s.Instance.ENIs
 	if p.Policy.MaxENIs > 0 {
 		limit = min(limit, p.Policy.MaxENIs)
@@ -41,9 +41,9 @@ func (p *Pool) full(s *registry.State) error {
 	return nil
 }
 
-// hintFull returns what an operator can do about a full instance. It depends on what limits
+// HintFull returns what an operator can do about a full instance. It depends on what limits
 // the ENIs: maxENIs, interfaceIndex or the instance type.
-func (p *Pool) hintFull(s *registry.State) string {
+func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.lacksCIDR(s); hint != "" {
 		return hint // more ENIs would not help, nor would prefixes
 	}
@@ -69,7 +69,7 @@ func (p *Pool) hintFull(s *registry.State) string {
 
 // lacksCIDR returns what to do if an ENI of the pool has room, and no pod can have an address of it, because its subnet lacks a
 // family. It returns "" if there is no such ENI.
-func (p *Pool) lacksCIDR(s *registry.State) string {
+func (p *Node) lacksCIDR(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 			return fmt.Sprintf("add a CIDR of %v to the subnet %s of %s, or correct ipFamilies", f, at.Subnet, at.ID)
@@ -115,7 +115,7 @@ var errSlots = fmt.Errorf("%w: there is an ENI at each of its device indices", a
 
 // noteFull records that EC2 has refused another ENI, or that it shows an ENI at each device
 // index.
-func (p *Pool) noteFull(ctx context.Context, attached []aws.ENI, least int, why error) error {
+func (p *Node) noteFull(ctx context.Context, attached []aws.ENI, least int, why error) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		shown := &registry.State{Instance: s.Instance}
 		if _, free := slotsOf(shown, least, attached).next(); errors.Is(why, errSlots) && free {

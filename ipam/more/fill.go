@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"cmp"
@@ -20,7 +20,7 @@ import (
 
 // fill gets addresses for an ENI. It asks for the families of which the ENI has no free
 // address, or the pool has fewer than it wants to keep ready.
-func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) error {
+func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
@@ -34,7 +34,7 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 		if has && (f == lease.IPv6 || !p.Short(s, now)) {
 			continue
 		}
-		switch err := p.more(ctx, s, at, f); {
+		switch err := p.MoreOf(ctx, s, at, f); {
 		case has && (call.IsFull(err) || call.GoesOn(err, at.Managed)):
 			full = err
 		case err != nil:
@@ -49,8 +49,8 @@ func (p *Pool) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 	return full
 }
 
-// fillCorrected is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry did not know.
-func (p *Pool) fillCorrected(ctx context.Context, s *registry.State, at lease.Place) error {
+// FillENI is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry did not know.
+func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fill(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {
 		return err
@@ -63,10 +63,10 @@ func (p *Pool) fillCorrected(ctx context.Context, s *registry.State, at lease.Pl
 	return p.fill(ctx, now, at)
 }
 
-// more asks for addresses of a family. For IPv6, and with prefixDelegation, it asks for
+// MoreOf asks for addresses of a family. For IPv6, and with prefixDelegation, it asks for
 // prefixes: a single prefix of IPv6 is always enough. If the subnet has no prefix left, or
 // the instance type does not support prefixes, it asks for single addresses.
-func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
+func (p *Node) MoreOf(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	most := book.Room(s, at.ENI, f)
 	if most <= 0 {
 		return fmt.Errorf("%s has no room for %v: %w", at.ID, f, aws.ErrENIFull)
@@ -91,7 +91,7 @@ func (p *Pool) more(ctx context.Context, s *registry.State, at lease.Place, f le
 }
 
 // most returns how many pods one call can serve at most, if the ENI has so much room.
-func (p *Pool) most(f lease.Family, room int) int {
+func (p *Node) most(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
 		return 1 // a prefix serves all
@@ -114,7 +114,7 @@ func noPrefix(err error) bool {
 // assign asks EC2 for addresses on an ENI. It calls size for their number right before the
 // call. The action has no client token. So if the answer is lost, resume compares the intent
 // with EC2.
-func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func(*registry.State) int) ([]netip.Addr, error) {
+func (p *Node) assign(ctx context.Context, eni string, f lease.Family, size func(*registry.State) int) ([]netip.Addr, error) {
 	action, do := book.AssignAction(f), p.Cloud.Assign
 	if f == lease.IPv6 {
 		do = p.Cloud.AssignIPv6
@@ -126,12 +126,12 @@ func (p *Pool) assign(ctx context.Context, eni string, f lease.Family, size func
 			return func(s *registry.State) { book.AddAddrs(s, eni, got, time.Time{}) },
 				cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], got, nil))
 		})
-	return got, p.corrected(ctx, eni, err)
+	return got, p.Corrected(ctx, eni, err)
 }
 
 // assignPrefixes asks EC2 for prefixes, as assign does for addresses. For IPv4, it asks for
 // the waiting ADDs, but at most for so many. For IPv6, it asks for one.
-func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
+func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
 	action, do := book.AssignAction(f), p.Cloud.AssignPrefixes
 	if f == lease.IPv6 {
 		do = p.Cloud.AssignIPv6Prefixes
@@ -150,11 +150,11 @@ func (p *Pool) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	if n > 1 && noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) {
 		return p.assignPrefixes(ctx, eni, f, 1) // EC2 gives all or nothing
 	}
-	return p.corrected(ctx, eni, err)
+	return p.Corrected(ctx, eni, err)
 }
 
-// corrected corrects the registry about an ENI if EC2's error shows that it is wrong.
-func (p *Pool) corrected(ctx context.Context, eni string, err error) error {
+// Corrected corrects the registry about an ENI if EC2's error shows that it is wrong.
+func (p *Node) Corrected(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrNotFound):
 		return errors.Join(err, p.Missing(ctx, eni))

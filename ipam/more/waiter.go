@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// waiting counts the ADDs that wait for an address of the pool, and returns when the last one
+// Waiting counts the ADDs that wait for an address of the pool, and returns when the last one
 // has come.
-func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
+func (p *Node) Waiting(s *registry.State) (n int, last time.Time) {
 	now := time.Now()
 	for _, w := range s.Waiters {
 		if w.Pool != p.Policy.Waits() || !w.Until.After(now) {
@@ -30,9 +30,20 @@ func (p *Pool) waiting(s *registry.State) (n int, last time.Time) {
 	return n, last
 }
 
+// Found reports whether an address is free. A growth that failed may still have finished an
+// earlier one.
+func (p *Node) Found() bool {
+	s, err := p.Registry.View()
+	if err != nil {
+		return false
+	}
+	_, addrs := lease.Candidates(s, p.Policy, time.Now())
+	return len(addrs) > 0
+}
+
 // wanting counts the ADDs that wait, and those that have given up and that the runtime will repeat.
-func (p *Pool) wanting(s *registry.State) int {
-	n, _ := p.waiting(s)
+func (p *Node) wanting(s *registry.State) int {
+	n, _ := p.Waiting(s)
 	for _, w := range s.GaveUp {
 		if w.Pool == p.Policy.Waits() && time.Since(w.Until) <= lease.Returns {
 			n++
@@ -48,7 +59,7 @@ func (p *Pool) wanting(s *registry.State) int {
 // If addresses cool, pods are being replaced, and more will be. So want doubles what cools.
 // With one address for each waiting ADD, a rolling update would cost as many calls as the
 // node has pods, of a rate limit that the whole account shares.
-func (p *Pool) want(s *registry.State) int {
+func (p *Node) want(s *registry.State) int {
 	if p.single() {
 		return 1
 	}
@@ -62,10 +73,10 @@ func (p *Pool) want(s *registry.State) int {
 
 // single reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. And an ENI that is full
 // of other addresses has no room for the one that a pod has chosen.
-func (p *Pool) single() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
+func (p *Node) single() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
 // cooling counts the addresses of the pool that cool.
-func (p *Pool) cooling(s *registry.State) (n int) {
+func (p *Node) cooling(s *registry.State) (n int) {
 	after := time.Now().Add(-p.Policy.ReuseWait)
 	for a, since := range s.Free.All() {
 		if since.After(after) && p.serves(s, a) {
@@ -76,7 +87,7 @@ func (p *Pool) cooling(s *registry.State) (n int) {
 }
 
 // pods counts the pods of the pool.
-func (p *Pool) pods(s *registry.State) (n int) {
+func (p *Node) pods(s *registry.State) (n int) {
 	for a := range s.Leases.Keys() {
 		if p.serves(s, a) {
 			n++
@@ -87,14 +98,14 @@ func (p *Pool) pods(s *registry.State) (n int) {
 
 // serves reports whether pods of the pool get addresses like a: of an ENI of the pool, and of
 // the family that each of its pods has.
-func (p *Pool) serves(s *registry.State, a netip.Addr) bool {
+func (p *Node) serves(s *registry.State, a netip.Addr) bool {
 	id, e := s.ENIOf(a)
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
 // wantNew is want for a new ENI, which costs three changing calls. It has room for a quarter
 // more pods than the pool has then.
-func (p *Pool) wantNew(s *registry.State) int {
+func (p *Node) wantNew(s *registry.State) int {
 	n := p.want(s)
 	if p.single() {
 		return n
@@ -116,14 +127,14 @@ const (
 // gather ends when no ADD has come for the pause, when one call can bring no more, or after a
 // second. EC2 needs longer than that to create an ENI. A single ADD hardly waits. It does not
 // wait at all if EC2's describes have already taken that moment.
-func (p *Pool) gather(ctx context.Context, enough int, pause time.Duration) error {
+func (p *Node) gather(ctx context.Context, enough int, pause time.Duration) error {
 	const alone, most = 20 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
 		s, err := p.Registry.View()
 		if err != nil {
 			return err
 		}
-		n, last := p.waiting(s)
+		n, last := p.Waiting(s)
 		quiet := pause
 		if n < 2 {
 			quiet = alone

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"context"
@@ -18,13 +18,13 @@ import (
 
 // This file finds the slot for an ENI: EC2 says which slots are taken, and has the last word.
 
-// attachAnywhere attaches the ENI at a free slot. It needs to know which ENIs are attached,
+// AttachAnywhere attaches the ENI at a free slot. It needs to know which ENIs are attached,
 // and asks EC2 if seen is too old. Another program may take the slot before the attach call:
 // then EC2 refuses. So seen may be from before EC2 has throttled the calls since. In a large
 // cluster, describes are throttled, too.
-func (p *Pool) attachAnywhere(
+func (p *Node) AttachAnywhere(
 	ctx context.Context, eni string, least int, seen known.Attached,
-) (attachment string, at slot, err error) {
+) (attachment string, at Slot, err error) {
 	const fresh = time.Minute
 	began := time.Now()
 	if err := p.Turn(ctx, book.AttachAction); err != nil {
@@ -49,7 +49,7 @@ func (p *Pool) attachAnywhere(
 			seen, s = again, now
 		}
 		if kept && !seen.Kept && !aws.MaybeDone(err) { // or detached one, minutes ago
-			return p.attachAnywhere(ctx, eni, least, seen)
+			return p.AttachAnywhere(ctx, eni, least, seen)
 		}
 	}
 	if !aws.MaybeDone(err) {
@@ -67,7 +67,7 @@ func (p *Pool) attachAnywhere(
 
 // attachWhere attaches the ENI at a slot that none of the attached ENIs has. If EC2 refuses the
 // slot, attachWhere may try another one.
-func (p *Pool) attachWhere(ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int) (attachment string, at slot, err error) {
+func (p *Node) attachWhere(ctx context.Context, s *registry.State, attached []aws.ENI, eni string, least int) (attachment string, at Slot, err error) {
 	const tries = 5
 	delete(s.ENIs, eni) // the slot that it had before somebody detached it is free
 	free := slotsOf(s, least, attached)
@@ -86,13 +86,13 @@ func (p *Pool) attachWhere(ctx context.Context, s *registry.State, attached []aw
 
 // attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
 // created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
-func (p *Pool) attachAt(ctx context.Context, instance, eni string, at slot) (attachment string, err error) {
+func (p *Node) attachAt(ctx context.Context, instance, eni string, at Slot) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
 		// The caller notes a refusal: another network card may take the ENI.
 		begin := call.Begins(registry.Intent{Action: book.AttachAction, ENI: eni})
 		do := func(*registry.State, string) (_ func(*registry.State), err error) {
-			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.card, at.index)
+			attachment, err = p.Cloud.AttachENI(ctx, eni, instance, at.Card, at.Index)
 			return func(*registry.State) {}, err
 		}
 		err = p.Call(ctx, book.AttachAction, call.Object{}, begin, do)

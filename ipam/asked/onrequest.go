@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package asked
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -23,15 +22,15 @@ import (
 )
 
 // This file is about ENIs that somebody else has created, and for which pods ask by their IDs.
-// The node attaches such an ENI for the first pod, and detaches it after the last. It changes
+// The node attaches such an ENI for the first pod, and detaches it after the last: see package less. It changes
 // nothing else: no addresses, no tags, no DeleteOnTermination. And it never deletes the ENI.
 //
 // The tags in requests.enis tell such ENIs from all others, also when the registry is lost. So
 // no other pod gets their addresses, and a collection detaches them whoever has attached them.
 
-// attachChosen attaches the ENI for which the pod asks, and records it with its addresses. If
+// AttachChosen attaches the ENI for which the pod asks, and records it with its addresses. If
 // it is attached already, its addresses are in use.
-func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
+func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait until that pod has ended, or ask for another ENI",
@@ -50,12 +49,12 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	if e.Instance != "" {
 		return p.recordChosen(ctx, e, book.Begun(s, id))
 	}
-	full, s, err := p.makeRoom(ctx, s)
+	full, s, err := p.MakeRoom(ctx, s)
 	if err != nil {
 		return err
 	}
 	if full != nil {
-		return plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "attach %s, for which the pod asks: %w", id, full)
+		return plugin.Errorf(plugin.CodeTryAgain, p.HintFull(s), "attach %s, for which the pod asks: %w", id, full)
 	}
 	token := call.NewToken()
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
@@ -68,16 +67,16 @@ func (p *Pool) attachChosen(ctx context.Context, s *registry.State) error {
 	if err != nil {
 		return err
 	}
-	_, at, err := p.attachAnywhere(ctx, id, p.Policy.MinIndex, known.Attached{})
+	_, at, err := p.AttachAnywhere(ctx, id, p.Policy.MinIndex, known.Attached{})
 	if err != nil {
 		return p.notAttached(ctx, token, err)
 	}
-	e.Card, e.Index = at.card, at.index
+	e.Card, e.Index = at.Card, at.Index
 	return p.recordChosen(ctx, e, true)
 }
 
 // notAttached removes the intent of an attachment that EC2 has refused.
-func (p *Pool) notAttached(ctx context.Context, token string, err error) error {
+func (p *Node) notAttached(ctx context.Context, token string, err error) error {
 	if aws.MaybeDone(err) {
 		return err
 	}
@@ -85,7 +84,7 @@ func (p *Pool) notAttached(ctx context.Context, token string, err error) error {
 }
 
 // describeChosen asks EC2 for the ENI, and refuses one that this pod cannot have on this node.
-func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
+func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
 		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id, fmt.Errorf(format, args...))
 	}
@@ -136,13 +135,13 @@ func (p *Pool) describeChosen(ctx context.Context, s *registry.State, id string)
 func anyOf(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {
-		texts = append(texts, tagText(tags))
+		texts = append(texts, book.TagText(tags))
 	}
 	return strings.Join(texts, ", or ")
 }
 
 // inOwnSubnet adds the CIDRs of its subnet to the ENI. It refuses an ENI of another zone.
-func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
+func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
 	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {
 		return e, err
@@ -158,7 +157,7 @@ func (p *Pool) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (a
 
 // recordChosen records an attached ENI with its addresses. If this node has just attached it,
 // they are free at once: no pod of this node has had them. Otherwise a pod may use some.
-func (p *Pool) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
+func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)
 	return p.Registry.Update(ctx, func(s *registry.State) error {
@@ -188,11 +187,11 @@ func detaching(id string) error {
 
 // chosenInUse compares an ENI that the registry knows with EC2. If that brings no free address,
 // its error says who has them.
-func (p *Pool) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
+func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
 	if s.ENIs[e.ID].Draining {
 		return detaching(e.ID)
 	}
-	if err := p.recordChosen(ctx, e, false); err != nil || p.found() {
+	if err := p.recordChosen(ctx, e, false); err != nil || p.Found() {
 		return err
 	}
 	s, err := p.Registry.View()
@@ -210,139 +209,4 @@ func (p *Pool) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) er
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, "assign more addresses to the ENI, or wait until these pods have ended: this node does not change the ENI",
 		"the pod asks for %s, and no address of it is free. They are used by: %s", e.ID, strings.Join(users, ", "))
-}
-
-// DetachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It returns
-// their IDs. A DEL leaves the mark that starts this soon, because a pod of another node may want
-// the ENI.
-func (p *Pool) DetachUnused(ctx context.Context) ([]string, error) {
-	s, err := p.Registry.View()
-	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
-		return nil, err
-	}
-	unlock, err := p.Registry.Lock(ctx, "collect")
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	if err := p.OfThisInstance(ctx); err != nil {
-		return nil, err
-	}
-	used, err := p.InUse()
-	if err != nil {
-		return nil, err
-	}
-	return p.detachIdle(ctx, used)
-}
-
-// detachIdle detaches the ENIs for which pods had asked and that no pod uses any more.
-func (p *Pool) detachIdle(ctx context.Context, used lease.Used) (done []string, failed error) {
-	s, err := p.Registry.View()
-	if err != nil {
-		return nil, err
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		detached, err := p.detachIfIdle(ctx, id, used)
-		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("detach %s, which no pod uses any more: %w", id, err))
-		}
-		if detached {
-			done = append(done, id)
-		}
-	}
-	return done, failed
-}
-
-// detachIfIdle detaches an ENI if no pod uses it any more.
-func (p *Pool) detachIfIdle(ctx context.Context, id string, used lease.Used) (detached bool, err error) {
-	goes := func(s *registry.State) bool { return p.detaches(s, id, used) }
-	// With OnRequest, nobody deletes it, whatever the configuration is later.
-	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining, e.OnRequest = true, true })
-	if err != nil || !m.done {
-		return false, err
-	}
-	err = p.detachChosen(ctx, id, used, m)
-	return err == nil && p.isForgotten(id), err // it may stay, because a pod has come
-}
-
-// detaches reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
-func (p *Pool) detaches(s *registry.State, id string, used lease.Used) bool {
-	e := s.ENIs[id]
-	return (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used)
-}
-
-// unused reports whether no lease and no namespace has an address of the ENI, or its link. If a namespace
-// cannot be read, unused reports false.
-func unused(s *registry.State, id string, used lease.Used) bool {
-	e := s.ENIs[id]
-	for a, l := range s.Leases.All() {
-		if l.ENI == id || e.Has(a) {
-			return false
-		}
-	}
-	return !used.Partial && !used.InPod(e.MAC) && !used.Any(e.MAC, e.Has)
-}
-
-// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.
-// EC2 describes it before: if it is attached elsewhere by now, it stays there. If a pod has come,
-// or its owner forbids to touch it, it stays here.
-func (p *Pool) detachChosen(ctx context.Context, id string, used lease.Used, m marked) error {
-	const every = time.Second
-	ending := false                      // an earlier process has begun to detach it, as EC2 says
-	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
-		enis, err := m.seen, error(nil)
-		if enis == nil {
-			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
-		}
-		if err != nil && !errors.Is(err, aws.ErrNotFound) {
-			return err
-		}
-		s, err := p.Registry.View()
-		if err != nil {
-			return err
-		}
-		if detached == "" && !ending && hidden(s, id, enis) {
-			if err := p.await(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
-				return err
-			}
-			continue
-		}
-		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
-			return p.Forget(ctx, id)
-		}
-		if book.Foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
-			return p.undrain(ctx, id)
-		}
-		if detached != "" && detached != enis[0].Attachment { // somebody has attached it again
-			return p.Registry.Change(ctx, func(s *registry.State) { book.Drain(s, id, false) })
-		}
-		if detached == "" {
-			err := p.detachENI(ctx, enis[0])
-			if ending = inTransition(err); ending {
-				m.before = true
-				if err := p.await(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
-					return err
-				}
-				continue
-			}
-			if m.stays(err) {
-				return errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
-			}
-			if err != nil && !errors.Is(err, aws.ErrNotFound) {
-				return err
-			}
-			detached = enis[0].Attachment
-			slog.Info("an ENI is detached: its last pod has ended", "eni", id)
-			continue // it is often done at once
-		}
-		if err := p.await(ctx, every, "wait for "+id+" to be detached"); err != nil {
-			return err
-		}
-	}
-}
-
-// hidden reports whether EC2 may not show yet that this node has attached an ENI.
-func hidden(s *registry.State, id string, enis []aws.ENI) bool {
-	shown := len(enis) > 0 && enis[0].Instance != ""
-	return !shown && time.Since(s.ENIs[id].Grown) <= known.Settled
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"cmp"
@@ -28,18 +28,18 @@ import (
 // consistency").
 const intentLife = 15 * time.Minute
 
-// addENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
-// subnet has no address left, addENI tries the next one.
-func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
-	full, s, err := p.makeRoom(ctx, s)
+// AddENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a
+// subnet has no address left, AddENI tries the next one.
+func (p *Node) AddENI(ctx context.Context, s *registry.State) error {
+	full, s, err := p.MakeRoom(ctx, s)
 	if err != nil {
 		return err
 	}
 	if full != nil {
-		if p.knowsMore(ctx, s) {
+		if p.KnowsMore(ctx, s) {
 			return nil
 		}
-		return cmp.Or(p.refusesSubnet(ctx, s), plugin.Errorf(plugin.CodeTryAgain, p.hintFull(s), "%w", full))
+		return cmp.Or(p.refusesSubnet(ctx, s), plugin.Errorf(plugin.CodeTryAgain, p.HintFull(s), "%w", full))
 	}
 	_, err = p.NewENI(ctx, ENISpec{
 		Pool: p.Policy.Pool, Subnet: p.Policy.Choice.Subnet, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes, Tags: p.Policy.SubnetTags,
@@ -47,7 +47,7 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 		Keep: p.Policy.Keep || p.Policy.Warm.Min > 0,
 	})
 	switch groups := p.Policy.Choice.Groups; {
-	case errors.Is(err, aws.ErrInstanceFull) && p.knowsMore(ctx, s):
+	case errors.Is(err, aws.ErrInstanceFull) && p.KnowsMore(ctx, s):
 		return nil
 	case errors.Is(err, aws.ErrNoGroup) && len(groups) > 0:
 		return plugin.Errorf(plugin.CodeRefused, "ask for security groups of this VPC",
@@ -57,24 +57,36 @@ func (p *Pool) addENI(ctx context.Context, s *registry.State) error {
 	return err
 }
 
-// makeRoom returns why the instance can have no more ENIs, or nil if it can. If it seems full,
-// makeRoom first asks EC2 which ENIs are attached, and deletes those that a collection has begun
+// AddENIIn creates an ENI of the pool in a subnet.
+func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) error {
+	if p.Policy.Provision == lease.ProvisionAssign {
+		return plugin.Errorf(plugin.CodeTryAgain, `set "provision" to "full", or attach an ENI of this subnet`,
+			`no ENI of this node can take the address %s, and no new ENI is created, because "provision" is "assign"`, addrText(p.Policy.Choice.Addrs))
+	}
+	there := *p
+	there.Policy.Choice.Subnet = subnet
+	there.Policy.Prefixes = false // on the smallest types, a prefix takes the only place beside the primary address
+	return there.AddENI(ctx, s)
+}
+
+// MakeRoom returns why the instance can have no more ENIs, or nil if it can. If it seems full,
+// MakeRoom first asks EC2 which ENIs are attached, and deletes those that a collection has begun
 // to delete.
-func (p *Pool) makeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
+func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.full(s), refused(s)); full == nil {
 		return nil, s, nil
 	}
 	p.NoteDetached(ctx, seemsFull(s))
-	if s, err = p.drained(ctx, s); err != nil {
+	if s, err = p.DeleteDraining(ctx, s); err != nil {
 		return full, s, err
 	}
 	return cmp.Or(p.full(s), refused(s)), s, nil
 }
 
-// knowsMore reports whether the registry now has more ENIs than s. Others attach ENIs, and EC2
-// or the metadata service may have shown one late. If the registry has no more, knowsMore asks
+// KnowsMore reports whether the registry now has more ENIs than s. Others attach ENIs, and EC2
+// or the metadata service may have shown one late. If the registry has no more, KnowsMore asks
 // metadata, but not if metadata was asked in the last few seconds.
-func (p *Pool) knowsMore(ctx context.Context, s *registry.State) bool {
+func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 	const lately = 5 * time.Second
 	now, err := p.Registry.View()
 	if err != nil || len(now.ENIs) > len(s.ENIs) {
@@ -123,13 +135,13 @@ func (spec ENISpec) wants(f lease.Family) bool {
 
 // NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have
 // the tags. It fails with [aws.ErrSubnetFull] if none of them has room.
-func (p *Pool) NewENI(ctx context.Context, spec ENISpec) (string, error) {
+func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	id, err := p.newENI(ctx, spec)
 	p.ForgetUnlessThrottled(err)
 	return id, err
 }
 
-func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
+func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
 	if err := cmp.Or(p.withinQuota(), p.Standing(book.CreateAction), p.Standing(book.AttachAction),
 		p.Turn(ctx, book.CreateAction)); err != nil {
@@ -175,7 +187,7 @@ func (p *Pool) newENI(ctx context.Context, spec ENISpec) (string, error) {
 }
 
 // newENIIn creates an ENI in a subnet, and attaches it.
-func (p *Pool) newENIIn(
+func (p *Node) newENIIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen known.Attached,
 ) (string, error) {
 	if err := p.Standing(book.AttachAction, subnet.ID); err != nil {
@@ -193,7 +205,7 @@ func (p *Pool) newENIIn(
 func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
-		where += " with the tags " + tagText(spec.Tags)
+		where += " with the tags " + book.TagText(spec.Tags)
 	}
 	if len(refused) == 0 {
 		return plugin.Errorf(plugin.CodeTryAgain, "add another subnet to "+where,
@@ -208,7 +220,7 @@ func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[st
 
 // narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one. EC2
 // gives all or nothing. Other nodes may have taken addresses since EC2 has counted them.
-func (p *Pool) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
+func (p *Node) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wants(lease.IPv4) || p.secondary(s, spec) == 0 && !spec.Prefixes {
 		return nil
 	}
@@ -222,7 +234,7 @@ func (p *Pool) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) [
 // subnets lists the subnets of the instance's zone that have the tags and free addresses, in
 // the order in which this node tries them. It fails if no subnet has the tags. If all subnets
 // with the tags are full, the list is empty and there is no error.
-func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
+func (p *Node) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
 	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
@@ -249,7 +261,7 @@ func (p *Pool) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 }
 
 // fitting returns the subnets, of those of the instance's zone, in which the ENI may be.
-func (p *Pool) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
+func (p *Node) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
 	all = besideBoot(s, all)
 	if spec.Subnet == "" {
 		return Fit(all, book.VPCOf(s), s.Instance.Zone, spec.Tags, spec.Families)
@@ -278,7 +290,7 @@ var errDiscarded = errors.New("the new ENI could not be attached, and was delete
 // network card takes no more ENIs, the instance does not run, or EC2 attaches no ENI of this subnet, attach deletes a new ENI. One in the
 // registry stays: another program has detached it, and pods may have its addresses. If
 // the caller has asked EC2 which ENIs are attached, seen is the answer.
-func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
+func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
 	if err != nil {
@@ -293,9 +305,9 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		on.Subnet = eni.ID // it was attached before: the refusal is about the ENI
 	}
 	var attachment string
-	var at slot
+	var at Slot
 	if err = call.Standing(s, book.AttachAction, on.Subnet); err == nil {
-		attachment, at, err = p.attachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
+		attachment, at, err = p.AttachAnywhere(ctx, eni.ID, spec.MinIndex, seen)
 		err = p.NoteRefusal(ctx, book.AttachAction, on, err)
 	}
 	if !known && (noPlace(err) || call.Misplaced(err) || p.Stuck(ctx, s, token, on, err)) {
@@ -308,7 +320,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 		p.KeepMade(s.Instance.ID, eni, seen)
 		return err
 	}
-	eni.Card, eni.Index = at.card, at.index
+	eni.Card, eni.Index = at.Card, at.Index
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		_, known := s.ENIs[eni.ID]
 		book.Record(s, eni, spec.Managed)
@@ -329,7 +341,7 @@ func (p *Pool) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 // deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network
 // works without that, so no pod waits for it. If the call fails, the intent stays, and the
 // next growth or collection tries again.
-func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
+func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
 	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
 		call.Standing(s, book.ModifyAction, eni) != nil {
@@ -352,7 +364,7 @@ func (p *Pool) deleteOnTermination(ctx context.Context, eni, attachment, token s
 }
 
 // endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to attach the ENI says nothing more.
-func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
+func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
@@ -370,7 +382,7 @@ func (p *Pool) endsWithInstance(ctx context.Context, e aws.ENI) error {
 }
 
 // deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
-func (p *Pool) deleteOnTerminations(ctx context.Context) error {
+func (p *Node) deleteOnTerminations(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !p.MakesENIs() {
 		return err
@@ -387,7 +399,7 @@ func (p *Pool) deleteOnTerminations(ctx context.Context) error {
 }
 
 // discard deletes an ENI that could not be attached.
-func (p *Pool) discard(ctx context.Context, eni, token string) error {
+func (p *Node) discard(ctx context.Context, eni, token string) error {
 	err := p.DeleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		if err == nil {

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
@@ -38,7 +41,7 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 	case len(tagged) == 0:
 		return nil, plugin.Errorf(plugin.CodeTryAgain,
 			"add these tags to a subnet of this zone, or correct subnetTags or --subnet_filter; 'cni-ipvlan-vpc-k8s-tool subnets' lists the subnets and their tags",
-			"%w: no subnet of %s has the tags %s: %s", ErrNoSubnet, where, tagText(tags), nearest(all, tags))
+			"%w: no subnet of %s has the tags %s: %s", ErrNoSubnet, where, book.TagText(tags), nearest(all, tags))
 	}
 	return nil, plugin.Errorf(plugin.CodeTryAgain, "add a CIDR of this family to the subnet, or correct ipFamilies",
 		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
@@ -75,15 +78,6 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	return slices.DeleteFunc(slices.Clone(families), func(f lease.Family) bool {
 		return f == lease.IPv4 && n.CIDR.IsValid() || f == lease.IPv6 && n.IPv6CIDR.IsValid()
 	})
-}
-
-// tagText formats tags for people.
-func tagText(tags map[string]string) string {
-	var all []string
-	for _, k := range slices.Sorted(maps.Keys(tags)) {
-		all = append(all, k+"="+tags[k])
-	}
-	return strings.Join(all, ", ")
 }
 
 // nearest describes the subnet that comes nearest to the tags. It has the most of them, or
@@ -158,4 +152,69 @@ func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31
+}
+
+// SubnetFor returns the subnet of the chosen addresses: that with the ID, if it is not empty,
+// or else one of the subnets in which the pool may have ENIs. It refuses addresses that no pod
+// can have.
+func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
+	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
+	if err != nil {
+		return aws.Subnet{}, err
+	}
+	fit, err := p.fitting(s, all, ENISpec{Subnet: cmp.Or(id, p.Policy.Choice.Subnet), Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
+	if err != nil {
+		return aws.Subnet{}, err
+	}
+	chosen := p.Policy.Choice.Addrs
+	i := slices.IndexFunc(fit, func(n aws.Subnet) bool {
+		return !slices.ContainsFunc(chosen, func(a netip.Addr) bool { return !n.CIDR.Contains(a) && !n.IPv6CIDR.Contains(a) })
+	})
+	if i < 0 {
+		return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "ask for an address of these subnets, or for a subnet that has it",
+			"the pod asks for the address %s, which is in none of the subnets in which it can have one: %s", addrText(chosen), subnetText(fit))
+	}
+	for _, a := range chosen {
+		for _, cidr := range []netip.Prefix{fit[i].CIDR, fit[i].IPv6CIDR} {
+			if cidr.Contains(a) && book.Reserves(cidr, netip.PrefixFrom(a, a.BitLen())) {
+				return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "AWS reserves the first four addresses of a subnet and the last: ask for another address",
+					"the pod asks for the address %s, which AWS reserves in %s (%s)", a, fit[i].ID, cidr)
+			}
+		}
+	}
+	return fit[i], nil
+}
+
+// refusesSubnet returns why no ENI can be in the subnet that the pod has chosen, also if the
+// instance had room for one. Otherwise, people would make room for nothing.
+func (p *Node) refusesSubnet(ctx context.Context, s *registry.State) error {
+	if p.Policy.Choice.Subnet == "" {
+		return nil
+	}
+	_, err := p.SubnetFor(ctx, s, "")
+	return err
+}
+
+// addrText lists addresses for people.
+func addrText(addrs []netip.Addr) string {
+	var all []string
+	for _, a := range addrs {
+		all = append(all, a.String())
+	}
+	return strings.Join(all, " and ")
+}
+
+// subnetText lists subnets with their CIDRs, for people.
+func subnetText(subnets []aws.Subnet) string {
+	var all []string
+	for _, n := range subnets {
+		text := n.ID
+		for _, c := range []netip.Prefix{n.CIDR, n.IPv6CIDR} {
+			if c.IsValid() {
+				text += " " + c.String()
+			}
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, ", ")
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"context"
@@ -22,7 +22,7 @@ const quotaWait = registry.MostQuota
 
 // withinQuota returns an error if EC2 has lately refused an ENI because of the account's
 // quota.
-func (p *Pool) withinQuota() error {
+func (p *Node) withinQuota() error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (p *Pool) withinQuota() error {
 
 // noteQuota records that the quota is used up, if err says so. The time is random, so that
 // nodes do not ask again together.
-func (p *Pool) noteQuota(ctx context.Context, err error) error {
+func (p *Node) noteQuota(ctx context.Context, err error) error {
 	if !errors.Is(err, aws.ErrQuota) {
 		return err
 	}

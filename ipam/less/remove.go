@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package less
 
 import (
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -23,7 +24,7 @@ import (
 
 // This file deletes ENIs. A collection, a growth that needs the slot, and an operator do so
 // by deleteENI or Remove. What the registry has of an ENI may be old or wrong. So EC2
-// describes the ENI before each step, and [Pool.deletable] must agree. EC2 itself refuses to
+// describes the ENI before each step, and [Node.deletable] must agree. EC2 itself refuses to
 // delete an attached ENI. The node detaches by the ID of an attachment, which belongs to that
 // attachment alone. So if somebody attaches the ENI elsewhere meanwhile, it stays there.
 
@@ -42,7 +43,7 @@ var (
 // Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that
 // pods of this node use the ENI, if it is the boot ENI, and if it is somebody else's. If EC2 does not know the
 // ENI, the error is aws.ErrNotFound.
-func (p *Pool) Remove(ctx context.Context, id string) error {
+func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (p *Pool) Remove(ctx context.Context, id string) error {
 // where an earlier try ended. If the ENI is somebody else's, deleteENI removes it from the
 // registry, or no longer touches it. If EC2 fails, the ENI stays draining, because it may be
 // detached by now or soon. The next collection finishes that. seen is what EC2 has just said of the ENI, or nil.
-func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
+func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, seen)
 	e, ok := errors.AsType[*aws.Error](err)
 	now := time.Now()
@@ -110,8 +111,25 @@ func (p *Pool) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 	return err
 }
 
+// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after
+// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
+// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
+// its mark away meanwhile.
+func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
+			continue
+		}
+		err := p.deleteENI(ctx, id, p.Used(), nil)
+		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) && !call.GoesOn(err, true) {
+			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
+		}
+	}
+	return p.Registry.View()
+}
+
 // isForgotten reports whether the registry no longer has an ENI.
-func (p *Pool) isForgotten(id string) bool {
+func (p *Node) isForgotten(id string) bool {
 	s, err := p.Registry.View()
 	if err != nil {
 		return false
@@ -124,7 +142,7 @@ func (p *Pool) isForgotten(id string) bool {
 // done so, and deletes it. If the ENI is gone already, that is no error. But if EC2 knew the
 // ENI just before, that EC2 does not know it now proves nothing (EC2 API reference, "Eventual
 // consistency"). Then the ENI could be left behind.
-func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
+func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	const every = time.Second
 	s, err := p.Registry.View()
 	if err != nil {
@@ -168,14 +186,14 @@ func (p *Pool) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 }
 
-// mostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may not come to the end with one for hours, and
+// MostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may not come to the end with one for hours, and
 // the rest of the collection needs time, too.
-const mostAwait = time.Minute
+const MostAwait = time.Minute
 
-// await waits for EC2 to detach or delete an ENI, but a collection no longer than mostAwait.
-func (p *Pool) await(ctx context.Context, d time.Duration, what string) error {
+// await waits for EC2 to detach or delete an ENI, but a collection no longer than MostAwait.
+func (p *Node) await(ctx context.Context, d time.Duration, what string) error {
 	if until := p.Mode.Until; !until.IsZero() && time.Now().After(until) {
-		return fmt.Errorf("%s: EC2 has not done so after %v, and the next collection goes on", what, mostAwait)
+		return fmt.Errorf("%s: EC2 has not done so after %v, and the next collection goes on", what, MostAwait)
 	}
 	return call.Sleep(ctx, d, what)
 }
@@ -195,7 +213,7 @@ var errDeleted = errors.New("it is deleted")
 
 // endENI makes the next step to delete an ENI that EC2 has just described. It detaches or
 // deletes it. While EC2 detaches it, endENI does nothing.
-func (p *Pool) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
+func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.deletable(e, used, detached); err != nil {
 		return detached, err
 	}
@@ -221,7 +239,7 @@ var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagN
 // described. It returns nil if the node may. The ENI may be attached elsewhere by now, or
 // soon. An ENI that was created for another instance must stay, except if this node has just
 // detached it: then it would be left behind.
-func (p *Pool) deletable(e aws.ENI, used lease.Used, detached bool) error {
+func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err

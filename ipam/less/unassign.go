@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package less
 
 import (
 	"context"
@@ -23,17 +23,17 @@ import (
 // idle reports whether an address of the ENI has been free for at least FreeAfter. The time
 // counts from the end of its last lease. If it has had no lease, the time counts from the last
 // growth of the ENI. While a namespace cannot be read, no address is idle.
-func (c *collecting) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
+func (c *Collecting) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	if since.IsZero() {
 		since = e.Grown
 	}
-	return free && now.Sub(since) >= c.FreeAfter && c.used.Of(e.MAC, a) == "" && !c.used.Partial
+	return free && now.Sub(since) >= c.FreeAfter && c.Used.Of(e.MAC, a) == "" && !c.Used.Partial
 }
 
 // idlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter.
-func (c *collecting) idlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
-	if now.Sub(b.Since) < c.FreeAfter || c.used.Partial {
+func (c *Collecting) idlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
+	if now.Sub(b.Since) < c.FreeAfter || c.Used.Partial {
 		return false
 	}
 	for range s.Leases.Within(b.CIDR) {
@@ -44,15 +44,15 @@ func (c *collecting) idlePrefix(s *registry.State, e registry.ENI, b registry.Pr
 			return false
 		}
 	}
-	return !c.used.Any(e.MAC, b.CIDR.Contains)
+	return !c.Used.Any(e.MAC, b.CIDR.Contains)
 }
 
 // empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. It
 // compares the ENI of each lease, not only the address: a pod that has lost its address still
 // has its link on the ENI.
-func (c *collecting) empty(s *registry.State, id string, now time.Time) bool {
+func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
-	if c.used.InPod(e.MAC) {
+	if c.Used.InPod(e.MAC) {
 		return false // a pod that has its link may have removed its addresses
 	}
 	for _, l := range s.Leases.All() {
@@ -65,7 +65,7 @@ func (c *collecting) empty(s *registry.State, id string, now time.Time) bool {
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. It ends when the outcome of a call is unknown.
-func (p *Pool) unassignIdle(ctx context.Context, c *collecting) error {
+func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -92,13 +92,25 @@ func (p *Pool) unassignIdle(ctx context.Context, c *collecting) error {
 // A choice returns the addresses or prefixes that an ENI can lose.
 type choice func(s *registry.State, eni string, now time.Time) book.Releasable
 
+// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
+// leases, so it does so only before a release.
+func (c *Collecting) heeding(choose choice) choice {
+	return func(s *registry.State, id string, now time.Time) book.Releasable {
+		x := choose(s, id, now)
+		if !x.Empty() && c.heed(s) {
+			x = choose(s, id, now)
+		}
+		return x
+	}
+}
+
 // release first removes the chosen addresses or prefixes from the registry, so that no ADD
 // takes them. Then it unassigns them from the ENI. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
 //
 // It holds the lock of growth. Else EC2 could give a pod of this ENI what has just left it. If the answer to
 // release's call is lost, the call is repeated, and would take the address from that pod.
-func (p *Pool) release(ctx context.Context, id string, choose choice) (book.Releasable, error) {
+func (p *Node) release(ctx context.Context, id string, choose choice) (book.Releasable, error) {
 	if err := p.Turn(ctx, book.UnassignAction); err != nil {
 		return book.Releasable{}, err
 	}
@@ -124,7 +136,7 @@ func (p *Pool) release(ctx context.Context, id string, choose choice) (book.Rele
 
 // growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. What is idle can wait for
 // the next collection, and the rest of this one goes on.
-func (p *Pool) growthLock(ctx context.Context) (unlock func(), err error) {
+func (p *Node) growthLock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = errGrowing
@@ -133,7 +145,7 @@ func (p *Pool) growthLock(ctx context.Context) (unlock func(), err error) {
 }
 
 // lockSoon takes a lock if nobody has it for long.
-func (p *Pool) lockSoon(ctx context.Context, name string) (unlock func(), err error) {
+func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err error) {
 	const most = 10 * time.Second
 	waiting, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -145,7 +157,7 @@ var errGrowing = errors.New("a growth is under way: this collection unassigns no
 
 // releasablePrefixes chooses the prefixes that an ENI is to lose. It chooses no /80: a /80 costs
 // nothing, and stays as long as its ENI.
-func (c *collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
+func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
 	spare, e := c.spare(s, id, now), s.ENIs[id]
 	for _, b := range e.Prefixes {
 		if b.CIDR.Addr().Is4() && spare >= book.BlockSize && c.idlePrefix(s, e, b, now) {
@@ -156,7 +168,7 @@ func (c *collecting) releasablePrefixes(s *registry.State, id string, now time.T
 }
 
 // releasableAddrs chooses the IPv4 addresses that an ENI is to lose, but never its primary one.
-func (c *collecting) releasableAddrs(s *registry.State, id string, now time.Time) book.Releasable {
+func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time) book.Releasable {
 	e, x, spare := s.ENIs[id], book.Releasable{Addrs: map[netip.Addr]time.Time{}}, c.spare(s, id, now)
 	for _, a := range e.Addrs {
 		if a.Is4() && spare > 0 && a != e.Primary() && c.idle(s, e, a, now) {
@@ -171,7 +183,7 @@ func (c *collecting) releasableAddrs(s *registry.State, id string, now time.Time
 // keep ready, which is nothing of an ENI that interfaceIndex passes over. An ENI loses nothing
 // if no ADD may take its addresses for another reason, if it has Keep, or if it was to be deleted
 // and EC2 did not answer.
-func (c *collecting) spare(s *registry.State, id string, now time.Time) int {
+func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() || slices.Contains(c.kept, id) {
 		return 0
@@ -192,7 +204,7 @@ func (c *collecting) spare(s *registry.State, id string, now time.Time) int {
 //
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.
-func (p *Pool) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
+func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
 			func(s *registry.State) { book.Restore(s, id, x) }))
@@ -225,7 +237,7 @@ func isPartial(err error) bool {
 }
 
 // take calls EC2 to unassign addresses or prefixes from an ENI.
-func (p *Pool) take(ctx context.Context, id string, x book.Releasable) error {
+func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
 	var err error
 	switch addrs, cidrs := x.List(), x.CIDRs(); {
 	case len(cidrs) > 0:
@@ -243,7 +255,7 @@ func (p *Pool) take(ctx context.Context, id string, x book.Releasable) error {
 
 // still returns the part of x that EC2 still shows on the ENI. EC2 has refused to take
 // all of x, with the error why. If EC2 does not answer now, still returns all of x.
-func (p *Pool) still(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
+func (p *Node) still(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {
 		return x, errors.Join(why, err)

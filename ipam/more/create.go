@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package more
 
 import (
 	"cmp"
@@ -37,7 +37,7 @@ func (spec ENISpec) tags(instance string) map[string]string {
 
 // create creates an ENI in a subnet. It asks for prefixes if they are wanted and the subnet
 // has some, otherwise for addresses.
-func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec) (aws.ENI, string, error) {
+func (p *Node) create(ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec) (aws.ENI, string, error) {
 	most := s.Instance.IPv4PerENI - 1 // beside the primary address
 	wanted := 0
 	prefixes := func(s *registry.State, e *aws.ENISpec) {
@@ -81,7 +81,7 @@ func (p *Pool) create(ctx context.Context, s *registry.State, subnet aws.Subnet,
 }
 
 // secondary returns how many addresses a new ENI needs besides its primary one.
-func (p *Pool) secondary(s *registry.State, spec ENISpec) int {
+func (p *Node) secondary(s *registry.State, spec ENISpec) int {
 	if spec.Managed {
 		return p.wantNew(s) - 1
 	}
@@ -91,7 +91,7 @@ func (p *Pool) secondary(s *registry.State, spec ENISpec) int {
 // createENI creates an ENI. Its size is decided right before the call, which has the tags and
 // a client token. The intent is on disk before the call, and stays until the ENI is attached.
 // If the process dies in between, resume finds the ENI by its description.
-func (p *Pool) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (aws.ENI, string, error) {
+func (p *Node) createENI(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (aws.ENI, string, error) {
 	eni, token, err := p.createOnce(ctx, subnet, spec, size)
 	if len(spec.Tags) > 0 && noTags(err) {
 		// The original needed no such permission. Without tags nobody but this
@@ -111,7 +111,7 @@ func noTags(err error) bool {
 
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each
 // creation has its own client token, which is the key of its intent.
-func (p *Pool) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
+func (p *Node) createOnce(ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec)) (eni aws.ENI, token string, err error) {
 	const action = book.CreateAction
 	asked := spec
 	begin := func(s *registry.State) (string, bool) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-package ipam
+package asked
 
 import (
 	"cmp"
@@ -25,11 +25,11 @@ import (
 // address. It never moves an address from another ENI: there is no AllowReassignment. Before
 // it changes anything, it asks EC2 who has the address.
 
-// growChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
+// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
 // can take them, it creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.
-func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...string) error {
+func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...string) error {
 	at, found := p.placeFor(s, denied)
-	subnet, err := p.subnetFor(ctx, s, at.Subnet)
+	subnet, err := p.SubnetFor(ctx, s, at.Subnet)
 	if err != nil {
 		return err
 	}
@@ -37,12 +37,12 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...stri
 		return err
 	}
 	if !found {
-		return cmp.Or(p.outOfReach(s), p.addENIIn(ctx, s, subnet.ID))
+		return cmp.Or(p.outOfReach(s), p.AddENIIn(ctx, s, subnet.ID))
 	}
 	for _, f := range p.Policy.Families {
 		err := p.gain(ctx, s, at, f)
 		if _, final := errors.AsType[*plugin.Error](err); !final && call.GoesOn(err, at.Managed) && !aboutAddr(err) {
-			if again := p.growChosen(ctx, s, append(denied, at.ID)...); again != nil {
+			if again := p.GrowChosen(ctx, s, append(denied, at.ID)...); again != nil {
 				return errors.Join(again, err)
 			}
 			return nil
@@ -55,7 +55,7 @@ func (p *Pool) growChosen(ctx context.Context, s *registry.State, denied ...stri
 }
 
 // placeFor returns the ENI of the pool that has the chosen addresses, or can take them, but none of the ENIs denied.
-func (p *Pool) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
+func (p *Node) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if !slices.Contains(denied, at.ID) && !slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
 			return at, true
@@ -65,7 +65,7 @@ func (p *Pool) placeFor(s *registry.State, denied []string) (lease.Place, bool) 
 }
 
 // canServe reports whether an ENI has an address of a family for the pod, or can take it.
-func (p *Pool) canServe(s *registry.State, at lease.Place, f lease.Family) bool {
+func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool {
 	if a, chosen := p.Policy.Choice.Addr(f); chosen {
 		return canTake(s, at, a)
 	}
@@ -76,7 +76,7 @@ func (p *Pool) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 
 // outOfReach returns an error if a chosen address is on an ENI of this node that gives it to no pod
 // now. A new ENI could not have it.
-func (p *Pool) outOfReach(s *registry.State) error {
+func (p *Node) outOfReach(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
 			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink, "the pod asks for the address %s, which is on %s of this node: its link is not on the node, or it does not have all addresses for which the pod asks", a, id)
@@ -93,50 +93,9 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	return (at.CIDR.Contains(a) || at.CIDR6.Contains(a)) && book.Room(s, at.ENI, nl.FamilyOf(a)) > 0
 }
 
-// subnetFor returns the subnet of the chosen addresses: that with the ID, if it is not empty,
-// or else one of the subnets in which the pool may have ENIs. It refuses addresses that no pod
-// can have.
-func (p *Pool) subnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
-	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
-	if err != nil {
-		return aws.Subnet{}, err
-	}
-	fit, err := p.fitting(s, all, ENISpec{Subnet: cmp.Or(id, p.Policy.Choice.Subnet), Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
-	if err != nil {
-		return aws.Subnet{}, err
-	}
-	chosen := p.Policy.Choice.Addrs
-	i := slices.IndexFunc(fit, func(n aws.Subnet) bool {
-		return !slices.ContainsFunc(chosen, func(a netip.Addr) bool { return !n.CIDR.Contains(a) && !n.IPv6CIDR.Contains(a) })
-	})
-	if i < 0 {
-		return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "ask for an address of these subnets, or for a subnet that has it",
-			"the pod asks for the address %s, which is in none of the subnets in which it can have one: %s", addrText(chosen), subnetText(fit))
-	}
-	for _, a := range chosen {
-		for _, cidr := range []netip.Prefix{fit[i].CIDR, fit[i].IPv6CIDR} {
-			if cidr.Contains(a) && book.Reserves(cidr, netip.PrefixFrom(a, a.BitLen())) {
-				return aws.Subnet{}, plugin.Errorf(plugin.CodeRefused, "AWS reserves the first four addresses of a subnet and the last: ask for another address",
-					"the pod asks for the address %s, which AWS reserves in %s (%s)", a, fit[i].ID, cidr)
-			}
-		}
-	}
-	return fit[i], nil
-}
-
-// refusesSubnet returns why no ENI can be in the subnet that the pod has chosen, also if the
-// instance had room for one. Otherwise, people would make room for nothing.
-func (p *Pool) refusesSubnet(ctx context.Context, s *registry.State) error {
-	if p.Policy.Choice.Subnet == "" {
-		return nil
-	}
-	_, err := p.subnetFor(ctx, s, "")
-	return err
-}
-
 // isTaken refuses a chosen address that another ENI has, by itself or in a prefix. If an ENI of
 // the pool has it, the registry is behind: then isTaken corrects the registry.
-func (p *Pool) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
+func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet aws.Subnet) (behind bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet.ID))
 	if err != nil {
 		return false, err
@@ -171,7 +130,7 @@ func takenBy(e aws.ENI, a netip.Addr) error {
 
 // gain gets the chosen address of a family for an ENI. If the pod has chosen none of this
 // family, gain gets any, if the ENI has none that is free.
-func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
+func (p *Node) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {
 		one := p.Policy
@@ -179,7 +138,7 @@ func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f le
 		if len(at.Pick(s, one, time.Now())) > 0 {
 			return nil
 		}
-		return p.more(ctx, s, at, f)
+		return p.MoreOf(ctx, s, at, f)
 	}
 	if at.Has(a) {
 		return nil
@@ -189,7 +148,7 @@ func (p *Pool) gain(ctx context.Context, s *registry.State, at lease.Place, f le
 
 // assignChosen asks EC2 for one address on an ENI. The call names the address, so to repeat it
 // does no harm.
-func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
+func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
 	action, do := book.AssignAction(nl.FamilyOf(a)), p.Cloud.AssignAddr
 	if a.Is6() {
 		do = p.Cloud.AssignIPv6Addr
@@ -209,47 +168,11 @@ func (p *Pool) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 		return plugin.Errorf(plugin.CodeRefused, "ask for another address; this node never takes an address from another ENI",
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
-	return p.corrected(ctx, eni, err)
+	return p.Corrected(ctx, eni, err)
 }
 
 // aboutAddr reports whether a refusal to assign a chosen address may be about that address. The ENI may take others.
 func aboutAddr(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") || strings.HasPrefix(e.Code, "InvalidIPAddress"))
-}
-
-// addENIIn creates an ENI of the pool in a subnet.
-func (p *Pool) addENIIn(ctx context.Context, s *registry.State, subnet string) error {
-	if p.Policy.Provision == lease.ProvisionAssign {
-		return plugin.Errorf(plugin.CodeTryAgain, `set "provision" to "full", or attach an ENI of this subnet`,
-			`no ENI of this node can take the address %s, and no new ENI is created, because "provision" is "assign"`, addrText(p.Policy.Choice.Addrs))
-	}
-	there := *p
-	there.Policy.Choice.Subnet = subnet
-	there.Policy.Prefixes = false // on the smallest types, a prefix takes the only place beside the primary address
-	return there.addENI(ctx, s)
-}
-
-// addrText lists addresses for people.
-func addrText(addrs []netip.Addr) string {
-	var all []string
-	for _, a := range addrs {
-		all = append(all, a.String())
-	}
-	return strings.Join(all, " and ")
-}
-
-// subnetText lists subnets with their CIDRs, for people.
-func subnetText(subnets []aws.Subnet) string {
-	var all []string
-	for _, n := range subnets {
-		text := n.ID
-		for _, c := range []netip.Prefix{n.CIDR, n.IPv6CIDR} {
-			if c.IsValid() {
-				text += " " + c.String()
-			}
-		}
-		all = append(all, text)
-	}
-	return strings.Join(all, ", ")
 }

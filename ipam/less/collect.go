@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package less
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// missingGrace is how long a pod must be gone before its lease ends without a DEL. One
+// collection notes that the pod is gone. A collection at least missingGrace later ends the lease.
+const missingGrace = time.Minute
+
+// Release releases what a collection may: ENIs first, and then addresses of those that stay.
+func (p *Node) Release(ctx context.Context, c *Collecting) error {
+	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c), p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c))
+}
+
+// EndLost ends the leases of pods that are gone. In each other lease it notes whether the kernel
+// shows the pod. An address that a namespace has without a lease gets a lease, whatever the
+// metadata service says.
+func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
+	now := time.Now()
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		s.CheckLog()
+		if len(s.ENIs) > 0 {
+			s.ForgetStray()
+		}
+		for at, where := range c.Used.By {
+			if id, e := s.ENIOf(at.Addr); id != "" && !e.Foreign && where != lease.TheNode && c.Used.Of(e.MAC, at.Addr) != "" {
+				known.LearnUsed(s, c.Used, id, at.Addr, now)
+			}
+		}
+		for a, l := range s.Leases.All() {
+			s.Leases.Set(a, sighted(s, a, l, c.Used, now))
+		}
+		c.Ended = s.EndWhere(now, func(a netip.Addr, l registry.Lease) bool {
+			return !c.Used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
+		})
+		s.PruneRefusals(now)
+		maps.DeleteFunc(s.Gone, func(_ netip.Addr, when time.Time) bool { return now.Sub(when) > lease.StaleMetadata })
+	})
+}
+
+// sighted returns the lease with what the kernel shows of its pod. A lease without a key
+// was made for an address that was found in use. If nothing uses it now, its pod counts as gone, whatever is at the path where it was.
+func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
+	_, e := s.ENIOf(a)
+	switch {
+	case used.Has(a, e.MAC, s.ENIs[l.ENI].MAC):
+		l.Bound, l.MissingSince = true, time.Time{}
+	case l.Key == registry.Key{} && used.Holds(s, a, l), l.Key != registry.Key{} && l.NetNS != "" && isPods(l.NetNS):
+		l.MissingSince = time.Time{}
+	case l.MissingSince.IsZero():
+		l.MissingSince = now
+	}
+	return l
+}
+
+// isPods reports whether the network namespace of a pod is at path: something is there, and it is not the namespace of this
+// process, which is the node's. At /proc/PID/ns/net there may be another process by now. If stat fails for another
+// reason, isPods reports true.
+func isPods(path string) bool {
+	is, err := os.Stat(path)
+	if err != nil {
+		return !errors.Is(err, fs.ErrNotExist)
+	}
+	own, err := os.Stat("/proc/self/ns/net")
+	return err != nil || !os.SameFile(is, own)
+}
+
+// detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more.
+func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
+	if c.Max < 0 && p.Policy.Provision != lease.ProvisionNone {
+		c.Detached, err = p.detachIdle(ctx, c.Used)
+	}
+	return err
+}
+
+// deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It
+// keeps an ENI whose pool would then have fewer free addresses than it wants. It does nothing
+// if the node may make no ENIs.
+func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
+	if !p.MakesENIs() {
+		return nil
+	}
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	var failed error
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		deleted, err := p.deleteIfEmpty(ctx, c, id)
+		switch {
+		case deleted:
+			c.Deleted = append(c.Deleted, id)
+		case errors.Is(err, errNotOurs):
+			slog.Warn("an ENI cannot be released, so this node no longer tries to", "eni", id, "reason", err)
+		case err != nil:
+			failed = errors.Join(failed, fmt.Errorf("delete %s, on which no pod is known: %w", id, err))
+		}
+	}
+	return failed
+}
+
+// deleteIfEmpty deletes an ENI if the collection is to.
+func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (deleted bool, err error) {
+	goes := func(s *registry.State) bool { return c.deletes(s, id) && (!c.heed(s) || c.deletes(s, id)) }
+	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining = true })
+	if err != nil {
+		c.kept = append(c.kept, id)
+	}
+	if err != nil || !m.done {
+		return false, err
+	}
+	err = p.deleteENI(ctx, id, c.Used, m.seen)
+	if errors.Is(err, errAttached) && m.stays(err) && !errors.Is(err, aws.ErrDenied) {
+		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role forbids to detach, deleteENI has
+		// taken the mark away, and the addresses go back without the ENI.
+		c.kept = append(c.kept, id)
+		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
+	}
+	return err == nil, err
+}
+
+// deletes reports whether the collection is to delete an ENI: it is empty, or somebody has begun to delete it.
+func (c *Collecting) deletes(s *registry.State, id string) bool {
+	e, now := s.ENIs[id], time.Now()
+	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
+		return false
+	}
+	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
+	ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
+	keep := e.Keep && !e.Detached   // a detached ENI serves no pod
+	may := e.Managed && !e.Foreign && e.TagsUnknown == "" && !keep && (ready == 0 || e.Passed || ready <= spare)
+	return e.Draining || may && c.empty(s, id, now)
+}

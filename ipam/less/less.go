@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package less releases what the node does not need: addresses, prefixes and ENIs. It ends leases of
+// pods that are gone. What it releases, EC2 may give to another node at once. So it first shows
+// that no pod has it, and takes it from the registry before it asks EC2.
+package less
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+)
+
+// A Node releases what this node does not need.
+type Node struct{ known.Node }
+
+// A Collection says what a run of registry-gc may release.
+type Collection struct {
+	FreeAfter time.Duration  // release what has been free for this time
+	Max       int            // unassign at most so many addresses, and delete no ENI; negative: no limit
+	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
+}
+
+// A Report says what a collection has released, also if it has failed afterwards.
+type Report struct {
+	Ended      []netip.Addr // leases of pods that have gone without a DEL
+	Unassigned []netip.Addr
+	Deleted    []string       // ENIs
+	Detached   []string       // ENIs for which pods had asked
+	Returned   []netip.Prefix // delegated prefixes that were unassigned
+
+	// Tidied reports whether the collection has removed what serves all pods, because no pod was
+	// left. A pod may have come at that moment. So the caller must repair the node.
+	Tidied bool
+}
+
+// A Collecting is a collection under way.
+type Collecting struct {
+	Collection
+	Report
+	Used lease.Used // what the kernel shows
+	kept []string   // empty ENIs of which EC2 has said nothing: they keep their addresses
+}

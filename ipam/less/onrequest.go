@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package less
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file detaches the ENIs for which pods had asked, after the last pod. Their owners keep them: it deletes none.
+
+// DetachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It returns
+// their IDs. A DEL leaves the mark that starts this soon, because a pod of another node may want
+// the ENI.
+func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
+	s, err := p.Registry.View()
+	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
+		return nil, err
+	}
+	unlock, err := p.Registry.Lock(ctx, "collect")
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := p.OfThisInstance(ctx); err != nil {
+		return nil, err
+	}
+	used, err := p.InUse()
+	if err != nil {
+		return nil, err
+	}
+	return p.detachIdle(ctx, used)
+}
+
+// detachIdle detaches the ENIs for which pods had asked and that no pod uses any more.
+func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, failed error) {
+	s, err := p.Registry.View()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		detached, err := p.detachIfIdle(ctx, id, used)
+		if err != nil {
+			failed = errors.Join(failed, fmt.Errorf("detach %s, which no pod uses any more: %w", id, err))
+		}
+		if detached {
+			done = append(done, id)
+		}
+	}
+	return done, failed
+}
+
+// detachIfIdle detaches an ENI if no pod uses it any more.
+func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (detached bool, err error) {
+	goes := func(s *registry.State) bool { return p.detaches(s, id, used) }
+	// With OnRequest, nobody deletes it, whatever the configuration is later.
+	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) { e.Draining, e.OnRequest = true, true })
+	if err != nil || !m.done {
+		return false, err
+	}
+	err = p.detachChosen(ctx, id, used, m)
+	return err == nil && p.isForgotten(id), err // it may stay, because a pod has come
+}
+
+// detaches reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
+func (p *Node) detaches(s *registry.State, id string, used lease.Used) bool {
+	e := s.ENIs[id]
+	return (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign && !lease.Awaited(s, id, time.Now()) && unused(s, id, used)
+}
+
+// unused reports whether no lease and no namespace has an address of the ENI, or its link. If a namespace
+// cannot be read, unused reports false.
+func unused(s *registry.State, id string, used lease.Used) bool {
+	e := s.ENIs[id]
+	for a, l := range s.Leases.All() {
+		if l.ENI == id || e.Has(a) {
+			return false
+		}
+	}
+	return !used.Partial && !used.InPod(e.MAC) && !used.Any(e.MAC, e.Has)
+}
+
+// detachChosen detaches an ENI, waits until EC2 has done so, and removes it from the registry.
+// EC2 describes it before: if it is attached elsewhere by now, it stays there. If a pod has come,
+// or its owner forbids to touch it, it stays here.
+func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m marked) error {
+	const every = time.Second
+	ending := false                      // an earlier process has begun to detach it, as EC2 says
+	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
+		enis, err := m.seen, error(nil)
+		if enis == nil {
+			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
+		}
+		if err != nil && !errors.Is(err, aws.ErrNotFound) {
+			return err
+		}
+		s, err := p.Registry.View()
+		if err != nil {
+			return err
+		}
+		if detached == "" && !ending && hidden(s, id, enis) {
+			if err := p.await(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
+				return err
+			}
+			continue
+		}
+		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
+			return p.Forget(ctx, id)
+		}
+		if book.Foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
+			return p.undrain(ctx, id)
+		}
+		if detached != "" && detached != enis[0].Attachment { // somebody has attached it again
+			return p.Registry.Change(ctx, func(s *registry.State) { book.Drain(s, id, false) })
+		}
+		if detached == "" {
+			err := p.detachENI(ctx, enis[0])
+			if ending = inTransition(err); ending {
+				m.before = true
+				if err := p.await(ctx, 3*every, "wait for what EC2 has begun with "+id); err != nil {
+					return err
+				}
+				continue
+			}
+			if m.stays(err) {
+				return errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
+			}
+			if err != nil && !errors.Is(err, aws.ErrNotFound) {
+				return err
+			}
+			detached = enis[0].Attachment
+			slog.Info("an ENI is detached: its last pod has ended", "eni", id)
+			continue // it is often done at once
+		}
+		if err := p.await(ctx, every, "wait for "+id+" to be detached"); err != nil {
+			return err
+		}
+	}
+}
+
+// hidden reports whether EC2 may not show yet that this node has attached an ENI.
+func hidden(s *registry.State, id string, enis []aws.ENI) bool {
+	shown := len(enis) > 0 && enis[0].Instance != ""
+	return !shown && time.Since(s.ENIs[id].Grown) <= known.Settled
+}

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package more gets more addresses for a node: prefixes or addresses on an ENI that has room, or
+// a new ENI in a slot that is free. It finishes what a killed process has begun. A full node has
+// room for an ENI again when another one is gone, so more stands on package less.
+package more
+
+import (
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+)
+
+// A Node gets more addresses for this node.
+type Node struct{ less.Node }

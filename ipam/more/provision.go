@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package more
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// This file is for what operators do by name. An ADD and a collection decide by themselves.
+
+// ENIFor returns an attached ENI for a Provision, whose lock the caller has: the one of an earlier Provision with the same
+// spec that has not come to its end, or a new one.
+func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
+	spec.Managed = false
+	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
+	err = p.locked(ctx, own, func(before, s *registry.State) error {
+		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
+			return err
+		}
+		// EC2 would only say so after the ENI is made.
+		attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
+		if err != nil {
+			return err
+		}
+		if len(attached) >= s.Instance.ENIs {
+			return fmt.Errorf("too many adapters on this instance already: %w: %d ENIs, of %d that %s can have",
+				aws.ErrInstanceFull, len(attached), s.Instance.ENIs, s.Instance.Type)
+		}
+		id, err = p.NewENI(ctx, spec)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return id, nil
+}
+
+// Allocate assigns n more addresses, or as many as fit, to the first ENI with room, by device
+// index, that the role may change. It returns that ENI and the addresses, which are free then. It
+// changes no ENI for which a pod has asked, and none whose link a pod has.
+func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
+	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {
+		var rs []lease.Place
+		inPods := s.Exclusive()
+		for id, e := range s.ENIs {
+			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Foreign && !e.NoLink(time.Now()) && book.Room(s, e, lease.IPv4) > 0 {
+				rs = append(rs, lease.Place{ID: id, ENI: e})
+			}
+		}
+		slices.SortFunc(rs, func(a, b lease.Place) int { return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index)) })
+		var why []error
+		for _, r := range rs {
+			if got, err = p.assign(ctx, r.ID, lease.IPv4, exactly(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
+				id = r.ID
+				return nil
+			}
+			if !call.IsFull(err) && !call.GoesOn(err, r.Managed) {
+				return err
+			}
+			why = append(why, err)
+		}
+		if aws.NotAllowed(errors.Join(why...)) {
+			return errors.Join(why...) // some may have room
+		}
+		//lint:ignore ST1005 the original's words
+		why = append(why, fmt.Errorf("Unable to allocate - no IPs available on any interfaces: none of the ENIs from index %d on has room", p.Policy.MinIndex))
+		return errors.Join(why...)
+	})
+	return id, got, err
+}
+
+// locked runs f as the only process of this node that asks EC2. Before, it updates the registry, and
+// finishes what was begun: see resume for stray. f gets the state from before it has finished that, too.
+func (p *Node) locked(ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error) error {
+	unlock, err := p.Registry.Lock(ctx, "grow")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
+		return err
+	}
+	before, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	if _, err := p.resume(ctx, stray); err != nil {
+		return err
+	}
+	s, err := p.DescribeInstance(ctx)
+	if err != nil {
+		return err
+	}
+	return f(before, s)
+}

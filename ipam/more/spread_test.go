@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package more
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// inProcess makes requests without a socket.
+type inProcess struct{ http.Handler }
+
+func (h inProcess) Do(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// A thousand nodes start at the same time and see the same free addresses. Each makes its
+// first ENI in a subnet of its own choice: as many in each as it has room for, in
+// proportion, and never where there is none. The second one of each goes elsewhere.
+func TestThousandNodes(t *testing.T) {
+	const nodes = 1000
+	t.Setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
+	t.Setenv("AWS_REGION", "us-east-1")
+	tags := map[string]string{"pods": "yes"}
+	config := ec2sim.Config{VPCs: []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}}}
+	for i, cidr := range []string{"10.0.0.0/18", "10.0.64.0/19", "10.0.96.0/19", "10.0.128.0/28", "10.0.160.0/19"} {
+		s := ec2sim.Subnet{ID: fmt.Sprint("subnet-", i), VPC: "vpc-1", Zone: "us-east-1a", CIDR: netip.MustParsePrefix(cidr), Tags: tags}
+		if i == 4 {
+			s.Tags = nil // the nodes' own
+		}
+		config.Subnets = append(config.Subnets, s)
+	}
+	sim, err := ec2sim.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := node(t, t.TempDir(), lease.Policy{}, aws.New(aws.Options{EC2URL: "http://ec2", HTTP: inProcess{sim}}))
+	spec := ENISpec{Tags: tags}
+	first, second := map[string]int{}, 0
+	for range nodes {
+		node, err := sim.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-4"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &registry.State{Instance: registry.Instance{ID: node.ID, Zone: node.Zone}, ENIs: map[string]registry.ENI{"eni-boot": {VPC: "vpc-1", Subnet: "subnet-4"}}}
+		order, err := p.subnets(t.Context(), s, spec)
+		if err != nil || len(order) != 4 {
+			t.Fatalf("%v, %v", order, err)
+		}
+		first[order[0].ID]++
+		s.ENIs["eni-1"] = registry.ENI{VPC: "vpc-1", Subnet: order[0].ID}
+		if again, err := p.subnets(t.Context(), s, spec); err != nil || again[0].ID == order[0].ID {
+			second++
+		}
+	}
+	t.Logf("first choices: %v", first)
+	// Of 16379 + 2*8187 + 11 free addresses, half are in the first.
+	for id, want := range map[string]int{"subnet-0": nodes / 2, "subnet-1": nodes / 4, "subnet-2": nodes / 4} {
+		if n := first[id]; n < want*8/10 || n > want*12/10 {
+			t.Errorf("%d of %d nodes chose %s, want about %d", n, nodes, id, want)
+		}
+	}
+	if first["subnet-3"] > 5 || second > 0 {
+		t.Errorf("%d nodes chose the subnet with 11 addresses, %d the same subnet twice", first["subnet-3"], second)
+	}
+}

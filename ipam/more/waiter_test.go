@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package more
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+)
+
+// The process that asks EC2 waits for a burst to end, and hardly for what is none.
+func TestGather(t *testing.T) {
+	const ms = time.Millisecond
+	for _, tt := range []struct {
+		name   string
+		age    time.Duration // for which it waits already
+		others int           // others that come,
+		every  time.Duration // one after the other
+		enough int
+		want   time.Duration
+	}{
+		{"alone", 0, 0, 0, 100, 20 * ms},
+		{"alone since the describes", 200 * ms, 0, 0, 100, 0},
+		{"nearly alone", 0, 1, 30 * ms, 100, 20 * ms},
+		{"burst", 0, 9, 7 * ms, 100, 9*7*ms + 50*ms},
+		{"burst since the describes", 15 * ms, 4, 3 * ms, 100, 4*3*ms + 50*ms},
+		{"burst of more than a call brings", 0, 99, 7 * ms, 30, 211 * ms}, // it has looked at 20, 64, 113 and 162 ms
+		{"stream", 0, 999, 7 * ms, 1000, time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "state")
+			synctest.Test(t, func(t *testing.T) {
+				p := node(t, dir, lease.Policy{Batch: 1}, nil)
+				waits(t, p, 0)
+				time.Sleep(tt.age)
+				ctx, cancel := context.WithCancel(t.Context())
+				go func() {
+					for i := range tt.others {
+						if call.Sleep(ctx, tt.every, "") != nil {
+							return
+						}
+						waits(t, p, i+1)
+					}
+				}()
+				start := time.Now()
+				must(t, p.gather(t.Context(), tt.enough, pauseAssign))
+				took := time.Since(start)
+				cancel()
+				synctest.Wait()
+				if took != tt.want {
+					t.Errorf("gathered for %v, want %v", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// waits makes a pod a waiter.
+func waits(t *testing.T, p *Node, n int) {
+	t.Helper()
+	must(t, p.Registry.Change(context.Background(), func(s *registry.State) {
+		s.Waiters[fmt.Sprint(n)] = registry.Waiter{Since: time.Now(), Until: time.Now().Add(time.Minute)}
+	}))
+}
+
+// While EC2 throttles, more ADDs come: what they want is in the call that succeeds.
+func TestWaitersWhileThrottled(t *testing.T) {
+	const action = "AssignPrivateIpAddresses"
+	dir := filepath.Join(t.TempDir(), "state")
+	synctest.Test(t, func(t *testing.T) {
+		p := node(t, dir, lease.Policy{Batch: 1}, aws.New(aws.Options{}))
+		waits(t, p, 0)
+		var wanted []int
+		must(t, p.Call(t.Context(), action, call.Object{}, call.Begins(registry.Intent{Action: action}), func(s *registry.State, _ string) (func(*registry.State), error) {
+			wanted = append(wanted, p.want(s))
+			if len(wanted) == 3 {
+				return func(*registry.State) {}, nil
+			}
+			waits(t, p, len(wanted))
+			return nil, &aws.Error{Action: action, Code: "RequestLimitExceeded"}
+		}))
+		if !slices.Equal(wanted, []int{1, 2, 3}) {
+			t.Errorf("wanted %v", wanted)
+		}
+	})
+}
+
+// node is the node of a registry in dir, as a process of its own would open it.
+func node(t *testing.T, dir string, policy lease.Policy, cloud *aws.Client) *Node {
+	t.Helper()
+	r, err := registry.Open(dir)
+	must(t, err)
+	p := &Node{}
+	p.Pool, p.Cloud = lease.Pool{Registry: r, Policy: policy}, cloud
+	return p
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
