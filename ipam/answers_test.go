@@ -28,7 +28,8 @@ func (w *world) givesUp(pod int) {
 	}
 }
 
-// While EC2 throttles a call, ADDs give up, one after another. The first has asked for what the call needs, and the others do not.
+// While EC2 throttles a call, ADDs give up, one after another. The first has asked for what the call needs, and the
+// others do not.
 func TestAnswersServeTheNext(t *testing.T) {
 	for _, c := range []struct {
 		action string
@@ -80,7 +81,8 @@ func TestAnswersEnd(t *testing.T) {
 	})
 }
 
-// An answer that is too old does no harm: EC2 refuses the slot that somebody has taken since, and the ENI goes to another one.
+// An answer that is too old does no harm: EC2 refuses the slot that somebody has taken since, and the ENI goes to
+// another one.
 func TestAnswersTooOld(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		t.Run(action, func(t *testing.T) {
@@ -118,8 +120,8 @@ func TestAnswersOfAnENIAttachedSince(t *testing.T) {
 	})
 }
 
-// A collection leaves the ENI alone whose attachment EC2 throttles, because the next ADD attaches it. If no ADD comes, the
-// collection deletes it.
+// A collection leaves the ENI alone whose attachment EC2 throttles, because the next ADD attaches it. If no ADD comes,
+// the collection deletes it.
 func TestAnswersAndCollections(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.sim.Fail("AttachNetworkInterface", throttling, -1)

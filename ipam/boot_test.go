@@ -62,7 +62,8 @@ func TestBootElsewhere(t *testing.T) {
 	}
 }
 
-// TestBootElsewhereAtZero: metadata says at first that the boot ENI is at device index 0. EC2 says where it is, but not that it is the boot ENI.
+// TestBootElsewhereAtZero: metadata says at first that the boot ENI is at device index 0. EC2 says where it is, but not
+// that it is the boot ENI.
 func TestBootElsewhereAtZero(t *testing.T) {
 	w := cards(t, elsewhere["index 1"])
 	boot := w.node.ENIs()[0]
@@ -140,8 +141,8 @@ func (w *world) neverTouched(boot ec2sim.ENI) {
 	}
 }
 
-// TestResized: somebody has stopped the instance and given it another type. The registry is on a disk, so it has the limits of the
-// old one.
+// TestResized: somebody has stopped the instance and given it another type. The registry is on a disk, so it has the
+// limits of the old one.
 func TestResized(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)

@@ -45,8 +45,8 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// TestRequestAtZero: somebody has attached an ENI at device index 0 of another card than the first, and a pod asks for it. It is not the boot ENI,
-// so its first address is the pod's.
+// TestRequestAtZero: somebody has attached an ENI at device index 0 of another card than the first, and a pod asks for
+// it. It is not the boot ENI, so its first address is the pod's.
 func TestRequestAtZero(t *testing.T) {
 	w := cards(t, ec2sim.RunInstance{})
 	must(t, w.pool().Learn(t.Context()))

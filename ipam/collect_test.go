@@ -61,8 +61,8 @@ func TestCollectionGivesWay(t *testing.T) {
 	}
 }
 
-// TestEndWhileLooking: a DEL comes after a collection has seen its pod, and before the collection changes the registry. The
-// address is free, and cools like any other.
+// TestEndWhileLooking: a DEL comes after a collection has seen its pod, and before the collection changes the registry.
+// The address is free, and cools like any other.
 func TestEndWhileLooking(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	a := w.mustAcquire(1)
@@ -91,8 +91,8 @@ func TestEndWhileLooking(t *testing.T) {
 	}
 }
 
-// TestLooksOfCollection: a collection that compares a rebuilt registry with EC2 reads the namespaces as often on a node with many ENIs
-// as on a node with few. A look at 1500 pods takes half a second.
+// TestLooksOfCollection: a collection that compares a rebuilt registry with EC2 reads the namespaces as often on a node
+// with many ENIs as on a node with few. A look at 1500 pods takes half a second.
 func TestLooksOfCollection(t *testing.T) {
 	looks := func(pods int) (enis, looks int) {
 		w := newWorld(t, "t3.medium", 20)

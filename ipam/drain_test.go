@@ -129,7 +129,8 @@ func inDrainingBubbles(t *testing.T, f func(w *world, asked bool)) {
 	}
 }
 
-// TestDrainKilledGrowth: a growth detaches an ENI for its slot while EC2 throttles the collection that has marked it, and is killed.
+// TestDrainKilledGrowth: a growth detaches an ENI for its slot while EC2 throttles the collection that has marked it,
+// and is killed.
 func TestDrainKilledGrowth(t *testing.T) {
 	inSlowBubble(t, "m5.2xlarge", 24*time.Hour, func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)
@@ -163,8 +164,8 @@ func TestDrainLostAnswer(t *testing.T) {
 	})
 }
 
-// TestDrainKilledCollection: EC2 has begun to detach an ENI for a collection that was killed. The next collection cannot read all
-// namespaces, or may not detach it.
+// TestDrainKilledCollection: EC2 has begun to detach an ENI for a collection that was killed. The next collection
+// cannot read all namespaces, or may not detach it.
 func TestDrainKilledCollection(t *testing.T) {
 	for name, hinder := range map[string]func(*world, *Pool){
 		"a namespace cannot be read": func(w *world, p *Pool) { p.Shelves = []lease.Shelf{{Dir: filepath.Join(w.dir, "registry.json")}} },
@@ -186,8 +187,8 @@ func TestDrainKilledCollection(t *testing.T) {
 	}
 }
 
-// TestDrainNotBegun: nobody knows whether EC2 has begun to detach an ENI. It has not, and the role may not do it any more. When EC2
-// has had the time to show what it has begun, the ENI serves pods again.
+// TestDrainNotBegun: nobody knows whether EC2 has begun to detach an ENI. It has not, and the role may not do it any
+// more. When EC2 has had the time to show what it has begun, the ENI serves pods again.
 func TestDrainNotBegun(t *testing.T) {
 	inDrainingBubbles(t, func(w *world, asked bool) {
 		eni, add := w.newDraining(asked)
@@ -208,8 +209,8 @@ func TestDrainNotBegun(t *testing.T) {
 	})
 }
 
-// TestDrainLost: EC2 detaches an ENI when the registry is lost, and with it the mark. EC2 still says so. What it detaches serves no pods, also
-// when a growth or a collection compares the registry with EC2.
+// TestDrainLost: EC2 detaches an ENI when the registry is lost, and with it the mark. EC2 still says so. What it
+// detaches serves no pods, also when a growth or a collection compares the registry with EC2.
 func TestDrainLost(t *testing.T) {
 	for name, pair := range map[string]bool{"no pod runs": false, "a pod runs": true} {
 		t.Run(name, func(t *testing.T) {
@@ -240,8 +241,8 @@ func TestDrainLost(t *testing.T) {
 	}
 }
 
-// TestDrainNoMore: a growth is about to detach an ENI for its slot. The mark goes, because EC2 throttles the collection. Then pods get
-// addresses of the ENI, and nobody detaches it.
+// TestDrainNoMore: a growth is about to detach an ENI for its slot. The mark goes, because EC2 throttles the
+// collection. Then pods get addresses of the ENI, and nobody detaches it.
 func TestDrainNoMore(t *testing.T) {
 	inBubble(t, "m5.2xlarge", func(w *world, _ *wires) {
 		eni, add := w.newDraining(false)

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestExclusivePool: each pod that asks for a whole ENI has its own, in a pool of its own, and no other pod has an address
-// of it. When such a pod has ended, another one gets its ENI. A full instance refuses, and says so.
+// TestExclusivePool: each pod that asks for a whole ENI has its own, in a pool of its own, and no other pod has an
+// address of it. When such a pod has ended, another one gets its ENI. A full instance refuses, and says so.
 func TestExclusivePool(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)
@@ -81,8 +81,8 @@ func TestExclusiveENI(t *testing.T) {
 	}
 }
 
-// TestLinkInPod: the registry knows no pod of an ENI, and EC2 and the addresses show none. But a pod has the ENI's link. So
-// nobody releases the ENI, neither one of ours nor one that somebody has created for pods.
+// TestLinkInPod: the registry knows no pod of an ENI, and EC2 and the addresses show none. But a pod has the ENI's
+// link. So nobody releases the ENI, neither one of ours nor one that somebody has created for pods.
 func TestLinkInPod(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -114,8 +114,8 @@ func TestLinkInPod(t *testing.T) {
 	}
 }
 
-// TestExclusiveDetached: somebody detaches an ENI that a pod has for itself. Its slot is free for another ENI, although the
-// pod has not ended. Its link says nothing, because it is not on the node.
+// TestExclusiveDetached: somebody detaches an ENI that a pod has for itself. Its slot is free for another ENI, although
+// the pod has not ended. Its link says nothing, because it is not on the node.
 func TestExclusiveDetached(t *testing.T) {
 	w := newCity(t, "m5.large") // three ENIs
 	allow := strings.Replace(allowAll, `"ips": true`, `"ips": true, "exclusive": true`, 1)

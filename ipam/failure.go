@@ -17,8 +17,9 @@ import (
 // fail records why EC2 has not given what was asked for since the time began. If began is
 // zero, EC2 will be asked again. Package lease uses that record for the other waiters.
 //
-// A subnet has room again when pods of any node end. Until then, the runtimes of all nodes try all waiting pods again and again.
-// If each ADD asked, they would use up the calls of nodes whose subnets have room. So the record counts for some time.
+// A subnet has room again when pods of any node end. Until then, the runtimes of all nodes try all waiting pods again
+// and again. If each ADD asked, they would use up the calls of nodes whose subnets have room. So the record counts for
+// some time.
 func (p *Pool) fail(ctx context.Context, o lease.Owner, why error, began time.Time) error {
 	if errors.Is(why, context.DeadlineExceeded) || errors.Is(why, context.Canceled) {
 		began = time.Time{} // it was our time that has ended

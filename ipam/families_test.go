@@ -36,8 +36,8 @@ func dualWorld(t *testing.T, instanceType string, subnets ...ec2sim.Subnet) *wor
 	})
 }
 
-// TestNodesOwnIPv6: the boot ENI serves pods (interfaceIndex 0, the default), and no pod gets an IPv6 address of the node: neither the
-// first one of the ENI, nor one that the node's kernel has.
+// TestNodesOwnIPv6: the boot ENI serves pods (interfaceIndex 0, the default), and no pod gets an IPv6 address of the
+// node: neither the first one of the ENI, nor one that the node's kernel has.
 func TestNodesOwnIPv6(t *testing.T) {
 	w := dualWorld(t, "m5.large", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
 		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
@@ -57,7 +57,8 @@ func TestNodesOwnIPv6(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6: the boot ENI serves pods and had no IPv6 address at the boot. The first one, which EC2 has given for pods, stays theirs.
+// TestBootGetsIPv6: the boot ENI serves pods and had no IPv6 address at the boot. The first one, which EC2 has given
+// for pods, stays theirs.
 func TestBootGetsIPv6(t *testing.T) {
 	w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
 		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
@@ -70,8 +71,8 @@ func TestBootGetsIPv6(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6Lost: the same, and the registry is lost while a pod has that address. The address gets a lease again, and serves
-// the next pod after it.
+// TestBootGetsIPv6Lost: the same, and the registry is lost while a pod has that address. The address gets a lease
+// again, and serves the next pod after it.
 func TestBootGetsIPv6Lost(t *testing.T) {
 	w := dualWorld(t, "t9.xen", ec2sim.Subnet{ID: "subnet-node", CIDR: netip.MustParsePrefix("10.177.0.0/24"),
 		IPv6CIDR: netip.MustParsePrefix("2001:db8:77:1::/64"), Tags: map[string]string{"kubernetes_kubelet": "true"}})
@@ -94,8 +95,8 @@ func TestBootGetsIPv6Lost(t *testing.T) {
 	}
 }
 
-// TestBootGetsIPv6Unread: the same, and the namespace of the pod cannot be read when the registry is rebuilt. Nobody knows then whether the
-// address is a pod's. The kernel shows that later, or the DEL of the pod says so.
+// TestBootGetsIPv6Unread: the same, and the namespace of the pod cannot be read when the registry is rebuilt. Nobody
+// knows then whether the address is a pod's. The kernel shows that later, or the DEL of the pod says so.
 func TestBootGetsIPv6Unread(t *testing.T) {
 	for name, ends := range map[string]bool{"the namespace is read later": false, "the pod ends before": true} {
 		t.Run(name, func(t *testing.T) {
@@ -173,8 +174,8 @@ func TestDualStackFullENI(t *testing.T) {
 	}
 }
 
-// TestNoPrefixesOnXen: EC2 creates an ENI with prefixes for any instance, and then does not attach it to one that is not a Nitro
-// instance. Such an instance gets single addresses.
+// TestNoPrefixesOnXen: EC2 creates an ENI with prefixes for any instance, and then does not attach it to one that is
+// not a Nitro instance. Such an instance gets single addresses.
 func TestNoPrefixesOnXen(t *testing.T) {
 	for _, families := range [][]lease.Family{dual[:1], dual} {
 		w := dualWorld(t, "t9.xen",
@@ -190,8 +191,8 @@ func TestNoPrefixesOnXen(t *testing.T) {
 	}
 }
 
-// TestBootWithIPv6: a node boots, and pods get the addresses of its launch template at once. The kernel's route to the node's own
-// IPv6 address, which comes with an address of DHCPv6, leads to no pod.
+// TestBootWithIPv6: a node boots, and pods get the addresses of its launch template at once. The kernel's route to the
+// node's own IPv6 address, which comes with an address of DHCPv6, leads to no pod.
 func TestBootWithIPv6(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionFull, lease.ProvisionNone} {
 		w := dualWorld(t, "m5.large",

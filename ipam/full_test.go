@@ -240,8 +240,8 @@ func TestHintFull(t *testing.T) {
 	})
 }
 
-// TestFullByOthers: an ENI has addresses that the registry does not have, so EC2 refuses as many as the node wants. There is room for a part of
-// them, and the pod has one.
+// TestFullByOthers: an ENI has addresses that the registry does not have, so EC2 refuses as many as the node wants.
+// There is room for a part of them, and the pod has one.
 func TestFullByOthers(t *testing.T) {
 	for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionFull} {
 		t.Run(string(provision), func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestOtherInstance: an image was made from a node, with its registry. Whatever an instance of this image does first, it changes
-// nothing of the first instance in EC2, and keeps its registry for people.
+// TestOtherInstance: an image was made from a node, with its registry. Whatever an instance of this image does first,
+// it changes nothing of the first instance in EC2, and keeps its registry for people.
 func TestOtherInstance(t *testing.T) {
 	for name, do := range map[string]func(w *world, eni string) error{
 		"ADD": func(w *world, _ string) error { _, err := w.acquire(2); return err },

@@ -53,7 +53,8 @@ func TestNoADDSinceBoot(t *testing.T) {
 	}
 }
 
-// TestKeepWithoutEC2: EC2 answers nobody, and a collection wants to delete an empty ENI. Its addresses are there for the pods that come now.
+// TestKeepWithoutEC2: EC2 answers nobody, and a collection wants to delete an empty ENI. Its addresses are there for
+// the pods that come now.
 func TestKeepWithoutEC2(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch = 4
@@ -107,7 +108,8 @@ func TestKeepsNoMore(t *testing.T) {
 	w.consistent()
 }
 
-// skipDeallocation is taken out of the configuration, and no pod asks any more for what one had asked. The ENI that it had goes all the same.
+// skipDeallocation is taken out of the configuration, and no pod asks any more for what one had asked. The ENI that it
+// had goes all the same.
 func TestKeepsNoMoreOfRequests(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	ask := func(n int, keep, annotation string) {
@@ -125,8 +127,8 @@ func TestKeepsNoMoreOfRequests(t *testing.T) {
 	w.consistent()
 }
 
-// skipDeallocation is taken out of the configuration, and interfaceIndex is raised with it. Then an ENI serves no more pods, and keeps
-// nothing.
+// skipDeallocation is taken out of the configuration, and interfaceIndex is raised with it. Then an ENI serves no more
+// pods, and keeps nothing.
 func TestKeepsNoMoreAndPassed(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Keep, w.policy.MinIndex, w.policy.Batch = true, 0, 6

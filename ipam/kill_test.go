@@ -191,9 +191,9 @@ func (b blow) endings() []ending {
 	return []ending{ending((b.n%2 == 0) != b.after)}
 }
 
-// TestKillEverywhere kills each command at each of its calls of EC2 and of the metadata
-// service, before it is carried out and after, and before each change of a file and of a
-// lock; of what is alike, at a part (see every). Whatever comes next finds nothing that is lost, leaked, or given twice.
+// TestKillEverywhere kills each command at each of its calls of EC2 and of the metadata service, before it is carried
+// out and after, and before each change of a file and of a lock; of what is alike, at a part (see every). Whatever
+// comes next finds nothing that is lost, leaked, or given twice.
 func TestKillEverywhere(t *testing.T) {
 	nltest.Need(t, "root", "netns")
 	start := time.Now()
@@ -320,8 +320,8 @@ func (v victim) hit(n *node, h *hand, b blow) *trace.Trace {
 	return nil
 }
 
-// beset starts a process without privileges, which gives its own lo the addresses of the node's ENIs, and those that EC2 will assign
-// next. Nothing may come of that.
+// beset starts a process without privileges, which gives its own lo the addresses of the node's ENIs, and those that
+// EC2 will assign next. Nothing may come of that.
 func (n *node) beset() {
 	n.Helper()
 	var addrs []netip.Addr

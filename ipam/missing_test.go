@@ -10,7 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 )
 
-// TestMissingNew: EC2 knows an ENI that it has just made, and then for some seconds not. A pod has an address of it, and keeps it.
+// TestMissingNew: EC2 knows an ENI that it has just made, and then for some seconds not. A pod has an address of it,
+// and keeps it.
 func TestMissingNew(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, wires *wires) {
 		addr, eni := w.mustAcquire(0), w.sim.ENIs()[1].ID

@@ -12,7 +12,8 @@ import (
 )
 
 // In some histories the instance has several network cards, as in card_test.go. A card may have no slot but that at
-// index 0, at which no ENI for pods is ever attached. The first cards may have ENIs for EFA alone. Nobody touches these.
+// index 0, at which no ENI for pods is ever attached. The first cards may have ENIs for EFA alone. Nobody touches
+// these.
 
 // giveCards makes the instance type one with several cards.
 func (m *model) giveCards() {

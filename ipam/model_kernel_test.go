@@ -119,10 +119,10 @@ func (k *kernel) start(t *testing.T, pod string) bool {
 	return true
 }
 
-// wire gives the addresses to the pod, and the node what leads to it, as the other plugins
-// do: a slave of the ENI's link, a veth pair, a rule, routes, and what serves all pods. A pod of the original plugin bears none of our marks. So many
-// addresses are of the pod's first interface: the node has no routes to others, and nothing for
-// an attachment that finds another one in the pod.
+// wire gives the addresses to the pod, and the node what leads to it, as the other plugins do: a slave of the ENI's
+// link, a veth pair, a rule, routes, and what serves all pods. A pod of the original plugin bears none of our marks. So
+// many addresses are of the pod's first interface: the node has no routes to others, and nothing for an attachment that
+// finds another one in the pod.
 func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, ofFirst int, original bool) {
 	s, group, protocol := k.netSlot(pod), nl.OwnGroup, nl.RouteProtocol
 	if original {
@@ -162,8 +162,8 @@ func (k *kernel) wire(t *testing.T, pod, attachment string, addrs []netip.Addr, 
 	}
 }
 
-// slave returns the name of the link that a pod has on the link of the ENI that has an address. If no ENI has it any more, the
-// pod has it on another one, where it is of no use.
+// slave returns the name of the link that a pod has on the link of the ENI that has an address. If no ENI has it any
+// more, the pod has it on another one, where it is of no use.
 func (k *kernel) slave(t *testing.T, s *netSlot, a netip.Addr) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -313,8 +313,8 @@ func (k *kernel) unplug(t *testing.T, eni string) {
 	}
 }
 
-// slavesGo is what the kernel does when the link of an ENI goes: its slaves go, too, with their addresses in the pods. The pairs
-// stay, and the routes to them.
+// slavesGo is what the kernel does when the link of an ENI goes: its slaves go, too, with their addresses in the pods.
+// The pairs stay, and the routes to them.
 func (k *kernel) slavesGo(t *testing.T, of func(netip.Addr) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -17,11 +17,12 @@ import (
 )
 
 // In some histories a pod has a second attachment, net1, as Multus makes it: a further ADD for the same container and
-// namespace, of the same network or of another one. Each attachment has its own addresses, and keeps them until its own DEL,
-// in whichever order the DELs come. The node has no pair for net1, and no route to it: only the pod's namespace shows its addresses.
+// namespace, of the same network or of another one. Each attachment has its own addresses, and keeps them until its own
+// DEL, in whichever order the DELs come. The node has no pair for net1, and no route to it: only the pod's namespace
+// shows its addresses.
 //
-// A DEL may overtake the ADD of net1. The runtime knows of no such attachment then, and the ADD may still succeed. If its
-// lease has ended, the kernel refuses its addresses to others, as it does on two slaves of one ENI.
+// A DEL may overtake the ADD of net1. The runtime knows of no such attachment then, and the ADD may still succeed. If
+// its lease has ended, the kernel refuses its addresses to others, as it does on two slaves of one ENI.
 
 const furtherName = "net1"
 
@@ -43,8 +44,8 @@ func (m *model) siblings(p *modelPod) (all []*modelPod) {
 	return all
 }
 
-// unlink is what a DEL does in the kernel. The last attachment's namespace ends with it. The others' may end, too: then their DELs
-// come without it.
+// unlink is what a DEL does in the kernel. The last attachment's namespace ends with it. The others' may end, too: then
+// their DELs come without it.
 func (m *model) unlink(p *modelPod) {
 	p.overtaken = false
 	switch others := m.siblings(p); {
@@ -170,7 +171,8 @@ func (m *model) overtake(p *modelPod) {
 	m.mustEnd(p)
 }
 
-// beside is what others do to a pod whose further ADD is under way: the DEL of its first attachment, a GC, or the end of both.
+// beside is what others do to a pod whose further ADD is under way: the DEL of its first attachment, a GC, or the end
+// of both.
 func (m *model) beside(p *modelPod) {
 	first := m.choose(func(o *modelPod) bool { return o.alive && o.ContainerID == p.ContainerID })
 	switch n := m.rng.IntN(3); {
@@ -197,7 +199,8 @@ func (m *model) mustEnd(p *modelPod) {
 	m.damaged = false
 }
 
-// link is what the plugins after ipam do in an ADD, before it answers. They fail if the pod is gone, or if the kernel has an address.
+// link is what the plugins after ipam do in an ADD, before it answers. They fail if the pod is gone, or if the kernel
+// has an address.
 func (m *model) link(p *modelPod, all []lease.Allocation) error {
 	if p.IfName == furtherName && m.chance(15) {
 		m.beside(p)
@@ -238,7 +241,8 @@ func (m *model) leased(addrs []netip.Addr) bool {
 	return err != nil || !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !s.Leases.Has(a) })
 }
 
-// inUse reports whether the kernel refuses an address to a pod, and notes that in the registry as [lease.NotesUse] does.
+// inUse reports whether the kernel refuses an address to a pod, and notes that in the registry as [lease.NotesUse]
+// does.
 func (m *model) inUse(p *modelPod, addrs []netip.Addr) bool {
 	linked := m.kernel.addrs()
 	taken := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {

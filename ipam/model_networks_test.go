@@ -18,10 +18,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories the node has two networks, with a conflist each, and somebody changes the conflists while pods run. The
-// networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later. What no conflist
-// wants to keep is released in the end, and what one wants to keep stays. The second network may be one that Multus alone knows, for
-// further attachments: no conflist has it, so nothing is kept for it.
+// In some histories the node has two networks, with a conflist each, and somebody changes the conflists while pods run.
+// The networks share a pool or have pools of their own. A pod keeps what it has, whatever its conflist says later. What
+// no conflist wants to keep is released in the end, and what one wants to keep stays. The second network may be one
+// that Multus alone knows, for further attachments: no conflist has it, so nothing is kept for it.
 
 // A network is what one conflist says of one pool.
 type network struct {
@@ -128,8 +128,8 @@ func (m *model) verifyKept(c ec2sim.Call) {
 	}
 }
 
-// verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses from. That was the
-// registry before. An ENI that serves no network any more has nothing ready.
+// verifyWarm checks that a collection has left ready what the conflists want of the pools that it has taken addresses
+// from. That was the registry before. An ENI that serves no network any more has nothing ready.
 func (m *model) verifyWarm(before *registry.State, done less.Report) {
 	s, err := m.view()
 	if err != nil {

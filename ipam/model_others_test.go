@@ -188,8 +188,9 @@ func (m *model) excused(eni string, a netip.Addr) bool {
 	return one || all || slices.ContainsFunc(m.lost, func(t taken) bool { return t.cidr.Contains(a) })
 }
 
-// notice says that a collection that began then has found out what is gone. It cannot tell a new address of an ENI from an old one, and EC2
-// may not show a new one yet. So it has found out nothing about the addresses of an ENI that has just grown.
+// notice says that a collection that began then has found out what is gone. It cannot tell a new address of an ENI from
+// an old one, and EC2 may not show a new one yet. So it has found out nothing about the addresses of an ENI that has
+// just grown.
 func (m *model) notice(began time.Time) {
 	s, err := m.view()
 	must(m.T, err)

@@ -19,14 +19,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// In some histories, operators and cloud-init run new-interface. A run may end at any call, or while it waits for the link. Then the
-// same command is run again, at once, later or never. A command that is repeated until it answers makes one ENI. After its answer, it
-// makes another. Two commands have ENIs of their own, unless they differ only in numbers: then one may go on with what the other has left.
+// In some histories, operators and cloud-init run new-interface. A run may end at any call, or while it waits for the
+// link. Then the same command is run again, at once, later or never. A command that is repeated until it answers makes
+// one ENI. After its answer, it makes another. Two commands have ENIs of their own, unless they differ only in numbers:
+// then one may go on with what the other has left.
 //
-// The second ENI of a command is excused if an ADD has attached the first, for which interfaceIndex counts, below the index of the
-// command. It is excused, too, if nobody could know of the first: the registry was lost or its clock was set, or the first was
-// not attached for so long that its intent has ended. What is left of it then is for eni-gc. An ENI that an operator has detached may be the
-// answer to another command when it is attached again.
+// The second ENI of a command is excused if an ADD has attached the first, for which interfaceIndex counts, below the
+// index of the command. It is excused, too, if nobody could know of the first: the registry was lost or its clock was
+// set, or the first was not attached for so long that its intent has ended. What is left of it then is for eni-gc. An
+// ENI that an operator has detached may be the answer to another command when it is attached again.
 
 // intentLife is after how long a node takes a call for not carried out, of which EC2 shows no trace.
 const intentLife = 15 * time.Minute
@@ -196,7 +197,8 @@ func (m *model) lostSight(e ec2sim.ENI, made sighting) bool {
 	return m.moved[e.ID] || made.losses < m.losses || e.Instance == "" && time.Since(made.when) > intentLife
 }
 
-// verifyBegun checks that the registry has an intent or a mark of what a command has begun, and no mark of what has ended.
+// verifyBegun checks that the registry has an intent or a mark of what a command has begun, and no mark of what has
+// ended.
 func (m *model) verifyBegun() {
 	s, err := m.view()
 	if err != nil || m.locked("provision") {
@@ -250,7 +252,8 @@ func full(err error) bool {
 	return errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) || errors.Is(err, aws.ErrSubnetFull)
 }
 
-// verifyMade checks at the end that what commands have made is attached and ends with the instance, or is what eni-gc deletes.
+// verifyMade checks at the end that what commands have made is attached and ends with the instance, or is what eni-gc
+// deletes.
 func (m *model) verifyMade() {
 	s, err := m.view()
 	if err != nil {
@@ -299,7 +302,8 @@ func (m *model) rushCommands(do func(lease.Policy, func(context.Context, *Pool))
 	return all
 }
 
-// verifyRushed checks that each command that was run at once with others has its own ENI, and has failed only if there is no place.
+// verifyRushed checks that each command that was run at once with others has its own ENI, and has failed only if there
+// is no place.
 func (m *model) verifyRushed(all []*rushed) {
 	for _, r := range all {
 		m.logf("%v answers with %q, %v", r, r.id, r.err)

@@ -12,15 +12,16 @@ import (
 
 func init() { acts = append(acts, act{5, false, (*model).refuse}, act{3, true, (*model).relent}) }
 
-// Codes by which EC2 refuses one thing, what can be refused of a subnet, and codes by which it refuses the whole account.
+// Codes by which EC2 refuses one thing, what can be refused of a subnet, and codes by which it refuses the whole
+// account.
 var (
 	scoped    = []string{"AuthFailure", "OperationNotPermitted", "UnsupportedOperation", "IncorrectState", "InvalidParameterValue"}
 	ofSubnets = []string{"CreateNetworkInterface", "AttachNetworkInterface"}
 	ofAccount = []string{"AuthFailure", "OptInRequired", "NetworkInterfaceLimitExceeded"}
 )
 
-// refuse has EC2 refuse an action on one ENI or in one subnet, until it relents. The history goes on: what is lost or leaks by it, the
-// model finds then. In the end EC2 refuses nothing, and the refused thing must serve again.
+// refuse has EC2 refuse an action on one ENI or in one subnet, until it relents. The history goes on: what is lost or
+// leaks by it, the model finds then. In the end EC2 refuses nothing, and the refused thing must serve again.
 func (m *model) refuse() {
 	object, action := pick(m.rng, m.sim.ENIs()...).ID, pick(m.rng, writes[:3]...)
 	if m.chance(50) {

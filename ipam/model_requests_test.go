@@ -112,7 +112,8 @@ func (m *model) verifyAsked(p *modelPod, policy lease.Policy, got lease.Allocati
 	}
 }
 
-// verifyApart checks that nobody else has an address of the ENI of an interface, if one of the two has asked for the whole ENI.
+// verifyApart checks that nobody else has an address of the ENI of an interface, if one of the two has asked for the
+// whole ENI.
 func (m *model) verifyApart(p *modelPod, nic int, all []lease.Allocation) {
 	id := all[nic].ID
 	own := p.asked

@@ -299,8 +299,8 @@ func (m *model) room(policy lease.Policy) string {
 	return ""
 }
 
-// detached is the number of ENIs of ours and of a pool that an operator has detached. Those of the original have no tags. An ADD
-// attaches such an ENI again, because running pods may have its addresses.
+// detached is the number of ENIs of ours and of a pool that an operator has detached. Those of the original have no
+// tags. An ADD attaches such an ENI again, because running pods may have its addresses.
 func (m *model) detached(pool string) (n int) {
 	for _, e := range m.sim.ENIs() {
 		ours := (e.Tags[book.TagInstance] == m.node.ID || e.Description == book.Description(m.node.ID)) &&
@@ -348,7 +348,8 @@ func (m *model) verifyEnd() {
 			if !known.Has(a) {
 				m.wrong("%s of %s is not known to the registry", a, e.ID)
 			}
-			// A rebuilt registry does not tell the node's own IPv6 address from one that EC2 gave the boot ENI for pods.
+			// A rebuilt registry does not tell the node's own IPv6 address from one that EC2 gave the boot ENI for
+			// pods.
 			unclear := m.rebuilt && i == len(e.Addrs)
 			if own := e.Boot && (i == 0 || unclear); !s.Free.Has(a) && !own {
 				m.wrong("%s of %s is not free", a, e.ID)

@@ -21,9 +21,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestProxy lets a plugin ask EC2 as in a company's network: by a proxy that intercepts TLS, whose CA only AWS_CA_BUNDLE has.
-// The plugin that is all in one executes the ipam program, which must have the same environment. An ADD that finds a free
-// address does not read the variables, however wrong they are.
+// TestProxy lets a plugin ask EC2 as in a company's network: by a proxy that intercepts TLS, whose CA only
+// AWS_CA_BUNDLE has. The plugin that is all in one executes the ipam program, which must have the same environment. An
+// ADD that finds a free address does not read the variables, however wrong they are.
 func TestProxy(t *testing.T) {
 	for _, k := range []kind{alone, warmAlone} {
 		t.Run(k.String(), func(t *testing.T) {

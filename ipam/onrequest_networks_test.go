@@ -12,7 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// noRequests is the configuration of another network of the node: no pod may ask, and an ENI with these groups serves all.
+// noRequests is the configuration of another network of the node: no pod may ask, and an ENI with these groups serves
+// all.
 const noRequests = `{"interfaceIndex": 1, "secGroupIds": ["sg-1"]}`
 
 // other is the ADD of a pod of another network, which asks for nothing.
@@ -29,8 +30,8 @@ func (w *world) other(n int) lease.Allocation {
 	return a
 }
 
-// TestRequestOtherNetwork: ENIs for which pods of one network may ask serve no pod of another network that has not asked, whoever has
-// attached them. A network that is gone, and has no pods, keeps nothing.
+// TestRequestOtherNetwork: ENIs for which pods of one network may ask serve no pod of another network that has not
+// asked, whoever has attached them. A network that is gone, and has no pods, keeps nothing.
 func TestRequestOtherNetwork(t *testing.T) {
 	spec := aws.ENISpec{Subnet: "subnet-pods", SecurityGroups: []string{"sg-1"}, Secondary: 3}
 	conflists := func(w *world, texts ...string) (all []lease.Policy) {

@@ -90,8 +90,9 @@ func TestOthersENI(t *testing.T) {
 	}
 }
 
-// TestOthersENIDenied: the policy of iam-policy allows addresses only for ENIs with our tags. The original's ENI has none. A growth
-// that EC2 refuses there makes an ENI of ours. If the role may assign none at all, it makes no further one.
+// TestOthersENIDenied: the policy of iam-policy allows addresses only for ENIs with our tags. The original's ENI has
+// none. A growth that EC2 refuses there makes an ENI of ours. If the role may assign none at all, it makes no further
+// one.
 func TestOthersENIDenied(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", Description: "CNI-ENI " + w.node.ID})
@@ -274,8 +275,8 @@ func TestOthersENIThrottled(t *testing.T) {
 	})
 }
 
-// TestOthersENIAllocate: allocate-first-available passes over an ENI that the role may not change. That is the boot ENI, if the
-// policy is that of iam-policy.
+// TestOthersENIAllocate: allocate-first-available passes over an ENI that the role may not change. That is the boot
+// ENI, if the policy is that of iam-policy.
 func TestOthersENIAllocate(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(0)

@@ -364,7 +364,8 @@ func TestCreateWithoutTags(t *testing.T) {
 	w.consistent()
 }
 
-// TestProvisionAgain: new-interface has not heard what became of its ENI. If an operator runs it again, there is one ENI.
+// TestProvisionAgain: new-interface has not heard what became of its ENI. If an operator runs it again, there is one
+// ENI.
 func TestProvisionAgain(t *testing.T) {
 	for _, action := range []string{"CreateNetworkInterface", "AttachNetworkInterface"} {
 		for _, outcome := range []ec2sim.Outcome{ec2sim.DoneLost, ec2sim.UndoneLost} {
@@ -396,8 +397,8 @@ func TestProvisionAgain(t *testing.T) {
 	}
 }
 
-// TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI: while it waits for the link, or because an ADD
-// has finished its calls. If an operator runs it again, there is one ENI.
+// TestProvisionWithoutAnswer: new-interface is killed when the registry has its ENI: while it waits for the link, or
+// because an ADD has finished its calls. If an operator runs it again, there is one ENI.
 func TestProvisionWithoutAnswer(t *testing.T) {
 	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	again := func(w *world) {
@@ -447,8 +448,8 @@ func TestProvisionWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestProvisionBetween: new-interface is killed when its ENI is created and not attached. Before an operator runs it again, the node
-// collects, or a pod comes that may not have the ENI. There is one ENI.
+// TestProvisionBetween: new-interface is killed when its ENI is created and not attached. Before an operator runs it
+// again, the node collects, or a pod comes that may not have the ENI. There is one ENI.
 func TestProvisionBetween(t *testing.T) {
 	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	for name, between := range map[string]func(*world){
@@ -482,8 +483,8 @@ func TestProvisionBetween(t *testing.T) {
 	}
 }
 
-// TestProvisionDetached: new-interface has answered. Somebody detaches the ENI, and a growth attaches it again. That does not make it the
-// answer to the next new-interface.
+// TestProvisionDetached: new-interface has answered. Somebody detaches the ENI, and a growth attaches it again. That
+// does not make it the answer to the next new-interface.
 func TestProvisionDetached(t *testing.T) {
 	spec := more.ENISpec{SecurityGroups: []string{"sg-1"}, Addrs: 3, MinIndex: 1, Tags: map[string]string{"kubernetes_kubelet": "true"}}
 	w := newWorld(t, "m5.xlarge", 20)
@@ -531,8 +532,8 @@ func TestProvisionOther(t *testing.T) {
 	}
 }
 
-// TestCreateSmaller: other nodes have taken addresses since EC2 counted them, or they are reserved for prefixes. If no subnet has
-// as many as are wanted, an ENI with one address serves a pod.
+// TestCreateSmaller: other nodes have taken addresses since EC2 counted them, or they are reserved for prefixes. If no
+// subnet has as many as are wanted, an ENI with one address serves a pod.
 func TestCreateSmaller(t *testing.T) {
 	w := newWorld(t, "m5.large", 20, 20)
 	w.policy.Batch = 4
@@ -552,8 +553,8 @@ func TestCreateSmaller(t *testing.T) {
 	}
 }
 
-// TestProvisionAfterAdd: a command of the tool does not know from which device index on ENIs serve pods. It attaches no ENI that an
-// ADD has left behind.
+// TestProvisionAfterAdd: a command of the tool does not know from which device index on ENIs serve pods. It attaches no
+// ENI that an ADD has left behind.
 func TestProvisionAfterAdd(t *testing.T) {
 	for name, command := range map[string]func(*Pool) error{
 		"allocate": func(p *Pool) error { _, _, err := p.Allocate(t.Context(), 1); return err },

@@ -606,8 +606,8 @@ func TestCollectLostPods(t *testing.T) {
 	}
 }
 
-// A runtime names the namespace of a pod by its first process. The pod has gone without a DEL, and a process of the node has that
-// number by now.
+// A runtime names the namespace of a pod by its first process. The pod has gone without a DEL, and a process of the
+// node has that number by now.
 func TestCollectLostPodsByProcess(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	o := pod(1)

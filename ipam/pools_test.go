@@ -71,8 +71,9 @@ func TestForeignENI(t *testing.T) {
 	}
 }
 
-// TestDetachedOfOtherPool: somebody detaches a new ENI before the node has seen its link, and a growth of another pool asks EC2 what has
-// become of another call. It does not delete the ENI, because a pod has an address of it. A collection does so once the pod has ended.
+// TestDetachedOfOtherPool: somebody detaches a new ENI before the node has seen its link, and a growth of another pool
+// asks EC2 what has become of another call. It does not delete the ENI, because a pod has an address of it. A
+// collection does so once the pod has ended.
 func TestDetachedOfOtherPool(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
@@ -115,8 +116,8 @@ func TestDetachedNoPlace(t *testing.T) {
 	}
 }
 
-// TestAbandonedInUse: a growth was killed when it had created an ENI, and one of another pool is to delete it. EC2 refuses that once,
-// because it counts as in use. The next growth or collection deletes it.
+// TestAbandonedInUse: a growth was killed when it had created an ENI, and one of another pool is to delete it. EC2
+// refuses that once, because it counts as in use. The next growth or collection deletes it.
 func TestAbandonedInUse(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Pools = true
@@ -171,7 +172,8 @@ func retiresPool(t *testing.T, pool string) {
 	w.consistent()
 }
 
-// TestIndexRaised raises interfaceIndex while the boot ENI has free addresses. They count as ready no more, and all go back.
+// TestIndexRaised raises interfaceIndex while the boot ENI has free addresses. They count as ready no more, and all go
+// back.
 func TestIndexRaised(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.MinIndex, w.policy.Batch = 0, 6
@@ -210,8 +212,8 @@ func TestIndexRaised(t *testing.T) {
 	}
 }
 
-// TestTwoNetworks: a network of Multus shares the pool with that of the conflist, has no warm, and has a higher interfaceIndex. Each pod's
-// last ADD is of that network. A collection keeps ready what the conflist wants.
+// TestTwoNetworks: a network of Multus shares the pool with that of the conflist, has no warm, and has a higher
+// interfaceIndex. Each pod's last ADD is of that network. A collection keeps ready what the conflist wants.
 func TestTwoNetworks(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	second := w.policy
@@ -231,8 +233,8 @@ func TestTwoNetworks(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. It decides, whichever network's pod came last. Once
-// nobody has it, a collection releases what is free, although no ADD has come since.
+// TestKeepOfConflists: one of two conflists with the same pool has skipDeallocation. It decides, whichever network's
+// pod came last. Once nobody has it, a collection releases what is free, although no ADD has come since.
 func TestKeepOfConflists(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Batch = 4
@@ -255,7 +257,8 @@ func TestKeepOfConflists(t *testing.T) {
 	w.consistent()
 }
 
-// TestConflistsDuringCollection: a collection waits for EC2, and a pod of another network comes, whose conflist has no skipDeallocation.
+// TestConflistsDuringCollection: a collection waits for EC2, and a pod of another network comes, whose conflist has no
+// skipDeallocation.
 func TestConflistsDuringCollection(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)
 	w.policy.Batch, w.policy.Pools = 4, true
@@ -294,8 +297,8 @@ func TestWarmOfConflists(t *testing.T) {
 	}
 }
 
-// TestIndexRaisedBeforeBoot raises interfaceIndex, and the node boots before an ADD comes. The ENI that serves no pods any more does not
-// keep the addresses that its tag says it keeps.
+// TestIndexRaisedBeforeBoot raises interfaceIndex, and the node boots before an ADD comes. The ENI that serves no pods
+// any more does not keep the addresses that its tag says it keeps.
 func TestIndexRaisedBeforeBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.policy.Warm = registry.Warm{Min: 2}

@@ -44,7 +44,8 @@ func (w *world) attachForeign(tags map[string]string) string {
 	return eni.ID
 }
 
-// TestPrefixesChosen: an ENI of this type has two places. The second one is for the address that the pod has chosen, and not for a prefix.
+// TestPrefixesChosen: an ENI of this type has two places. The second one is for the address that the pod has chosen,
+// and not for a prefix.
 func TestPrefixesChosen(t *testing.T) {
 	cidr := netip.MustParsePrefix
 	w := buildWorld(t, "t3.micro", ec2sim.Config{
@@ -201,8 +202,8 @@ func TestIPv6Only(t *testing.T) {
 	w.wantWrites(map[string]int{})
 }
 
-// TestWarmIPv6Only: cni-tool warm says how many addresses a pool has for its pods: of a /80, enough. Those of IPv4, which the ENI has too,
-// do not count.
+// TestWarmIPv6Only: cni-tool warm says how many addresses a pool has for its pods: of a /80, enough. Those of IPv4,
+// which the ENI has too, do not count.
 func TestWarmIPv6Only(t *testing.T) {
 	w := newWorld6(t, "m5.large")
 	w.policy.Families, w.policy.Warm = []lease.Family{lease.IPv6}, registry.Warm{Min: 3}
@@ -325,7 +326,8 @@ func TestNewPrefixIsNotIdle(t *testing.T) {
 	}
 }
 
-// TestFewerPrefixes: three /28 are wanted, and the subnet has two. EC2 gives all or nothing, so the node asks once more for one.
+// TestFewerPrefixes: three /28 are wanted, and the subnet has two. EC2 gives all or nothing, so the node asks once more
+// for one.
 func TestFewerPrefixes(t *testing.T) {
 	for _, name := range []string{"a new ENI", "an ENI that is there"} {
 		w := newWorld(t, "m5.large", 26)

@@ -16,7 +16,8 @@ import (
 // and no collection deletes it. If Provision fails with an ID, the ENI exists, but its link
 // is not up. If an earlier Provision with the same spec has not come to its end, its ENI is the one.
 //
-// An ENI counts as the answer to one Provision. So it has a mark until its link is up. The lock shows that the process of the mark has ended.
+// An ENI counts as the answer to one Provision. So it has a mark until its link is up. The lock shows that the process
+// of the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provision(ctx, spec, p.LinkUp)
 }

@@ -56,7 +56,8 @@ func (w *world) mustProvision(spec more.ENISpec) (id string) {
 	return id
 }
 
-// TestProvisionUnseen: new-interface is interrupted and run again at once, and EC2 does not show its ENI yet. There is one ENI.
+// TestProvisionUnseen: new-interface is interrupted and run again at once, and EC2 does not show its ENI yet. There is
+// one ENI.
 func TestProvisionUnseen(t *testing.T) {
 	for name, interrupted := range map[string]func(*world, *wires) string{
 		"attached": func(w *world, wires *wires) string {
@@ -97,8 +98,8 @@ func TestProvisionIndex(t *testing.T) {
 	})
 }
 
-// TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. Whoever asks EC2 later what has
-// become of that does not take the ENI for one without an answer.
+// TestProvisionMarkEnds: new-interface has answered with an ENI that an earlier run has begun to attach. Whoever asks
+// EC2 later what has become of that does not take the ENI for one without an answer.
 func TestProvisionMarkEnds(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
@@ -119,8 +120,8 @@ func TestProvisionMarkEnds(t *testing.T) {
 	})
 }
 
-// TestProvisionTermination: an earlier run has lost the answer to its attachment, and metadata has shown the ENI since. It ends with
-// the instance all the same.
+// TestProvisionTermination: an earlier run has lost the answer to its attachment, and metadata has shown the ENI since.
+// It ends with the instance all the same.
 func TestProvisionTermination(t *testing.T) {
 	inUntaggedBubble(t, "m5.large", func(w *world, wires *wires) {
 		made := w.notAttached(forNode)
@@ -140,8 +141,8 @@ func TestProvisionTermination(t *testing.T) {
 	})
 }
 
-// TestProvisionOfAnother: a command of the tool leaves to its own command what another one has begun to make: it does not know from which
-// device index on that one wanted it.
+// TestProvisionOfAnother: a command of the tool leaves to its own command what another one has begun to make: it does
+// not know from which device index on that one wanted it.
 func TestProvisionOfAnother(t *testing.T) {
 	second := forNode
 	second.MinIndex = 2
@@ -168,8 +169,8 @@ func TestProvisionOfAnother(t *testing.T) {
 	}
 }
 
-// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is run again. It answers with the ENI that
-// it has made.
+// TestProvisionMeanwhile: new-interface is interrupted, and a collection or an ADD comes before it is run again. It
+// answers with the ENI that it has made.
 func TestProvisionMeanwhile(t *testing.T) {
 	attached := func(w *world) string {
 		made := w.notAttached(forNode)

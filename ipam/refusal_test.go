@@ -41,8 +41,8 @@ func inTwoSubnets(t *testing.T, f func(*world)) {
 	}, func(w *world, _ *wires) { f(w) })
 }
 
-// EC2 refuses to change one ENI. The pod gets an address of another, and the ENI is not tried again at once. The error of
-// a pod that gets none names it.
+// EC2 refuses to change one ENI. The pod gets an address of another, and the ENI is not tried again at once. The error
+// of a pod that gets none names it.
 func TestRefusedENI(t *testing.T) {
 	const assign = "AssignPrivateIpAddresses"
 	for _, r := range append(ofOne, struct{ code, message string }{"IncorrectState", ""}, struct{ code, message string }{"InvalidState", ""},
@@ -77,8 +77,8 @@ func TestRefusedENI(t *testing.T) {
 	}
 }
 
-// EC2 refuses a creation in one subnet, or the attachment of its ENIs. The ENI is in the other subnet, nothing is left of
-// the first, and the next pod does not ask there again.
+// EC2 refuses a creation in one subnet, or the attachment of its ENIs. The ENI is in the other subnet, nothing is left
+// of the first, and the next pod does not ask there again.
 func TestRefusedSubnet(t *testing.T) {
 	for _, action := range []string{book.CreateAction, book.AttachAction} {
 		refusals := ofOne
@@ -166,7 +166,8 @@ func TestRefusedAction(t *testing.T) {
 	})
 }
 
-// A subnet of an Outpost has the name of the region's zone, and is not for an instance of the region; nor the other way round.
+// A subnet of an Outpost has the name of the region's zone, and is not for an instance of the region; nor the other way
+// round.
 func TestOutpost(t *testing.T) {
 	const outpost = "arn:aws:outposts:us-east-1:1:outpost/op-1"
 	for _, own := range []string{"", outpost} {

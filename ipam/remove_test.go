@@ -296,8 +296,8 @@ func TestDetachInTurn(t *testing.T) {
 	}
 }
 
-// TestCollectThrottledDetach: EC2 throttles what a collection would detach, an ENI of ours or one on request, or the node may not ask
-// yet. Pods can have its addresses: a growth would be throttled, too.
+// TestCollectThrottledDetach: EC2 throttles what a collection would detach, an ENI of ours or one on request, or the
+// node may not ask yet. Pods can have its addresses: a growth would be throttled, too.
 func TestCollectThrottledDetach(t *testing.T) {
 	for name, throttle := range map[string]func(*world){
 		"refused": func(w *world) { w.sim.Fail("DetachNetworkInterface", throttling, always) },
@@ -346,7 +346,8 @@ func TestCollectMayNotDetach(t *testing.T) {
 	w.consistent()
 }
 
-// busyDetach is EC2 as a collection sees it: throttled whenever it detaches an ENI. Before the first time, it calls first.
+// busyDetach is EC2 as a collection sees it: throttled whenever it detaches an ENI. Before the first time, it calls
+// first.
 type busyDetach struct {
 	sim   *ec2sim.Sim
 	first func()
@@ -369,8 +370,8 @@ func (b *busyDetach) Do(r *http.Request) (*http.Response, error) {
 	return http.DefaultClient.Do(r)
 }
 
-// TestCollectThrottledGrowthDetaches: EC2 throttles a collection that would detach an ENI. Meanwhile a growth needs the slot, and detaches the
-// same ENI. No pod gets an address of it.
+// TestCollectThrottledGrowthDetaches: EC2 throttles a collection that would detach an ENI. Meanwhile a growth needs the
+// slot, and detaches the same ENI. No pod gets an address of it.
 func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	w := buildWorld(t, "m5.large", ec2sim.Config{
 		DetachDelay: 4 * time.Second,
@@ -405,8 +406,8 @@ func TestCollectThrottledGrowthDetaches(t *testing.T) {
 	w.consistent()
 }
 
-// TestCollectStuck: EC2 does not come to the end of a detachment, of an ENI of ours or of one on request. The collection still
-// releases what is idle on others, and ends in time. When EC2 has ended it, a collection goes on.
+// TestCollectStuck: EC2 does not come to the end of a detachment, of an ENI of ours or of one on request. The
+// collection still releases what is idle on others, and ends in time. When EC2 has ended it, a collection goes on.
 func TestCollectStuck(t *testing.T) {
 	const takes = time.Hour
 	inSlowBubble(t, "m5.2xlarge", takes, func(w *world, _ *wires) {

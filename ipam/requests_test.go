@@ -245,8 +245,8 @@ func TestRequestChanges(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestInterrupted: a process is killed while EC2 assigns the address for which it asks, or its answers are lost. The pod
-// that has asked for the address gets it with its next ADD. Another pod does not get it meanwhile.
+// TestRequestInterrupted: a process is killed while EC2 assigns the address for which it asks, or its answers are lost.
+// The pod that has asked for the address gets it with its next ADD. Another pod does not get it meanwhile.
 func TestRequestInterrupted(t *testing.T) {
 	w := newCity(t, "m5.large")
 	at := w.mustAsk(0, "")[0].ID
@@ -306,8 +306,8 @@ func TestRequestENI(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestENISoon: an ENI is detached as soon as its last pod has ended, however short the pod's life was. It stays while an
-// ADD waits for it.
+// TestRequestENISoon: an ENI is detached as soon as its last pod has ended, however short the pod's life was. It stays
+// while an ADD waits for it.
 func TestRequestENISoon(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -324,7 +324,8 @@ func TestRequestENISoon(t *testing.T) {
 	}
 }
 
-// TestRequestENIWithoutEC2: EC2 answers nobody when the ENI is to be detached. Its addresses are there for a pod that asks for it now.
+// TestRequestENIWithoutEC2: EC2 answers nobody when the ENI is to be detached. Its addresses are there for a pod that
+// asks for it now.
 func TestRequestENIWithoutEC2(t *testing.T) {
 	w := newCity(t, "m5.large")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -359,8 +360,8 @@ func TestRequestENIKept(t *testing.T) {
 	}
 }
 
-// TestRequestENIDetaching: a process has begun to detach the ENI, and is killed. No pod gets an address of the ENI while EC2
-// still detaches it: the next process waits for that.
+// TestRequestENIDetaching: a process has begun to detach the ENI, and is killed. No pod gets an address of the ENI
+// while EC2 still detaches it: the next process waits for that.
 func TestRequestENIDetaching(t *testing.T) {
 	inSlowBubble(t, "m5.large", 2*time.Second, func(w *world, _ *wires) {
 		w.cloud.Jitter = func(d time.Duration) time.Duration { return d / 4 } // after the last refusal, EC2 still detaches it
@@ -482,8 +483,8 @@ func TestRequestRefused(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestMax: max is for all ADDs of a pod together, as Multus makes them. An ADD that asks for nothing is never refused,
-// nor is one that is repeated. Of several entries that allow a request, the largest max counts.
+// TestRequestMax: max is for all ADDs of a pod together, as Multus makes them. An ADD that asks for nothing is never
+// refused, nor is one that is repeated. Of several entries that allow a request, the largest max counts.
 func TestRequestMax(t *testing.T) {
 	w := newCity(t, "m5.4xlarge")
 	entries := strings.Replace(allowAll, `"requests": [`, `"requests": [{"namespaces": ["*"], "subnets": ["subnet-db"], "ips": true, "max": 2}, `, 1)
@@ -559,8 +560,8 @@ func wantRefusal(t *testing.T, err error, text string) {
 	}
 }
 
-// TestRequestENILostAnswer: EC2 attaches the ENI for which a pod asks, and its answer is lost. The same ADD gets an address,
-// whether metadata shows the ENI yet or not: no pod of this node has had one of its addresses.
+// TestRequestENILostAnswer: EC2 attaches the ENI for which a pod asks, and its answer is lost. The same ADD gets an
+// address, whether metadata shows the ENI yet or not: no pod of this node has had one of its addresses.
 func TestRequestENILostAnswer(t *testing.T) {
 	for _, shown := range []bool{true, false} {
 		w := newCity(t, "m5.large")
@@ -581,7 +582,8 @@ func TestRequestENILostAnswer(t *testing.T) {
 	}
 }
 
-// TestRequestAllocate: an operator's addresses are for the next pods. So they go to no ENI that somebody else has created, and to none whose link a pod has.
+// TestRequestAllocate: an operator's addresses are for the next pods. So they go to no ENI that somebody else has
+// created, and to none whose link a pod has.
 func TestRequestAllocate(t *testing.T) {
 	w := newCity(t, "m5.xlarge")
 	e := w.given(aws.ENISpec{Subnet: "subnet-db"})
@@ -596,8 +598,8 @@ func TestRequestAllocate(t *testing.T) {
 	}
 }
 
-// TestRequestPutBack: a pod that is created again has the address that it asks for at once, while the address cools. If its ADD
-// then fails for another reason, the address still cools for all others, and the pod gets it with its next ADD.
+// TestRequestPutBack: a pod that is created again has the address that it asks for at once, while the address cools. If
+// its ADD then fails for another reason, the address still cools for all others, and the pod gets it with its next ADD.
 func TestRequestPutBack(t *testing.T) {
 	w := newCity(t, "m5.large")
 	asked := netip.MustParseAddr("10.177.1.77")
@@ -620,8 +622,8 @@ func TestRequestPutBack(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestInTurn: EC2 assigns the address for which a pod asks. Right after that, before this pod's ADD leases it, an ADD of
-// another pod, which asks for nothing, looks for a free address.
+// TestRequestInTurn: EC2 assigns the address for which a pod asks. Right after that, before this pod's ADD leases it,
+// an ADD of another pod, which asks for nothing, looks for a free address.
 func TestRequestInTurn(t *testing.T) {
 	w := newCity(t, "m5.large")
 	asked := netip.MustParseAddr("10.177.1.77")
@@ -643,8 +645,9 @@ func TestRequestInTurn(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestWithdrawn: a collection is killed before EC2 hears that it should unassign an address. The pod that asks for the
-// address hears why it has to wait, and gets it when it has cooled. Metadata may be behind for minutes, EC2 is not.
+// TestRequestWithdrawn: a collection is killed before EC2 hears that it should unassign an address. The pod that asks
+// for the address hears why it has to wait, and gets it when it has cooled. Metadata may be behind for minutes, EC2 is
+// not.
 func TestRequestWithdrawn(t *testing.T) {
 	w := newCity(t, "m5.large")
 	const ask = `[{"ip": "10.177.1.77"}]`
@@ -675,8 +678,8 @@ func TestRequestWithdrawn(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestENILast: while the subnet for the second interface is full, the runtime repeats the ADD. The chosen ENI of the first one is not
-// attached and detached each time.
+// TestRequestENILast: while the subnet for the second interface is full, the runtime repeats the ADD. The chosen ENI of
+// the first one is not attached and detached each time.
 func TestRequestENILast(t *testing.T) {
 	w := newCity(t, "m5.large")
 	given := w.given(aws.ENISpec{Subnet: "subnet-db", SecurityGroups: []string{"sg-x"}})
@@ -701,8 +704,8 @@ func TestRequestENILast(t *testing.T) {
 	w.consistent()
 }
 
-// TestRequestLostBetween: the registry is lost after the pod has got its first interface. The ADD fails, because the registry would give
-// the first address to another pod.
+// TestRequestLostBetween: the registry is lost after the pod has got its first interface. The ADD fails, because the
+// registry would give the first address to another pod.
 func TestRequestLostBetween(t *testing.T) {
 	w := newCity(t, "m5.large")
 	policies, err := w.policies(1, allowAll, `[{}, {}]`)

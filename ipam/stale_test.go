@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// rebootsStale has a collection unassign an address of the node's last ENI. Metadata still shows the address when the node has booted
-// again, and nothing on the node says that it is gone.
+// rebootsStale has a collection unassign an address of the node's last ENI. Metadata still shows the address when the
+// node has booted again, and nothing on the node says that it is gone.
 func (w *world) rebootsStale() (eni string, gone netip.Addr, confess func()) {
 	w.Helper()
 	w.policy.Batch, w.policy.ReuseWait = 3, 0
@@ -51,8 +51,8 @@ func (w *world) getNot(gone netip.Addr) {
 	w.consistent()
 }
 
-// TestStaleAfterBoot: the first process after the boot asks EC2 what is on the ENI. The second one reads the same metadata, and
-// must not believe what the first one has not believed.
+// TestStaleAfterBoot: the first process after the boot asks EC2 what is on the ENI. The second one reads the same
+// metadata, and must not believe what the first one has not believed.
 func TestStaleAfterBoot(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		_, gone, confess := w.rebootsStale()
@@ -74,7 +74,8 @@ func TestStaleAfterBoot(t *testing.T) {
 	})
 }
 
-// TestStaleForHours: metadata does not follow EC2 at all. When the node has forgotten what it has unassigned, it asks EC2.
+// TestStaleForHours: metadata does not follow EC2 at all. When the node has forgotten what it has unassigned, it asks
+// EC2.
 func TestStaleForHours(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.Batch, w.policy.ReuseWait = 3, 0
@@ -103,7 +104,8 @@ func (w *world) collectOne() netip.Addr {
 	return done.Unassigned[0]
 }
 
-// TestStaleBootENI: with interfaceIndex 0, pods have addresses of the boot ENI. It needs no tags, but its addresses leave it, too.
+// TestStaleBootENI: with interfaceIndex 0, pods have addresses of the boot ENI. It needs no tags, but its addresses
+// leave it, too.
 func TestStaleBootENI(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.MinIndex = 0
@@ -112,8 +114,8 @@ func TestStaleBootENI(t *testing.T) {
 	})
 }
 
-// TestStaleWithoutTags: EC2 does not answer when the node has booted. The ENI serves no pod until it does. Then the answer also says what is on
-// the ENI.
+// TestStaleWithoutTags: EC2 does not answer when the node has booted. The ENI serves no pod until it does. Then the
+// answer also says what is on the ENI.
 func TestStaleWithoutTags(t *testing.T) {
 	for _, least := range []int{0, 1} { // with 0, it is the boot ENI
 		inBubble(t, "m5.large", func(w *world, _ *wires) {
@@ -164,8 +166,8 @@ func TestStaleWithoutEC2(t *testing.T) {
 	}
 }
 
-// TestStaleEC2: a collection deletes an ENI, and EC2's describes still show it when the next growth looks what has become of another call. The
-// prefixes of the ENI are as gone as its addresses are.
+// TestStaleEC2: a collection deletes an ENI, and EC2's describes still show it when the next growth looks what has
+// become of another call. The prefixes of the ENI are as gone as its addresses are.
 func TestStaleEC2(t *testing.T) {
 	both := func(c *ec2sim.Config) {
 		c.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8:77::/56")}

@@ -65,8 +65,8 @@ func TestFullSubnets(t *testing.T) {
 	}
 }
 
-// TestSubnetStaysFull: the runtime tries twenty pods again and again, and EC2 is asked a few times a minute. When the subnet has
-// room again, the pods get addresses soon.
+// TestSubnetStaysFull: the runtime tries twenty pods again and again, and EC2 is asked a few times a minute. When the
+// subnet has room again, the pods get addresses soon.
 func TestSubnetStaysFull(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		const pods, again = 20, 12 * time.Second
@@ -92,7 +92,8 @@ func TestSubnetStaysFull(t *testing.T) {
 	})
 }
 
-// TestSubnetStaysFullChurn: pods end meanwhile, and others get their addresses. That does not mean that the subnet has room.
+// TestSubnetStaysFullChurn: pods end meanwhile, and others get their addresses. That does not mean that the subnet has
+// room.
 func TestSubnetStaysFullChurn(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		w.policy.ReuseWait = time.Second

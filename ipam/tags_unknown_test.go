@@ -125,8 +125,8 @@ func TestTagsUnknownNotAllowed(t *testing.T) {
 	})
 }
 
-// TestTagsUnknownPools: with "provision": "none" and several pools, the role does not allow to ask for tags, and somebody corrects it.
-// The ENI serves its pool from the next collection on.
+// TestTagsUnknownPools: with "provision": "none" and several pools, the role does not allow to ask for tags, and
+// somebody corrects it. The ENI serves its pool from the next collection on.
 func TestTagsUnknownPools(t *testing.T) {
 	inBubble(t, "m5.large", func(w *world, _ *wires) {
 		var c lease.Config

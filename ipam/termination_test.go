@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// TestTerminationLater: a process has lost EC2's answer to an attachment. A collection finds that out, and EC2 refuses to have the ENI
-// end with the instance. The next collection tries that again.
+// TestTerminationLater: a process has lost EC2's answer to an attachment. A collection finds that out, and EC2 refuses
+// to have the ENI end with the instance. The next collection tries that again.
 func TestTerminationLater(t *testing.T) {
 	for _, refusal := range []string{"UnsupportedOperation", "UnauthorizedOperation", "InternalError"} {
 		t.Run(refusal, func(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestUnassignAndGrow: EC2 has carried out our UnassignPrivateIpAddresses, and its answer is late, or lost. Meanwhile an ADD
-// asks EC2 for an address, and EC2 gives it the one that has just left the ENI. The pod keeps it.
+// TestUnassignAndGrow: EC2 has carried out our UnassignPrivateIpAddresses, and its answer is late, or lost. Meanwhile
+// an ADD asks EC2 for an address, and EC2 gives it the one that has just left the ENI. The pod keeps it.
 func TestUnassignAndGrow(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -89,8 +89,8 @@ func TestUnassignAndGrow(t *testing.T) {
 	}
 }
 
-// TestUnassignIncident: while EC2 does not answer, nobody knows what has left an ENI, so pods cannot have it. A collection finds out
-// with one ENI. The others keep their addresses for the pods that come meanwhile.
+// TestUnassignIncident: while EC2 does not answer, nobody knows what has left an ENI, so pods cannot have it. A
+// collection finds out with one ENI. The others keep their addresses for the pods that come meanwhile.
 func TestUnassignIncident(t *testing.T) {
 	w := newWorld(t, "m5.xlarge", 20)
 	w.policy.Batch = 14

@@ -137,8 +137,8 @@ func TestUnconfirmedOfPrefix(t *testing.T) {
 	}
 }
 
-// A node that boots takes what a launch template has given it at once. It leaves it to a collection to look for an ENI that
-// was made right before. The collection looks once more when EC2 has settled.
+// A node that boots takes what a launch template has given it at once. It leaves it to a collection to look for an ENI
+// that was made right before. The collection looks once more when EC2 has settled.
 func TestConfirmedAtBoot(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	w.mustAcquire(1)

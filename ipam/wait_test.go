@@ -152,8 +152,8 @@ func TestHiddenENI(t *testing.T) {
 	}
 }
 
-// TestPartlyShownENI: the keys of a new ENI appear in metadata one after another. The registry keeps what it has of an ENI, and its next
-// pod gets the same routes, gateways and DNS server as the one before.
+// TestPartlyShownENI: the keys of a new ENI appear in metadata one after another. The registry keeps what it has of an
+// ENI, and its next pod gets the same routes, gateways and DNS server as the one before.
 func TestPartlyShownENI(t *testing.T) {
 	for _, keys := range [][]string{
 		{"vpc-id"}, {"vpc-id", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks", "vpc-ipv6-cidr-blocks"}, {"vpc-ipv4-cidr-blocks"}, {"subnet-id"},
@@ -181,7 +181,8 @@ func TestPartlyShownENI(t *testing.T) {
 	}
 }
 
-// TestPartlyShownOther: nor does the node take an ENI of others for one without IPv4, or without a VPC. It serves pods when metadata has all of it.
+// TestPartlyShownOther: nor does the node take an ENI of others for one without IPv4, or without a VPC. It serves pods
+// when metadata has all of it.
 func TestPartlyShownOther(t *testing.T) {
 	for _, keys := range [][]string{{"local-ipv4s"}, {"local-ipv4s", "subnet-ipv4-cidr-block"}, {"vpc-id"}, {"subnet-id"}, {"subnet-ipv6-cidr-blocks"}} {
 		w := newWorld6(t, "m5.large")

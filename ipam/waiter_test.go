@@ -47,8 +47,8 @@ func TestWaiterEnds(t *testing.T) {
 	}
 }
 
-// A runtime repeats an ADD that has given up while EC2 throttled: a growth for another one is for both. That ends when as many
-// have come, and when none has come in time.
+// A runtime repeats an ADD that has given up while EC2 throttled: a growth for another one is for both. That ends when
+// as many have come, and when none has come in time.
 func TestGaveUp(t *testing.T) {
 	w := newWorld(t, "m5.large", 20)
 	givesUp := func(pool string, pods ...int) {

@@ -59,8 +59,8 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 	}
 }
 
-// count returns how many addresses are free, whether the pool wants more, and whether they are enough for ADDs that wait. If they
-// are too few for all of these, some would ask EC2 themselves, and the pool would need one call more.
+// count returns how many addresses are free, whether the pool wants more, and whether they are enough for ADDs that
+// wait. If they are too few for all of these, some would ask EC2 themselves, and the pool would need one call more.
 func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
@@ -86,8 +86,8 @@ func (p *Pool) begin(ctx context.Context) error {
 	return nil
 }
 
-// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. Who releases a lock and
-// takes it again at once may be ahead of those that wait.
+// giveWay releases the lock of growth, and takes it again when no ADD waits any more, or after a second. Who releases a
+// lock and takes it again at once may be ahead of those that wait.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()

@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// TestFillYields has EC2 throttle the account. A node keeps addresses ready only for later, so it asks once a minute, and
-// other nodes get what EC2 lets through. When an ADD waits on the node, or if it has no pods yet, it asks as often as
-// any other.
+// TestFillYields has EC2 throttle the account. A node keeps addresses ready only for later, so it asks once a minute,
+// and other nodes get what EC2 lets through. When an ADD waits on the node, or if it has no pods yet, it asks as often
+// as any other.
 func TestFillYields(t *testing.T) {
 	const patience = 4 * time.Minute
 	for _, tt := range []struct {

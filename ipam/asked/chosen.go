@@ -25,8 +25,8 @@ import (
 // address. It never moves an address from another ENI: there is no AllowReassignment. Before
 // it changes anything, it asks EC2 who has the address.
 
-// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI
-// can take them, it creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.
+// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take them, it
+// creates one in their subnet. The next round then continues. EC2 has refused to change the ENIs denied.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...string) error {
 	at, found := p.placeFor(s, denied)
 	subnet, err := p.SubnetFor(ctx, s, at.Subnet)

@@ -73,8 +73,8 @@ func (p *Pool) Each(ctx context.Context, o Owner, policies []Policy, add func(co
 	return fresh, nil
 }
 
-// complete returns an error if the registry was lost between two interfaces of the attachment. It does not know then that the first
-// one has addresses, and would give them to other pods.
+// complete returns an error if the registry was lost between two interfaces of the attachment. It does not know then
+// that the first one has addresses, and would give them to other pods.
 func (p *Pool) complete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil

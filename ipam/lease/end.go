@@ -58,7 +58,8 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 }
 
 // findAgain gives a lease without a key to an address of a pod of which the registry knows nothing: it was rebuilt when
-// not all namespaces could be read. Nothing else would tell the address from one of the node. A collection ends the lease.
+// not all namespaces could be read. Nothing else would tell the address from one of the node. A collection ends the
+// lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) && !(e.IsBoot() && a == e.Primary()) {

@@ -65,7 +65,8 @@ func inUse(ctx context.Context, k registry.Key) error {
 	return failed
 }
 
-// inNamespaces returns the addresses that a namespace has. If there are none, or not all namespaces can be read, it returns all.
+// inNamespaces returns the addresses that a namespace has. If there are none, or not all namespaces can be read, it
+// returns all.
 func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	node, err := nl.Node()
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 const minMTU, maxMTU = 1000, 9001
 
 // LinkUp sets the link of an ENI up, and returns its name. The link gets the boot ENI's MTU if no pods use it. LinkUp
-// waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. A link that an earlier pod had is first as it
-// was before, or the error is [ErrKept].
+// waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. A link that an earlier pod
+// had is first as it was before, or the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -59,15 +59,16 @@ func (p *Pool) up(ctx context.Context, s *registry.State, id string) (string, er
 	return link.Name, p.record(ctx, id, link)
 }
 
-// alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all of them, whatever their pods are to have,
-// and does not tell their IPv6 (see [nl.MTU6]). A kernel without macvlan does not say. A link that is down counts as a new one then.
+// alone reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all of them, whatever their
+// pods are to have, and does not tell their IPv6 (see [nl.MTU6]). A kernel without macvlan does not say. A link that is
+// down counts as a new one then.
 func (p *Pool) alone(link nl.Link) bool {
 	err := p.Host.Unshared(link)
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
 }
 
-// ignoreRouters has the node take no routes and addresses from router advertisements on the link of an ENI for pods. Where the node
-// does not forward IPv6, the kernel takes them by default. The boot ENI's link is the node's own.
+// ignoreRouters has the node take no routes and addresses from router advertisements on the link of an ENI for pods.
+// Where the node does not forward IPv6, the kernel takes them by default. The boot ENI's link is the node's own.
 func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 	if e.IsBoot() {
 		return nil

@@ -13,8 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An owners knows the pods of addresses without the registry: by the alias that a pod's veth pair has on the node, and by what runtimes
-// keep of the ADD. It reads each source when it is asked for the first time. The names serve people alone: nothing is decided by them.
+// An owners knows the pods of addresses without the registry: by the alias that a pod's veth pair has on the node, and
+// by what runtimes keep of the ADD. It reads each source when it is asked for the first time. The names serve people
+// alone: nothing is decided by them.
 type owners struct {
 	node  *nl.NS
 	paths nl.Namespaces
@@ -23,7 +24,8 @@ type owners struct {
 	read  bool
 }
 
-// Find returns a lease without a key for an address that the kernel shows at a path, with the name of the pod if it is known.
+// Find returns a lease without a key for an address that the kernel shows at a path, with the name of the pod if it is
+// known.
 func (u Used) Find(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
 	if u.owners == nil || !filepath.IsAbs(path) {
@@ -67,7 +69,8 @@ func only(pods map[[2]string]bool) (namespace, name string) {
 	return "", ""
 }
 
-// podOfAlias is the pod that the alias of a veth pair names: the owner, the network, the container, the interface and the pod.
+// podOfAlias is the pod that the alias of a veth pair names: the owner, the network, the container, the interface and
+// the pod.
 func podOfAlias(alias string) (pod [2]string) {
 	const most = 255 // IFALIASZ-1: a longer one is cut
 	if words := strings.Fields(alias); len(words) > 4 && len(alias) < most {

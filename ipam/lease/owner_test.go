@@ -14,7 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestFind finds the pods of addresses without a registry: by the veth pair, or else by what a runtime keeps, and not where that names several.
+// TestFind finds the pods of addresses without a registry: by the veth pair, or else by what a runtime keeps, and not
+// where that names several.
 func TestFind(t *testing.T) {
 	nltest.Need(t, "root")
 	node, _ := nltest.NS(t, "node")

@@ -115,7 +115,8 @@ func TestPoolMistakes(t *testing.T) {
 	}
 }
 
-// TestPermissionFirst: what a pod asks is read only if its namespace may ask. Otherwise the text costs nothing, and is in no error.
+// TestPermissionFirst: what a pod asks is read only if its namespace may ask. Otherwise the text costs nothing, and is
+// in no error.
 func TestPermissionFirst(t *testing.T) {
 	c, err := parseConfig(t, `{"secGroupIds": ["sg-1"], "requests": [{"namespaces": ["db-*"], "ips": true}]}`)
 	if err != nil {

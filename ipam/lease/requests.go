@@ -296,8 +296,9 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed makes pods of all networks pass over the ENIs for which pods of one may ask. It notes those of the network, whose policy this is,
-// and returns the policy with those of the others. An empty network stands for all conflists of the node.
+// Heed makes pods of all networks pass over the ENIs for which pods of one may ask. It notes those of the network,
+// whose policy this is, and returns the policy with those of the others. An empty network stands for all conflists of
+// the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -323,8 +324,8 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns what a collection needs of the policies of a node's networks, which is the same for all pools of a network. It
-// asks EC2 for no change that one of the networks forbids.
+// Common returns what a collection needs of the policies of a node's networks, which is the same for all pools of a
+// network. It asks EC2 for no change that one of the networks forbids.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign && c.Provision == ProvisionFull {

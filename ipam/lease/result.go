@@ -23,10 +23,10 @@ var router6 = netip.MustParseAddr("fe80:ec2::1")
 // leave by the ENI.
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
-// Result returns the plugin's answer, in the form that the original gave. The only interface
-// is the ENI's link on the host. It has its MAC address only if the pod gets the whole ENI. The address has its subnet's mask. Routes by the subnet's
-// gateway lead to the CIDR blocks of the VPC, then of its peers, then to routeToCidrs. The
-// DNS server is the VPC's.
+// Result returns the plugin's answer, in the form that the original gave. The only interface is the ENI's link on the
+// host. It has its MAC address only if the pod gets the whole ENI. The address has its subnet's mask. Routes by the
+// subnet's gateway lead to the CIDR blocks of the VPC, then of its peers, then to routeToCidrs. The DNS server is the
+// VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {

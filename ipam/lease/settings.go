@@ -15,9 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod that has a whole ENI can change all settings of its link, and they stay when the link comes back (see [nl.Settings]). So an
-// ADD records them before the pod gets the link, and the pod's DEL puts them back. If the kernel brings the link back later, because
-// the pod's namespace ends, the next ADD that gets the ENI puts them back. Until then, the registry has them. So has doctor.
+// A pod that has a whole ENI can change all settings of its link, and they stay when the link comes back (see
+// [nl.Settings]). So an ADD records them before the pod gets the link, and the pod's DEL puts them back. If the kernel
+// brings the link back later, because the pod's namespace ends, the next ADD that gets the ENI puts them back. Until
+// then, the registry has them. So has doctor.
 
 // ErrKept means that the link of an ENI keeps what an earlier pod has set or made there.
 var ErrKept = errors.New("its link keeps what an earlier pod has set or made there")
@@ -25,8 +26,8 @@ var ErrKept = errors.New("its link keeps what an earlier pod has set or made the
 // hintKept says what an operator can do about [ErrKept].
 const hintKept = "detach the ENI, which resets its link, or reboot the node; if other links use it, end their namespaces: see 'ip -d link' in these"
 
-// settle makes the link of an ENI that pods ask for as it was before a pod had it. A pod that gets the whole ENI gets no link that
-// others use: a pod can leave links of all kinds on it, in namespaces of its own.
+// settle makes the link of an ENI that pods ask for as it was before a pod had it. A pod that gets the whole ENI gets
+// no link that others use: a pod can leave links of all kinds on it, in namespaces of its own.
 func (p *Pool) settle(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
@@ -63,7 +64,8 @@ func (p *Pool) record(ctx context.Context, id string, link nl.Link) error {
 	return p.noteSettings(ctx, id, now)
 }
 
-// noteSettings replaces the recorded settings of an ENI of which the pod has a lease: no other process does so meanwhile.
+// noteSettings replaces the recorded settings of an ENI of which the pod has a lease: no other process does so
+// meanwhile.
 func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
@@ -87,8 +89,8 @@ func wholeOf(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// putBackSettings puts back what the pod of a DEL has set at the links of ENIs. A failure fails no DEL: the next ADD tries again, and
-// fails.
+// putBackSettings puts back what the pod of a DEL has set at the links of ENIs. A failure fails no DEL: the next ADD
+// tries again, and fails.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return

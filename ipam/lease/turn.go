@@ -55,8 +55,8 @@ func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, er
 	return from.Ask(ctx, p, o, none)
 }
 
-// atLast is for an owner whose time has ended before its turn. The process that has the turn may still wait for EC2, and
-// meanwhile a DEL may have made an address free. If not, the owner stays the waiter that it is.
+// atLast is for an owner whose time has ended before its turn. The process that has the turn may still wait for EC2,
+// and meanwhile a DEL may have made an address free. If not, the owner stays the waiter that it is.
 func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, error) {
 	overdue := p.overdue(o, ended)
 	if !errors.Is(ended, context.DeadlineExceeded) {

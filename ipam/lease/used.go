@@ -15,26 +15,28 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Anybody on a node can make namespaces, and give links there any addresses and MAC addresses. So such an address is not used.
-// An address is used at a link that can carry it: one that was made on the ENI's link, or the ENI's link itself. To make such a
-// link takes the privileges of the node's root. Only the kernel says what a link was made on, see [nl.NS.Slaves].
+// Anybody on a node can make namespaces, and give links there any addresses and MAC addresses. So such an address is
+// not used. An address is used at a link that can carry it: one that was made on the ENI's link, or the ENI's link
+// itself. To make such a link takes the privileges of the node's root. Only the kernel says what a link was made on,
+// see [nl.NS.Slaves].
 //
-// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses those of other pods, so
-// such an address is used indeed. The pod can take no more than the ENI has, and of a /80 no more than mostOfPrefix.
+// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses those of other pods,
+// so such an address is used indeed. The pod can take no more than the ENI has, and of a /80 no more than mostOfPrefix.
 
-// mostOfPrefix is how many IPv6 addresses of one namespace count. An ENI has fewer that are not of a prefix, and an interface
-// of a pod has one.
+// mostOfPrefix is how many IPv6 addresses of one namespace count. An ENI has fewer that are not of a prefix, and an
+// interface of a pod has one.
 const mostOfPrefix = 64
 
 // routed is the place of an address to which the node has a host route. Its namespace may be
 // one that cannot be seen from here.
 const routed = "a route of the node"
 
-// TheNode is the place of an address of the node itself. The node may use an address of an ENI for other purposes than pods.
+// TheNode is the place of an address of the node itself. The node may use an address of an ENI for other purposes than
+// pods.
 const TheNode = "the node"
 
-// An At is an address at the link of an ENI, which has this MAC address. If MAC is "", the node itself has the address, or a
-// route to it.
+// An At is an address at the link of an ENI, which has this MAC address. If MAC is "", the node itself has the address,
+// or a route to it.
 type At struct {
 	MAC  string
 	Addr netip.Addr
@@ -73,15 +75,15 @@ func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
 	return false
 }
 
-// InPod reports whether the link of the ENI with this MAC address is, or may be, in the namespace of a pod. What is on the node
-// is in no pod.
+// InPod reports whether the link of the ENI with this MAC address is, or may be, in the namespace of a pod. What is on
+// the node is in no pod.
 func (u Used) InPod(mac string) bool {
 	_, here := u.links[mac]
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether a lease without a key has its pod: the address is in use, or the namespace in which it was found still has
-// a link on the ENI's link.
+// Holds reports whether a lease without a key has its pod: the address is in use, or the namespace in which it was
+// found still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, e := s.ENIOf(a)
 	on := s.ENIs[l.ENI].MAC
@@ -89,9 +91,9 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return linked || u.Has(a, on, e.MAC)
 }
 
-// UsedAddrs reads the addresses in all network namespaces but the caller's own, which is the node's. That is a walk of the whole
-// node: only a new registry and collections need it. It looks for the links of ENIs in namespaces only if
-// the node lacks the link of one with these MAC addresses.
+// UsedAddrs reads the addresses in all network namespaces but the caller's own, which is the node's. That is a walk of
+// the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces only if the
+// node lacks the link of one with these MAC addresses.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -136,8 +138,8 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	return used
 }
 
-// kindsOf returns the kinds of the links that are ENIs. They are network cards, as the kernel calls them "device", which
-// only root puts into a namespace. Where ENIs are simulated, they are of the kind that the node's own have.
+// kindsOf returns the kinds of the links that are ENIs. They are network cards, as the kernel calls them "device",
+// which only root puts into a namespace. Where ENIs are simulated, they are of the kind that the node's own have.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {

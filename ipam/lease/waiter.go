@@ -23,8 +23,8 @@ func (p *Pool) wait(s *registry.State, o Owner, was registry.Waiter, now, until 
 	s.Waiters[o.waiter()] = registry.Waiter{Pool: p.Policy.Waits(), Since: was.Since, Until: until}
 }
 
-// returned removes the ADD that has given up and that the owner's repeats. A runtime may repeat an ADD under another ID. Nobody
-// can tell then which one it is, so returned removes the first of the pool.
+// returned removes the ADD that has given up and that the owner's repeats. A runtime may repeat an ADD under another
+// ID. Nobody can tell then which one it is, so returned removes the first of the pool.
 func (p *Pool) returned(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD
@@ -46,9 +46,9 @@ func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { givesUp(s, o.waiter(), time.Now()) })
 }
 
-// givesUp removes a waiter. If EC2 has throttled meanwhile, the registry knows for some time that this ADD has given up. Its
-// runtime repeats it soon. So a growth that is for others is for this ADD, too. Else it would find no address, and cost
-// another call of those that EC2 throttles. In a full subnet, asking for more would only be refused.
+// givesUp removes a waiter. If EC2 has throttled meanwhile, the registry knows for some time that this ADD has given
+// up. Its runtime repeats it soon. So a growth that is for others is for this ADD, too. Else it would find no address,
+// and cost another call of those that EC2 throttles. In a full subnet, asking for more would only be refused.
 func givesUp(s *registry.State, waiter string, at time.Time) {
 	w, waits := s.Waiters[waiter]
 	delete(s.Waiters, waiter)

@@ -56,8 +56,8 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// sighted returns the lease with what the kernel shows of its pod. A lease without a key
-// was made for an address that was found in use. If nothing uses it now, its pod counts as gone, whatever is at the path where it was.
+// sighted returns the lease with what the kernel shows of its pod. A lease without a key was made for an address that
+// was found in use. If nothing uses it now, its pod counts as gone, whatever is at the path where it was.
 func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	_, e := s.ENIOf(a)
 	switch {
@@ -71,8 +71,8 @@ func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used,
 	return l
 }
 
-// isPods reports whether the network namespace of a pod is at path: something is there, and it is not the namespace of this
-// process, which is the node's. At /proc/PID/ns/net there may be another process by now. If stat fails for another
+// isPods reports whether the network namespace of a pod is at path: something is there, and it is not the namespace of
+// this process, which is the node's. At /proc/PID/ns/net there may be another process by now. If stat fails for another
 // reason, isPods reports true.
 func isPods(path string) bool {
 	is, err := os.Stat(path)
@@ -129,8 +129,8 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.stays(err) && !errors.Is(err, aws.ErrDenied) {
-		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role forbids to detach, deleteENI has
-		// taken the mark away, and the addresses go back without the ENI.
+		// While EC2 throttles, a growth would take minutes. Pods can have these addresses at once. If the role forbids
+		// to detach, deleteENI has taken the mark away, and the addresses go back without the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}

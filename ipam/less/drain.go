@@ -35,8 +35,8 @@ type marked struct {
 	done   bool      // it has the mark now
 }
 
-// mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in an incident of
-// EC2, or while it throttles, pods can still have the addresses.
+// mark marks an ENI as draining by set if it goes, so that no process leases from it. Before that, EC2 must answer: in
+// an incident of EC2, or while it throttles, pods can still have the addresses.
 func (p *Node) mark(ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI)) (m marked, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !goes(s) {
@@ -88,8 +88,8 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 	})
 }
 
-// noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or an earlier
-// attempt of this one, may have begun to detach the ENI.
+// noteDetach notes that this process is about to detach an ENI. takeBack removes this note alone: another process, or
+// an earlier attempt of this one, may have begun to detach the ENI.
 func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
@@ -115,20 +115,21 @@ func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*regist
 	}, err
 }
 
-// notBegun reports whether err, of detachENI, shows that EC2 has not begun to detach an ENI: EC2 has refused, or was not asked.
+// notBegun reports whether err, of detachENI, shows that EC2 has not begun to detach an ENI: EC2 has refused, or was
+// not asked.
 func notBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
 
-// inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because the ENI is
-// still being attached.
+// inTransition reports whether EC2 has refused to detach an ENI because an earlier process has begun that, or because
+// the ENI is still being attached.
 func inTransition(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Code == "IncorrectState"
 }
 
-// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. If an earlier process
-// may have begun to detach it, that EC2 throttles this one says nothing about that.
+// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have it. If an
+// earlier process may have begun to detach it, that EC2 throttles this one says nothing about that.
 func (m marked) stays(err error) bool {
 	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
 }

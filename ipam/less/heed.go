@@ -11,10 +11,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants, and that does
-// not suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And no ADD
-// comes for a pool that the configuration no longer has. The collection has found all ENIs before. ADDs go on while it waits for EC2. So
-// it heeds the conflists again before each release.
+// heed notes what the conflists of the node want to keep. Each ADD notes what its own network wants, and that does not
+// suffice. Networks that share a pool may differ, and Multus has some that no file has: the last ADD would decide. And
+// no ADD comes for a pool that the configuration no longer has. The collection has found all ENIs before. ADDs go on
+// while it waits for EC2. So it heeds the conflists again before each release.
 func (p *Node) heed(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heed(s) {
@@ -32,7 +32,8 @@ func (c *Collecting) heed(s *registry.State) bool {
 	return agreed(s, c.Conflists) || noted || retired
 }
 
-// requested notes the ENIs for which pods may ask. It forgets those of a network that no conflist has, and that has no pod.
+// requested notes the ENIs for which pods may ask. It forgets those of a network that no conflist has, and that has no
+// pod.
 func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -45,8 +46,8 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return !slices.EqualFunc(before, s.OnRequest, registry.OnRequest.Equal)
 }
 
-// retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps nothing, and
-// collections release what is free of it.
+// retire is for pools that the configuration no longer has. Once no pod has an address of such a pool, it keeps
+// nothing, and collections release what is free of it.
 func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
@@ -69,8 +70,8 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// agreed is for pools that the configuration has. Of conflists that share one, the larger numbers count, and one that keeps what the
-// pool has, or that an ENI serves, decides for all.
+// agreed is for pools that the configuration has. Of conflists that share one, the larger numbers count, and one that
+// keeps what the pool has, or that an ENI serves, decides for all.
 func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {

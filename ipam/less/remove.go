@@ -111,10 +111,9 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 	return err
 }
 
-// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after
-// that. Each of these ENIs occupies a slot that a new ENI needs, until the collection ends. If
-// the collection was killed, the slot stays occupied until the next collection. If the collection still runs, it may take
-// its mark away meanwhile.
+// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state after that. Each of
+// these ENIs occupies a slot that a new ENI needs, until the collection ends. If the collection was killed, the slot
+// stays occupied until the next collection. If the collection still runs, it may take its mark away meanwhile.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
@@ -186,8 +185,8 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 }
 
-// MostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may not come to the end with one for hours, and
-// the rest of the collection needs time, too.
+// MostAwait is how long a collection waits for EC2 to detach ENIs, all together. EC2 may not come to the end with one
+// for hours, and the rest of the collection needs time, too.
 const MostAwait = time.Minute
 
 // await waits for EC2 to detach or delete an ENI, but a collection no longer than MostAwait.
@@ -198,8 +197,8 @@ func (p *Node) await(ctx context.Context, d time.Duration, what string) error {
 	return call.Sleep(ctx, d, what)
 }
 
-// lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Others wait for 2 to 5 seconds
-// (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
+// lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Others wait for 2 to 5
+// seconds (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
 const lagOfDetach = 10 * time.Second
 
 // stillHeld reports whether EC2 has refused to delete an ENI because it takes it for attached.

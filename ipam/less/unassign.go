@@ -92,8 +92,8 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 // A choice returns the addresses or prefixes that an ENI can lose.
 type choice func(s *registry.State, eni string, now time.Time) book.Releasable
 
-// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time of reading all
-// leases, so it does so only before a release.
+// heeding chooses again if the conflists want something else than what ADDs have noted since. To compare takes the time
+// of reading all leases, so it does so only before a release.
 func (c *Collecting) heeding(choose choice) choice {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := choose(s, id, now)
@@ -134,8 +134,8 @@ func (p *Node) release(ctx context.Context, id string, choose choice) (book.Rele
 	return p.unassign(ctx, id, x)
 }
 
-// growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. What is idle can wait for
-// the next collection, and the rest of this one goes on.
+// growthLock takes the lock of growth for a collection. A growth may go on for minutes while EC2 throttles. What is
+// idle can wait for the next collection, and the rest of this one goes on.
 func (p *Node) growthLock(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -199,8 +199,8 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 }
 
 // unassign unassigns x, which is of one family, from the ENI in one call, and returns what has left the ENI. The caller
-// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If somebody else has unassigned
-// a part of x, unassign asks EC2 to take the rest.
+// has withdrawn x from the registry, and holds the lock of growth. EC2 takes all or nothing. If somebody else has
+// unassigned a part of x, unassign asks EC2 to take the rest.
 //
 // If EC2 refuses, unassign puts the rest back into the registry. If the outcome is not known,
 // the rest stays out of the registry until metadata shows it.

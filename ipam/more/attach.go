@@ -201,7 +201,8 @@ func (p *Node) newENIIn(
 	return eni.ID, p.attach(ctx, eni, token, spec, seen)
 }
 
-// noSubnetTakes is the error if no subnet takes another ENI. The subnets have no free addresses, or EC2 refuses an ENI there.
+// noSubnetTakes is the error if no subnet takes another ENI. The subnets have no free addresses, or EC2 refuses an ENI
+// there.
 func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -218,8 +219,8 @@ func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[st
 	return plugin.Errorf(plugin.CodeTryAgain, cmp.Or(aws.Hint(errors.Join(why...)), "add another subnet to "+where), "%w", errors.Join(append(why, full...)...))
 }
 
-// narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one. EC2
-// gives all or nothing. Other nodes may have taken addresses since EC2 has counted them.
+// narrowed returns the subnets as if each had a single address left, if an ENI was to have more than its primary one.
+// EC2 gives all or nothing. Other nodes may have taken addresses since EC2 has counted them.
 func (p *Node) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wants(lease.IPv4) || p.secondary(s, spec) == 0 && !spec.Prefixes {
 		return nil
@@ -286,10 +287,10 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 // errDiscarded means that an ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
-// attach attaches an ENI that this suite has made, and records it. If the instance or its
-// network card takes no more ENIs, the instance does not run, or EC2 attaches no ENI of this subnet, attach deletes a new ENI. One in the
-// registry stays: another program has detached it, and pods may have its addresses. If
-// the caller has asked EC2 which ENIs are attached, seen is the answer.
+// attach attaches an ENI that this suite has made, and records it. If the instance or its network card takes no more
+// ENIs, the instance does not run, or EC2 attaches no ENI of this subnet, attach deletes a new ENI. One in the registry
+// stays: another program has detached it, and pods may have its addresses. If the caller has asked EC2 which ENIs are
+// attached, seen is the answer.
 func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
@@ -363,7 +364,8 @@ func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token s
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to attach the ENI says nothing more.
+// endsWithInstance is deleteOnTermination for an attached ENI for which there may be no such intent. An intent to
+// attach the ENI says nothing more.
 func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {

@@ -49,7 +49,8 @@ func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 	return full
 }
 
-// FillENI is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry did not know.
+// FillENI is fill, and tries again for less if EC2's refusal has shown that the ENI has addresses of which the registry
+// did not know.
 func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fill(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {

@@ -100,8 +100,8 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 }
 
 // canWait reports whether a growth can leave to a collection what resume would do: to compare a registry without
-// unconfirmed addresses, and to repeat a change that can wait. A collection comes within minutes. If none has come, and EC2
-// does not throttle, growth compares.
+// unconfirmed addresses, and to repeat a change that can wait. A collection comes within minutes. If none has come, and
+// EC2 does not throttle, growth compares.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -143,8 +143,8 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	return err
 }
 
-// abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without
-// our tags may be the original's: it stays until an ADD needs it. So does one that an operator's command has begun to make: if that is
+// abandon deletes the ENI instead, because a collection needs no further ENI. An ENI without our tags may be the
+// original's: it stays until an ADD needs it. So does one that an operator's command has begun to make: if that is
 // repeated, it goes on.
 func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
@@ -194,9 +194,9 @@ func (p *Node) EndBegun(ctx context.Context) error {
 	return err
 }
 
-// adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the
-// instance, and are in the registry with all addresses that EC2 reports. If an ENI is
-// somebody else's, and not in the registry, adoptAll leaves it to Learn. If it fails, the kept answers may be the cause.
+// adoptAll finishes the creation of those ENIs that are ours. Then they are attached, end with the instance, and are in
+// the registry with all addresses that EC2 reports. If an ENI is somebody else's, and not in the registry, adoptAll
+// leaves it to Learn. If it fails, the kept answers may be the cause.
 func (p *Node) adoptAll(ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error) (failed error) {
 	ended := func(e aws.ENI, err error) error {
 		p.ForgetUnlessThrottled(err)

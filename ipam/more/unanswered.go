@@ -18,11 +18,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a Provision that was killed, or lost EC2's answer, or did not see the link. If an operator repeats it, it goes on
-// with the same ENI. Otherwise there would be two, and no collection deletes either.
+// This file is about a Provision that was killed, or lost EC2's answer, or did not see the link. If an operator repeats
+// it, it goes on with the same ENI. Otherwise there would be two, and no collection deletes either.
 //
-// EC2 may not show yet what the earlier process has done. Then EC2's next answers may not show it either. So what the registry has of the last
-// seconds counts, and for what is not there, a Provision waits.
+// EC2 may not show yet what the earlier process has done. Then EC2's next answers may not show it either. So what the
+// registry has of the last seconds counts, and for what is not there, a Provision waits.
 
 // unanswered returns the ENI of an earlier Provision with such a spec. A process may have
 // finished its calls since. before is the state from before this process has finished calls.
@@ -66,7 +66,8 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 	return "", nil
 }
 
-// shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not show one of the last seconds yet.
+// shown returns what EC2 says of an ENI of this node, or nothing if there is none. EC2 may not show one of the last
+// seconds yet.
 func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -100,7 +101,8 @@ func (p *Node) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec EN
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnseen finishes what an earlier Provision has begun, if resume has not found its ENI. It returns the ENI if that is attached.
+// finishUnseen finishes what an earlier Provision has begun, if resume has not found its ENI. It returns the ENI if
+// that is attached.
 func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec) (string, error) {
 	for began := time.Now(); ; {
 		e, err := p.shown(ctx, i.ENI, i.Since)
@@ -129,8 +131,9 @@ func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 	}
 }
 
-// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth, and leaves one of
-// another Provision, because it does not know from which device index on these wanted it: below, the ENI would take a slot and serve no pods.
+// finishOwn attaches an ENI that an earlier Provision with such a spec has begun to make. It deletes one of a growth,
+// and leaves one of another Provision, because it does not know from which device index on these wanted it: below, the
+// ENI would take a slot and serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandon(ctx, e)

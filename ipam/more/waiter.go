@@ -71,8 +71,8 @@ func (p *Node) want(s *registry.State) int {
 	return max(n, pods, 1)
 }
 
-// single reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. And an ENI that is full
-// of other addresses has no room for the one that a pod has chosen.
+// single reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. And an ENI that is
+// full of other addresses has no room for the one that a pod has chosen.
 func (p *Node) single() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
 // cooling counts the addresses of the pool that cool.
